@@ -1,0 +1,1 @@
+"""EmberFS: a userspace distributed file system for machine-learning clusters."""

@@ -1,0 +1,1 @@
+"""The administration commands, one file per group."""

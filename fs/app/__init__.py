@@ -1,0 +1,1 @@
+"""Composition roots: build the objects of a process, wire the ports, run."""

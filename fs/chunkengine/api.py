@@ -1,0 +1,189 @@
+"""The chunk engine's vocabulary: what storage asks of one disk.  No I/O here.
+
+One engine per disk holds the chunks of several targets.  It is synchronous and thread-safe: storage calls
+it through `run_blocking`; calls about different chunks may run at once, calls about one chunk are
+serialised by storage's chunk lock.
+
+A chunk has a committed version (readable) and at most one pending version (prepared, not yet
+committed).  `prepare_*` writes the pending version copy-on-write, or in place behind the committed bytes
+for an append; `commit` makes it the committed one in one atomic metadata batch.  Neither waits for the
+disk; `sync` makes everything acknowledged so far durable with one grouped flush.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..runtime.ports import Buffer
+from ..schema.ids import ChunkId, TargetId
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkState:
+    """What the engine knows of one chunk of one target."""
+
+    chunk_id: ChunkId
+    commit_ver: int
+    """0: nothing committed yet."""
+    chain_version: int
+    """Chain version under which the committed version was committed (0 with commit_ver 0)."""
+    length: int
+    """Bytes of the committed version."""
+    checksum: int
+    """xxh3-64 digest of the committed content (over its per-block checksums and length): equal content, length
+    and checksum-block size give equal digests on every replica, however the content came about."""
+    chunk_size_bytes: int
+    """The file's chunk size: no version may be longer."""
+    pending_ver: int = 0
+    """0: nothing pending."""
+    pending_is_remove: bool = False
+    pending_length: int = 0
+    pending_checksum: int = 0
+
+
+@dataclass(slots=True)
+class ReadIo:
+    """One read of a batch; `buffer` belongs to the caller and has room for `length` bytes."""
+
+    target_id: TargetId
+    chunk_id: ChunkId
+    offset: int
+    length: int
+    buffer: memoryview
+    version: int = 0
+    """0: the committed version; else this one, committed or pending (CRAQ reads)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDone:
+    """Outcome of one read: `status` is a fs.schema.status number, 0 = ok."""
+
+    status: int
+    length: int
+    """Bytes put at the start of the buffer; fewer than asked for at the end of the chunk."""
+    commit_ver: int
+    """The version read."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceInfo:
+    """Space of the disk below the engine, in bytes."""
+
+    capacity_bytes: int
+    free_bytes: int
+    """What new chunks may still take: free space of the disk plus free blocks of existing files."""
+    allocated_bytes: int
+    """Of data files on disk."""
+    used_bytes: int
+    """Blocks in use."""
+
+
+class ChunkEngine(Protocol):
+    """One disk.  Every method may raise FsError(IO_ERROR): then the disk is not to be trusted any more."""
+
+    def get(self, target_id: TargetId, chunk_id: ChunkId) -> ChunkState | None:
+        """Return the chunk, None if it has neither a committed nor a pending version."""
+        ...
+
+    def prepare_write(
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chunk_size_bytes: int,
+        offset: int,
+        data: Buffer,
+        is_full_replace: bool = False,
+    ) -> ChunkState:
+        """Make the pending version: the committed bytes with `data` put at `offset`, gaps zero-filled.
+
+        `version` must be commit_ver + 1 unless `is_full_replace`, which takes any version > 0, starts from
+        nothing (offset 0, data = the whole content) and replaces a pending version.  A pending version
+        of the same number is replaced too.
+
+        Raises:
+            FsError: NO_SPACE; INVALID_ARGUMENT if the result is longer than the chunk size;
+                CHECKSUM_MISMATCH if the committed bytes to be copied are damaged.
+        """
+        ...
+
+    def prepare_truncate(
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chunk_size_bytes: int,
+        length: int,
+    ) -> ChunkState:
+        """Make a pending version of exactly `length` bytes: cut, or extended with zeros."""
+        ...
+
+    def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
+        """Make a pending removal."""
+        ...
+
+    def commit(
+        self, target_id: TargetId, chunk_id: ChunkId, *, version: int, chain_version: int
+    ) -> ChunkState | None:
+        """Make pending version `version` the committed one; None after a removal.  Repeating is harmless."""
+        ...
+
+    def drop_pending(self, target_id: TargetId, chunk_id: ChunkId) -> None:
+        """Forget the pending version, if there is one."""
+        ...
+
+    def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
+        """Read and verify; a missing chunk is CHUNK_NOT_FOUND, a damaged one CHECKSUM_MISMATCH, never bytes."""
+        ...
+
+    def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
+        """Return the verified content of a whole version; raises CHUNK_NOT_FOUND or CHECKSUM_MISMATCH."""
+        ...
+
+    def list_chunks(
+        self, target_id: TargetId, *, after: bytes = b"", limit: int = 1024
+    ) -> list[ChunkState]:
+        """Return up to `limit` chunks in chunk-id order, packed id > `after`, pending ones included."""
+        ...
+
+    def list_file(
+        self,
+        target_id: TargetId,
+        inode_id: int,
+        *,
+        first_index: int = 0,
+        end_index: int = 2**32,
+        limit: int = 1024,
+    ) -> list[ChunkState]:
+        """Return up to `limit` chunks of one file with first_index <= index < end_index, in order."""
+        ...
+
+    def last_chunk(self, target_id: TargetId, inode_id: int) -> ChunkState | None:
+        """Return the committed chunk of the file with the largest index that is not empty."""
+        ...
+
+    def remove_target(self, target_id: TargetId) -> None:
+        """Remove every chunk of a target."""
+        ...
+
+    def used_bytes(self, target_id: TargetId) -> int:
+        """Return the bytes of blocks that a target occupies, without a scan."""
+        ...
+
+    def space(self) -> SpaceInfo:
+        """Return the space of the disk."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything prepared and committed before the call would survive a power loss.
+
+        Concurrent callers share one flush.  A failed flush is IO_ERROR for ever: it is never retried.
+        """
+        ...
+
+    def close(self) -> None:
+        """Sync and release the disk."""
+        ...

@@ -1,0 +1,1 @@
+"""The native client and the mount daemon."""

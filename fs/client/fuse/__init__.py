@@ -1,0 +1,1 @@
+"""The pyfuse3 front end: translates, calls the vfs, maps errors."""

@@ -1,0 +1,1 @@
+"""The transactional key-value layer: one protocol, several engines, one retry loop."""

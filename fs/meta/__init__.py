@@ -1,0 +1,1 @@
+"""The metadata service: inodes and dentries as key-value transactions."""

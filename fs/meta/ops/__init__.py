@@ -1,0 +1,1 @@
+"""One file per metadata operation: an async function over one transaction."""

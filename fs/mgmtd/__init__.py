@@ -1,0 +1,1 @@
+"""The cluster manager: leases, chain states, routing info."""

@@ -1,0 +1,1 @@
+"""A process as a cluster member: heartbeat lease, routing cache, orderly exit."""

@@ -1,0 +1,1 @@
+"""Remote calls: framing, dispatch, stubs and transports."""

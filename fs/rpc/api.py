@@ -1,0 +1,110 @@
+"""Remote calls as their users see them: methods, calls, replies, channels.  No I/O here.
+
+A method is declared once, in a .proto file; `fs/schema/services.py` (generated) holds one typed `Method` each.
+Bulk bytes travel beside the message as a raw payload and are never copied into one.
+
+Concurrency: trio.  A `Channel` may be used by many tasks at once; calls do not wait for each other's
+replies.  Cancelling a call (scope or deadline) leaves the channel usable.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol
+
+from ..runtime.ports import Buffer
+from ..schema.method import Method, ReqT, RspT
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who speaks: sent by both sides in the handshake."""
+
+    cluster_id: str
+    node_id: int = 0
+    """0 for clients."""
+    incarnation: str = ""
+    client_id: str = ""
+    release: str = ""
+    credentials: bytes = b""
+    """Place for authentication; empty while no cluster key is set."""
+
+
+@dataclass(slots=True)
+class Call:
+    """The circumstances of one request, for the method that serves it."""
+
+    peer: Identity
+    request_id: int
+    """Unique within its connection; appears in the logs of both sides."""
+    deadline_s: float
+    """trio time; the server cancels the method when it passes."""
+    payload: memoryview = field(default_factory=lambda: memoryview(b""))
+    """Owned by the transport: valid until the method returns."""
+
+
+@dataclass(slots=True)
+class Reply(Generic[RspT]):
+    """What a serving method returns when raw bytes go with its message."""
+
+    message: RspT
+    payload: Sequence[Buffer] = ()
+    """Sent from these buffers without a copy."""
+    release: Callable[[], None] | None = None
+    """Called once the payload has been sent or the connection has died."""
+
+
+@dataclass(slots=True)
+class Received(Generic[RspT]):
+    """What a caller gets."""
+
+    message: RspT
+    payload_bytes: int = 0
+    payload: memoryview = field(default_factory=lambda: memoryview(b""))
+    """The payload, unless the caller gave its own buffers by `into`."""
+
+
+Into = Callable[[Any, int], Sequence[memoryview]]
+"""Called with (reply message, payload bytes) before the payload is received: returns the buffers to fill,
+whose total length is exactly the payload's."""
+
+
+class Channel(Protocol):
+    """A way to call one peer; connects when first used and again after a break."""
+
+    async def call(
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        *,
+        payload: Sequence[Buffer] = (),
+        into: Into | None = None,
+        timeout_s: float | None = None,
+    ) -> Received[RspT]:
+        """Send one request and wait for its reply.
+
+        Raises:
+            FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent),
+                RPC_CONNECTION_LOST, RPC_TIMEOUT (indefinite), RPC_TOO_LARGE, RPC_BAD_VERSION,
+                RPC_WRONG_CLUSTER, RPC_WRONG_NODE, RPC_UNAUTHENTICATED.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connection; calls in flight fail with RPC_CONNECTION_LOST."""
+        ...
+
+
+class Channels(Protocol):
+    """A process's channels, one per peer address, made on demand and shared."""
+
+    def get(self, address: str, *, node_id: int = 0) -> Channel:
+        """Return the channel to an address; with `node_id`, a peer that says another id is refused."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close them all."""
+        ...
+
+
+Handler = Callable[[Call, Any], Awaitable[Any]]
+"""A serving method: (call, request message) -> reply message or Reply; raises FsError for a status."""

@@ -1,0 +1,1 @@
+"""What every process needs and simulation replaces: clock, randomness, network, blocking calls, logs."""

@@ -1,0 +1,104 @@
+"""The doors to the outside world that simulation replaces: clock, network, blocking calls.
+
+Every program of EmberFS gets one `Runtime` at start and hands it down; nothing below `app` reads a
+clock, opens a socket, starts a thread or draws a random number in any other way.
+
+Concurrency: trio.  In simulation `run_blocking` calls the function inline, so a blocking function
+must not depend on running beside the event loop.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+Buffer = bytes | bytearray | memoryview
+"""Contiguous bytes."""
+
+
+class Clock(Protocol):
+    """Two clocks: wall time for records people see, monotonic time for every decision."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch; may jump either way."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back; the same scale as `trio.current_time()`."""
+        ...
+
+
+class Stream(Protocol):
+    """One ordered, reliable byte stream between two processes.
+
+    One task may send while another receives; two tasks may not do the same thing at once.
+    Every method raises trio.BrokenResourceError or trio.ClosedResourceError when the stream is gone.
+    """
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """Send the buffers one after the other, all of them, without joining them first."""
+        ...
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Receive 1..len(buffer) bytes to the start of `buffer`; return how many, 0 at end of stream."""
+        ...
+
+    async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
+        """As `receive_into`, filling several buffers in order; return the total, 0 at end of stream."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close at once; never raises for an already broken stream."""
+        ...
+
+    @property
+    def peer_name(self) -> str:
+        """The other side's address, for messages to people."""
+        ...
+
+
+StreamHandler = Callable[[Stream], Awaitable[None]]
+
+
+class Network(Protocol):
+    """Makes connections.  Addresses are `tcp:HOST:PORT`, `unix:/PATH` or `mem:NAME`."""
+
+    async def connect(self, address: str) -> Stream:
+        """Connect; raises FsError(RPC_CONNECT_FAILED) when nobody listens or the host is silent."""
+        ...
+
+    async def serve(
+        self,
+        address: str,
+        handler: StreamHandler,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen and run `handler` for each connection until cancelled; never returns.
+
+        Reports the bound address (with the real port for `tcp:HOST:0`) through `task_status`.
+        The listening socket lives exactly as long as this call.
+        """
+        ...
+
+
+class RunBlocking(Protocol):
+    """Runs a blocking function without stopping the event loop."""
+
+    async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
+        """Call `function(*args)` and return its result; the call itself cannot be cancelled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Everything impure that a process may use."""
+
+    clock: Clock
+    network: Network
+    run_blocking: RunBlocking
+    random: random.Random

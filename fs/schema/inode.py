@@ -1,0 +1,187 @@
+"""Inodes as the cores see them, and their wire and record form.  Pure.
+
+Invariants:
+    - Exactly one of `file`, `directory` and `symlink_target` is set, and only for its type.
+    - Times are nanoseconds since the Unix epoch.
+"""
+
+import stat
+from dataclasses import dataclass
+from enum import IntEnum
+
+from .ids import InodeId
+from .layout import Layout, layout_from_pb, layout_to_pb
+from .proto import common_pb2 as pb
+
+NAME_BYTES_MAX = 255
+PATH_BYTES_MAX = 4096
+SYMLINK_TARGET_BYTES_MAX = 4095
+NLINK_MAX = 65000
+XATTR_NAME_BYTES_MAX = 255
+XATTR_VALUE_BYTES_MAX = 65536
+
+
+class InodeType(IntEnum):
+    """Kind of object; numbers as on the wire."""
+
+    FILE = 1
+    DIRECTORY = 2
+    SYMLINK = 3
+    FIFO = 4
+    SOCKET = 5
+    CHAR_DEVICE = 6
+    BLOCK_DEVICE = 7
+
+
+_TYPE_BITS = {
+    InodeType.FILE: stat.S_IFREG,
+    InodeType.DIRECTORY: stat.S_IFDIR,
+    InodeType.SYMLINK: stat.S_IFLNK,
+    InodeType.FIFO: stat.S_IFIFO,
+    InodeType.SOCKET: stat.S_IFSOCK,
+    InodeType.CHAR_DEVICE: stat.S_IFCHR,
+    InodeType.BLOCK_DEVICE: stat.S_IFBLK,
+}
+
+
+def type_bits(type_: InodeType) -> int:
+    """Return the S_IF* bits of a type."""
+    return _TYPE_BITS[type_]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """What only regular files have."""
+
+    length: int
+    truncate_ver: int
+    layout: Layout
+    dyn_stripe: int
+    """Stripe slots 0..dyn_stripe-1 may hold chunks; others certainly hold none."""
+    data_ver: int
+    """Grows whenever a writer reports new content; equal means unchanged since."""
+    truncate_pending: bool = False
+    """Chunks beyond `length` are still to be removed; until then nobody may write or extend."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryPart:
+    """What only directories have."""
+
+    parent_inode_id: InodeId
+    name: bytes
+    default_layout: Layout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inode:
+    """Attributes of one object."""
+
+    inode_id: InodeId
+    type: InodeType
+    mode: int
+    """Permission bits, 0..0o7777."""
+    uid: int
+    gid: int
+    nlink: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    btime_ns: int
+    iflags: int = 0
+    file: FilePart | None = None
+    directory: DirectoryPart | None = None
+    symlink_target: bytes = b""
+    rdev: int = 0
+    used_bytes: int = 0
+
+    @property
+    def is_dir(self) -> bool:
+        """True for a directory."""
+        return self.type is InodeType.DIRECTORY
+
+    @property
+    def st_mode(self) -> int:
+        """Type and permission bits as stat(2) shows them."""
+        return _TYPE_BITS[self.type] | self.mode
+
+    @property
+    def length(self) -> int:
+        """What stat(2) shows as size, in bytes."""
+        if self.file is not None:
+            return self.file.length
+        return len(self.symlink_target)
+
+
+def inode_to_pb(inode: Inode) -> pb.InodePb:
+    """Return the wire and record form."""
+    message = pb.InodePb(
+        inode_id=inode.inode_id,
+        type=pb.InodeTypePb.ValueType(inode.type),
+        mode=inode.mode,
+        uid=inode.uid,
+        gid=inode.gid,
+        nlink=inode.nlink,
+        iflags=inode.iflags,
+        atime_ns=inode.atime_ns,
+        mtime_ns=inode.mtime_ns,
+        ctime_ns=inode.ctime_ns,
+        btime_ns=inode.btime_ns,
+        symlink_target=inode.symlink_target,
+        rdev=inode.rdev,
+        used_bytes=inode.used_bytes,
+    )
+    if inode.file is not None:
+        part = inode.file
+        message.file.length = part.length
+        message.file.truncate_ver = part.truncate_ver
+        message.file.dyn_stripe = part.dyn_stripe
+        message.file.data_ver = part.data_ver
+        message.file.truncate_pending = part.truncate_pending
+        message.file.layout.CopyFrom(layout_to_pb(part.layout))
+    if inode.directory is not None:
+        message.directory.parent_inode_id = inode.directory.parent_inode_id
+        message.directory.name = inode.directory.name
+        if inode.directory.default_layout is not None:
+            message.directory.default_layout.CopyFrom(layout_to_pb(inode.directory.default_layout))
+    return message
+
+
+def inode_from_pb(message: pb.InodePb) -> Inode:
+    """Inverse of `inode_to_pb`."""
+    file = directory = None
+    if message.HasField("file"):
+        part = message.file
+        file = FilePart(
+            part.length,
+            part.truncate_ver,
+            layout_from_pb(part.layout),
+            part.dyn_stripe,
+            part.data_ver,
+            part.truncate_pending,
+        )
+    if message.HasField("directory"):
+        has_layout = message.directory.HasField("default_layout")
+        directory = DirectoryPart(
+            InodeId(message.directory.parent_inode_id),
+            message.directory.name,
+            layout_from_pb(message.directory.default_layout) if has_layout else None,
+        )
+    return Inode(
+        inode_id=InodeId(message.inode_id),
+        type=InodeType(message.type),
+        mode=message.mode,
+        uid=message.uid,
+        gid=message.gid,
+        nlink=message.nlink,
+        atime_ns=message.atime_ns,
+        mtime_ns=message.mtime_ns,
+        ctime_ns=message.ctime_ns,
+        btime_ns=message.btime_ns,
+        iflags=message.iflags,
+        file=file,
+        directory=directory,
+        symlink_target=message.symlink_target,
+        rdev=message.rdev,
+        used_bytes=message.used_bytes,
+    )

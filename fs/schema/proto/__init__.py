@@ -1,0 +1,1 @@
+"""The wire and record schema: .proto files and the code generated from them."""

@@ -1,0 +1,317 @@
+"""Routing info: the versioned snapshot of the cluster that every process acts on.  Pure.
+
+Invariants:
+    - A RoutingInfo never changes; a newer one has a larger `routing_version`.
+    - The targets of a chain stand in the order serving*, lastsrv?, syncing?, waiting*, offline*; the
+      head is the first, the tail the last that is serving (or syncing: it receives writes).
+    - `chain_version` grows by exactly one at every change of a chain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import pairwise
+
+from .ids import ChainId, ChainTableId, NodeId, TargetId
+from .proto import common_pb2 as pb
+from .status import FsError, Status
+
+
+class PublicState(IntEnum):
+    """What clients and peers may do with a target; numbers as on the wire."""
+
+    SERVING = 1
+    LASTSRV = 2
+    SYNCING = 4
+    WAITING = 8
+    OFFLINE = 16
+
+    @property
+    def is_readable(self) -> bool:
+        """Clients may read here."""
+        return self is PublicState.SERVING
+
+    @property
+    def is_writable(self) -> bool:
+        """Updates pass through here."""
+        return self in {PublicState.SERVING, PublicState.SYNCING}
+
+
+class LocalState(IntEnum):
+    """What the storage node says of its target; numbers as on the wire."""
+
+    UPTODATE = 1
+    ONLINE = 2
+    OFFLINE = 4
+
+
+class NodeState(IntEnum):
+    """What the manager thinks of a node; numbers as on the wire."""
+
+    UNKNOWN = 0
+    CONNECTED = 1
+    FAILED = 2
+    DISABLED = 3
+    STARTING = 4
+
+
+class Role(IntEnum):
+    """A service that a node offers; numbers as on the wire."""
+
+    MGMTD = 1
+    META = 2
+    STORAGE = 3
+    CLIENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One process of the cluster."""
+
+    node_id: NodeId
+    roles: frozenset[Role]
+    address: str
+    incarnation: str
+    state: NodeState = NodeState.UNKNOWN
+    host_name: str = ""
+    release: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a target lives and what its node last said of it."""
+
+    target_id: TargetId
+    chain_id: ChainId
+    node_id: NodeId
+    disk_index: int
+    local_state: LocalState = LocalState.OFFLINE
+    used_bytes: int = 0
+    low_space: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChainTarget:
+    """A chain's member."""
+
+    target_id: TargetId
+    public_state: PublicState
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """An ordered list of targets holding the same chunks, head first."""
+
+    chain_id: ChainId
+    chain_version: int
+    targets: tuple[ChainTarget, ...]
+    preferred_order: tuple[TargetId, ...] = ()
+
+    @property
+    def serving(self) -> tuple[TargetId, ...]:
+        """The targets that serve reads, head first."""
+        return tuple(t.target_id for t in self.targets if t.public_state.is_readable)
+
+    @property
+    def writable(self) -> tuple[TargetId, ...]:
+        """The targets that updates pass through, head first: serving ones, then a syncing one."""
+        return tuple(t.target_id for t in self.targets if t.public_state.is_writable)
+
+    def state_of(self, target_id: TargetId) -> PublicState | None:
+        """Return the public state of a member, None for a stranger."""
+        for member in self.targets:
+            if member.target_id == target_id:
+                return member.public_state
+        return None
+
+    def successor_of(self, target_id: TargetId) -> ChainTarget | None:
+        """Return the member that gets updates from `target_id`, None at the tail."""
+        writable = [t for t in self.targets if t.public_state.is_writable]
+        for here, following in pairwise(writable):
+            if here.target_id == target_id:
+                return following
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainTable:
+    """A numbered list of chains that layouts index into."""
+
+    table_id: ChainTableId
+    table_version: int
+    chain_ids: tuple[ChainId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingInfo:
+    """One version of the whole picture."""
+
+    routing_version: int = 0
+    cluster_id: str = ""
+    is_bootstrapping: bool = False
+    nodes: Mapping[NodeId, Node] = field(default_factory=dict)
+    targets: Mapping[TargetId, Target] = field(default_factory=dict)
+    chains: Mapping[ChainId, Chain] = field(default_factory=dict)
+    chain_tables: Mapping[tuple[ChainTableId, int], ChainTable] = field(default_factory=dict)
+
+    def chain(self, chain_id: int) -> Chain:
+        """Return a chain; raises FsError(CHAIN_UNKNOWN)."""
+        found = self.chains.get(ChainId(chain_id))
+        if found is None:
+            raise FsError(
+                Status.CHAIN_UNKNOWN, f"chain {chain_id} at routing version {self.routing_version}"
+            )
+        return found
+
+    def target(self, target_id: TargetId) -> Target:
+        """Return a target; raises FsError(TARGET_UNKNOWN)."""
+        found = self.targets.get(target_id)
+        if found is None:
+            raise FsError(Status.TARGET_UNKNOWN, f"target {target_id}")
+        return found
+
+    def node_of_target(self, target_id: TargetId) -> Node:
+        """Return the node of a target; raises FsError(TARGET_UNKNOWN or NODE_UNKNOWN)."""
+        return self.node(self.target(target_id).node_id)
+
+    def node(self, node_id: int) -> Node:
+        """Return a node; raises FsError(NODE_UNKNOWN)."""
+        found = self.nodes.get(NodeId(node_id))
+        if found is None:
+            raise FsError(Status.NODE_UNKNOWN, f"node {node_id}")
+        return found
+
+    def chain_table(self, table_id: int, table_version: int = 0) -> ChainTable:
+        """Return a version of a chain table, the newest for 0; raises FsError(CHAIN_TABLE_UNKNOWN)."""
+        if table_version == 0:
+            versions = [v for (t, v) in self.chain_tables if t == table_id]
+            table_version = max(versions, default=0)
+        found = self.chain_tables.get((ChainTableId(table_id), table_version))
+        if found is None:
+            raise FsError(
+                Status.CHAIN_TABLE_UNKNOWN, f"chain table {table_id} version {table_version}"
+            )
+        return found
+
+    def nodes_with_role(self, role: Role) -> list[Node]:
+        """Return the nodes that offer a service, by id, whatever their state."""
+        return sorted((n for n in self.nodes.values() if role in n.roles), key=lambda n: n.node_id)
+
+
+def node_to_pb(node: Node) -> pb.NodePb:
+    """Return the wire form."""
+    return pb.NodePb(
+        node_id=node.node_id,
+        roles=[pb.NodeRole.ValueType(role) for role in sorted(node.roles)],
+        address=node.address,
+        incarnation=node.incarnation,
+        state=pb.NodeState.ValueType(node.state),
+        host_name=node.host_name,
+        release=node.release,
+        tags=dict(node.tags),
+    )
+
+
+def node_from_pb(message: pb.NodePb) -> Node:
+    """Inverse of `node_to_pb`."""
+    return Node(
+        NodeId(message.node_id),
+        frozenset(Role(role) for role in message.roles),
+        message.address,
+        message.incarnation,
+        NodeState(message.state),
+        message.host_name,
+        message.release,
+        dict(message.tags),
+    )
+
+
+def target_to_pb(target: Target) -> pb.TargetPb:
+    """Return the wire form."""
+    return pb.TargetPb(
+        target_id=target.target_id,
+        chain_id=target.chain_id,
+        node_id=target.node_id,
+        disk_index=target.disk_index,
+        local_state=pb.LocalStatePb.ValueType(target.local_state),
+        used_bytes=target.used_bytes,
+        low_space=target.low_space,
+    )
+
+
+def target_from_pb(message: pb.TargetPb) -> Target:
+    """Inverse of `target_to_pb`."""
+    return Target(
+        TargetId(message.target_id),
+        ChainId(message.chain_id),
+        NodeId(message.node_id),
+        message.disk_index,
+        LocalState(message.local_state or LocalState.OFFLINE),
+        message.used_bytes,
+        message.low_space,
+    )
+
+
+def chain_to_pb(chain: Chain) -> pb.ChainPb:
+    """Return the wire form."""
+    return pb.ChainPb(
+        chain_id=chain.chain_id,
+        chain_version=chain.chain_version,
+        targets=[
+            pb.ChainTargetPb(
+                target_id=t.target_id, public_state=pb.PublicStatePb.ValueType(t.public_state)
+            )
+            for t in chain.targets
+        ],
+        preferred_order=chain.preferred_order,
+    )
+
+
+def chain_from_pb(message: pb.ChainPb) -> Chain:
+    """Inverse of `chain_to_pb`."""
+    return Chain(
+        ChainId(message.chain_id),
+        message.chain_version,
+        tuple(
+            ChainTarget(TargetId(t.target_id), PublicState(t.public_state)) for t in message.targets
+        ),
+        tuple(TargetId(t) for t in message.preferred_order),
+    )
+
+
+def routing_info_to_pb(info: RoutingInfo) -> pb.RoutingInfoPb:
+    """Return the wire form."""
+    return pb.RoutingInfoPb(
+        routing_version=info.routing_version,
+        cluster_id=info.cluster_id,
+        is_bootstrapping=info.is_bootstrapping,
+        nodes=[node_to_pb(n) for n in info.nodes.values()],
+        targets=[target_to_pb(t) for t in info.targets.values()],
+        chains=[chain_to_pb(c) for c in info.chains.values()],
+        chain_tables=[
+            pb.ChainTablePb(
+                table_id=t.table_id, table_version=t.table_version, chain_ids=t.chain_ids
+            )
+            for t in info.chain_tables.values()
+        ],
+    )
+
+
+def routing_info_from_pb(message: pb.RoutingInfoPb) -> RoutingInfo:
+    """Inverse of `routing_info_to_pb`."""
+    tables = (
+        ChainTable(
+            ChainTableId(t.table_id), t.table_version, tuple(ChainId(c) for c in t.chain_ids)
+        )
+        for t in message.chain_tables
+    )
+    return RoutingInfo(
+        message.routing_version,
+        message.cluster_id,
+        message.is_bootstrapping,
+        {NodeId(n.node_id): node_from_pb(n) for n in message.nodes},
+        {TargetId(t.target_id): target_from_pb(t) for t in message.targets},
+        {ChainId(c.chain_id): chain_from_pb(c) for c in message.chains},
+        {(t.table_id, t.table_version): t for t in tables},
+    )

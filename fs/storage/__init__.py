@@ -1,0 +1,1 @@
+"""The storage service: CRAQ chain replication over a chunk engine."""

@@ -1,0 +1,1 @@
+"""Chain-table mathematics: which targets form which chains."""
