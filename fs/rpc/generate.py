@@ -71,7 +71,8 @@ def main() -> None:
     services = SCHEMA / "services.py"
     services.write_text(services_source(SCHEMA / "proto"))
     ruff = Path(sys.executable).parent / "ruff"
-    subprocess.run([ruff, "format", "--quiet", services], check=True)  # noqa: S603
+    for arguments in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
+        subprocess.run([ruff, *arguments, services], check=True)  # noqa: S603 - fixed program
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from typing import Final
 
 from .method import Method, method
 from .proto import core_pb2 as core
+from .proto import meta_pb2 as meta
 from .proto import mgmtd_pb2 as mgmtd
 from .proto import storage_pb2 as storage
-from .proto import meta_pb2 as meta
 
 _CORE = core.DESCRIPTOR.services_by_name["Core"]
 CORE_ECHO: Final[Method[core.EchoReq, core.EchoRsp]] = method(

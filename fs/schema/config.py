@@ -1,0 +1,194 @@
+"""Every knob of every process: default, unit (in the name), bounds; relations asserted in one place.  Pure.
+
+A process is configured by one TOML file with the sections below; unknown keys, wrong types and values out
+of bounds are refused with file, key and allowed values (fs/runtime/config_file.py reads it).
+
+Invariants (`check_relations`):
+    - A node stops serving before the manager may give its chains to others: node_lease_s plus a margin
+      is less than node_failed_after_s.
+    - Several heartbeats fit into a lease.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from .layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN, KIB, MIB, STRIPE_SIZE_MAX
+from .status import FsError, Status
+
+Seconds = Annotated[float, Meta(ge=0.001, le=86_400.0)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+ChunkSize = Annotated[int, Meta(ge=CHUNK_SIZE_BYTES_MIN, le=CHUNK_SIZE_BYTES_MAX)]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all sections."""
+
+
+class ProcessSection(Section, frozen=True):
+    """[process]: who this process is and whom it talks to."""
+
+    cluster_id: Annotated[str, Meta(min_length=1, max_length=64)] = "emberfs"
+    node_id: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    listen: str = "tcp:127.0.0.1:0"
+    """`tcp:HOST:PORT` or `unix:/PATH`."""
+    mgmtd_addresses: list[str] = []
+    log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    directory: str = ""
+    """Where the process keeps its own state; empty: it keeps none."""
+
+
+class RpcSection(Section, frozen=True):
+    """[rpc]: limits of the framed transport."""
+
+    message_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=256 * MIB)] = 16 * MIB
+    payload_bytes_max: Annotated[int, Meta(ge=1 * MIB, le=1024 * MIB)] = 256 * MIB
+    connection_count_max: Count = 4096
+    inflight_per_connection_max: Count = 1024
+    handshake_timeout_s: Seconds = 5.0
+    connect_timeout_s: Seconds = 3.0
+    call_timeout_s: Seconds = 30.0
+
+
+class KvSection(Section, frozen=True):
+    """[kv]: the transactional store below mgmtd and meta."""
+
+    engine: Annotated[str, Meta(pattern="^(rocksdb|memory)$")] = "rocksdb"
+    path: str = ""
+    group_sync_interval_s: Seconds = 0.005
+    """How long commits may gather before one flush makes them durable."""
+    retry_time_s_max: Seconds = 10.0
+
+
+class MgmtdSection(Section, frozen=True):
+    """[mgmtd]: failure detection and the manager's own lease."""
+
+    heartbeat_interval_s: Seconds = 1.0
+    node_lease_s: Seconds = 5.0
+    """A node serves at most this long after it sent its last answered heartbeat."""
+    node_failed_after_s: Seconds = 6.0
+    """A node is declared failed this long after its last heartbeat arrived."""
+    primary_lease_s: Seconds = 6.0
+    primary_extend_interval_s: Seconds = 1.0
+    chain_scan_interval_s: Seconds = 0.25
+    client_session_s: Seconds = 60.0
+    probe_timeout_s: Seconds = 1.0
+
+
+class MetaSection(Section, frozen=True):
+    """[meta]: metadata service."""
+
+    gc_delay_s: Annotated[float, Meta(ge=0.0, le=30 * 86_400.0)] = 60.0
+    """How long a removed file's chunks stay, for readers on other mounts that still have it open."""
+    gc_interval_s: Seconds = 1.0
+    gc_batch_count: Count = 128
+    session_scan_interval_s: Seconds = 10.0
+    session_grace_s: Seconds = 60.0
+    """A file session younger than this is never pruned."""
+    idempotency_expiry_s: Seconds = 1800.0
+    chunk_size_bytes: ChunkSize = 1 * MIB
+    stripe_size: Annotated[int, Meta(ge=1, le=STRIPE_SIZE_MAX)] = 16
+    """Of the root's default layout; cut to the length of the chain table at initialisation."""
+
+
+class DiskSection(Section, frozen=True):
+    """One entry of [[storage.disks]]."""
+
+    path: str
+    target_ids: list[int] = []
+
+
+class StorageSection(Section, frozen=True):
+    """[storage]: disks, replication, resync."""
+
+    disks: list[DiskSection] = []
+    forward_timeout_s: Seconds = 30.0
+    """A head gives up passing an update on after this long; the client then retries."""
+    forward_retry_s: Seconds = 0.05
+    resync_interval_s: Seconds = 0.2
+    resync_concurrency: Count = 8
+    resync_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 0
+    """0: no limit."""
+    read_concurrency: Count = 4
+    write_concurrency: Count = 16
+    reject_create_free_bytes_min: Annotated[int, Meta(ge=0)] = 64 * MIB
+    """Below this much free space new chunks are refused with NO_SPACE."""
+    low_space_fraction: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.05
+    checksum_block_bytes: Annotated[int, Meta(ge=4 * KIB, le=1 * MIB)] = 16 * KIB
+    """Only for new disks: an existing disk keeps what it was formatted with."""
+
+
+class ClientSection(Section, frozen=True):
+    """[client]: native client and mount."""
+
+    mount_point: str = ""
+    retry_time_s_max: Seconds = 120.0
+    """An operation that meets only retryable errors fails after this long."""
+    retry_pause_s: Seconds = 0.02
+    retry_pause_s_max: Seconds = 1.0
+    call_timeout_s: Seconds = 10.0
+    batch_count_max: Count = 128
+    batch_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
+    requests_per_node_max: Count = 8
+    channel_count: Annotated[int, Meta(ge=1, le=65_535)] = 1024
+    write_buffer_bytes: Annotated[int, Meta(ge=4 * KIB, le=64 * MIB)] = 1 * MIB
+    dirty_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 256 * MIB
+    write_back_interval_s: Seconds = 5.0
+    readahead_bytes_max: Annotated[int, Meta(ge=0, le=256 * MIB)] = 8 * MIB
+    readahead_total_bytes_max: Annotated[int, Meta(ge=0)] = 256 * MIB
+    attr_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
+    dir_entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
+    entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
+    """Of names that are no directories: 0 asks meta at every open, which close-to-open needs."""
+    negative_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
+    verify_reads: bool = True
+    """Check the checksum of every read again on arrival."""
+    max_background: Count = 64
+
+
+class ProcessConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole file."""
+
+    process: ProcessSection = ProcessSection()
+    rpc: RpcSection = RpcSection()
+    kv: KvSection = KvSection()
+    mgmtd: MgmtdSection = MgmtdSection()
+    meta: MetaSection = MetaSection()
+    storage: StorageSection = StorageSection()
+    client: ClientSection = ClientSection()
+
+
+LEASE_MARGIN_S = 0.5
+"""Covers clock drift over one lease and the time between judging a lease and acting on it."""
+
+
+def check_relations(config: ProcessConfig) -> None:
+    """Check what no single bound can say.
+
+    Raises:
+        FsError: BAD_CONFIG naming the keys and the rule they break.
+    """
+    mgmtd = config.mgmtd
+    if mgmtd.node_lease_s + LEASE_MARGIN_S > mgmtd.node_failed_after_s:
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"mgmtd.node_lease_s ({mgmtd.node_lease_s}) must be at least {LEASE_MARGIN_S} s below"
+            f" mgmtd.node_failed_after_s ({mgmtd.node_failed_after_s})",
+        )
+    if mgmtd.heartbeat_interval_s * 3 > mgmtd.node_lease_s:
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"mgmtd.node_lease_s ({mgmtd.node_lease_s}) must hold three times"
+            f" mgmtd.heartbeat_interval_s ({mgmtd.heartbeat_interval_s})",
+        )
+    if mgmtd.primary_extend_interval_s * 3 > mgmtd.primary_lease_s:
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"mgmtd.primary_lease_s ({mgmtd.primary_lease_s}) must hold three times"
+            f" mgmtd.primary_extend_interval_s ({mgmtd.primary_extend_interval_s})",
+        )
+    block = config.storage.checksum_block_bytes
+    size = config.meta.chunk_size_bytes
+    for name, value in (("storage.checksum_block_bytes", block), ("meta.chunk_size_bytes", size)):
+        if value & (value - 1):
+            raise FsError(Status.BAD_CONFIG, f"{name} ({value}) must be a power of two")
