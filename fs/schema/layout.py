@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from .ids import ChainTableId
+from .ids import ChainTableId, InodeId
 from .proto import common_pb2 as pb
 from .status import FsError, Status
 
@@ -54,6 +54,16 @@ class Layout:
             raise FsError(
                 Status.INVALID_ARGUMENT, f"stripe size {self.stripe_size}: 1 to {STRIPE_SIZE_MAX}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """What is needed to find the chunks of a file."""
+
+    inode_id: InodeId
+    layout: Layout
+    dyn_stripe: int
+    """Stripe slots 0..dyn_stripe-1 may hold chunks; at least 1."""
 
 
 @dataclass(frozen=True, slots=True)

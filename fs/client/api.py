@@ -1,0 +1,91 @@
+"""The two halves of the native client, as the vfs and everything above use them.  No I/O here.
+
+Both retry by status, follow routing changes and fail over by themselves; what they raise is final.
+Concurrency: any number of tasks may use one client.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..runtime.ports import Buffer
+from ..schema.layout import FileRef
+from ..schema.method import Method, ReqT, RspT
+
+
+@dataclass(slots=True)
+class FileRead:
+    """One read of a batch: fills `buffer` from `offset` on; bytes that were never written read as zeros.
+
+    `hole_bytes` is set to how many of the bytes came from holes.  The caller clips to the file's length
+    before: a chunk client does not know it.
+    """
+
+    file: FileRef
+    offset: int
+    buffer: memoryview
+    hole_bytes: int = 0
+
+
+class MetaCaller(Protocol):
+    """The metadata side."""
+
+    @property
+    def client_id(self) -> str:
+        """This client's id; put into every request's caller."""
+        ...
+
+    async def call(
+        self, method: Method[ReqT, RspT], request: ReqT, *, timeout_s: float | None = None
+    ) -> RspT:
+        """Call any meta service; sets `caller.client_id` and, when empty, a fresh `caller.request_id`.
+
+        Retries under the same request id, so every operation happens exactly once.
+
+        Raises:
+            FsError: what the operation says, or the last transport status after the retry time.
+        """
+        ...
+
+
+class ChunkStore(Protocol):
+    """The storage side."""
+
+    async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
+        """Fill all buffers; batched by node, failing over between replicas.
+
+        Raises:
+            FsError: CHECKSUM_MISMATCH or IO_ERROR when no replica has good bytes; CHAIN_UNAVAILABLE or
+                RPC_TIMEOUT after the retry time.  Buffers are then partly filled.
+        """
+        ...
+
+    async def write(self, file: FileRef, offset: int, data: Buffer) -> None:
+        """Write bytes, replicated to every serving target; not atomic across chunks.
+
+        The chunks must lie within the file's dyn_stripe.  `data` must stay unchanged until return.
+
+        Raises:
+            FsError: NO_SPACE and others, when a part could not be written within the retry time.
+        """
+        ...
+
+    async def sync(self, files: Iterable[FileRef]) -> None:
+        """Return when all acknowledged writes to the files' chains would survive a power loss."""
+        ...
+
+    async def remove_files(self, files: Sequence[FileRef]) -> None:
+        """See ChunkPort in fs/meta/ports.py."""
+        ...
+
+    async def truncate_file(self, file: FileRef, length: int) -> None:
+        """See ChunkPort in fs/meta/ports.py."""
+        ...
+
+    async def file_length(self, file: FileRef) -> tuple[int, int]:
+        """See ChunkPort in fs/meta/ports.py."""
+        ...
+
+    async def space(self) -> tuple[int, int]:
+        """See ChunkPort in fs/meta/ports.py."""
+        ...

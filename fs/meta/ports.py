@@ -1,0 +1,29 @@
+"""What the metadata service needs from storage; `app` passes in the native client's storage side.  No I/O here."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..schema.layout import FileRef
+
+
+class ChunkPort(Protocol):
+    """Chunks of files, over all their chains.  Every method retries by itself and is idempotent.
+
+    Each raises FsError when storage stays unavailable longer than the client's retry time.
+    """
+
+    async def remove_files(self, files: Sequence[FileRef]) -> None:
+        """Remove every chunk of the files, on every chain of their whole stripes."""
+        ...
+
+    async def truncate_file(self, file: FileRef, length: int) -> None:
+        """Remove chunks wholly beyond `length` and cut the chunk that `length` falls into."""
+        ...
+
+    async def file_length(self, file: FileRef) -> tuple[int, int]:
+        """Return (precise length, used bytes) as the last chunks on the chains tell."""
+        ...
+
+    async def space(self) -> tuple[int, int]:
+        """Return (capacity, free) bytes as a user sees them, i.e. divided by the replica count."""
+        ...
