@@ -1,0 +1,86 @@
+"""Calls to one storage node: a bound on requests under way, and a report when its process is gone.
+
+Invariants:
+    - At most requests_per_node_max calls of each kind are under way to one node.
+    - A refused connection is reported to the manager once per node incarnation: the manager checks for
+      itself and, if it is true, takes the node out of its chains at once instead of after its lease.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from ..node.api import MgmtdCaller, RoutingView
+from ..rpc.api import Channels, ConnectionRefused, Into, Received
+from ..runtime.ports import Buffer
+from ..schema import services
+from ..schema.config import ClientSection
+from ..schema.ids import NodeId
+from ..schema.method import Method, ReqT, RspT
+from ..schema.proto import mgmtd_pb2
+from ..schema.routing import Node
+from ..schema.status import FsError
+
+log = logging.getLogger(__name__)
+
+
+class NodeCalls:
+    """The storage nodes as the client calls them."""
+
+    def __init__(
+        self,
+        *,
+        channels: Channels,
+        routing: RoutingView,
+        mgmtd: MgmtdCaller,
+        section: ClientSection,
+    ) -> None:
+        self._channels = channels
+        self._routing = routing
+        self._mgmtd = mgmtd
+        self._section = section
+        self._limiters: dict[tuple[NodeId, str], trio.Semaphore] = {}
+        self._reported: set[tuple[NodeId, str]] = set()
+
+    async def call(
+        self,
+        node_id: NodeId,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        *,
+        payload: Sequence[Buffer] = (),
+        into: Into | None = None,
+    ) -> Received[RspT]:
+        """Call a node by id; raises what the channel raises."""
+        node = self._routing.info.node(node_id)
+        limiter = self._limiters.get((node_id, method.name))
+        if limiter is None:
+            limiter = trio.Semaphore(self._section.requests_per_node_max)
+            self._limiters[node_id, method.name] = limiter
+        async with limiter:
+            channel = self._channels.get(node.address, node_id=node_id)
+            try:
+                return await channel.call(
+                    method,
+                    request,
+                    payload=payload,
+                    into=into,
+                    timeout_s=self._section.call_timeout_s,
+                )
+            except ConnectionRefused:
+                await self._report_unreachable(node)
+                raise
+
+    async def _report_unreachable(self, node: Node) -> None:
+        if (node.node_id, node.incarnation) in self._reported:
+            return
+        self._reported.add((node.node_id, node.incarnation))
+        request = mgmtd_pb2.ReportUnreachableReq(node_id=node.node_id, incarnation=node.incarnation)
+        try:
+            await self._mgmtd.call(services.MGMTD_REPORT_UNREACHABLE, request, timeout_s=2.0)
+        except FsError as error:
+            self._reported.discard((node.node_id, node.incarnation))
+            log.info(
+                "node %d refused a connection; the manager does not answer: %s", node.node_id, error
+            )

@@ -1,0 +1,54 @@
+"""When and how long a client repeats a failed request.  Pure but for the pause itself.
+
+One `Retry` belongs to one operation of the user.  The registry of statuses says what may be repeated; this
+module adds the pauses (growing, jittered) and the end (client.retry_time_s_max).
+
+Does not: choose another peer or refresh routing; the callers do, they know the peers.
+"""
+
+from typing import Final
+
+import trio
+
+from ..runtime.ports import Runtime
+from ..schema.config import ClientSection
+from ..schema.status import FsError, Retry, Status
+
+INTERNAL_TRIES_MAX: Final = 3
+"""A peer that fails on an assertion will most likely do so again: few tries, then tell the user."""
+
+
+class RetryBudget:
+    """The pauses and the end of one operation's repetitions."""
+
+    def __init__(self, section: ClientSection, runtime: Runtime) -> None:
+        self._pause_s = section.retry_pause_s
+        self._pause_s_max = section.retry_pause_s_max
+        self._deadline_s = trio.current_time() + section.retry_time_s_max
+        self._random = runtime.random
+        self._internal_tries = 0
+        self.try_count = 1
+
+    def is_spent(self) -> bool:
+        """True when the operation has been tried for as long as it may."""
+        return trio.current_time() >= self._deadline_s
+
+    def check(self, error: FsError) -> None:
+        """Raise `error` if it is final: not retryable, or the time is up."""
+        if error.status is Status.INTERNAL_ERROR:
+            self._internal_tries += 1
+            if self._internal_tries >= INTERNAL_TRIES_MAX:
+                raise error
+        if error.retry is Retry.NEVER or self.is_spent():
+            raise error
+
+    async def pause(self) -> None:
+        """Wait before the next try: each pause up to twice the last, at most retry_pause_s_max."""
+        self.try_count += 1
+        await trio.sleep(self._pause_s * self._random.uniform(0.5, 1.0))
+        self._pause_s = min(self._pause_s * 2, self._pause_s_max)
+
+    async def check_and_pause(self, error: FsError) -> None:
+        """Raise `error` if it is final, else wait."""
+        self.check(error)
+        await self.pause()

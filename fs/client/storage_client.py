@@ -1,0 +1,304 @@
+"""The storage half of the native client: reads, writes, and the per-file queries and removals of meta.
+
+Implements `fs.client.api.ChunkStore` and, with the same methods, `ChunkPort` of the metadata service.
+Reads are in storage_reads.py, updates in storage_writes.py; here are the requests that go to every chain of a
+file, which share one pattern: group by node, send, repeat what met another chain version.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from ..node.api import MgmtdCaller, RoutingView
+from ..rpc.api import Channels
+from ..runtime.ports import Buffer, Runtime
+from ..schema import services
+from ..schema.config import ClientSection
+from ..schema.ids import ChainId, ClientId, NodeId
+from ..schema.layout import FileRef, chain_of_chunk, chunk_count
+from ..schema.proto import storage_pb2 as pb
+from ..schema.routing import Chain, NodeState, Role, RoutingInfo
+from ..schema.status import FsError, Retry, Status
+from .api import FileRead
+from .node_calls import NodeCalls
+from .retry import RetryBudget
+from .routing_math import file_chains, head_of, table_chain_ids
+from .storage_reads import StorageReads
+from .storage_writes import StorageWrites
+
+log = logging.getLogger(__name__)
+
+REMOVE_BATCH_COUNT = 128
+REMOVE_CHUNK_COUNT_MAX = 256
+"""Chunks that one RemoveChunks request removes at the most: bounds how long it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainJob:
+    """One thing to do on one chain."""
+
+    chain_id: int
+    inode_id: int = 0
+    first_index: int = 0
+
+
+class StorageClient:
+    """Implements `fs.client.api.ChunkStore`."""
+
+    def __init__(
+        self,
+        client_id: ClientId,
+        *,
+        channels: Channels,
+        routing: RoutingView,
+        mgmtd: MgmtdCaller,
+        runtime: Runtime,
+        section: ClientSection,
+    ) -> None:
+        self._client_id = client_id
+        self._routing = routing
+        self._runtime = runtime
+        self._section = section
+        self._nodes = NodeCalls(channels=channels, routing=routing, mgmtd=mgmtd, section=section)
+        self._reads = StorageReads(self._nodes, routing=routing, runtime=runtime, section=section)
+        self._writes = StorageWrites(
+            client_id, self._nodes, routing=routing, runtime=runtime, section=section
+        )
+
+    async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
+        """See `ChunkStore.read`."""
+        await self._reads.read(reads, is_relaxed=is_relaxed)
+
+    async def write(self, file: FileRef, offset: int, data: Buffer) -> None:
+        """See `ChunkStore.write`."""
+        await self._writes.write(file, offset, data)
+
+    async def sync(self, files: Iterable[FileRef]) -> None:
+        """See `ChunkStore.sync`."""
+        info = self._routing.info
+        chain_ids = dict.fromkeys(c for file in files for c in file_chains(info, file))
+        await self._for_each_chain([ChainJob(c) for c in chain_ids], self._sync_round)
+
+    async def remove_files(self, files: Sequence[FileRef]) -> None:
+        """See `ChunkPort.remove_files`."""
+        info = self._routing.info
+        jobs = [ChainJob(c, f.inode_id) for f in files for c in file_chains(info, f)]
+        await self._for_each_chain(jobs, self._remove_round)
+
+    async def truncate_file(self, file: FileRef, length: int) -> None:
+        """See `ChunkPort.truncate_file`."""
+        info = self._routing.info
+        size = file.layout.chunk_size_bytes
+        first_gone = chunk_count(size, length)
+        jobs = [ChainJob(c, file.inode_id, first_gone) for c in file_chains(info, file)]
+        await self._for_each_chain(jobs, self._remove_round)
+        if length % size:
+            await self._cut_last_chunk(file, length)
+
+    async def _cut_last_chunk(self, file: FileRef, length: int) -> None:
+        """Cut the chunk that byte `length` falls into, if it reaches further; everything behind is gone."""
+        size = file.layout.chunk_size_bytes
+        index, in_chunk = divmod(length, size)
+        chain_id = chain_of_chunk(file.layout, index, table_chain_ids(self._routing.info, file))
+        found: dict[Hashable, pb.LastChunkResultPb] = {}
+        job = ChainJob(chain_id, file.inode_id)
+        await self._for_each_chain([job], self._last_chunk_round(found))
+        last = found[job]
+        if not last.has_chunk or last.chunk_index != index or last.chunk_length <= in_chunk:
+            return
+        request = pb.UpdateReq(
+            inode_id=file.inode_id,
+            chunk_index=index,
+            chain_id=chain_id,
+            type=pb.UpdateTypePb.TRUNCATE,
+            length=in_chunk,
+            chunk_size_bytes=size,
+        )
+        await self._writes.update(f"chunk {file.inode_id}.{index} chain {chain_id}", request)
+
+    async def file_length(self, file: FileRef) -> tuple[int, int]:
+        """See `ChunkPort.file_length`."""
+        found: dict[Hashable, pb.LastChunkResultPb] = {}
+        jobs = [ChainJob(c, file.inode_id) for c in file_chains(self._routing.info, file)]
+        await self._for_each_chain(jobs, self._last_chunk_round(found))
+        size = file.layout.chunk_size_bytes
+        ends = (r.chunk_index * size + r.chunk_length for r in found.values() if r.has_chunk)
+        return max(ends, default=0), sum(r.used_bytes for r in found.values())
+
+    async def space(self) -> tuple[int, int]:
+        """See `ChunkPort.space`; nodes that do not answer are left out."""
+        info = self._routing.info
+        capacity = free = 0
+        for node in info.nodes_with_role(Role.STORAGE):
+            if node.state is NodeState.FAILED:
+                continue
+            try:
+                received = await self._nodes.call(
+                    node.node_id, services.STORAGE_SPACE_INFO, pb.SpaceInfoReq()
+                )
+            except FsError as error:
+                log.info("space of node %d is not known: %s", node.node_id, error)
+                continue
+            capacity += sum(d.capacity_bytes for d in received.message.disks)
+            free += sum(d.free_bytes for d in received.message.disks)
+        replicas = max((len(chain.targets) for chain in info.chains.values()), default=1)
+        return capacity // replicas, free // replicas
+
+    # ---- the pattern: jobs by chain, in rounds, until none is left ----------------------------------
+
+    async def _for_each_chain(
+        self,
+        jobs: Sequence[ChainJob],
+        run_round: "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]",
+    ) -> None:
+        """Run rounds until every job is done; raises the first final error."""
+        budget = RetryBudget(self._section, self._runtime)
+        while jobs:
+            outcome = await run_round(self._routing.info, jobs)
+            for error in outcome.errors:
+                budget.check(error)
+                log.debug("%s: try %d: %s", run_round, budget.try_count, error)
+            jobs = outcome.left
+            if outcome.errors:
+                if any(e.retry is not Retry.SAME for e in outcome.errors):
+                    await self._routing.refresh()
+                await budget.pause()
+
+    async def _sync_round(self, info: RoutingInfo, jobs: Sequence[ChainJob]) -> "Outcome":
+        """Sync every writable target of the chains, one request per node."""
+        outcome = Outcome()
+        by_node: dict[NodeId, list[tuple[ChainJob, Chain]]] = {}
+        for job in jobs:
+            try:
+                chain = info.chain(job.chain_id)
+                head_of(chain)
+                node_ids = {info.target(t).node_id for t in chain.writable}
+            except FsError as error:
+                outcome.fail([job], error)
+                continue
+            for node_id in sorted(node_ids):
+                by_node.setdefault(node_id, []).append((job, chain))
+
+        async def sync_node(node_id: NodeId, members: list[tuple[ChainJob, Chain]]) -> None:
+            refs = [
+                pb.ChainRefPb(chain_id=c.chain_id, chain_version=c.chain_version)
+                for _, c in members
+            ]
+            try:
+                await self._nodes.call(
+                    node_id, services.STORAGE_SYNC_CHAINS, pb.SyncChainsReq(chains=refs)
+                )
+            except FsError as error:
+                outcome.fail([job for job, _ in members], error)
+
+        async with trio.open_nursery() as nursery:
+            for node_id, members in by_node.items():
+                nursery.start_soon(sync_node, node_id, members)
+        return outcome
+
+    async def _at_heads(
+        self,
+        info: RoutingInfo,
+        jobs: Sequence[ChainJob],
+        ask: Callable[[NodeId, list[tuple[ChainJob, Chain]]], Awaitable[None]],
+        outcome: "Outcome",
+    ) -> None:
+        """Group jobs by the node of their chain's head and ask the nodes side by side."""
+        by_node: dict[NodeId, list[tuple[ChainJob, Chain]]] = {}
+        for job in jobs:
+            try:
+                chain = info.chain(ChainId(job.chain_id))
+                node_id = info.target(head_of(chain)).node_id
+            except FsError as error:
+                outcome.fail([job], error)
+                continue
+            by_node.setdefault(node_id, []).append((job, chain))
+
+        async def ask_node(node_id: NodeId, members: list[tuple[ChainJob, Chain]]) -> None:
+            for begin in range(0, len(members), REMOVE_BATCH_COUNT):
+                part = members[begin : begin + REMOVE_BATCH_COUNT]
+                try:
+                    await ask(node_id, part)
+                except FsError as error:
+                    outcome.fail([job for job, _ in part], error)
+
+        async with trio.open_nursery() as nursery:
+            for node_id, members in by_node.items():
+                nursery.start_soon(ask_node, node_id, members)
+
+    async def _remove_round(self, info: RoutingInfo, jobs: Sequence[ChainJob]) -> "Outcome":
+        """Remove chunks from first_index on; jobs with more to remove stay."""
+        outcome = Outcome()
+
+        async def ask(node_id: NodeId, part: list[tuple[ChainJob, Chain]]) -> None:
+            request = pb.RemoveChunksReq(
+                ranges=[
+                    pb.RemoveRangePb(
+                        inode_id=job.inode_id,
+                        chain_id=chain.chain_id,
+                        chain_version=chain.chain_version,
+                        first_index=job.first_index,
+                        end_index=2**32,
+                    )
+                    for job, chain in part
+                ],
+                chunk_count_max=REMOVE_CHUNK_COUNT_MAX,
+                client_id=self._client_id,
+            )
+            received = await self._nodes.call(node_id, services.STORAGE_REMOVE_CHUNKS, request)
+            for (job, _), result in zip(part, received.message.results, strict=True):
+                if result.status != Status.OK:
+                    outcome.fail([job], FsError(Status(result.status), result.detail))
+                elif result.has_more:
+                    outcome.left.append(job)
+
+        await self._at_heads(info, jobs, ask, outcome)
+        return outcome
+
+    def _last_chunk_round(
+        self, found: dict[Hashable, pb.LastChunkResultPb]
+    ) -> "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]":
+        """Return a round that puts each job's last chunk into `found`."""
+
+        async def run_round(info: RoutingInfo, jobs: Sequence[ChainJob]) -> Outcome:
+            outcome = Outcome()
+
+            async def ask(node_id: NodeId, part: list[tuple[ChainJob, Chain]]) -> None:
+                request = pb.QueryLastChunkReq(
+                    queries=[
+                        pb.LastChunkQueryPb(
+                            inode_id=job.inode_id,
+                            chain_id=chain.chain_id,
+                            chain_version=chain.chain_version,
+                        )
+                        for job, chain in part
+                    ]
+                )
+                received = await self._nodes.call(
+                    node_id, services.STORAGE_QUERY_LAST_CHUNK, request
+                )
+                for (job, _), result in zip(part, received.message.results, strict=True):
+                    if result.status != Status.OK:
+                        outcome.fail([job], FsError(Status(result.status), result.detail))
+                    else:
+                        found[job] = result
+
+            await self._at_heads(info, jobs, ask, outcome)
+            return outcome
+
+        return run_round
+
+
+class Outcome:
+    """What one round left to do, and why."""
+
+    def __init__(self) -> None:
+        self.left: list[ChainJob] = []
+        self.errors: list[FsError] = []
+
+    def fail(self, jobs: Sequence[ChainJob], error: FsError) -> None:
+        """Keep jobs for the next round; a job that is kept already is not kept twice."""
+        self.left.extend(job for job in jobs if job not in self.left)
+        self.errors.append(error)

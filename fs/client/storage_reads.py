@@ -1,0 +1,203 @@
+"""Batched reads: cut by chunk, choose a replica for each, one request per node and batch.
+
+Invariants:
+    - Bytes reach the user's buffers straight from the connection; they count only once their checksum
+      (client.verify_reads) has been checked.
+    - A chunk, or the part of one, that was never written reads as zeros; a damaged or unreachable copy
+      never does: it is read elsewhere, or the read fails.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+from xxhash import xxh3_64_intdigest
+
+from ..node.api import RoutingView
+from ..runtime.ports import Runtime
+from ..schema import services
+from ..schema.config import ClientSection
+from ..schema.ids import NodeId, TargetId
+from ..schema.proto import storage_pb2 as pb
+from ..schema.status import FsError, Retry, Status
+from .api import FileRead
+from .node_calls import NodeCalls
+from .retry import RetryBudget
+from .routing_math import Batch, Piece, choose_target, cut_batches, cut_file_range
+
+log = logging.getLogger(__name__)
+
+Failures = list[tuple[Piece, FsError]]
+
+
+class StorageReads:
+    """The read side of the storage client."""
+
+    def __init__(
+        self, nodes: NodeCalls, *, routing: RoutingView, runtime: Runtime, section: ClientSection
+    ) -> None:
+        self._nodes = nodes
+        self._routing = routing
+        self._runtime = runtime
+        self._section = section
+        self._start = 0
+
+    async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
+        """See `fs.client.api.ChunkStore.read`."""
+        pieces = self._cut(reads)
+        budget = RetryBudget(self._section, self._runtime)
+        avoid: set[tuple[TargetId, int]] = set()
+        while pieces:
+            # 1. choose a target for each piece and group by node
+            batches, failures = self._plan(pieces, avoid)
+            # 2. one request per batch
+            failures += await self._run(batches, is_relaxed)
+            # 3. what failed: elsewhere, later, or never
+            pieces = await self._judge(failures, avoid, budget)
+
+    def _cut(self, reads: Sequence[FileRead]) -> list[Piece]:
+        info = self._routing.info
+        pieces: list[Piece] = []
+        for read in reads:
+            read.hole_bytes = 0
+            pieces += cut_file_range(info, read.file, read.offset, read.buffer, read)
+        return pieces
+
+    def _plan(
+        self, pieces: list[Piece], avoid: set[tuple[TargetId, int]]
+    ) -> tuple[list[Batch], Failures]:
+        info = self._routing.info
+        load: dict[NodeId, int] = {}
+        planned: list[Piece] = []
+        failures: Failures = []
+        for piece in pieces:
+            try:
+                chain = info.chain(piece.chain_id)
+                self._start += 1
+                piece.target_id = choose_target(
+                    info, chain, load=load, avoid=avoid, start=self._start
+                )
+                piece.chain_version = chain.chain_version
+                node_id = info.target(piece.target_id).node_id
+            except FsError as error:
+                failures.append((piece, error))
+                continue
+            load[node_id] = load.get(node_id, 0) + len(piece.buffer)
+            planned.append(piece)
+        section = self._section
+        batches = cut_batches(
+            info, planned, count_max=section.batch_count_max, bytes_max=section.batch_bytes_max
+        )
+        return batches, failures
+
+    async def _run(self, batches: list[Batch], is_relaxed: bool) -> Failures:
+        failures: Failures = []
+        if len(batches) == 1:
+            await self._run_batch(batches[0], is_relaxed, failures)
+            return failures
+        async with trio.open_nursery() as nursery:
+            for batch in batches:
+                nursery.start_soon(self._run_batch, batch, is_relaxed, failures)
+        return failures
+
+    async def _run_batch(self, batch: Batch, is_relaxed: bool, failures: Failures) -> None:
+        request = pb.BatchReadReq(
+            ios=[
+                pb.ReadIoPb(
+                    inode_id=piece.inode_id,
+                    chunk_index=piece.chunk_index,
+                    chain_id=piece.chain_id,
+                    chain_version=piece.chain_version,
+                    offset=piece.offset,
+                    length=len(piece.buffer),
+                )
+                for piece in batch.pieces
+            ],
+            is_relaxed=is_relaxed,
+            want_checksums=self._section.verify_reads,
+        )
+        into = partial(scatter_list, batch.pieces)
+        try:
+            received = await self._nodes.call(
+                batch.node_id, services.STORAGE_BATCH_READ, request, into=into
+            )
+        except FsError as error:
+            failures.extend((piece, error) for piece in batch.pieces)
+            return
+        for piece, result in zip(batch.pieces, received.message.results, strict=True):
+            wrong = self._finish(piece, result)
+            if wrong is not None:
+                failures.append((piece, wrong))
+
+    def _finish(self, piece: Piece, result: pb.ReadResultPb) -> FsError | None:
+        """Check one result and zero what was never written; return what is wrong with it."""
+        if result.status == Status.CHUNK_NOT_FOUND:
+            fill_hole(piece, 0)
+            return None
+        if result.status != Status.OK:
+            return FsError(Status(result.status), f"{piece.name}: {result.detail}")
+        got = piece.buffer[: result.length]
+        if self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
+            return FsError(
+                Status.CHECKSUM_MISMATCH,
+                f"{piece.name} target {piece.target_id}: bytes changed on the way",
+            )
+        fill_hole(piece, result.length)
+        return None
+
+    async def _judge(
+        self, failures: Failures, avoid: set[tuple[TargetId, int]], budget: RetryBudget
+    ) -> list[Piece]:
+        """Return the pieces to try again; raises the first final error."""
+        if not failures:
+            return []
+        must_pause = False
+        for piece, error in failures:
+            budget.check(error)
+            log.debug("read of %s at target %d: %s", piece.name, piece.target_id, error)
+            is_known = (piece.target_id, piece.chain_version) in avoid
+            avoid.add((piece.target_id, piece.chain_version))
+            if error.retry is Retry.OTHER and not is_known:
+                continue
+            must_pause = True
+            if error.status in {Status.CHECKSUM_MISMATCH, Status.IO_ERROR}:
+                raise error  # every replica has been asked
+        if any(error.retry is not Retry.SAME for _, error in failures):
+            await self._routing.refresh()
+        if must_pause:
+            await budget.pause()
+        return [piece for piece, _ in failures]
+
+
+def fill_hole(piece: Piece, filled: int) -> None:
+    """Zero the part of a piece behind its first `filled` bytes: it was never written."""
+    missing = len(piece.buffer) - filled
+    if missing:
+        piece.buffer[filled:] = bytes(missing)
+        assert piece.owner is not None
+        piece.owner.hole_bytes += missing
+
+
+def scatter_list(
+    pieces: Sequence[Piece], reply: pb.BatchReadRsp, payload_bytes: int
+) -> list[memoryview]:
+    """Return where the payload of a BatchRead reply goes: the filled start of each piece's buffer.
+
+    Raises:
+        FsError: RPC_BAD_FRAME when the reply does not fit the request.
+    """
+    results = reply.results
+    if len(results) != len(pieces) or sum(r.length for r in results) != payload_bytes:
+        raise FsError(
+            Status.RPC_BAD_FRAME,
+            f"BatchRead: {len(results)} results, {payload_bytes} bytes for {len(pieces)} reads",
+        )
+    for piece, result in zip(pieces, results, strict=True):
+        if result.length > len(piece.buffer):
+            raise FsError(Status.RPC_BAD_FRAME, f"{piece.name}: more bytes than asked for")
+    return [
+        piece.buffer[: result.length]
+        for piece, result in zip(pieces, results, strict=True)
+        if result.length
+    ]

@@ -1,0 +1,155 @@
+"""Writes: one request per chunk to the head of its chain, repeated under one tag until it is done.
+
+Invariants:
+    - Every try of one update carries the same (channel, sequence, request id): the chain executes it once.
+    - A channel carries one update at a time; its sequence grows with every use.
+    - `data` of a write is sent straight from the caller's memory.
+
+Source: deepseek-ai/3FS, "UpdateChannelAllocator" (the idea of client channels for exactly-once updates).
+"""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from xxhash import xxh3_64_intdigest
+
+from ..node.api import RoutingView
+from ..runtime.ports import Buffer, Runtime
+from ..schema import services
+from ..schema.config import ClientSection
+from ..schema.ids import ClientId
+from ..schema.layout import FileRef
+from ..schema.proto import storage_pb2 as pb
+from ..schema.status import FsError, Retry
+from .node_calls import NodeCalls
+from .retry import RetryBudget
+from .routing_math import Piece, cut_file_range, head_of
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID_BYTES = 16
+
+
+class ChannelPool:
+    """Channel numbers 1..count, each used by one update at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._free = list(range(count, 0, -1))
+        self._sequences = dict.fromkeys(self._free, 0)
+        self._available = trio.Semaphore(count)
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[tuple[int, int]]:
+        """Wait for a free channel; yield (channel id, its next sequence number)."""
+        async with self._available:
+            channel_id = self._free.pop()
+            self._sequences[channel_id] += 1
+            try:
+                yield channel_id, self._sequences[channel_id]
+            finally:
+                self._free.append(channel_id)
+
+
+class StorageWrites:
+    """The update side of the storage client."""
+
+    def __init__(
+        self,
+        client_id: ClientId,
+        nodes: NodeCalls,
+        *,
+        routing: RoutingView,
+        runtime: Runtime,
+        section: ClientSection,
+    ) -> None:
+        self._client_id = client_id
+        self._nodes = nodes
+        self._routing = routing
+        self._runtime = runtime
+        self._section = section
+        self._channels = ChannelPool(section.channel_count)
+
+    async def write(self, file: FileRef, offset: int, data: Buffer) -> None:
+        """See `fs.client.api.ChunkStore.write`."""
+        pieces = cut_file_range(self._routing.info, file, offset, memoryview(data))
+        for piece in pieces:
+            slot = piece.chunk_index % file.layout.stripe_size
+            assert slot < file.dyn_stripe, (file, piece.chunk_index)
+        if len(pieces) == 1:
+            await self._write_piece(pieces[0])
+            return
+        errors: list[FsError] = []
+        async with trio.open_nursery() as nursery:
+            for piece in pieces:
+                nursery.start_soon(self._write_collecting, piece, errors)
+        if errors:
+            raise errors[0]
+
+    async def _write_collecting(self, piece: Piece, errors: list[FsError]) -> None:
+        try:
+            await self._write_piece(piece)
+        except FsError as error:
+            errors.append(error)
+
+    async def _write_piece(self, piece: Piece) -> None:
+        await self.update(
+            piece.name,
+            pb.UpdateReq(
+                inode_id=piece.inode_id,
+                chunk_index=piece.chunk_index,
+                chain_id=piece.chain_id,
+                type=pb.UpdateTypePb.WRITE,
+                offset=piece.offset,
+                length=len(piece.buffer),
+                chunk_size_bytes=piece.chunk_size_bytes,
+                payload_checksum=xxh3_64_intdigest(piece.buffer),
+            ),
+            [piece.buffer],
+        )
+
+    async def update(
+        self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()
+    ) -> pb.UpdateRsp:
+        """Have the chain of `request` execute an update exactly once.
+
+        Args:
+            name: the chunk, for messages.
+            request: all but chain version and tag, which are set here.
+            payload: bytes of a WRITE; unchanged until return.
+
+        Returns:
+            The head's reply.
+
+        Raises:
+            FsError: a final status, or the last one when the retry time is over.
+        """
+        budget = RetryBudget(self._section, self._runtime)
+        request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
+        async with self._channels.use() as (channel_id, sequence):
+            request.tag.CopyFrom(
+                pb.TagPb(
+                    client_id=self._client_id,
+                    channel_id=channel_id,
+                    sequence=sequence,
+                    request_id=request_id,
+                )
+            )
+            while True:
+                try:
+                    return await self._try(request, payload)
+                except FsError as error:
+                    budget.check(error)
+                    log.debug("update of %s: try %d: %s", name, budget.try_count, error)
+                    if error.retry in {Retry.ROUTING, Retry.OTHER}:
+                        await self._routing.refresh()
+                    await budget.pause()
+
+    async def _try(self, request: pb.UpdateReq, payload: Sequence[Buffer]) -> pb.UpdateRsp:
+        info = self._routing.info
+        chain = info.chain(request.chain_id)
+        request.chain_version = chain.chain_version
+        node_id = info.target(head_of(chain)).node_id
+        received = await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)
+        return received.message
