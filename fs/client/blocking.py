@@ -1,0 +1,203 @@
+"""The native client for plain threads: every method of `EmberFs` and `EmberFile`, without async.
+
+One background thread runs the event loop with the connections; calls from any thread are handed to it and
+wait for the answer.
+
+Invariants:
+    - After `close` (or leaving the `with` block) no thread of ours is left.
+    - An object made before a fork must not be used in the child: it has no event loop there, and says so.
+"""
+
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self, TypeVar
+
+import trio
+
+from ..runtime.ports import Buffer
+from ..schema.inode import Inode
+from ..schema.status import FsError, Status
+from .native import DirEntry, EmberFile, EmberFs
+
+T = TypeVar("T")
+
+
+class BlockingFile:
+    """An open file; see `EmberFile`."""
+
+    def __init__(self, owner: "BlockingFs", file: EmberFile) -> None:
+        self._owner = owner
+        self._file = file
+
+    @property
+    def length(self) -> int:
+        """Bytes in the file."""
+        return self._file.length
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `EmberFile.read`."""
+        return self._owner.run(lambda: self._file.read(offset, length))
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `EmberFile.read_into`."""
+        return self._owner.run(lambda: self._file.read_into(offset, buffer))
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """See `EmberFile.write`."""
+        self._owner.run(lambda: self._file.write(offset, data))
+
+    def fsync(self) -> None:
+        """See `EmberFile.fsync`."""
+        self._owner.run(self._file.fsync)
+
+    def close(self) -> None:
+        """See `EmberFile.close`."""
+        self._owner.run(self._file.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class BlockingFs:
+    """A file system for plain threads; see `EmberFs`.  Use it in a `with` block."""
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[EmberFs]]) -> None:
+        """Take a function that connects, for example a partial of `fs.client.connect.connect`."""
+        self._connect = connect
+        self._pid = os.getpid()
+        self._fs: EmberFs | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._stop: trio.Event | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="emberfs-client", daemon=True)
+
+    def _main(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits in __enter__
+            self._failure = error
+        self._ready.set()
+
+    async def _serve(self) -> None:
+        async with self._connect() as connected:
+            self._fs = connected
+            self._token = trio.lowlevel.current_trio_token()
+            self._stop = trio.Event()
+            self._ready.set()
+            await self._stop.wait()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect and end the background thread; repeating does nothing."""
+        if self._token is None or self._stop is None:
+            return
+        token, stop = self._token, self._stop
+        self._token = None
+        trio.from_thread.run_sync(stop.set, trio_token=token)
+        self._thread.join()
+
+    def run(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run an async function of the client on its event loop and return its result."""
+        if self._token is None or os.getpid() != self._pid:
+            raise FsError(
+                Status.NOT_RUNNING,
+                "this client is closed or was made before a fork; connect in this process",
+            )
+        return trio.from_thread.run(function, trio_token=self._token)
+
+    @property
+    def _native(self) -> EmberFs:
+        assert self._fs is not None, "used outside its with block"
+        return self._fs
+
+    def stat(self, path: str, *, follow: bool = True) -> Inode:
+        """See `EmberFs.stat`."""
+        return self.run(lambda: self._native.stat(path, follow=follow))
+
+    def exists(self, path: str) -> bool:
+        """See `EmberFs.exists`."""
+        return self.run(lambda: self._native.exists(path))
+
+    def listdir(self, path: str) -> list[DirEntry]:
+        """See `EmberFs.listdir`."""
+        return self.run(lambda: self._native.listdir(path))
+
+    def mkdir(self, path: str, mode: int = 0o755, *, exist_ok: bool = False) -> Inode:
+        """See `EmberFs.mkdir`."""
+        return self.run(lambda: self._native.mkdir(path, mode, exist_ok=exist_ok))
+
+    def makedirs(self, path: str, mode: int = 0o755) -> None:
+        """See `EmberFs.makedirs`."""
+        self.run(lambda: self._native.makedirs(path, mode))
+
+    def unlink(self, path: str) -> None:
+        """See `EmberFs.unlink`."""
+        self.run(lambda: self._native.unlink(path))
+
+    def rmdir(self, path: str) -> None:
+        """See `EmberFs.rmdir`."""
+        self.run(lambda: self._native.rmdir(path))
+
+    def remove_tree(self, path: str) -> None:
+        """See `EmberFs.remove_tree`."""
+        self.run(lambda: self._native.remove_tree(path))
+
+    def rename(
+        self, old: str, new: str, *, no_replace: bool = False, exchange: bool = False
+    ) -> None:
+        """See `EmberFs.rename`."""
+        self.run(lambda: self._native.rename(old, new, no_replace=no_replace, exchange=exchange))
+
+    def open(self, path: str) -> BlockingFile:
+        """See `EmberFs.open`."""
+        return BlockingFile(self, self.run(lambda: self._native.open(path)))
+
+    def create(
+        self, path: str, mode: int = 0o644, *, exclusive: bool = False, truncate: bool = True
+    ) -> BlockingFile:
+        """See `EmberFs.create`."""
+        return BlockingFile(
+            self,
+            self.run(
+                lambda: self._native.create(path, mode, exclusive=exclusive, truncate=truncate)
+            ),
+        )
+
+    def read_file(self, path: str) -> bytes:
+        """See `EmberFs.read_file`."""
+        return self.run(lambda: self._native.read_file(path))
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        """See `EmberFs.write_file`."""
+        self.run(lambda: self._native.write_file(path, data))
+
+    def read_batch(self, reads: Sequence[tuple[BlockingFile, int, memoryview]]) -> list[int]:
+        """See `EmberFs.read_batch`."""
+        unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
+        return self.run(lambda: self._native.read_batch(unwrapped))

@@ -1,0 +1,365 @@
+"""The native client: files by path, read and written in batches, without a mount.
+
+`EmberFs` is the public asynchronous API (trio); `fs.client.blocking` is the same for plain threads.  It is
+unbuffered: a write is replicated when it returns, and durable after `fsync` or `close`.
+
+Invariants:
+    - Close-to-open holds as on a mount: what one client closed, another opens and sees.
+    - Every write-open file carries a file session, so its chunks outlive a removal until close.
+
+Does not: cache, read ahead, or gather small writes; the mount's vfs does.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from ..runtime.ports import Buffer, Runtime
+from ..schema import services
+from ..schema.ids import InodeId
+from ..schema.inode import Inode, InodeType, inode_from_pb
+from ..schema.layout import FileRef, Layout
+from ..schema.proto import common_pb2, meta_pb2
+from ..schema.status import FsError, Status
+from .api import ChunkStore, FileRead, MetaCaller
+
+LIST_PAGE_COUNT = 1000
+SESSION_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """On whose behalf a client acts."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+    @classmethod
+    def of_process(cls) -> Self:
+        """Return the identity of this process."""
+        return cls(os.geteuid(), os.getegid(), tuple(os.getgroups()))
+
+    def caller(self) -> common_pb2.CallerPb:
+        """Return a fresh request header."""
+        return common_pb2.CallerPb(uid=self.uid, gid=self.gid, groups=self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class DirEntry:
+    """One name of a directory, with the attributes of what it names."""
+
+    name: str
+    inode: Inode
+
+
+class EmberFs:
+    """A file system seen through one client.  Any number of tasks may use it at once."""
+
+    def __init__(
+        self, meta: MetaCaller, chunks: ChunkStore, *, runtime: Runtime, identity: Identity
+    ) -> None:
+        self._meta = meta
+        self._chunks = chunks
+        self._runtime = runtime
+        self._identity = identity
+
+    # ---- names -----------------------------------------------------------------------------------
+
+    async def stat(self, path: str, *, follow: bool = True) -> Inode:
+        """Return the attributes of what a path names; raises FsError(NOT_FOUND and others)."""
+        reply = await self._meta.call(
+            services.META_RESOLVE_PATH,
+            meta_pb2.ResolvePathReq(
+                caller=self._identity.caller(), path=os.fsencode(path), follow_last=follow
+            ),
+        )
+        return inode_from_pb(reply.inode)
+
+    async def exists(self, path: str) -> bool:
+        """Return whether a path names anything."""
+        try:
+            await self.stat(path)
+        except FsError as error:
+            if error.status is Status.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _parent(self, path: str) -> tuple[InodeId, bytes]:
+        """Return (inode id of the directory, last component) of a path."""
+        directory, name = os.path.split(path.rstrip("/"))
+        if not name:
+            raise FsError(Status.INVALID_ARGUMENT, f"{path!r} has no last component")
+        return (await self.stat(directory or "/")).inode_id, os.fsencode(name)
+
+    async def listdir(self, path: str) -> list[DirEntry]:
+        """Return the entries of a directory in byte order of their names, without . and .. ."""
+        inode_id = (await self.stat(path)).inode_id
+        entries: list[DirEntry] = []
+        after = b""
+        while True:
+            request = meta_pb2.ListReq(
+                caller=self._identity.caller(),
+                inode_id=inode_id,
+                after=after,
+                entry_count_max=LIST_PAGE_COUNT,
+                with_inodes=True,
+            )
+            page = await self._meta.call(services.META_LIST, request)
+            entries.extend(
+                DirEntry(os.fsdecode(e.name), inode_from_pb(e.inode)) for e in page.entries
+            )
+            if not page.has_more:
+                return entries
+            after = page.entries[-1].name
+
+    async def mkdir(self, path: str, mode: int = 0o755, *, exist_ok: bool = False) -> Inode:
+        """Make one directory; raises FsError(EXISTS) unless `exist_ok` and it is a directory."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.MkdirReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name, mode=mode
+        )
+        try:
+            reply = await self._meta.call(services.META_MKDIR, request)
+        except FsError as error:
+            if error.status is not Status.EXISTS or not exist_ok:
+                raise
+            found = await self.stat(path)
+            if not found.is_dir:
+                raise
+            return found
+        return inode_from_pb(reply.inode)
+
+    async def makedirs(self, path: str, mode: int = 0o755) -> None:
+        """Make a directory and all that are missing above it."""
+        parts = [part for part in path.split("/") if part]
+        for count in range(1, len(parts) + 1):
+            await self.mkdir("/" + "/".join(parts[:count]), mode, exist_ok=True)
+
+    async def unlink(self, path: str) -> None:
+        """Remove a name that is not a directory."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.UnlinkReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_UNLINK, request)
+
+    async def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.RmdirReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_RMDIR, request)
+
+    async def remove_tree(self, path: str) -> None:
+        """Remove a directory with all below it, in one step for every other client."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.RemoveTreeReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_REMOVE_TREE, request)
+
+    async def rename(
+        self, old: str, new: str, *, no_replace: bool = False, exchange: bool = False
+    ) -> None:
+        """Rename atomically, replacing what `new` names unless told otherwise."""
+        old_parent, old_name = await self._parent(old)
+        new_parent, new_name = await self._parent(new)
+        request = meta_pb2.RenameReq(
+            caller=self._identity.caller(),
+            old_parent_inode_id=old_parent,
+            old_name=old_name,
+            new_parent_inode_id=new_parent,
+            new_name=new_name,
+            no_replace=no_replace,
+            exchange=exchange,
+        )
+        await self._meta.call(services.META_RENAME, request)
+
+    # ---- files -----------------------------------------------------------------------------------
+
+    async def open(self, path: str) -> "EmberFile":
+        """Open a file for reading; `async with` or `close` it."""
+        found = await self.stat(path)
+        request = meta_pb2.OpenReq(
+            caller=self._identity.caller(), inode_id=found.inode_id, wants_read=True
+        )
+        reply = await self._meta.call(services.META_OPEN, request)
+        return self._file(inode_from_pb(reply.inode), path, session_id="")
+
+    async def create(
+        self, path: str, mode: int = 0o644, *, exclusive: bool = False, truncate: bool = True
+    ) -> "EmberFile":
+        """Open a file for reading and writing, made if it does not exist; emptied if `truncate`."""
+        parent, name = await self._parent(path)
+        session_id = self._runtime.random.randbytes(SESSION_ID_BYTES).hex()
+        request = meta_pb2.CreateReq(
+            caller=self._identity.caller(),
+            parent_inode_id=parent,
+            name=name,
+            mode=mode,
+            is_exclusive=exclusive,
+            is_truncate=truncate,
+            wants_read=True,
+            wants_write=True,
+            session=meta_pb2.FileSessionPb(session_id=session_id, is_write=True),
+        )
+        reply = await self._meta.call(services.META_CREATE, request)
+        return self._file(inode_from_pb(reply.inode), path, session_id)
+
+    def _file(self, inode: Inode, path: str, session_id: str) -> "EmberFile":
+        if inode.type is not InodeType.FILE:
+            raise FsError(Status.NOT_REGULAR, path)
+        return EmberFile(
+            inode, path, self._meta, self._chunks, identity=self._identity, session_id=session_id
+        )
+
+    async def read_file(self, path: str) -> bytes:
+        """Return the whole content of a file."""
+        async with await self.open(path) as file:
+            return await file.read(0, file.length)
+
+    async def write_file(self, path: str, data: Buffer) -> None:
+        """Replace the content of a file and make it durable."""
+        async with await self.create(path) as file:
+            await file.write(0, data)
+
+    async def read_batch(self, reads: "Sequence[tuple[EmberFile, int, memoryview]]") -> list[int]:
+        """Read (file, offset, buffer) triples in as few requests as possible.
+
+        Returns:
+            For each, the bytes filled: fewer than its buffer's length only at the end of the file.
+        """
+        wanted = [
+            FileRead(file.ref, offset, buffer[: max(0, file.length - offset)])
+            for file, offset, buffer in reads
+        ]
+        await self._chunks.read([read for read in wanted if len(read.buffer)])
+        return [len(read.buffer) for read in wanted]
+
+
+class EmberFile:
+    """An open file.  Tasks may read at once; writes of overlapping ranges are the caller's to order."""
+
+    def __init__(
+        self,
+        inode: Inode,
+        path: str,
+        meta: MetaCaller,
+        chunks: ChunkStore,
+        *,
+        identity: Identity,
+        session_id: str,
+    ) -> None:
+        assert inode.file is not None
+        self.path = path
+        self._inode = inode
+        self._meta = meta
+        self._chunks = chunks
+        self._identity = identity
+        self._session_id = session_id
+        self._dyn_stripe = inode.file.dyn_stripe
+        self._truncate_ver = inode.file.truncate_ver
+        self._length = inode.file.length
+        self._written_end = 0
+        self._has_new_data = False
+
+    @property
+    def length(self) -> int:
+        """Bytes in the file, as known at open and grown by writes through this object."""
+        return self._length
+
+    @property
+    def layout(self) -> Layout:
+        """How the file is cut and spread."""
+        assert self._inode.file is not None
+        return self._inode.file.layout
+
+    @property
+    def ref(self) -> FileRef:
+        """Names the file's chunks to the storage side."""
+        return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe)
+
+    async def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file."""
+        wanted = buffer[: max(0, self._length - offset)]
+        if len(wanted):
+            await self._chunks.read([FileRead(self.ref, offset, wanted)])
+        return len(wanted)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset` on."""
+        buffer = bytearray(max(0, min(length, self._length - offset)))
+        await self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    async def write(self, offset: int, data: Buffer) -> None:
+        """Write bytes; replicated when it returns, durable after `fsync`."""
+        if not self._session_id:
+            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+        view = memoryview(data)
+        end = offset + len(view)
+        await self._cover(end)
+        self._has_new_data = True
+        await self._chunks.write(self.ref, offset, view)
+        self._written_end = max(self._written_end, end)
+        self._length = max(self._length, end)
+
+    async def _cover(self, end: int) -> None:
+        """Extend the dynamic stripe so that chunks up to byte `end` may exist."""
+        chunk_count = -(-end // self.layout.chunk_size_bytes)
+        needed = min(chunk_count, self.layout.stripe_size)
+        if needed <= self._dyn_stripe:
+            return
+        request = meta_pb2.ExtendStripeReq(
+            caller=self._identity.caller(),
+            inode_id=self._inode.inode_id,
+            dyn_stripe_min=needed,
+        )
+        reply = await self._meta.call(services.META_EXTEND_STRIPE, request)
+        self._dyn_stripe = reply.inode.file.dyn_stripe
+
+    def _sync_request(self) -> meta_pb2.SyncReq:
+        return meta_pb2.SyncReq(
+            caller=self._identity.caller(),
+            inode_id=self._inode.inode_id,
+            has_new_data=self._has_new_data,
+            length_hint=meta_pb2.LengthHintPb(
+                length=self._written_end, truncate_ver=self._truncate_ver
+            ),
+            is_durable=True,
+        )
+
+    async def fsync(self) -> None:
+        """Return when everything written so far, and the length, would survive a power loss."""
+        if not self._session_id:
+            return
+        await self._chunks.sync([self.ref])
+        reply = await self._meta.call(services.META_SYNC, self._sync_request())
+        self._has_new_data = False
+        self._length = max(self._written_end, reply.inode.file.length)
+
+    async def close(self) -> None:
+        """Make a written file durable and visible, and end its session; repeating does nothing."""
+        if not self._session_id:
+            return
+        if self._has_new_data:
+            await self._chunks.sync([self.ref])
+        request = meta_pb2.CloseReq(sync=self._sync_request(), session_id=self._session_id)
+        self._session_id = ""
+        await self._meta.call(services.META_CLOSE, request)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
