@@ -42,6 +42,7 @@ class Status(IntEnum):
     RPC_BAD_REQUEST = 110
     RPC_OVERLOADED = 111
     RPC_WRONG_NODE = 112
+    INTERNAL_ERROR = 113
     # 2xx: key-value layer
     KV_CONFLICT = 200
     KV_TOO_OLD = 201
@@ -76,6 +77,7 @@ class Status(IntEnum):
     QUOTA_EXCEEDED = 320
     BAD_FILE = 321
     NOT_REGULAR = 322
+    ARGUMENT_TOO_LARGE = 323
     # 4xx: storage
     ROUTING_MISMATCH = 400
     NOT_SERVING = 401
@@ -159,6 +161,9 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.RPC_WRONG_NODE: _s(
         "another node answers at this address", errno.EHOSTUNREACH, retry=Retry.ROUTING
     ),
+    Status.INTERNAL_ERROR: _s(
+        "the peer failed on a bug of its own", errno.EIO, definite=False, retry=Retry.OTHER
+    ),
     Status.KV_CONFLICT: _s(
         "a concurrent transaction changed what this one read", errno.EAGAIN, retry=Retry.SAME
     ),
@@ -201,6 +206,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.QUOTA_EXCEEDED: _s("a quota is exhausted", errno.EDQUOT),
     Status.BAD_FILE: _s("the file was not opened for this", errno.EBADF),
     Status.NOT_REGULAR: _s("the object is not a regular file", errno.EINVAL),
+    Status.ARGUMENT_TOO_LARGE: _s("a value exceeds its size limit", errno.E2BIG),
     Status.ROUTING_MISMATCH: _s(
         "sender and receiver hold different chain versions", errno.EAGAIN, retry=Retry.ROUTING
     ),
