@@ -1,0 +1,105 @@
+"""Chain-state transition: the one function that moves targets between public states.
+
+Pure: no clock, no randomness, no I/O.  The primary's chain scan calls it; nothing else changes a public state.
+
+Invariants (enumerated exhaustively by tests/mgmtd/test_chain_state.py):
+    - The result holds the same target ids as the input.
+    - Order is serving*, lastsrv?, syncing?, waiting*, offline*; at most one target is syncing, at most one
+      lastsrv, and a lastsrv only where nothing serves.
+    - A waiting or offline target never becomes serving in one step: it has to be syncing in between.
+    - A chain that had a serving or lastsrv target still has one of either: the newest data has a keeper.
+    - chain_version grows by exactly one when anything changed, else the same object is returned.
+
+Source: deepseek-ai/3FS, the rules as coded for its chain update, not the table of its design notes; the
+differences are listed in specs/chain-state.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from ..schema.ids import TargetId
+from ..schema.routing import Chain, ChainTarget, LocalState, PublicState
+
+ORDER: Final = (
+    PublicState.SERVING,
+    PublicState.LASTSRV,
+    PublicState.SYNCING,
+    PublicState.WAITING,
+    PublicState.OFFLINE,
+)
+"""Of the states within a chain, and of judging."""
+
+
+def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Chain:
+    """Judge every member by what its node says of it; a member that nobody speaks of is OFFLINE.
+
+    Returns:
+        The same object when nothing changes, else the reordered chain with chain_version + 1.
+    """
+    assert is_legal(chain), chain
+    groups: dict[PublicState, list[TargetId]] = {state: [] for state in ORDER}
+    for member in chain.targets:
+        local = local_states.get(member.target_id, LocalState.OFFLINE)
+        groups[_judge(member.public_state, local, groups)].append(member.target_id)
+    if groups[
+        PublicState.SERVING
+    ]:  # somebody holds the newest data, so nobody has to be waited for
+        groups[PublicState.OFFLINE] = groups[PublicState.LASTSRV] + groups[PublicState.OFFLINE]
+        groups[PublicState.LASTSRV] = []
+    targets = tuple(ChainTarget(target, state) for state in ORDER for target in groups[state])
+    if targets == chain.targets:
+        return chain
+    return replace(chain, chain_version=chain.chain_version + 1, targets=targets)
+
+
+def is_legal(chain: Chain) -> bool:
+    """Tell whether the chain's members stand in an order that `next_chain` can have produced."""
+    states = [member.public_state for member in chain.targets]
+    serving, lastsrv = states.count(PublicState.SERVING), states.count(PublicState.LASTSRV)
+    return (
+        states == sorted(states, key=ORDER.index)
+        and states.count(PublicState.SYNCING) <= 1
+        and lastsrv <= (0 if serving else 1)
+        and len({member.target_id for member in chain.targets}) == len(states)
+    )
+
+
+def keeping_state(state: PublicState) -> LocalState:
+    """Return the local state under which a member's public state stays as it is.
+
+    A new primary presumes it of targets whose nodes it has not heard yet.
+    """
+    if state in {PublicState.SERVING, PublicState.WAITING}:
+        return LocalState.UPTODATE
+    return LocalState.ONLINE if state is PublicState.SYNCING else LocalState.OFFLINE
+
+
+def _judge(
+    state: PublicState, local: LocalState, judged: Mapping[PublicState, list[TargetId]]
+) -> PublicState:
+    """Return one member's next state; members are judged in chain order, so `judged` knows those ahead."""
+    is_alive = local is not LocalState.OFFLINE
+    has_serving = bool(judged[PublicState.SERVING])
+    match state:
+        case PublicState.SERVING if is_alive:
+            return PublicState.SERVING
+        case (
+            PublicState.SERVING
+        ):  # the first to fail may turn out to be the last: _judge cannot know yet
+            return PublicState.OFFLINE if judged[PublicState.LASTSRV] else PublicState.LASTSRV
+        case PublicState.LASTSRV if has_serving:
+            return PublicState.OFFLINE
+        case PublicState.LASTSRV:
+            return PublicState.SERVING if is_alive else PublicState.LASTSRV
+        case PublicState.SYNCING if local is LocalState.UPTODATE:
+            return PublicState.SERVING
+        case PublicState.SYNCING if is_alive:
+            return PublicState.SYNCING if has_serving else PublicState.WAITING
+        case PublicState.SYNCING:
+            return PublicState.OFFLINE
+        case PublicState.WAITING | PublicState.OFFLINE:
+            can_sync = has_serving and not judged[PublicState.SYNCING]
+            if local is LocalState.ONLINE and can_sync:
+                return PublicState.SYNCING
+            return PublicState.WAITING if is_alive else PublicState.OFFLINE
