@@ -1,0 +1,119 @@
+"""Real clusters for the tests of this folder: `ember up` in a temporary directory, `ember down` at the end.
+
+The short form runs by default; EMBER_TEST_SCALE=full runs the sizes that are promised for a release.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+EMBER = Path(sys.executable).parent / "ember"
+IS_FULL = os.environ.get("EMBER_TEST_SCALE", "short") == "full"
+
+
+def scaled(short: int, full: int) -> int:
+    """Return the size for the chosen form."""
+    return full if IS_FULL else short
+
+
+def run(*command: object, cwd: Path | None = None, timeout: float = 600, **kwargs) -> str:
+    """Run a command that must succeed; return what it prints."""
+    done = subprocess.run(
+        [str(c) for c in command],
+        cwd=cwd,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+        check=False,
+        **kwargs,
+    )
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@dataclass
+class Cluster:
+    """One running cluster with one mount."""
+
+    directory: Path
+    mount: Path
+
+    def ember(self, *arguments: object, timeout: float = 120) -> str:
+        return run(EMBER, *arguments, timeout=timeout)
+
+    def up(self, *options: object) -> None:
+        self.ember("up", "--dir", self.directory, "--mount", self.mount, *options)
+
+    def down(self, *options: object) -> None:
+        self.ember("down", "--dir", self.directory, *options)
+
+    def status(self) -> dict:
+        return json.loads(self.ember("status", "--dir", self.directory, "--json"))
+
+    def pid_of(self, service: str) -> int:
+        (found,) = [s for s in self.status()["services"] if s["name"] == service]
+        return found["pid"]
+
+    def wait_healthy(self, timeout_s: float = 60) -> float:
+        """Wait until every target of every chain serves; return the seconds it took."""
+        began = time.monotonic()
+        while time.monotonic() - began < timeout_s:
+            chains = self.status()["chains"]
+            states = [t["public_state"] for chain in chains for t in chain["targets"]]
+            if states and all(state == "SERVING" for state in states):
+                return time.monotonic() - began
+            time.sleep(0.2)
+        raise AssertionError(f"not healthy after {timeout_s} s: {self.status()['chains']}")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A cluster that tests share; each works in a directory of its own."""
+    base = tmp_path_factory.mktemp("cluster")
+    made = Cluster(base / "data", base / "mnt")
+    made.mount.mkdir()
+    try:
+        made.up()
+        yield made
+    finally:
+        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+
+
+@pytest.fixture
+def own_cluster(tmp_path):
+    """A cluster for one test, which may break it."""
+    made = Cluster(tmp_path / "data", tmp_path / "mnt")
+    made.mount.mkdir()
+    try:
+        made.up()
+        yield made
+    finally:
+        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+
+
+@pytest.fixture
+def place(cluster, request):
+    """A fresh directory on the shared mount."""
+    made = cluster.mount / request.node.name.replace("/", "_")
+    made.mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="session")
+def library_tree(tmp_path_factory):
+    """The Python standard library as real input: thousands of files, without its test suite in the short form."""
+    source = Path(os.__file__).parent
+    copied = tmp_path_factory.mktemp("input") / "lib"
+    skipped = ["__pycache__", "site-packages"]
+    if not IS_FULL:
+        skipped += ["test", "idlelib", "lib2to3", "config-*", "ensurepip", "tkinter", "turtledemo"]
+    shutil.copytree(source, copied, symlinks=True, ignore=shutil.ignore_patterns(*skipped))
+    return copied

@@ -1,0 +1,98 @@
+"""Two mounts of one cluster: close-to-open, and appends from both that lose nothing."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from multiprocessing import get_context
+
+import pytest
+
+from .conftest import EMBER, scaled
+
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+
+APPENDER = """
+import os, sys
+path, tag, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+for i in range(count):
+    line = f"{tag} {i} {'x' * (i % 97)}\\n".encode()
+    assert os.write(fd, line) == len(line)
+    if i % 50 == 49:
+        os.fsync(fd)
+os.close(fd)
+"""
+
+
+@pytest.fixture(scope="module")
+def second_mount(cluster, tmp_path_factory):
+    mount = tmp_path_factory.mktemp("second")
+    cluster.ember("mount", mount, "--dir", cluster.directory)
+    yield mount
+    subprocess.run([EMBER, "umount", mount], check=True, timeout=60)
+
+
+def test_what_one_closes_the_other_opens(second_mount, place):
+    other = second_mount / place.name
+    for turn in range(scaled(100, 1000)):
+        writer, reader = (place, other) if turn % 2 else (other, place)
+        content = hashlib.sha256(str(turn).encode()).digest() * (turn % 700 + 1)
+        with (writer / "shared").open("wb") as file:
+            file.write(content)
+        with (reader / "shared").open("rb") as file:
+            assert file.read() == content, turn
+        assert (reader / "shared").stat().st_size == len(content)
+
+
+def test_replacement_by_rename_is_seen(second_mount, place):
+    other = second_mount / place.name
+    for turn in range(50):
+        (place / "next").write_text(f"content {turn}")
+        (place / "next").rename(place / "current")
+        assert (other / "current").read_text() == f"content {turn}"
+
+
+def test_overwrite_in_place_is_seen_after_close(second_mount, place):
+    other = second_mount / place.name
+    size = 3_000_000
+    (place / "data").write_bytes(bytes(size))
+    assert (other / "data").read_bytes() == bytes(size)
+    with (place / "data").open("r+b") as file:
+        file.seek(1_500_000)
+        file.write(b"changed")
+    with (other / "data").open("rb") as file:
+        file.seek(1_500_000)
+        assert file.read(7) == b"changed"
+
+
+def test_two_appenders_lose_no_record(second_mount, place):
+    count = scaled(500, 5000)
+    children = [
+        subprocess.Popen([sys.executable, "-c", APPENDER, root / "log", tag, str(count)])
+        for tag, root in (("a", place), ("b", second_mount / place.name))
+    ]
+    assert [child.wait(200) for child in children] == [0, 0]
+    lines = (place / "log").read_text().splitlines()
+    expected = [f"{tag} {i} {'x' * (i % 97)}" for tag in "ab" for i in range(count)]
+    assert sorted(lines) == sorted(expected)
+    for tag in "ab":
+        own = [int(line.split()[1]) for line in lines if line.startswith(tag)]
+        assert own == sorted(own), "records of one appender keep their order"
+
+
+def _create_exclusively(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
+
+
+def test_exclusive_creation_has_one_winner(second_mount, place):
+    other = second_mount / place.name
+    with get_context("spawn").Pool(2) as pool:
+        for turn in range(20):
+            name = f"lock{turn}"
+            won = pool.map(_create_exclusively, [str(place / name), str(other / name)])
+            assert sorted(won) == [False, True]
