@@ -94,6 +94,10 @@ class Transaction(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Give up without committing and release the snapshot; harmless after `commit`."""
+        ...
+
 
 class KvEngine(Protocol):
     """A store.  Safe for use by many tasks of one event loop."""

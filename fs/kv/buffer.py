@@ -1,0 +1,377 @@
+"""What one transaction has written and read so far.  Pure; no I/O, no versions.
+
+Sets, clears, atomic adds and versionstamps gather here until commit; reads see them (read your
+writes).  `RangeRead` merges them with the store's rows page by page, whoever fetches the pages.
+
+Semantics worth knowing:
+    - A range is cleared first, points are written after: a set after a clear_range survives, a set
+      before it does not.
+    - An atomic add on a key this transaction has set or cleared becomes a plain set.
+    - A key written by set_versionstamped_key is not seen by this transaction's own reads (its name
+      is not known yet) and is written after all else; reading a key written by
+      set_versionstamped_value is a bug.
+    - Reading an own set or clear is no read of the store and makes no conflict.
+
+Invariant: `cleared` is sorted, disjoint and non-empty per range; no point write that an own
+clear_range removed stays in `points`.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..schema.status import FsError, Status
+from .api import (
+    KEY_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    VERSIONSTAMP_BYTES,
+    KeyValue,
+    next_key,
+)
+from .conflicts import KeyRange
+
+KEY_END: Final = b"\xff"
+"""Every user key is below; the rest belongs to the engine."""
+
+PAGE_ROWS: Final = 1_000
+"""Rows asked of the store at once when a range is merged with own writes."""
+
+ADD_BYTES: Final = 8
+ADD_MASK: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An atomic add not yet applied."""
+
+    delta: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A value that needs the versionstamp of the commit."""
+
+    prefix: bytes
+    suffix: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """This transaction has not touched the key."""
+
+
+UNWRITTEN: Final = Unwritten()
+
+PointWrite = bytes | Added | Stamped | None
+"""None: cleared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutations:
+    """What a commit does to the store: clear `ranges`, then apply `points` in order."""
+
+    ranges: Sequence[KeyRange]
+    points: Sequence[tuple[bytes, bytes | None]]
+    conflict_keys: Sequence[bytes]
+    """Keys that readers of them conflict on: those of `points` and explicit ones."""
+
+
+def add_to(value: bytes | None, delta: int) -> bytes:
+    """Return little-endian signed 64-bit `value` (absent: 0; cut or zero-filled) plus `delta`."""
+    current = int.from_bytes((value or b"")[:ADD_BYTES], "little")
+    return ((current + delta) & ADD_MASK).to_bytes(ADD_BYTES, "little")
+
+
+def check_key(key: bytes) -> None:
+    """Refuse keys beyond the limit (operating error) and in the engine's own space (bug)."""
+    if len(key) > KEY_BYTES_MAX:
+        raise FsError(Status.KV_KEY_TOO_LARGE, f"key {key[:32]!r}...: {len(key)} bytes")
+    assert key < KEY_END, f"reserved key {key!r}"
+
+
+def check_value(key: bytes, value_bytes: int) -> None:
+    """Refuse a value beyond the limit."""
+    if value_bytes > VALUE_BYTES_MAX:
+        raise FsError(Status.KV_VALUE_TOO_LARGE, f"key {key[:32]!r}: value of {value_bytes} bytes")
+
+
+def check_range(begin: bytes, end: bytes) -> None:
+    """Refuse bounds beyond the limit (operating error) or the user's key space (bug)."""
+    if len(begin) > KEY_BYTES_MAX + 1 or len(end) > KEY_BYTES_MAX + 1:
+        raise FsError(Status.KV_KEY_TOO_LARGE, f"range bounds of {len(begin)} and {len(end)} bytes")
+    assert end <= KEY_END, f"reserved range end {end!r}"
+
+
+class WriteBuffer:
+    """Writes, read conflicts and their size."""
+
+    __slots__ = (
+        "_extra_conflict_keys",
+        "_points",
+        "_sorted_points",
+        "_stamped_keys",
+        "cleared",
+        "read_keys",
+        "read_ranges",
+        "size_bytes",
+    )
+
+    def __init__(self) -> None:
+        self._points: dict[bytes, PointWrite] = {}
+        self._sorted_points: list[bytes] | None = None
+        self._stamped_keys: list[tuple[bytes, bytes, bytes]] = []
+        self._extra_conflict_keys: list[bytes] = []
+        self.cleared: list[KeyRange] = []
+        self.read_keys: set[bytes] = set()
+        self.read_ranges: list[KeyRange] = []
+        self.size_bytes = 0
+
+    @property
+    def is_read_only(self) -> bool:
+        """True when a commit would have no effect on anybody."""
+        return not (self._points or self.cleared or self._stamped_keys or self._extra_conflict_keys)
+
+    @property
+    def has_visible_writes(self) -> bool:
+        """True when reads must look here."""
+        return bool(self._points or self.cleared)
+
+    def _charge(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        if self.size_bytes > TRANSACTION_BYTES_MAX:
+            raise FsError(
+                Status.KV_TRANSACTION_TOO_LARGE,
+                f"{self.size_bytes} bytes of keys, values and conflict ranges",
+            )
+
+    def _put(self, key: bytes, write: PointWrite, value_bytes: int) -> None:
+        self._charge(2 * len(key) + value_bytes)  # once as write, once as conflict range
+        if self._sorted_points is not None and key not in self._points:
+            self._sorted_points = None
+        self._points[key] = write
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """See Transaction.set."""
+        check_key(key)
+        check_value(key, len(value))
+        self._put(key, bytes(value), len(value))
+
+    def clear(self, key: bytes) -> None:
+        """See Transaction.clear."""
+        check_key(key)
+        self._put(key, None, 0)
+
+    def clear_range(self, begin: bytes, end: bytes) -> None:
+        """See Transaction.clear_range."""
+        check_range(begin, end)
+        if begin >= end:
+            return
+        self._charge(2 * (len(begin) + len(end)))
+        for key in self.points_in(begin, end):
+            del self._points[key]
+            self._sorted_points = None
+        # Swallow every range that overlaps or touches the new one.
+        first = bisect_left(self.cleared, begin, key=lambda cleared: cleared[1])
+        last = bisect_right(self.cleared, end, key=lambda cleared: cleared[0])
+        if first < last:
+            begin = min(begin, self.cleared[first][0])
+            end = max(end, self.cleared[last - 1][1])
+        self.cleared[first:last] = [(begin, end)]
+
+    def atomic_add(self, key: bytes, delta: int) -> None:
+        """See Transaction.atomic_add."""
+        check_key(key)
+        assert -(1 << 63) <= delta < 1 << 63, delta
+        written = self.written(key)
+        if isinstance(written, Added):
+            self._put(key, Added(written.delta + delta), ADD_BYTES)
+        elif isinstance(written, Unwritten):
+            self._put(key, Added(delta), ADD_BYTES)
+        else:
+            self._put(key, add_to(written, delta), ADD_BYTES)
+
+    def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes) -> None:
+        """See Transaction.set_versionstamped_value."""
+        check_key(key)
+        value_bytes = len(prefix) + VERSIONSTAMP_BYTES + len(suffix)
+        check_value(key, value_bytes)
+        self._put(key, Stamped(prefix, suffix), value_bytes)
+
+    def set_versionstamped_key(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
+        """See Transaction.set_versionstamped_key."""
+        check_key(prefix + bytes(VERSIONSTAMP_BYTES) + suffix)
+        check_value(prefix, len(value))
+        self._charge(2 * (len(prefix) + VERSIONSTAMP_BYTES + len(suffix)) + len(value))
+        self._stamped_keys.append((prefix, suffix, bytes(value)))
+
+    def add_read_key(self, key: bytes) -> None:
+        """Record a read conflict on one key."""
+        if key not in self.read_keys:
+            check_key(key)
+            self._charge(len(key))
+            self.read_keys.add(key)
+
+    def add_read_range(self, begin: bytes, end: bytes) -> None:
+        """Record a read conflict on begin <= key < end; nothing if that is empty."""
+        if begin < end:
+            check_range(begin, end)
+            self._charge(len(begin) + len(end))
+            self.read_ranges.append((begin, end))
+
+    def add_write_conflict_key(self, key: bytes) -> None:
+        """See Transaction.add_write_conflict_key."""
+        check_key(key)
+        self._charge(len(key))
+        self._extra_conflict_keys.append(key)
+
+    def written(self, key: bytes) -> bytes | Added | Unwritten | None:
+        """Return what this transaction made of `key`; None: cleared."""
+        write = self._points.get(key, UNWRITTEN)
+        assert not isinstance(write, Stamped), f"{key!r} is known only after commit"
+        if write is UNWRITTEN and self.cleared and self.cleared_until(key) is not None:
+            return None
+        return write
+
+    def cleared_until(self, key: bytes) -> bytes | None:
+        """Return the end of the cleared range that holds `key`."""
+        position = bisect_right(self.cleared, key, key=lambda cleared: cleared[0]) - 1
+        if position >= 0 and key < self.cleared[position][1]:
+            return self.cleared[position][1]
+        return None
+
+    def cleared_from(self, end: bytes) -> bytes | None:
+        """Return the begin of the cleared range that holds the keys just below `end`."""
+        position = bisect_left(self.cleared, end, key=lambda cleared: cleared[0]) - 1
+        if position >= 0 and end <= self.cleared[position][1]:
+            return self.cleared[position][0]
+        return None
+
+    def points_in(self, begin: bytes, end: bytes) -> list[bytes]:
+        """Return the keys with a point write in begin <= key < end, in order."""
+        if self._sorted_points is None:
+            self._sorted_points = sorted(self._points)
+        keys = self._sorted_points
+        return keys[bisect_left(keys, begin) : bisect_left(keys, end)]
+
+    def mutations(self, stamp: bytes, current: Callable[[bytes], bytes | None]) -> Mutations:
+        """Return what to do to the store.
+
+        Args:
+            stamp: versionstamp of the commit, VERSIONSTAMP_BYTES long.
+            current: the newest committed value of a key, for atomic adds.
+        """
+        points: list[tuple[bytes, bytes | None]] = []
+        for key, write in self._points.items():
+            if isinstance(write, Added):
+                points.append((key, add_to(current(key), write.delta)))
+            elif isinstance(write, Stamped):
+                points.append((key, write.prefix + stamp + write.suffix))
+            else:
+                points.append((key, write))
+        for prefix, suffix, value in self._stamped_keys:
+            points.append((prefix + stamp + suffix, value))
+        keys = [key for key, _ in points]
+        return Mutations(self.cleared, points, keys + self._extra_conflict_keys)
+
+
+class RangeRead:
+    """One get_range in progress: ask `wanted`, feed the rows, until nothing is wanted.
+
+    Each page is (begin, end, row limit or 0, reverse); feed exactly the store's rows for it, in the
+    page's order.  A page that returns fewer rows than its limit is taken as the end of its range.
+    """
+
+    def __init__(
+        self, buffer: WriteBuffer, begin: bytes, end: bytes, *, limit: int, reverse: bool
+    ) -> None:
+        check_range(begin, end)
+        assert limit >= 0, limit
+        self._buffer = buffer
+        self._begin = begin
+        self._end = end
+        self._limit = limit
+        self._reverse = reverse
+        self._is_plain = not buffer.has_visible_writes
+        self._low = begin
+        self._high = max(begin, end)
+        self.rows: list[KeyValue] = []
+
+    def wanted(self) -> tuple[bytes, bytes, int, bool] | None:
+        """Return the next page to read from the store, None when `rows` is complete."""
+        if not self._is_plain:
+            self._skip_cleared()
+        if self._low >= self._high or (self._limit and len(self.rows) >= self._limit):
+            return None
+        return self._low, self._high, self._page_limit(), self._reverse
+
+    def _page_limit(self) -> int:
+        if self._is_plain:
+            return self._limit
+        return min(self._limit - len(self.rows), PAGE_ROWS) if self._limit else PAGE_ROWS
+
+    def feed(self, page: list[KeyValue]) -> None:
+        """Take the store's rows for the page last wanted."""
+        if self._is_plain:
+            self.rows = page
+            self._low = self._high
+            return
+        is_last = len(page) < self._page_limit()
+        if self._reverse:
+            covered = (self._low if is_last else page[-1][0], self._high)
+            self._high = covered[0]
+        else:
+            covered = (self._low, self._high if is_last else next_key(page[-1][0]))
+            self._low = covered[1]
+        self._take(self._merged(page, *covered))
+
+    def _take(self, rows: Iterator[KeyValue]) -> None:
+        for row in rows:
+            if self._limit and len(self.rows) >= self._limit:
+                return
+            self.rows.append(row)
+
+    def _skip_cleared(self) -> None:
+        """Move past a cleared stretch at the near edge without asking the store for its rows."""
+        while self._low < self._high:
+            buffer = self._buffer
+            if self._reverse:
+                edge = buffer.cleared_from(self._high)
+                stretch = (max(edge, self._low), self._high) if edge is not None else None
+            else:
+                edge = buffer.cleared_until(self._low)
+                stretch = (self._low, min(edge, self._high)) if edge is not None else None
+            if stretch is None or (self._limit and len(self.rows) >= self._limit):
+                return
+            self._take(self._merged([], *stretch))
+            if self._reverse:
+                self._high = stretch[0]
+            else:
+                self._low = stretch[1]
+
+    def _merged(self, page: list[KeyValue], low: bytes, high: bytes) -> Iterator[KeyValue]:
+        buffer = self._buffer
+        own = buffer.points_in(low, high)
+        if not own and not buffer.cleared:
+            return iter(page)
+        base = dict(page)
+        keys = sorted({*base, *own}, reverse=self._reverse)
+        return (
+            (key, value) for key in keys if (value := self._value(key, base.get(key))) is not None
+        )
+
+    def _value(self, key: bytes, base: bytes | None) -> bytes | None:
+        written = self._buffer.written(key)
+        if isinstance(written, Unwritten):
+            return base
+        if isinstance(written, Added):
+            return add_to(base, written.delta)
+        return written
+
+    def looked_at(self) -> KeyRange:
+        """Return the range whose content decided the result; call it when nothing is wanted."""
+        if not self._limit or len(self.rows) < self._limit:
+            return self._begin, self._end
+        last = self.rows[-1][0]
+        return (last, self._end) if self._reverse else (self._begin, next_key(last))

@@ -1,0 +1,241 @@
+"""What every engine inside one process shares: transactions over snapshots, and the commit.
+
+`LocalEngine` leaves to its subclass only how to look at a snapshot and how to apply a commit
+(fs/kv/memory.py, fs/kv/rocksdb.py).  Neither waits: reads are short calls, and between the conflict
+check of a commit and its write there is no checkpoint, so that the check still holds when the
+write happens.
+
+Invariants:
+    - Commit versions grow by one per commit; a snapshot holds exactly the commits up to its version.
+    - A transaction that read anything is refused (KV_TOO_OLD) once TRANSACTION_AGE_S_MAX have
+      passed since its snapshot.  One that never read cannot conflict and has no age.
+    - A commit is cancelled before it starts or not at all.
+
+Concurrency: one event loop; many tasks, each with its own transaction.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Final, Protocol
+
+import trio
+
+from ..runtime.ports import Clock
+from ..schema.status import FsError, Status
+from .api import TRANSACTION_AGE_S_MAX, VERSIONSTAMP_BYTES, KeyValue, Transaction
+from .buffer import Mutations, RangeRead, Unwritten, WriteBuffer, add_to
+from .conflicts import ConflictWindow
+
+VERSION_BYTES: Final = 8
+STAMP_ORDER: Final = bytes(VERSIONSTAMP_BYTES - VERSION_BYTES)
+"""The order within a version: always 0, a local engine gives each commit a version of its own."""
+
+
+class View(Protocol):
+    """A snapshot of the store."""
+
+    version: int
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value at the snapshot."""
+        ...
+
+    def scan(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
+        """Return the rows with begin <= key < end, at most `limit` if > 0."""
+        ...
+
+
+class LocalEngine(ABC):
+    """A KvEngine whose store is in this process; see the module head for what it guarantees."""
+
+    def __init__(self, clock: Clock, version: int) -> None:
+        """Continue after the commit `version`."""
+        self._clock = clock
+        self._version = version
+        self._window = ConflictWindow(version)
+        self._generation = 0
+
+    @property
+    def version(self) -> int:
+        """Version of the newest commit."""
+        return self._version
+
+    def transaction(self) -> Transaction:
+        """See KvEngine.transaction."""
+        return LocalTransaction(self)
+
+    @abstractmethod
+    async def sync(self) -> None:
+        """See KvEngine.sync."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """See KvEngine.aclose."""
+
+    @abstractmethod
+    def open_view(self) -> View:
+        """Return a snapshot of the newest commit; raises FsError when the store cannot serve."""
+
+    @abstractmethod
+    def current(self, key: bytes) -> bytes | None:
+        """Return the newest committed value."""
+
+    @abstractmethod
+    def apply(self, version: int, mutations: Mutations) -> None:
+        """Make the commit `version`: all of it or, with an error, as that error's status says."""
+
+    @property
+    def generation(self) -> int:
+        """Changes when commits were lost: snapshots of an older generation are void."""
+        return self._generation
+
+    def now_s(self) -> float:
+        """Monotonic seconds, for the age of transactions."""
+        return self._clock.monotonic_s()
+
+    def _restart_at(self, version: int) -> None:
+        """Forget everything after `version`; open transactions become too old."""
+        self._version = version
+        self._window = ConflictWindow(version)
+        self._generation += 1
+
+    def commit_now(self, read_version: int | None, buffer: WriteBuffer) -> bytes:
+        """Check and write, without a checkpoint; return the versionstamp."""
+        window = self._window
+        if read_version is not None:
+            if read_version < window.horizon:
+                raise FsError(
+                    Status.KV_TOO_OLD, f"snapshot {read_version} is before {window.horizon}"
+                )
+            if not window.check(read_version, buffer.read_keys, buffer.read_ranges):
+                raise FsError(Status.KV_CONFLICT, f"snapshot {read_version} of {self._version}")
+        version = self._version + 1
+        stamp = version.to_bytes(VERSION_BYTES, "big") + STAMP_ORDER
+        mutations = buffer.mutations(stamp, self.current)
+        self.apply(version, mutations)
+        self._version = version
+        window.add(version, self.now_s(), mutations.conflict_keys, mutations.ranges)
+        return stamp
+
+
+class LocalTransaction:
+    """See Transaction; made by LocalEngine.transaction."""
+
+    __slots__ = ("_buffer", "_engine", "_generation", "_is_open", "_pinned_s", "_view")
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+        self._buffer = WriteBuffer()
+        self._view: View | None = None
+        self._pinned_s = 0.0
+        self._generation = engine.generation
+        self._is_open = True
+
+    def _pinned(self) -> View:
+        """Return the snapshot, taking it at the first read; refuse when it is too old."""
+        assert self._is_open, "the transaction is over"
+        view = self._view
+        if view is None:
+            self._view = view = self._engine.open_view()
+            self._pinned_s = self._engine.now_s()
+            self._generation = self._engine.generation
+        else:
+            self._check_age()
+        return view
+
+    def _check_age(self) -> None:
+        age_s = self._engine.now_s() - self._pinned_s
+        if age_s > TRANSACTION_AGE_S_MAX or self._generation != self._engine.generation:
+            self.close()
+            raise FsError(Status.KV_TOO_OLD, f"{age_s:.3f} s since its snapshot")
+
+    async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
+        """See Transaction.get.  Does not wait."""
+        view = self._pinned()
+        buffer = self._buffer
+        written = buffer.written(key)
+        if written is None or isinstance(written, bytes):
+            return written
+        if not snapshot:
+            buffer.add_read_key(key)
+        value = view.get(key)
+        return value if isinstance(written, Unwritten) else add_to(value, written.delta)
+
+    async def get_range(
+        self,
+        begin: bytes,
+        end: bytes,
+        *,
+        limit: int = 0,
+        reverse: bool = False,
+        snapshot: bool = False,
+    ) -> list[KeyValue]:
+        """See Transaction.get_range.  Does not wait."""
+        view = self._pinned()
+        read = RangeRead(self._buffer, begin, end, limit=limit, reverse=reverse)
+        while (page := read.wanted()) is not None:
+            read.feed(view.scan(*page))
+        if not snapshot:
+            self._buffer.add_read_range(*read.looked_at())
+        return read.rows
+
+    def _writable(self) -> WriteBuffer:
+        assert self._is_open, "the transaction is over"
+        return self._buffer
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """See Transaction.set."""
+        self._writable().set(key, value)
+
+    def clear(self, key: bytes) -> None:
+        """See Transaction.clear."""
+        self._writable().clear(key)
+
+    def clear_range(self, begin: bytes, end: bytes) -> None:
+        """See Transaction.clear_range."""
+        self._writable().clear_range(begin, end)
+
+    def atomic_add(self, key: bytes, delta: int) -> None:
+        """See Transaction.atomic_add."""
+        self._writable().atomic_add(key, delta)
+
+    def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes = b"") -> None:
+        """See Transaction.set_versionstamped_value."""
+        self._writable().set_versionstamped_value(key, prefix, suffix)
+
+    def set_versionstamped_key(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
+        """See Transaction.set_versionstamped_key."""
+        self._writable().set_versionstamped_key(prefix, suffix, value)
+
+    def add_read_conflict_key(self, key: bytes) -> None:
+        """See Transaction.add_read_conflict_key.  Pins the snapshot."""
+        self._pinned()
+        self._buffer.add_read_key(key)
+
+    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+        """See Transaction.add_read_conflict_range.  Pins the snapshot."""
+        self._pinned()
+        self._buffer.add_read_range(begin, end)
+
+    def add_write_conflict_key(self, key: bytes) -> None:
+        """See Transaction.add_write_conflict_key."""
+        self._writable().add_write_conflict_key(key)
+
+    async def commit(self) -> bytes | None:
+        """See Transaction.commit.  A checkpoint comes before the work, none after it."""
+        assert self._is_open, "the transaction is over"
+        try:
+            if self._buffer.is_read_only:
+                return None
+            await trio.lowlevel.checkpoint()
+            view = self._view
+            if view is None:
+                return self._engine.commit_now(None, self._buffer)
+            self._check_age()
+            return self._engine.commit_now(view.version, self._buffer)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """See Transaction.close."""
+        self._is_open = False
+        self._view = None

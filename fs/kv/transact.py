@@ -1,0 +1,150 @@
+"""The retry loop: the only place that commits.
+
+    async def rename(tr: Transaction) -> Reply: ...
+    reply = await transact(engine, rename, runtime=runtime)
+
+What `fn` must guarantee, because it may run several times and each run but the last is forgotten:
+    1. It acts only through `tr`: no side effects outside, no state kept from one run to the next.
+       (What it does to local variables it must do again from the start.)
+    2. It uses `tr` only until it returns, and does not commit it.
+    3. If it writes, running it again after it has taken effect gives the same result and no second
+       effect, because a commit whose outcome is unknown is followed by another run: either it is
+       idempotent by nature (sets of values that do not depend on what was there), or it reads a
+       record of the request that it writes itself (an idempotency record, a request id in the
+       dentry) and answers from that.  Where neither holds, pass is_idempotent=False: the caller then
+       gets KV_COMMIT_UNKNOWN and must find out by itself.
+    4. Errors it raises leave no trace (nothing is committed) and rest on one consistent snapshot.
+
+Read-only transactions pay no commit: what they read was true at one instant, their snapshot.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import trio
+
+from ..runtime.ports import Runtime
+from ..schema.status import FsError, Status
+from .api import KvEngine, Transaction
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+RETRY_TIME_S_MAX: Final = 10.0
+"""Default of kv.retry_time_s_max."""
+
+BACKOFF_S_MIN: Final = 0.001
+BACKOFF_S_MAX: Final = 0.25
+
+SNAPSHOT_ATTEMPTS_MAX: Final = 3
+
+RETRIED: Final = frozenset(
+    {
+        Status.KV_CONFLICT,
+        Status.KV_TOO_OLD,
+        Status.KV_COMMIT_UNKNOWN,
+        Status.KV_UNAVAILABLE,
+        Status.KV_TIMED_OUT,
+    }
+)
+"""Statuses of the store itself after which another run may succeed."""
+
+
+async def transact(
+    engine: KvEngine,
+    fn: Callable[[Transaction], Awaitable[T]],
+    *,
+    runtime: Runtime,
+    retry_time_s_max: float = RETRY_TIME_S_MAX,
+    is_idempotent: bool = True,
+) -> T:
+    """Run `fn` in a transaction, commit, and repeat both until it committed; return fn's result.
+
+    Args:
+        engine: where.
+        fn: what; the module head says what it must guarantee.
+        runtime: clock for the time limit, random for the back-off.
+        retry_time_s_max: seconds from the start during which another attempt may begin.
+        is_idempotent: False when a second run after an unknown outcome could do harm.
+
+    Raises:
+        FsError: whatever `fn` raises; the store's last status when time is up, but KV_TIMED_OUT
+            (indefinite) when an earlier attempt may have committed; KV_COMMIT_UNKNOWN at once when
+            not `is_idempotent`.
+    """
+    result, _ = await transact_stamped(
+        engine,
+        fn,
+        runtime=runtime,
+        retry_time_s_max=retry_time_s_max,
+        is_idempotent=is_idempotent,
+    )
+    return result
+
+
+async def transact_stamped(
+    engine: KvEngine,
+    fn: Callable[[Transaction], Awaitable[T]],
+    *,
+    runtime: Runtime,
+    retry_time_s_max: float = RETRY_TIME_S_MAX,
+    is_idempotent: bool = True,
+) -> tuple[T, bytes | None]:
+    """As `transact`, returning the commit's versionstamp too; None if `fn` wrote nothing."""
+    deadline_s = runtime.clock.monotonic_s() + retry_time_s_max
+    is_unknown = False
+    attempt = 0
+    while True:
+        is_committing = False
+        tr = engine.transaction()
+        try:
+            result = await fn(tr)
+            is_committing = True
+            return result, await tr.commit()
+        except FsError as error:
+            if error.status not in RETRIED:
+                raise
+            is_unknown = is_unknown or (is_committing and not error.definite)
+            if is_unknown and not is_idempotent:
+                raise
+            pause_s = _pause_s(runtime, attempt)
+            if runtime.clock.monotonic_s() + pause_s > deadline_s:
+                raise _exhausted(error, attempt + 1, is_unknown) from error
+            log.debug("transaction attempt %d: %s; again in %.4f s", attempt + 1, error, pause_s)
+        finally:
+            tr.close()
+        attempt += 1
+        await trio.sleep(pause_s)
+
+
+async def snapshot_read(engine: KvEngine, fn: Callable[[Transaction], Awaitable[T]]) -> T:
+    """Run `fn`, which must not write, on one snapshot; no commit, no conflicts, no waiting.
+
+    Raises:
+        FsError: whatever `fn` raises; KV_TOO_OLD if it outlived its snapshot several times.
+    """
+    attempt = 1
+    while True:
+        tr = engine.transaction()
+        try:
+            return await fn(tr)
+        except FsError as error:
+            if error.status is not Status.KV_TOO_OLD or attempt == SNAPSHOT_ATTEMPTS_MAX:
+                raise
+        finally:
+            tr.close()
+        attempt += 1
+        await trio.lowlevel.checkpoint()
+
+
+def _pause_s(runtime: Runtime, attempt: int) -> float:
+    """Full jitter: contenders spread out instead of meeting again."""
+    ceiling_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt, 16))
+    return runtime.random.uniform(0.0, ceiling_s)
+
+
+def _exhausted(error: FsError, attempt_count: int, is_unknown: bool) -> FsError:
+    status = Status.KV_TIMED_OUT if is_unknown else error.status
+    return FsError(status, f"gave up after {attempt_count} attempts; last: {error}")
