@@ -1,0 +1,1 @@
+"""Benchmarks: every figure beside the machine's own limit in the same run."""

@@ -1,0 +1,88 @@
+# ruff: noqa: ANN001, ANN201, ARG002, D102 - the signatures are those of pyfuse3.Operations
+"""The do-nothing pyfuse3 file system: the ceiling that a mount in Python can approach.
+
+One directory; any name can be created; every file has FILE_BYTES of the same bytes; writes are swallowed.  Run as
+`python -m benchmarks.empty_fuse MOUNT_POINT`; serves until unmounted.
+"""
+
+import errno
+import stat
+import sys
+
+import pyfuse3
+import trio
+
+FILE_BYTES = 256 << 20
+BLOCK = bytes(1 << 20)
+
+
+class EmptyFs(pyfuse3.Operations):
+    """Answers everything from memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[bytes, int] = {}
+        self.inode_next = 10
+
+    def attributes(self, inode: int) -> pyfuse3.EntryAttributes:
+        """Return made-up attributes."""
+        entry = pyfuse3.EntryAttributes()
+        is_root = inode == pyfuse3.ROOT_INODE
+        entry.st_mode = (stat.S_IFDIR | 0o777) if is_root else (stat.S_IFREG | 0o666)
+        entry.st_size = 0 if is_root else FILE_BYTES
+        entry.st_ino = inode
+        entry.st_nlink = 1
+        entry.entry_timeout = entry.attr_timeout = 0
+        entry.generation = 0
+        return entry
+
+    async def getattr(self, inode, ctx=None):
+        return self.attributes(inode)
+
+    async def lookup(self, parent_inode, name, ctx=None):
+        if name not in self.names:
+            raise pyfuse3.FUSEError(errno.ENOENT)
+        return self.attributes(self.names[name])
+
+    async def create(self, parent_inode, name, mode, flags, ctx):
+        self.inode_next += 1
+        self.names[bytes(name)] = self.inode_next
+        return pyfuse3.FileInfo(fh=self.inode_next), self.attributes(self.inode_next)
+
+    async def open(self, inode, flags, ctx):
+        return pyfuse3.FileInfo(fh=inode)
+
+    async def read(self, fh, off, size):
+        return BLOCK[:size]
+
+    async def write(self, fh, off, buf):
+        return len(buf)
+
+    async def setattr(self, inode, attr, fields, fh, ctx):
+        return self.attributes(inode)
+
+    async def unlink(self, parent_inode, name, ctx):
+        del self.names[bytes(name)]
+
+    async def flush(self, fh):
+        return
+
+    async def fsync(self, fh, datasync):
+        return
+
+    async def release(self, fh):
+        return
+
+
+def main() -> None:
+    """Mount and serve."""
+    options = set(pyfuse3.default_options) | {"fsname=empty", "max_read=1048576"}
+    pyfuse3.init(EmptyFs(), sys.argv[1], options)
+    try:
+        trio.run(pyfuse3.main)
+    finally:
+        pyfuse3.close(unmount=True)
+
+
+if __name__ == "__main__":
+    main()
