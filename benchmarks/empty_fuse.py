@@ -76,7 +76,7 @@ class EmptyFs(pyfuse3.Operations):
 
 def main() -> None:
     """Mount and serve."""
-    options = set(pyfuse3.default_options) | {"fsname=empty", "max_read=1048576"}
+    options = set(pyfuse3.default_options) | {"fsname=empty"}
     pyfuse3.init(EmptyFs(), sys.argv[1], options)
     try:
         trio.run(pyfuse3.main)
