@@ -99,6 +99,8 @@ class Status(IntEnum):
     CHUNK_DIVERGED = 417
     CHAIN_UNAVAILABLE = 418
     SYNC_REFUSED = 419
+    SUPERSEDED_UPDATE = 420
+    OUTCOME_UNKNOWN = 421
     # 5xx: cluster manager
     NOT_PRIMARY = 500
     LEASE_LOST = 501
@@ -238,6 +240,15 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.CHAIN_UNAVAILABLE: _s("no target of the chain serves", errno.EIO, retry=Retry.ROUTING),
     Status.SYNC_REFUSED: _s(
         "the target is not in a state to be resynced", errno.EAGAIN, retry=Retry.ROUTING
+    ),
+    Status.SUPERSEDED_UPDATE: _s(
+        "a later attempt of the same sender has voided this one", errno.EAGAIN, retry=Retry.SAME
+    ),
+    Status.OUTCOME_UNKNOWN: _s(
+        "the update may or may not have been executed",
+        errno.EIO,
+        definite=False,
+        retry=Retry.ROUTING,
     ),
     Status.NOT_PRIMARY: _s("this manager is not the primary", errno.EAGAIN, retry=Retry.OTHER),
     Status.LEASE_LOST: _s("this manager lost the primary's lease", errno.EAGAIN, retry=Retry.OTHER),

@@ -202,6 +202,8 @@ class UpdateReq(_message.Message):
     IS_FULL_REPLACE_FIELD_NUMBER: _builtins.int
     PAYLOAD_CHECKSUM_FIELD_NUMBER: _builtins.int
     TAG_FIELD_NUMBER: _builtins.int
+    COMMIT_CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    SENDER_EPOCH_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chunk_index: _builtins.int
     chain_id: _builtins.int
@@ -217,6 +219,10 @@ class UpdateReq(_message.Message):
     """the payload is the whole chunk; the version is taken as given"""
     payload_checksum: _builtins.int
     """xxh3-64 of the payload"""
+    commit_chain_version: _builtins.int
+    """resync: the chain version to store with the chunk; 0: the one of the commit"""
+    sender_epoch: _builtins.int
+    """predecessor to successor: grows after each attempt of unknown outcome, which it voids"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     def __init__(
@@ -234,10 +240,12 @@ class UpdateReq(_message.Message):
         is_full_replace: _builtins.bool = ...,
         payload_checksum: _builtins.int = ...,
         tag: Global___TagPb | None = ...,
+        commit_chain_version: _builtins.int = ...,
+        sender_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "inode_id", b"inode_id", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "tag", b"tag", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -895,17 +903,20 @@ class OfflineTargetReq(_message.Message):
 
     TARGET_ID_FIELD_NUMBER: _builtins.int
     IS_FORCED_FIELD_NUMBER: _builtins.int
+    IS_FOR_RESYNC_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     is_forced: _builtins.bool
+    is_for_resync: _builtins.bool
     def __init__(
         self,
         *,
         target_id: _builtins.int = ...,
         is_forced: _builtins.bool = ...,
+        is_for_resync: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_forced", b"is_forced", "target_id", b"target_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_for_resync", b"is_for_resync", "is_forced", b"is_forced", "target_id", b"target_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
