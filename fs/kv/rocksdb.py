@@ -1,0 +1,413 @@
+r"""The embedded engine: transactions over RocksDB, one process, one machine.
+
+Durability: a commit is one RocksDB batch, appended to the write-ahead log with write(2) and not
+synced, so it survives the death of the process at once.  Flushes (`flush_wal(sync=True)`: fdatasync
+of the log, seen with strace) run off the event loop, cover all commits before them, and are shared by
+everybody who waits; `run` starts one whenever something is unsynced, at most one per
+kv.group_sync_interval_s, so that a power loss takes a few milliseconds of commits at most.
+
+Invariants:
+    - The version of the newest commit is stored in that commit's batch: versions, and so
+      versionstamps, go on growing after a restart.
+    - After a power loss a prefix of the commits is there.  RocksDB recovers the log up to its first
+      damage; a hole between two logs cannot occur because the log is only ever changed
+      (`_rotate`) at a moment when all of the old one is synced, before the next commit.
+    - After a failed flush or a commit whose failure proves nothing, the engine is poisoned: nothing
+      is read, committed or reported durable again (IO_ERROR).  The process must end; the next one
+      finds what the disk really holds.
+
+Keys: user keys are below \xff; \xff/format holds a FormatRecordPb, \xff/version the newest commit
+version (8 bytes, big-endian).
+
+Concurrency: one event loop; reads and commits are short calls on it, only flushes and open/close
+run elsewhere.  rocksdict raises bare Exception for everything, which is why it is caught as such at
+each call, and nowhere else.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+from weakref import WeakSet
+
+import trio
+from google.protobuf.message import DecodeError
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    Snapshot,
+    WriteBatch,
+    WriteOptions,
+)
+
+from ..runtime.ports import Runtime
+from ..schema.config import KvSection
+from ..schema.layout import KIB, MIB
+from ..schema.proto import record_pb2
+from ..schema.status import FsError, Status
+from .api import KeyValue
+from .buffer import Mutations
+from .local import VERSION_BYTES, LocalEngine
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION: Final = 1
+FORMAT_KEY: Final = b"\xff/format"
+VERSION_KEY: Final = b"\xff/version"
+FORMAT_WHAT: Final = "kv"
+
+ROTATE_COST_BYTES: Final = 32 * MIB
+"""So much log (with OP_COST_BYTES for each row, for the tables' overhead) before a rotation."""
+
+OP_COST_BYTES: Final = 128
+WRITE_BUFFER_BYTES: Final = 256 * MIB
+"""Never reached: RocksDB must not change its log by itself."""
+
+BLOCK_CACHE_BYTES: Final = 64 * MIB
+CLEAR_ROWS_MAX: Final = 256
+"""A range of fewer rows is cleared row by row: range tombstones make later reads slower."""
+
+ROW_MISSING: Final = ("key not found",)
+"""Arguments of the exception by which a snapshot reports an absent key."""
+
+assert 4 * ROTATE_COST_BYTES <= WRITE_BUFFER_BYTES
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(6)
+    options.set_max_total_wal_size(16 * WRITE_BUFFER_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(4 * MIB)
+    options.set_max_open_files(512)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_block_size(8 * KIB)
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+class RocksDbView:
+    """A RocksDB snapshot; shared by the transactions that begin between two commits."""
+
+    __slots__ = ("__weakref__", "_snapshot", "version")
+
+    def __init__(self, snapshot: Snapshot, version: int) -> None:
+        self._snapshot: Snapshot | None = snapshot
+        self.version = version
+
+    def release(self) -> None:
+        """Let go of the store; later reads are a bug."""
+        self._snapshot = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """See View.get."""
+        snapshot = self._snapshot
+        assert snapshot is not None, "the engine is closed"
+        try:
+            value: bytes = snapshot[key]
+        except Exception as error:
+            if error.args == ROW_MISSING:
+                return None
+            raise FsError(Status.IO_ERROR, f"key-value store: get {key!r}: {error}") from error
+        return value
+
+    def scan(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
+        """See View.scan."""
+        assert self._snapshot is not None, "the engine is closed"
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        try:
+            cursor = self._snapshot.iter(options)
+            rows = (
+                _backward(cursor, begin, end, limit) if reverse else _forward(cursor, begin, limit)
+            )
+            cursor.status()  # a cursor that failed looks like one at its end
+        except Exception as error:
+            raise FsError(
+                Status.IO_ERROR, f"key-value store: scan {begin!r}..{end!r}: {error}"
+            ) from error
+        return rows
+
+
+def _forward(cursor: RdictIter, begin: bytes, limit: int) -> list[KeyValue]:
+    """Collect rows up to the cursor's upper bound."""
+    rows: list[KeyValue] = []
+    cursor.seek(begin)
+    while cursor.valid():
+        rows.append((cursor.key(), cursor.value()))
+        if len(rows) == limit:
+            break
+        cursor.next()
+    return rows
+
+
+def _backward(cursor: RdictIter, begin: bytes, end: bytes, limit: int) -> list[KeyValue]:
+    """Collect rows down to `begin`, which is compared here: the binding has no lower bound."""
+    rows: list[KeyValue] = []
+    cursor.seek_for_prev(end)
+    if cursor.valid() and cursor.key() >= end:
+        cursor.prev()
+    while cursor.valid() and (key := cursor.key()) >= begin:
+        rows.append((key, cursor.value()))
+        if len(rows) == limit:
+            break
+        cursor.prev()
+    return rows
+
+
+class RocksDbEngine(LocalEngine):
+    """See the module head; made by `open`, needs `run` to keep the durability promise."""
+
+    def __init__(
+        self, path: str, db: Rdict, version: int, section: KvSection, runtime: Runtime
+    ) -> None:
+        """Use `open` instead."""
+        super().__init__(runtime.clock, version)
+        self._path = path
+        self._db = db
+        self._runtime = runtime
+        self._interval_s = section.group_sync_interval_s
+        self._views: WeakSet[RocksDbView] = WeakSet()
+        self._newest_view: RocksDbView | None = None
+        self._synced_version = version  # recovery writes what it found to synced tables
+        self._log_cost_bytes = 0
+        self._has_unsynced = trio.Event()
+        self._flush_done: trio.Event | None = None
+        self._flush_ended_s = float("-inf")
+        self._failure: str | None = None
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls, path: str, section: KvSection, runtime: Runtime, *, cluster_id: str
+    ) -> "RocksDbEngine":
+        """Open the store in directory `path`, making it when it is not there.
+
+        Raises:
+            FsError: ALREADY_RUNNING when another process (or object) has it open; KV_BAD_FORMAT
+                when it is newer than this program, of another cluster, or no EmberFS store;
+                IO_ERROR for the rest.
+        """
+        db = await runtime.run_blocking(_open_store, path)
+        try:
+            version = _check_format(db, path, cluster_id)
+        except BaseException:
+            db.close()
+            raise
+        log.info("key-value store %s: open at version %d", path, version)
+        return cls(path, db, version, section, runtime)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Flush in the background until cancelled.
+
+        Raises:
+            FsError: IO_ERROR when the engine is poisoned; the process should end.
+        """
+        task_status.started()
+        while True:
+            await self._has_unsynced.wait()
+            self._has_unsynced = trio.Event()
+            await self.sync()
+
+    async def sync(self) -> None:
+        """See KvEngine.sync.
+
+        Raises:
+            FsError: IO_ERROR when the flush failed, now or earlier.
+        """
+        version = self._version
+        while self._synced_version < version:
+            self._check_health()
+            if self._flush_done is None:
+                await self._flush()
+            else:
+                await self._flush_done.wait()
+
+    async def _flush(self) -> None:
+        """Flush once for everybody, no sooner than the interval after the flush before."""
+        done = self._flush_done = trio.Event()
+        try:
+            gather_s = self._flush_ended_s + self._interval_s - self.now_s()
+            if gather_s > 0:
+                await trio.sleep(gather_s)
+            version = self._version
+            await self._runtime.run_blocking(self._flush_log)
+            self._synced_version = max(self._synced_version, version)
+            self._flush_ended_s = self.now_s()
+        finally:
+            self._flush_done = None
+            done.set()
+
+    def _flush_log(self) -> None:
+        """Make the log durable; blocks.  A failure poisons: the kernel may have dropped pages."""
+        self._check_health()
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise self._poison(f"flush of the log: {error}") from error
+
+    def _poison(self, what: str) -> FsError:
+        if self._failure is None:
+            self._failure = what
+            log.error("key-value store %s failed and serves no more: %s", self._path, what)
+        return FsError(Status.IO_ERROR, f"key-value store {self._path}: {what}")
+
+    def _check_health(self) -> None:
+        assert not self._is_closed, "the engine is closed"
+        if self._failure is not None:
+            raise FsError(Status.IO_ERROR, f"key-value store {self._path}: {self._failure}")
+
+    def open_view(self) -> RocksDbView:
+        """See LocalEngine.open_view."""
+        self._check_health()
+        view = self._newest_view
+        if view is None:
+            view = self._newest_view = RocksDbView(self._db.snapshot(), self._version)
+            self._views.add(view)
+        return view
+
+    def current(self, key: bytes) -> bytes | None:
+        """See LocalEngine.current."""
+        return self.open_view().get(key)
+
+    def apply(self, version: int, mutations: Mutations) -> None:
+        """See LocalEngine.apply."""
+        self._check_health()
+        batch = WriteBatch(raw_mode=True)
+        for begin, end in mutations.ranges:
+            self._clear_range(batch, begin, end)
+        for key, value in mutations.points:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        batch.put(VERSION_KEY, version.to_bytes(VERSION_BYTES, "big"))
+        self._log_cost_bytes += batch.size_in_bytes() + OP_COST_BYTES * batch.len()
+        self._write(batch)
+        self._newest_view = None
+        if not self._has_unsynced.is_set():
+            self._has_unsynced.set()
+        if self._log_cost_bytes >= ROTATE_COST_BYTES:
+            self._rotate()
+
+    def _clear_range(self, batch: WriteBatch, begin: bytes, end: bytes) -> None:
+        rows = self.open_view().scan(begin, end, CLEAR_ROWS_MAX, False)
+        if len(rows) == CLEAR_ROWS_MAX:
+            batch.delete_range(begin, end)
+        else:
+            for key, _ in rows:
+                batch.delete(key)
+
+    def _write(self, batch: WriteBatch) -> None:
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            if "No space left on device" in str(error):
+                # A log record that did not fit is incomplete, and recovery drops it.
+                raise FsError(Status.NO_SPACE, f"key-value store {self._path}: {error}") from error
+            self._poison(f"commit: {error}")
+            raise FsError(
+                Status.KV_COMMIT_UNKNOWN, f"key-value store {self._path}: {error}"
+            ) from error
+
+    def _rotate(self) -> None:
+        """Begin a new log after syncing the old one; blocks for one flush, every 32 MiB or so."""
+        version = self._version + 1  # the commit being applied is in the log already
+        try:
+            self._db.flush_wal(True)
+            self._db.flush(wait=False)
+        except Exception as error:
+            # The commit stands in the log, but nobody can say whether it will stay.
+            self._poison(f"rotation of the log: {error}")
+            raise FsError(
+                Status.KV_COMMIT_UNKNOWN, f"key-value store {self._path}: {error}"
+            ) from error
+        self._synced_version = version
+        self._log_cost_bytes = 0
+
+    async def aclose(self) -> None:
+        """See KvEngine.aclose; `run` must have ended.  Releases the store even when it fails."""
+        if self._is_closed:
+            return
+        try:
+            await self.sync()
+        finally:
+            with trio.CancelScope(shield=True):
+                while self._flush_done is not None:
+                    await self._flush_done.wait()
+                self._is_closed = True
+                self._newest_view = None
+                for view in list(self._views):
+                    view.release()
+                await self._runtime.run_blocking(self._db.close)
+
+
+def _open_store(path: str) -> Rdict:
+    try:
+        directory = Path(path)
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            _sync_directory(directory.parent)
+        return Rdict(path, options=_options())
+    except Exception as error:
+        is_locked = "/LOCK" in str(error) and "lock" in str(error).lower()
+        status = Status.ALREADY_RUNNING if is_locked else Status.IO_ERROR
+        raise FsError(status, f"key-value store {path}: {error}") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_format(db: Rdict, path: str, cluster_id: str) -> int:
+    """Return the newest commit version, after writing the records of a new store."""
+    packed = db.get(FORMAT_KEY)
+    if packed is None:
+        if next(iter(db.keys()), None) is not None:
+            raise FsError(Status.KV_BAD_FORMAT, f"{path}: not empty, and no format record")
+        _write_format(db, cluster_id)
+        return 0
+    try:
+        record = record_pb2.FormatRecordPb.FromString(packed)
+    except DecodeError as error:
+        raise FsError(Status.KV_BAD_FORMAT, f"{path}: unreadable format record") from error
+    if record.what != FORMAT_WHAT or not 1 <= record.format_version <= FORMAT_VERSION:
+        raise FsError(
+            Status.KV_BAD_FORMAT,
+            f"{path}: {record.what!r} of format {record.format_version};"
+            f" this program knows {FORMAT_WHAT!r} up to {FORMAT_VERSION}",
+        )
+    if record.cluster_id != cluster_id:
+        raise FsError(
+            Status.KV_BAD_FORMAT, f"{path}: of cluster {record.cluster_id!r}, not {cluster_id!r}"
+        )
+    return int.from_bytes(db.get(VERSION_KEY) or b"", "big")
+
+
+def _write_format(db: Rdict, cluster_id: str) -> None:
+    record = record_pb2.FormatRecordPb(
+        format_version=FORMAT_VERSION, cluster_id=cluster_id, what=FORMAT_WHAT
+    )
+    batch = WriteBatch(raw_mode=True)
+    batch.put(FORMAT_KEY, record.SerializeToString())
+    batch.put(VERSION_KEY, bytes(VERSION_BYTES))
+    options = WriteOptions()
+    options.sync = True
+    db.write(batch, options)
