@@ -1,0 +1,140 @@
+"""Length, truncation and file sessions of regular files, within a transaction.
+
+Rules:
+    - A length hint counts when it was taken under the file's present truncate version; every writer
+      reports the end of its own acknowledged writes, so the largest hint is the precise length.
+    - A hint from before a truncation is void: the bytes may be gone or not, so the chains are asked
+      (LengthUnknownError).  The chains never shorten a file: its end may be a hole.
+    - While `truncate_pending`, nobody may write or lengthen the file (TruncationUnfinishedError).
+    - data_ver grows with every report of new content and every change of length by a user.
+"""
+
+from ..kv.api import Transaction
+from ..schema.layout import MAX_FILE_LENGTH_BYTES
+from ..schema.proto import common_pb2 as pb
+from ..schema.proto.meta_pb2 import FileSessionPb, LengthHintPb
+from ..schema.proto.record_pb2 import FileSessionRecordPb
+from ..schema.status import FsError, Status
+from . import permissions, records
+from .context import LengthUnknownError, OpContext, TruncationUnfinishedError
+from .inodes import advance_ctime
+
+
+def check_length(length: int) -> None:
+    """Raise FsError(FILE_TOO_LARGE) for a length no file can have."""
+    if length > MAX_FILE_LENGTH_BYTES:
+        raise FsError(Status.FILE_TOO_LARGE, f"length {length}, at most {MAX_FILE_LENGTH_BYTES}")
+
+
+def require_truncated(inode: pb.InodePb) -> None:
+    """Raise TruncationUnfinishedError while chunks beyond the length are to be removed."""
+    if inode.file.truncate_pending:
+        raise TruncationUnfinishedError(inode)
+
+
+def lengthen(inode: pb.InodePb, length: int) -> None:
+    """Let a file reach at least to `length` because bytes were, or will be, written there."""
+    part = inode.file
+    if length > part.length:
+        inode.used_bytes += length - part.length
+        part.length = length
+
+
+def apply_precise_length(ctx: OpContext, inode: pb.InodePb) -> None:
+    """Take over what the chains said about the file; raises LengthUnknownError to have them asked."""
+    known = ctx.precise_length
+    part = inode.file
+    if known is None or known.inode_id != inode.inode_id or known.truncate_ver != part.truncate_ver:
+        raise LengthUnknownError(inode)
+    part.length = max(part.length, known.length)
+    inode.used_bytes = known.used_bytes
+
+
+def apply_length_hint(ctx: OpContext, inode: pb.InodePb, hint: LengthHintPb) -> None:
+    """Take over what a writer knows about the length.
+
+    Raises:
+        FsError: FILE_TOO_LARGE.
+        LengthUnknownError: the hint is void.
+    """
+    check_length(hint.length)
+    if hint.truncate_ver == inode.file.truncate_ver:
+        lengthen(inode, hint.length)
+    else:
+        apply_precise_length(ctx, inode)
+
+
+def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) -> None:
+    """Truncate or extend a file that has no truncation pending; the caller stores the inode.
+
+    Shortening leaves `truncate_pending` set: the service cuts the chunks after the commit.
+    """
+    check_length(length)
+    part = inode.file
+    assert not part.truncate_pending, inode.inode_id
+    if length < part.length:
+        part.truncate_ver += 1
+        part.truncate_pending = True
+        inode.used_bytes = min(inode.used_bytes, length)
+        tr.set(records.truncation_key(inode.inode_id), records.pack_u64(ctx.now_ns))
+    part.length = length
+    part.data_ver += 1
+    inode.mtime_ns = ctx.now_ns
+    advance_ctime(ctx, inode)
+    if not permissions.is_owner(ctx.caller, inode):
+        inode.mode = permissions.mode_after_write(inode.mode)
+
+
+def check_session(session: FileSessionPb) -> None:
+    """Raise FsError(INVALID_ARGUMENT) unless the session's id is 32 lower-case hexadecimal digits."""
+    text = session.session_id
+    if len(text) != 32 or any(c not in "0123456789abcdef" for c in text):  # noqa: PLR2004
+        raise FsError(Status.INVALID_ARGUMENT, f"file session {text!r}")
+
+
+def store_session(tr: Transaction, ctx: OpContext, inode_id: int, session: FileSessionPb) -> None:
+    """Keep an inode alive for a client that has it open."""
+    check_session(session)
+    record = FileSessionRecordPb(
+        session_id=session.session_id,
+        client_id=ctx.caller.client_id,
+        is_write=session.is_write,
+        created_ns=ctx.now_ns,
+    )
+    key = records.file_session_key(inode_id, session.session_id)
+    tr.set(key, record.SerializeToString())
+
+
+def _belongs_to_writer(ctx: OpContext, value: bytes) -> bool:
+    record = FileSessionRecordPb.FromString(value)
+    return record.is_write and record.client_id == ctx.caller.client_id
+
+
+async def may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> bool:
+    """Return whether the caller may change the content of a file.
+
+    The owner may (mode bits were checked when he opened it, and he could change them), as does
+    whoever has write access now, or whose client holds a write session that an open granted.
+    """
+    caller = ctx.caller
+    if caller.uid == inode.uid or permissions.is_allowed(caller, inode, permissions.WRITE):
+        return True
+    prefix = records.file_session_prefix(inode.inode_id)
+    end = records.file_session_prefix(inode.inode_id) + b"\xff"
+    sessions = await tr.get_range(prefix, end, snapshot=True)
+    return any(_belongs_to_writer(ctx, value) for _, value in sessions)
+
+
+async def require_may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
+    """Raise FsError(ACCESS_DENIED) unless `may_write`."""
+    if not await may_write(tr, ctx, inode):
+        raise FsError(
+            Status.ACCESS_DENIED,
+            f"uid {ctx.caller.uid} has not opened inode {inode.inode_id:#x} for writing",
+        )
+
+
+async def is_writer(tr: Transaction, ctx: OpContext, session_key: bytes) -> bool:
+    """Return whether a write session of the caller's client is stored under a key."""
+    value = await tr.get(session_key)
+    return value is not None and _belongs_to_writer(ctx, value)

@@ -1,0 +1,95 @@
+"""What an operation knows besides its transaction and its request.  No I/O here.
+
+An operation may run several times (conflicts, unknown outcomes), so nothing in its context changes
+while it runs.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..schema.config import MetaSection
+from ..schema.proto.common_pb2 import CallerPb, InodePb, LayoutPb
+
+SESSION_ID_BYTES = 32
+CLIENT_ID_BYTES_MAX = 64
+REQUEST_ID_BYTES = 16
+GROUP_COUNT_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf an operation runs."""
+
+    uid: int
+    gid: int
+    groups: frozenset[int]
+    """Supplementary groups and `gid`."""
+    client_id: str = ""
+    request_id: bytes = b""
+
+    @property
+    def is_root(self) -> bool:
+        """True when permission bits do not bind the caller."""
+        return self.uid == 0
+
+
+def caller_from_pb(message: CallerPb) -> Caller:
+    """Return the caller of a request."""
+    return Caller(
+        message.uid,
+        message.gid,
+        frozenset((message.gid, *message.groups)),
+        message.client_id,
+        message.request_id,
+    )
+
+
+class LayoutSource(Protocol):
+    """Turns a default layout into the layout of one new file."""
+
+    def place(self, default: LayoutPb) -> LayoutPb:
+        """Return a layout with table version, first chain and seed filled in.
+
+        Raises:
+            FsError: CHAIN_TABLE_UNKNOWN.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreciseLength:
+    """What the chains said about the length of a file, and for which state of it."""
+
+    inode_id: int
+    truncate_ver: int
+    length: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpContext:
+    """The circumstances of one operation."""
+
+    caller: Caller
+    now_ns: int
+    config: MetaSection
+    layouts: LayoutSource
+    new_inode_id: int = 0
+    """For the inode the operation makes, if it makes one."""
+    precise_length: PreciseLength | None = None
+
+
+class TruncationUnfinishedError(Exception):
+    """The file's chunks must be cut first; then the operation is run again.  Nothing was changed."""
+
+    def __init__(self, inode: InodePb) -> None:
+        super().__init__(f"inode {inode.inode_id:#x}")
+        self.inode = inode
+
+
+class LengthUnknownError(Exception):
+    """The chains must be asked for the length first; then the operation is run again."""
+
+    def __init__(self, inode: InodePb) -> None:
+        super().__init__(f"inode {inode.inode_id:#x}")
+        self.inode = inode

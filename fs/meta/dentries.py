@@ -1,0 +1,58 @@
+"""Names: checking them, finding, storing and removing dentries within a transaction."""
+
+from ..kv.api import Transaction
+from ..schema.inode import NAME_BYTES_MAX
+from ..schema.proto import common_pb2 as pb
+from ..schema.proto.record_pb2 import DentryRecordPb
+from ..schema.status import FsError, Status
+from . import records
+
+
+def check_name(name: bytes) -> None:
+    """Raise FsError(INVALID_ARGUMENT or NAME_TOO_LONG) unless `name` can be one path component."""
+    if not name or b"/" in name or b"\x00" in name:
+        raise FsError(Status.INVALID_ARGUMENT, f"name {name!r}")
+    if len(name) > NAME_BYTES_MAX:
+        raise FsError(Status.NAME_TOO_LONG, f"{len(name)} bytes, at most {NAME_BYTES_MAX}")
+
+
+def is_dot(name: bytes) -> bool:
+    """Return whether `name` is `.` or `..`, which are never stored."""
+    return name in (b".", b"..")
+
+
+async def find_dentry(
+    tr: Transaction, parent_id: int, name: bytes, *, snapshot: bool = False
+) -> DentryRecordPb | None:
+    """Return the dentry of a name, or None."""
+    value = await tr.get(records.dentry_key(parent_id, name), snapshot=snapshot)
+    return None if value is None else DentryRecordPb.FromString(value)
+
+
+async def load_dentry(
+    tr: Transaction, parent_id: int, name: bytes, *, snapshot: bool = False
+) -> DentryRecordPb:
+    """Return the dentry of a name; raises FsError(NOT_FOUND)."""
+    found = await find_dentry(tr, parent_id, name, snapshot=snapshot)
+    if found is None:
+        raise FsError(Status.NOT_FOUND, f"{name!r} in directory {parent_id:#x}")
+    return found
+
+
+def store_dentry(
+    tr: Transaction, parent_id: int, name: bytes, inode: pb.InodePb, request_id: bytes = b""
+) -> None:
+    """Let a name lead to an inode; `request_id` marks the request that made the object."""
+    record = DentryRecordPb(inode_id=inode.inode_id, type=inode.type, request_id=request_id)
+    tr.set(records.dentry_key(parent_id, name), record.SerializeToString())
+
+
+def clear_dentry(tr: Transaction, parent_id: int, name: bytes) -> None:
+    """Remove a name."""
+    tr.clear(records.dentry_key(parent_id, name))
+
+
+async def is_empty(tr: Transaction, directory_id: int) -> bool:
+    """Return whether a directory has no names; conflicts with any that is added."""
+    begin, end = records.dentry_prefix(directory_id), records.dentry_end(directory_id)
+    return not await tr.get_range(begin, end, limit=1)

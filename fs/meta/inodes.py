@@ -1,0 +1,125 @@
+"""Loading and storing inodes within a transaction.
+
+Invariants:
+    - A directory's times and link count are spread over INOD, DTIM and DCNT; only an inode that
+      `complete` has seen may be stored, else newer times would be lost.
+    - nlink 0 means: no name leads here any more; such an inode serves those who hold it open until
+      garbage collection deletes it.
+    - ctime of an inode never goes back.
+"""
+
+from ..kv.api import Transaction
+from ..schema.proto import common_pb2 as pb
+from ..schema.proto.record_pb2 import GcRecordPb
+from ..schema.status import FsError, Status
+from . import permissions, records
+from .context import OpContext
+
+
+async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
+    """Return an inode as stored; raises FsError(STALE) when there is none."""
+    value = await tr.get(records.inode_key(inode_id), snapshot=snapshot)
+    if value is None:
+        raise FsError(Status.STALE, f"inode {inode_id:#x}")
+    return pb.InodePb.FromString(value)
+
+
+async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) -> pb.InodePb:
+    """Fill in what a directory keeps beside its inode record; return the same object."""
+    if inode.type != pb.DIRECTORY:
+        return inode
+    inode_id = inode.inode_id
+    times = await tr.get(records.directory_times_key(inode_id), snapshot=snapshot)
+    if times is not None:
+        inode.mtime_ns, inode.ctime_ns = records.unpack_times(times)
+    if inode.nlink:
+        count = await tr.get(records.subdirectory_count_key(inode_id), snapshot=snapshot)
+        inode.nlink = 2 + records.unpack_count(count)
+    return inode
+
+
+async def load_complete(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
+    """Return an inode as users see it; raises FsError(STALE) when there is none."""
+    return await complete(tr, await load_inode(tr, inode_id, snapshot=snapshot), snapshot=snapshot)
+
+
+async def load_file(tr: Transaction, inode_id: int) -> pb.InodePb:
+    """Return a regular file; raises FsError(STALE, IS_DIRECTORY or NOT_REGULAR)."""
+    inode = await load_inode(tr, inode_id)
+    if inode.type != pb.FILE:
+        status = Status.IS_DIRECTORY if inode.type == pb.DIRECTORY else Status.NOT_REGULAR
+        raise FsError(status, f"inode {inode_id:#x}")
+    return inode
+
+
+async def load_directory(
+    tr: Transaction, ctx: OpContext, inode_id: int, *, snapshot: bool = False
+) -> pb.InodePb:
+    """Return a directory that has a name and that the caller may search; not `complete`d.
+
+    Raises:
+        FsError: STALE, NOT_DIRECTORY, NOT_FOUND (it was removed), ACCESS_DENIED.
+    """
+    inode = await load_inode(tr, inode_id, snapshot=snapshot)
+    if inode.type != pb.DIRECTORY:
+        raise FsError(Status.NOT_DIRECTORY, f"inode {inode_id:#x}")
+    if inode.nlink == 0:
+        raise FsError(Status.NOT_FOUND, f"directory {inode_id:#x} was removed")
+    permissions.require(ctx.caller, inode, permissions.SEARCH)
+    return inode
+
+
+def require_changeable(ctx: OpContext, directory: pb.InodePb) -> None:
+    """Raise FsError unless the caller may add and remove names in `directory`."""
+    permissions.require(ctx.caller, directory, permissions.WRITE | permissions.SEARCH)
+    permissions.require_mutable(directory)
+
+
+def store_inode(tr: Transaction, inode: pb.InodePb) -> None:
+    """Write an inode; a directory must be `complete`."""
+    if inode.type == pb.DIRECTORY:
+        key = records.directory_times_key(inode.inode_id)
+        tr.set(key, records.pack_times(inode.mtime_ns, inode.ctime_ns))
+    tr.set(records.inode_key(inode.inode_id), inode.SerializeToString())
+
+
+def advance_ctime(ctx: OpContext, inode: pb.InodePb) -> None:
+    """Note in a (complete) inode that it changed now."""
+    inode.ctime_ns = max(inode.ctime_ns, ctx.now_ns)
+
+
+def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
+    """Note that names in a directory changed now, without a conflict among those who do so."""
+    now_ns = max(ctx.now_ns, directory.ctime_ns)
+    key = records.directory_times_key(directory.inode_id)
+    tr.set(key, records.pack_times(now_ns, now_ns))
+
+
+def add_subdirectories(tr: Transaction, directory_id: int, delta: int) -> None:
+    """Change the number of a directory's subdirectories."""
+    if delta:
+        tr.atomic_add(records.subdirectory_count_key(directory_id), delta)
+
+
+def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: bool) -> None:
+    """Queue an inode that just lost its last name; `is_tree`: a directory with entries."""
+    delay_ns = 0 if is_tree else int(ctx.config.gc_delay_s * 1e9)
+    prefix = records.GC_DIRECTORY if is_tree else records.GC_FILE
+    record = GcRecordPb(
+        inode_id=inode.inode_id,
+        type=inode.type,
+        removed_ns=ctx.now_ns,
+        uid=inode.uid,
+        gid=inode.gid,
+    )
+    key = records.gc_key(prefix, ctx.now_ns + delay_ns, inode.inode_id)
+    tr.set(key, record.SerializeToString())
+
+
+def drop_link(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
+    """Take one name off a (complete) inode; the last one hands it to garbage collection."""
+    inode.nlink = 0 if inode.type == pb.DIRECTORY else inode.nlink - 1
+    advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    if inode.nlink == 0:
+        hand_to_gc(tr, ctx, inode, is_tree=False)

@@ -1,0 +1,74 @@
+"""Making a new object under a name: what create, mkdir, mknod, symlink and link share."""
+
+from ..kv.api import Transaction
+from ..schema.proto import common_pb2 as pb
+from ..schema.status import FsError, Status
+from . import permissions, records
+from .context import OpContext
+from .dentries import check_name, find_dentry, is_dot, store_dentry
+from .inodes import (
+    add_subdirectories,
+    load_complete,
+    load_directory,
+    require_changeable,
+    stamp_directory,
+    store_inode,
+)
+
+
+async def find_place(
+    tr: Transaction, ctx: OpContext, parent_id: int, name: bytes
+) -> tuple[pb.InodePb, pb.InodePb | None]:
+    """Return (parent, None) when `name` is free to be made there.
+
+    A repeated request finds the object it made before: then the second element is that, complete.
+
+    Raises:
+        FsError: INVALID_ARGUMENT, NAME_TOO_LONG, EXISTS, ACCESS_DENIED, NOT_PERMITTED, and what
+            `load_directory` raises.
+    """
+    check_name(name)
+    parent = await load_directory(tr, ctx, parent_id)
+    if is_dot(name):
+        raise FsError(Status.EXISTS, f"name {name!r}")
+    dentry = await find_dentry(tr, parent_id, name)
+    if dentry is not None:
+        if dentry.request_id and dentry.request_id == ctx.caller.request_id:
+            return parent, await load_complete(tr, dentry.inode_id)
+        raise FsError(Status.EXISTS, f"{name!r} in directory {parent_id:#x}")
+    require_changeable(ctx, parent)
+    return parent, None
+
+
+def new_inode(
+    ctx: OpContext, parent: pb.InodePb, type_: pb.InodeTypePb.ValueType, mode: int
+) -> pb.InodePb:
+    """Return a fresh inode owned by the caller; nothing is stored."""
+    is_directory = type_ == pb.DIRECTORY
+    mode, gid = permissions.new_mode_and_gid(ctx.caller, parent, mode, is_directory=is_directory)
+    assert ctx.new_inode_id, "the service reserves an id for operations that make inodes"
+    now_ns = ctx.now_ns
+    return pb.InodePb(
+        inode_id=ctx.new_inode_id,
+        type=type_,
+        mode=mode,
+        uid=ctx.caller.uid,
+        gid=gid,
+        nlink=2 if is_directory else 1,
+        atime_ns=now_ns,
+        mtime_ns=now_ns,
+        ctime_ns=now_ns,
+        btime_ns=now_ns,
+    )
+
+
+def put(
+    tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
+) -> None:
+    """Store a new inode under its name."""
+    store_inode(tr, inode)
+    store_dentry(tr, parent.inode_id, name, inode, ctx.caller.request_id)
+    stamp_directory(tr, ctx, parent)
+    tr.atomic_add(records.INODE_COUNT_KEY, 1)
+    if inode.type == pb.DIRECTORY:
+        add_subdirectories(tr, parent.inode_id, 1)

@@ -1,0 +1,78 @@
+"""Create: a regular file, opened at once; or the existing one, opened."""
+
+from ...kv.api import Transaction
+from ...schema.layout import layout_from_pb
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.proto.record_pb2 import DentryRecordPb
+from ...schema.services import META_CREATE
+from ...schema.status import FsError, Status
+from .. import content
+from ..context import OpContext
+from ..dentries import check_name, find_dentry, is_dot
+from ..idempotency import recall, remember
+from ..inodes import load_directory, load_inode, require_changeable
+from ..making import new_inode, put
+from .open import open_inode
+
+
+def give_file_part(ctx: OpContext, inode: pb.InodePb, default: pb.LayoutPb) -> None:
+    """Make a new inode an empty regular file, spread as `default` says."""
+    inode.file.layout.CopyFrom(ctx.layouts.place(default))
+    inode.file.dyn_stripe = 1
+
+
+async def _open_existing(
+    tr: Transaction, ctx: OpContext, request: meta.CreateReq, dentry: DentryRecordPb
+) -> meta.CreateRsp:
+    what = f"{request.name!r} in directory {request.parent_inode_id:#x}"
+    if request.is_exclusive:
+        raise FsError(Status.EXISTS, what)
+    if dentry.type == pb.DIRECTORY:
+        raise FsError(Status.IS_DIRECTORY, what)
+    if dentry.type != pb.FILE:
+        raise FsError(Status.EXISTS, f"{what} is no regular file")
+    inode = await load_inode(tr, dentry.inode_id)
+    if request.is_truncate and await recall(tr, ctx, META_CREATE) is not None:
+        return meta.CreateRsp(inode=inode)
+    open_inode(tr, ctx, inode, request)
+    reply = meta.CreateRsp(inode=inode)
+    if request.is_truncate:
+        remember(tr, ctx, META_CREATE, reply)
+    return reply
+
+
+async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> meta.CreateRsp:
+    """Create and open a file; a repeated request gets the file it made.
+
+    Mode bits of the new file do not bind its maker: O_CREAT|O_WRONLY with mode 0444 works.
+
+    Raises:
+        FsError: EXISTS, IS_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, NOT_FOUND (the directory was
+            removed), NOT_DIRECTORY, STALE, NAME_TOO_LONG, INVALID_ARGUMENT, CHAIN_TABLE_UNKNOWN.
+        TruncationUnfinishedError: as `open_inode`.
+    """
+    check_name(request.name)
+    parent = await load_directory(tr, ctx, request.parent_inode_id)
+    if is_dot(request.name):
+        status = Status.EXISTS if request.is_exclusive else Status.IS_DIRECTORY
+        raise FsError(status, f"name {request.name!r}")
+    dentry = await find_dentry(tr, request.parent_inode_id, request.name)
+    if dentry is not None:
+        if dentry.request_id and dentry.request_id == ctx.caller.request_id:
+            inode = await load_inode(tr, dentry.inode_id)
+            return meta.CreateRsp(inode=inode, was_created=True)
+        return await _open_existing(tr, ctx, request, dentry)
+    require_changeable(ctx, parent)
+    if request.wants_write and not request.session.is_write:
+        raise FsError(Status.INVALID_ARGUMENT, "a write open needs a write session")
+    inode = new_inode(ctx, parent, pb.FILE, request.mode & 0o7777)
+    default = parent.directory.default_layout
+    if request.HasField("layout"):
+        layout_from_pb(request.layout).check()
+        default = request.layout
+    give_file_part(ctx, inode, default)
+    put(tr, ctx, parent, request.name, inode)
+    if request.HasField("session"):
+        content.store_session(tr, ctx, inode.inode_id, request.session)
+    return meta.CreateRsp(inode=inode, was_created=True)

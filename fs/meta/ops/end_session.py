@@ -1,0 +1,47 @@
+"""EndSession: drop one file session, taking over the precise length if it was a writer's.
+
+Used for sessions a client gives up (PruneSessions) and for those of dead clients.
+"""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto.record_pb2 import FileSessionRecordPb
+from .. import content, records
+from ..context import OpContext
+from ..inodes import advance_ctime, store_inode
+
+
+async def end_session(
+    tr: Transaction, ctx: OpContext, inode_id: int, session_id: str, client_id: str
+) -> bool:
+    """Drop a session if it exists and belongs to the client; return whether it did.
+
+    A dead writer's last reports may be missing, so the chains tell the length.
+
+    Raises:
+        LengthUnknownError: the chains must be asked.
+        TruncationUnfinishedError: an earlier truncation must be finished first.
+    """
+    key = records.file_session_key(inode_id, session_id)
+    value = await tr.get(key)
+    if value is None:
+        return False
+    record = FileSessionRecordPb.FromString(value)
+    if record.client_id != client_id:
+        return False
+    tr.clear(key)
+    stored = await tr.get(records.inode_key(inode_id))
+    if stored is None or not record.is_write:
+        return True
+    inode = pb.InodePb.FromString(stored)
+    if inode.type != pb.FILE:
+        return True
+    content.require_truncated(inode)
+    old_length = inode.file.length
+    content.apply_precise_length(ctx, inode)
+    inode.file.data_ver += 1
+    if inode.file.length != old_length:
+        inode.mtime_ns = ctx.now_ns
+        advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    return True

@@ -1,0 +1,20 @@
+"""FinishTruncation: the second transaction of a truncation, after the chunks have been cut."""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from .. import records
+from ..inodes import store_inode
+
+
+async def finish_truncation(tr: Transaction, inode_id: int, truncate_ver: int) -> None:
+    """Clear the mark, unless another truncation has begun meanwhile or the file is gone."""
+    value = await tr.get(records.inode_key(inode_id))
+    if value is None:
+        tr.clear(records.truncation_key(inode_id))
+        return
+    inode = pb.InodePb.FromString(value)
+    if not inode.file.truncate_pending or inode.file.truncate_ver != truncate_ver:
+        return
+    inode.file.truncate_pending = False
+    store_inode(tr, inode)
+    tr.clear(records.truncation_key(inode_id))

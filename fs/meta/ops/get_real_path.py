@@ -1,0 +1,35 @@
+"""GetRealPath: where a directory is, by its parent pointers."""
+
+from ...kv.api import Transaction
+from ...schema.ids import ROOT_INODE_ID
+from ...schema.inode import PATH_BYTES_MAX
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.status import FsError, Status
+from ..context import OpContext
+from ..inodes import load_inode
+
+
+async def get_real_path(
+    tr: Transaction, _ctx: OpContext, request: meta.GetRealPathReq
+) -> meta.GetRealPathRsp:
+    """Return the absolute path of a directory in the file system, of one snapshot.
+
+    Raises:
+        FsError: STALE, NOT_DIRECTORY (only directories know their parent), NOT_FOUND (it or one
+            above it was removed), NAME_TOO_LONG.
+    """
+    names: list[bytes] = []
+    length = 0
+    inode = await load_inode(tr, request.inode_id, snapshot=True)
+    while inode.inode_id != ROOT_INODE_ID:
+        if inode.type != pb.DIRECTORY:
+            raise FsError(Status.NOT_DIRECTORY, f"inode {inode.inode_id:#x}")
+        if inode.nlink == 0:
+            raise FsError(Status.NOT_FOUND, f"directory {inode.inode_id:#x} was removed")
+        names.append(inode.directory.name)
+        length += len(inode.directory.name) + 1
+        if length > PATH_BYTES_MAX:
+            raise FsError(Status.NAME_TOO_LONG, f"path of directory {request.inode_id:#x}")
+        inode = await load_inode(tr, inode.directory.parent_inode_id, snapshot=True)
+    return meta.GetRealPathRsp(path=b"/" + b"/".join(reversed(names)))

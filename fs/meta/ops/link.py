@@ -1,0 +1,38 @@
+"""Link: another name for an object that is no directory."""
+
+from ...kv.api import Transaction
+from ...schema.inode import NLINK_MAX
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.status import FsError, Status
+from .. import permissions
+from ..context import OpContext
+from ..dentries import store_dentry
+from ..inodes import advance_ctime, load_inode, stamp_directory, store_inode
+from ..making import find_place
+
+
+async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.InodeRsp:
+    """Add a name; a repeated request finds that it did.
+
+    Raises:
+        FsError: as `find_place`; NOT_PERMITTED for a directory or an immutable object; NOT_FOUND
+            for an object without a name; TOO_MANY_LINKS.
+    """
+    parent, made = await find_place(tr, ctx, request.parent_inode_id, request.name)
+    if made is not None:
+        return meta.InodeRsp(inode=made)
+    inode = await load_inode(tr, request.inode_id)
+    if inode.type == pb.DIRECTORY:
+        raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is a directory")
+    permissions.require_mutable(inode)
+    if inode.nlink == 0:
+        raise FsError(Status.NOT_FOUND, f"inode {inode.inode_id:#x} has no name any more")
+    if inode.nlink >= NLINK_MAX:
+        raise FsError(Status.TOO_MANY_LINKS, f"inode {inode.inode_id:#x}: {inode.nlink}")
+    inode.nlink += 1
+    advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    store_dentry(tr, parent.inode_id, request.name, inode, ctx.caller.request_id)
+    stamp_directory(tr, ctx, parent)
+    return meta.InodeRsp(inode=inode)

@@ -1,0 +1,59 @@
+"""List: the names of a directory, page by page, with attributes if wanted.
+
+The cursor is the last name seen: entries that stay are neither missed nor doubled, whatever else
+changes between two pages, and a directory of any size takes the memory of one page.
+"""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.proto.record_pb2 import DentryRecordPb
+from ...schema.status import FsError, Status
+from .. import permissions, records
+from ..context import OpContext
+from ..inodes import complete, load_inode
+
+ENTRY_COUNT_DEFAULT = 512
+ENTRY_COUNT_MAX = 4096
+
+
+async def _join_inode(tr: Transaction, entry: meta.DentryPb) -> None:
+    value = await tr.get(records.inode_key(entry.inode_id), snapshot=True)
+    if value is not None:
+        entry.inode.ParseFromString(value)
+        await complete(tr, entry.inode, snapshot=True)
+
+
+async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.ListRsp:
+    """Return names after `after` in byte order, all of one snapshot; not `.` and `..`.
+
+    Attributes are left out for a caller who may read but not search the directory.
+
+    Raises:
+        FsError: NOT_DIRECTORY, ACCESS_DENIED, STALE.
+    """
+    directory_id = request.inode_id
+    directory = await load_inode(tr, directory_id, snapshot=True)
+    if directory.type != pb.DIRECTORY:
+        raise FsError(Status.NOT_DIRECTORY, f"inode {directory_id:#x}")
+    permissions.require(ctx.caller, directory, permissions.READ)
+    limit = min(request.entry_count_max or ENTRY_COUNT_DEFAULT, ENTRY_COUNT_MAX)
+    begin = records.dentry_key(directory_id, request.after)
+    if request.after:
+        begin += b"\x00"
+    end = records.dentry_end(directory_id)
+    pairs = await tr.get_range(begin, end, limit=limit + 1, snapshot=True)
+    reply = meta.ListRsp(
+        has_more=len(pairs) > limit, parent_inode_id=directory.directory.parent_inode_id
+    )
+    joins = request.with_inodes and permissions.is_allowed(
+        ctx.caller, directory, permissions.SEARCH
+    )
+    for key, value in pairs[:limit]:
+        record = DentryRecordPb.FromString(value)
+        entry = reply.entries.add(
+            name=records.dentry_name(key), inode_id=record.inode_id, type=record.type
+        )
+        if joins:
+            await _join_inode(tr, entry)
+    return reply

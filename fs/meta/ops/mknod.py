@@ -1,0 +1,36 @@
+"""Mknod: pipes, sockets, device nodes, and regular files without opening them."""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.status import FsError, Status
+from .. import permissions
+from ..context import OpContext
+from ..making import find_place, new_inode, put
+from .create import give_file_part
+
+_MAKEABLE = (pb.FILE, pb.FIFO, pb.SOCKET, pb.CHAR_DEVICE, pb.BLOCK_DEVICE)
+_DEVICES = (pb.CHAR_DEVICE, pb.BLOCK_DEVICE)
+
+
+async def mknod(tr: Transaction, ctx: OpContext, request: meta.MknodReq) -> meta.InodeRsp:
+    """Make a node; a repeated request gets the one it made.
+
+    Raises:
+        FsError: as `find_place`; INVALID_ARGUMENT for another type; NOT_PERMITTED for a device by
+            anyone but root.
+    """
+    if request.type not in _MAKEABLE:
+        raise FsError(Status.INVALID_ARGUMENT, f"mknod of type {request.type}")
+    parent, made = await find_place(tr, ctx, request.parent_inode_id, request.name)
+    if made is not None:
+        return meta.InodeRsp(inode=made)
+    if request.type in _DEVICES:
+        permissions.require_root(ctx.caller, "making a device node")
+    inode = new_inode(ctx, parent, request.type, request.mode & 0o7777)
+    if request.type == pb.FILE:
+        give_file_part(ctx, inode, parent.directory.default_layout)
+    elif request.type in _DEVICES:
+        inode.rdev = request.rdev
+    put(tr, ctx, parent, request.name, inode)
+    return meta.InodeRsp(inode=inode)

@@ -1,0 +1,69 @@
+"""Open: permission, file session, O_TRUNC.  Also what create does with a file that exists."""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_OPEN
+from ...schema.status import FsError, Status
+from .. import content, permissions
+from ..context import OpContext
+from ..idempotency import recall, remember
+from ..inodes import load_complete, store_inode
+
+
+def check_open(ctx: OpContext, inode: pb.InodePb, *, reads: bool, writes: bool) -> None:
+    """Check that the caller may open an object so.
+
+    Raises:
+        FsError: IS_DIRECTORY, TOO_MANY_SYMLINKS (for the link itself), ACCESS_DENIED, NOT_PERMITTED.
+    """
+    if inode.type == pb.SYMLINK:
+        raise FsError(Status.TOO_MANY_SYMLINKS, f"inode {inode.inode_id:#x} is a symbolic link")
+    if writes and inode.type == pb.DIRECTORY:
+        raise FsError(Status.IS_DIRECTORY, f"inode {inode.inode_id:#x}")
+    mask = (permissions.READ if reads else 0) | (permissions.WRITE if writes else 0)
+    permissions.require(ctx.caller, inode, mask)
+    if writes:
+        permissions.require_mutable(inode)
+
+
+def open_inode(
+    tr: Transaction, ctx: OpContext, inode: pb.InodePb, request: meta.OpenReq | meta.CreateReq
+) -> None:
+    """Open a loaded inode as the request says and store what that changes.
+
+    Raises:
+        FsError: as `check_open`; INVALID_ARGUMENT for a write open without a file session.
+        TruncationUnfinishedError: an earlier truncation must be finished first.
+    """
+    writes = request.wants_write or request.is_truncate
+    check_open(ctx, inode, reads=request.wants_read, writes=writes)
+    if inode.type == pb.FILE:
+        if request.wants_write and not request.session.is_write:
+            raise FsError(Status.INVALID_ARGUMENT, "a write open needs a write session")
+        if writes:
+            content.require_truncated(inode)
+        if request.is_truncate:
+            content.set_length(tr, ctx, inode, 0)
+            store_inode(tr, inode)
+    if request.HasField("session"):
+        content.store_session(tr, ctx, inode.inode_id, request.session)
+
+
+async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.InodeRsp:
+    """Open by inode id; works for an inode without a name until it is deleted.
+
+    Raises:
+        FsError: STALE and as `open_inode`.
+        TruncationUnfinishedError: as `open_inode`.
+    """
+    if request.is_truncate:
+        done = await recall(tr, ctx, META_OPEN)
+        if done is not None:
+            return meta.InodeRsp(inode=await load_complete(tr, request.inode_id))
+    inode = await load_complete(tr, request.inode_id)
+    open_inode(tr, ctx, inode, request)
+    reply = meta.InodeRsp(inode=inode)
+    if request.is_truncate:
+        remember(tr, ctx, META_OPEN, reply)
+    return reply

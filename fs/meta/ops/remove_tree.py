@@ -1,0 +1,71 @@
+"""RemoveTree: a whole directory tree in one transaction, whatever its size.
+
+Only the topmost dentry goes; garbage collection empties the tree in batches afterwards.
+"""
+
+from ...kv.api import Transaction
+from ...schema.ids import GC_ROOT_INODE_ID
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_REMOVE_TREE
+from ...schema.status import FsError, Status
+from .. import permissions
+from ..context import OpContext
+from ..dentries import check_name, clear_dentry, is_dot, load_dentry
+from ..idempotency import recall, remember
+from ..inodes import (
+    add_subdirectories,
+    advance_ctime,
+    hand_to_gc,
+    load_complete,
+    load_directory,
+    require_changeable,
+    stamp_directory,
+    store_inode,
+)
+
+
+def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
+    """Hand a (complete) directory with all below it to garbage collection."""
+    directory.nlink = 0
+    directory.directory.parent_inode_id = GC_ROOT_INODE_ID
+    advance_ctime(ctx, directory)
+    store_inode(tr, directory)
+    hand_to_gc(tr, ctx, directory, is_tree=True)
+
+
+async def remove_tree(
+    tr: Transaction, ctx: OpContext, request: meta.RemoveTreeReq
+) -> meta.RemoveRsp:
+    """Remove a directory that the caller owns, with everything below it.
+
+    Raises:
+        FsError: NOT_FOUND (also when the name leads to another inode than the request says),
+            NOT_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, INVALID_ARGUMENT, STALE.
+    """
+    done = await recall(tr, ctx, META_REMOVE_TREE)
+    if done is not None:
+        return done
+    check_name(request.name)
+    parent = await load_directory(tr, ctx, request.parent_inode_id)
+    if is_dot(request.name):
+        raise FsError(Status.INVALID_ARGUMENT, f"removal of {request.name!r}")
+    dentry = await load_dentry(tr, request.parent_inode_id, request.name)
+    if request.inode_id and request.inode_id != dentry.inode_id:
+        raise FsError(
+            Status.NOT_FOUND,
+            f"{request.name!r} leads to {dentry.inode_id:#x}, not {request.inode_id:#x}",
+        )
+    require_changeable(ctx, parent)
+    inode = await load_complete(tr, dentry.inode_id)
+    permissions.require_removable(ctx.caller, parent, inode)
+    if inode.type != pb.DIRECTORY:
+        raise FsError(Status.NOT_DIRECTORY, f"inode {inode.inode_id:#x}")
+    permissions.require_owner(ctx.caller, inode)
+    clear_dentry(tr, request.parent_inode_id, request.name)
+    detach_tree(tr, ctx, inode)
+    stamp_directory(tr, ctx, parent)
+    add_subdirectories(tr, parent.inode_id, -1)
+    reply = meta.RemoveRsp(removed=inode)
+    remember(tr, ctx, META_REMOVE_TREE, reply)
+    return reply

@@ -1,0 +1,224 @@
+"""Rename: move a name, replace what the new one led to, or exchange the two; all or nothing.
+
+Rules are those of rename(2) and renameat2(2) on Linux.
+
+Invariants:
+    - No directory becomes its own ancestor: every ancestor of the new parent is read with a
+      conflict, so of two concurrent renames that would close a loop together one is rerun.
+    - A directory's parent pointer, its dentry and the parents' counters change together.
+"""
+
+from dataclasses import dataclass
+
+from ...kv.api import Transaction
+from ...schema.ids import ROOT_INODE_ID
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.proto.record_pb2 import DentryRecordPb
+from ...schema.services import META_RENAME
+from ...schema.status import FsError, Status
+from .. import permissions
+from ..context import OpContext
+from ..dentries import (
+    check_name,
+    clear_dentry,
+    find_dentry,
+    is_dot,
+    is_empty,
+    load_dentry,
+    store_dentry,
+)
+from ..idempotency import recall, remember
+from ..inodes import (
+    add_subdirectories,
+    advance_ctime,
+    drop_link,
+    load_complete,
+    load_directory,
+    load_inode,
+    require_changeable,
+    stamp_directory,
+    store_inode,
+)
+from .unlink import keep_open
+
+DEPTH_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    parent: pb.InodePb
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    old: _Place
+    new: _Place
+    source: pb.InodePb
+    target: pb.InodePb | None
+    """What the new name leads to before."""
+    is_exchange: bool
+
+
+def _check_request(request: meta.RenameReq) -> None:
+    check_name(request.old_name)
+    check_name(request.new_name)
+    if request.no_replace and request.exchange:
+        raise FsError(Status.INVALID_ARGUMENT, "NOREPLACE together with EXCHANGE")
+    if is_dot(request.old_name):
+        raise FsError(Status.BUSY, f"rename of {request.old_name!r}")
+    if is_dot(request.new_name):
+        status = Status.EXISTS if request.no_replace else Status.BUSY
+        raise FsError(status, f"rename to {request.new_name!r}")
+
+
+async def _load_parents(
+    tr: Transaction, ctx: OpContext, request: meta.RenameReq
+) -> tuple[pb.InodePb, pb.InodePb]:
+    old = await load_directory(tr, ctx, request.old_parent_inode_id)
+    if request.new_parent_inode_id == request.old_parent_inode_id:
+        return old, old
+    return old, await load_directory(tr, ctx, request.new_parent_inode_id)
+
+
+async def _is_at_or_below(tr: Transaction, start: pb.InodePb, ancestor_id: int) -> bool:
+    """Return whether a directory or one above it is the inode `ancestor_id`.
+
+    Raises:
+        FsError: NOT_FOUND when the path upward leads into a removed tree.
+    """
+    inode = start
+    for _ in range(DEPTH_MAX):
+        if inode.inode_id == ancestor_id:
+            return True
+        if inode.inode_id == ROOT_INODE_ID:
+            return False
+        if inode.nlink == 0:
+            raise FsError(Status.NOT_FOUND, f"directory {inode.inode_id:#x} was removed")
+        inode = await load_inode(tr, inode.directory.parent_inode_id)
+    raise FsError(Status.INVALID_ARGUMENT, f"more than {DEPTH_MAX} directories deep")
+
+
+async def _check_no_loop(tr: Transaction, move: _Move) -> None:
+    source, target = move.source, move.target
+    if source.type == pb.DIRECTORY and await _is_at_or_below(tr, move.new.parent, source.inode_id):
+        raise FsError(
+            Status.INVALID_ARGUMENT, f"directory {source.inode_id:#x} would move into itself"
+        )
+    if not move.is_exchange or target is None or target.type != pb.DIRECTORY:
+        return
+    if await _is_at_or_below(tr, move.old.parent, target.inode_id):
+        raise FsError(
+            Status.INVALID_ARGUMENT, f"directory {target.inode_id:#x} would move into itself"
+        )
+
+
+def _check_replaceable(source: pb.InodePb, target: pb.InodePb) -> None:
+    if source.type == pb.DIRECTORY and target.type != pb.DIRECTORY:
+        raise FsError(Status.NOT_DIRECTORY, f"inode {target.inode_id:#x} is no directory")
+    if source.type != pb.DIRECTORY and target.type == pb.DIRECTORY:
+        raise FsError(Status.IS_DIRECTORY, f"inode {target.inode_id:#x}")
+
+
+def _require_parent_change(ctx: OpContext, inode: pb.InodePb) -> None:
+    """Moving a directory rewrites its `..`, which takes write access to itself."""
+    if inode.type == pb.DIRECTORY:
+        permissions.require(ctx.caller, inode, permissions.WRITE)
+
+
+def _settle(tr: Transaction, ctx: OpContext, inode: pb.InodePb, place: _Place) -> None:
+    """Give a (complete) inode the name it moved to."""
+    if inode.type == pb.DIRECTORY:
+        inode.directory.parent_inode_id = place.parent.inode_id
+        inode.directory.name = place.name
+    advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    store_dentry(tr, place.parent.inode_id, place.name, inode)
+
+
+async def _replace(
+    tr: Transaction, ctx: OpContext, request: meta.RenameReq, new: _Place, target: pb.InodePb
+) -> None:
+    if target.type == pb.DIRECTORY:
+        if not await is_empty(tr, target.inode_id):
+            raise FsError(Status.NOT_EMPTY, f"directory {target.inode_id:#x}")
+        add_subdirectories(tr, new.parent.inode_id, -1)
+    drop_link(tr, ctx, target)
+    if target.nlink == 0:
+        keep_open(tr, ctx, request, target)
+
+
+def _count_move(tr: Transaction, inode: pb.InodePb, origin: _Place, goal: _Place) -> None:
+    if inode.type == pb.DIRECTORY and origin.parent.inode_id != goal.parent.inode_id:
+        add_subdirectories(tr, origin.parent.inode_id, -1)
+        add_subdirectories(tr, goal.parent.inode_id, 1)
+
+
+async def _load_target(
+    tr: Transaction, request: meta.RenameReq, dentry: DentryRecordPb | None
+) -> pb.InodePb | None:
+    if dentry is None:
+        if request.exchange:
+            raise FsError(Status.NOT_FOUND, f"{request.new_name!r}, to be exchanged")
+        return None
+    if request.no_replace:
+        raise FsError(Status.EXISTS, f"{request.new_name!r}")
+    return await load_complete(tr, dentry.inode_id)
+
+
+async def _check_move(tr: Transaction, ctx: OpContext, move: _Move) -> None:
+    old_parent, new_parent = move.old.parent, move.new.parent
+    require_changeable(ctx, old_parent)
+    require_changeable(ctx, new_parent)
+    permissions.require_removable(ctx.caller, old_parent, move.source)
+    if move.target is not None:
+        permissions.require_removable(ctx.caller, new_parent, move.target)
+        if not move.is_exchange:
+            _check_replaceable(move.source, move.target)
+    if old_parent.inode_id == new_parent.inode_id:
+        return
+    _require_parent_change(ctx, move.source)
+    if move.is_exchange and move.target is not None:
+        _require_parent_change(ctx, move.target)
+    await _check_no_loop(tr, move)
+
+
+async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> meta.RenameRsp:
+    """Move `old_name` to `new_name`.
+
+    Two names of one inode: nothing happens, as POSIX wants.
+
+    Raises:
+        FsError: NOT_FOUND, EXISTS, NOT_EMPTY, NOT_DIRECTORY, IS_DIRECTORY, INVALID_ARGUMENT,
+            BUSY, ACCESS_DENIED, NOT_PERMITTED, STALE, NAME_TOO_LONG.
+    """
+    done = await recall(tr, ctx, META_RENAME)
+    if done is not None:
+        return done
+    _check_request(request)
+    old_parent, new_parent = await _load_parents(tr, ctx, request)
+    old, new = _Place(old_parent, request.old_name), _Place(new_parent, request.new_name)
+    source_dentry = await load_dentry(tr, old_parent.inode_id, old.name)
+    target_dentry = await find_dentry(tr, new_parent.inode_id, new.name)
+    source = await load_complete(tr, source_dentry.inode_id)
+    target = await _load_target(tr, request, target_dentry)
+    if target is not None and target.inode_id == source.inode_id:
+        return meta.RenameRsp(moved=source)
+    await _check_move(tr, ctx, _Move(old, new, source, target, request.exchange))
+    if request.exchange:
+        assert target is not None
+        _settle(tr, ctx, target, old)
+        _count_move(tr, target, new, old)
+    else:
+        if target is not None:
+            await _replace(tr, ctx, request, new, target)
+        clear_dentry(tr, old_parent.inode_id, old.name)
+    _settle(tr, ctx, source, new)
+    _count_move(tr, source, old, new)
+    stamp_directory(tr, ctx, old_parent)
+    if new_parent.inode_id != old_parent.inode_id:
+        stamp_directory(tr, ctx, new_parent)
+    reply = meta.RenameRsp(moved=source, replaced=target)
+    remember(tr, ctx, META_RENAME, reply)
+    return reply

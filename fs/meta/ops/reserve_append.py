@@ -1,0 +1,41 @@
+"""ReserveAppend: room at the end of a file for one appender, so that none overwrites another."""
+
+from ...kv.api import Transaction
+from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_RESERVE_APPEND
+from ...schema.status import FsError, Status
+from .. import content
+from ..context import OpContext
+from ..idempotency import recall, remember
+from ..inodes import advance_ctime, load_file, store_inode
+
+
+async def reserve_append(
+    tr: Transaction, ctx: OpContext, request: meta.ReserveAppendReq
+) -> meta.ReserveAppendRsp:
+    """Lengthen the file by `length` bytes and return where they start.
+
+    Raises:
+        FsError: STALE, ACCESS_DENIED, FILE_TOO_LARGE, IS_DIRECTORY, NOT_REGULAR, INVALID_ARGUMENT.
+        LengthUnknownError: the request's length hint is void.
+        TruncationUnfinishedError: an earlier truncation must be finished first.
+    """
+    done = await recall(tr, ctx, META_RESERVE_APPEND)
+    if done is not None:
+        return done
+    if request.length == 0:
+        raise FsError(Status.INVALID_ARGUMENT, "an append of no bytes")
+    inode = await load_file(tr, request.inode_id)
+    await content.require_may_write(tr, ctx, inode)
+    content.require_truncated(inode)
+    if request.HasField("length_hint"):
+        content.apply_length_hint(ctx, inode, request.length_hint)
+    offset = inode.file.length
+    content.check_length(offset + request.length)
+    content.lengthen(inode, offset + request.length)
+    inode.mtime_ns = ctx.now_ns
+    advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    reply = meta.ReserveAppendRsp(offset=offset, inode=inode)
+    remember(tr, ctx, META_RESERVE_APPEND, reply)
+    return reply

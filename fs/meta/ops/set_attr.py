@@ -1,0 +1,120 @@
+"""SetAttr: mode, owner, times, length, default layout, inode flags; all asked for, or nothing."""
+
+from ...kv.api import Transaction
+from ...schema.layout import layout_from_pb
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_SET_ATTR
+from ...schema.status import FsError, Status
+from .. import content, permissions
+from ..context import OpContext
+from ..idempotency import recall, remember
+from ..inodes import advance_ctime, load_complete, store_inode
+
+
+def _set_owner(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+    uid = request.uid if request.HasField("uid") else None
+    gid = request.gid if request.HasField("gid") else None
+    if uid is None and gid is None:
+        return
+    permissions.require_chown(ctx.caller, inode, uid, gid)
+    if inode.type != pb.DIRECTORY:
+        inode.mode = permissions.mode_after_write(inode.mode)
+    inode.uid = inode.uid if uid is None else uid
+    inode.gid = inode.gid if gid is None else gid
+
+
+def _set_mode(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+    if request.HasField("mode"):
+        inode.mode = permissions.mode_after_chmod(ctx.caller, inode, request.mode & 0o7777)
+
+
+def _require_times(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+    if permissions.is_owner(ctx.caller, inode):
+        return
+    if request.HasField("atime_ns") or request.HasField("mtime_ns"):
+        permissions.require_owner(ctx.caller, inode)
+    if request.atime_now or request.mtime_now:
+        # A truncation sets "now" beside the length; its own check covers that.
+        if request.HasField("length"):
+            return
+        permissions.require(ctx.caller, inode, permissions.WRITE)
+
+
+def _set_times(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+    if request.atime_now:
+        inode.atime_ns = ctx.now_ns
+    elif request.HasField("atime_ns"):
+        inode.atime_ns = request.atime_ns
+    if request.mtime_now:
+        inode.mtime_ns = ctx.now_ns
+    elif request.HasField("mtime_ns"):
+        inode.mtime_ns = request.mtime_ns
+
+
+def _set_default_layout(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+    if not request.HasField("default_layout"):
+        return
+    if inode.type != pb.DIRECTORY:
+        raise FsError(Status.NOT_DIRECTORY, f"default layout of inode {inode.inode_id:#x}")
+    permissions.require_owner(ctx.caller, inode)
+    layout_from_pb(request.default_layout).check()
+    inode.directory.default_layout.CopyFrom(request.default_layout)
+
+
+def _set_iflags(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+    """Change inode flags first: an immutable object refuses everything else."""
+    if request.HasField("iflags"):
+        permissions.require_root(ctx.caller, "changing inode flags")
+        if request.iflags & ~permissions.IMMUTABLE:
+            raise FsError(Status.NOT_SUPPORTED, f"inode flags {request.iflags:#x}")
+        inode.iflags = request.iflags
+    else:
+        permissions.require_mutable(inode)
+
+
+async def _set_length(
+    tr: Transaction, ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq
+) -> None:
+    if inode.type != pb.FILE:
+        status = Status.IS_DIRECTORY if inode.type == pb.DIRECTORY else Status.NOT_REGULAR
+        raise FsError(status, f"inode {inode.inode_id:#x}")
+    if request.has_open_file:
+        await content.require_may_write(tr, ctx, inode)
+    else:
+        permissions.require(ctx.caller, inode, permissions.WRITE)
+    content.require_truncated(inode)
+    if request.HasField("length_hint"):
+        content.apply_length_hint(ctx, inode, request.length_hint)
+    content.set_length(tr, ctx, inode, request.length)
+
+
+async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) -> meta.InodeRsp:
+    """Change attributes; a shortened file comes back with its truncation pending.
+
+    Raises:
+        FsError: STALE, NOT_PERMITTED, ACCESS_DENIED, IS_DIRECTORY, NOT_REGULAR, NOT_DIRECTORY,
+            FILE_TOO_LARGE, INVALID_ARGUMENT, NOT_SUPPORTED.
+        LengthUnknownError: the request's length hint is void.
+        TruncationUnfinishedError: an earlier truncation must be finished first.
+    """
+    has_length = request.HasField("length")
+    if has_length and await recall(tr, ctx, META_SET_ATTR) is not None:
+        return meta.InodeRsp(inode=await load_complete(tr, request.inode_id))
+    inode = await load_complete(tr, request.inode_id)
+    _set_iflags(ctx, inode, request)
+    if request.HasField("mode"):
+        permissions.require_owner(ctx.caller, inode)
+    _require_times(ctx, inode, request)
+    if has_length:
+        await _set_length(tr, ctx, inode, request)
+    _set_owner(ctx, inode, request)
+    _set_mode(ctx, inode, request)
+    _set_times(ctx, inode, request)
+    _set_default_layout(ctx, inode, request)
+    advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    reply = meta.InodeRsp(inode=inode)
+    if has_length:
+        remember(tr, ctx, META_SET_ATTR, reply)
+    return reply

@@ -1,0 +1,100 @@
+"""Sync and Close: what an open file reports, and the end of its file session."""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.status import FsError, Status
+from .. import content, permissions, records
+from ..context import OpContext
+from ..inodes import advance_ctime, load_complete, store_inode
+
+
+def _changes_anything(request: meta.SyncReq) -> bool:
+    return (
+        request.has_new_data
+        or request.clears_suid
+        or request.HasField("length_hint")
+        or request.HasField("mtime_ns")
+        or request.HasField("atime_ns")
+    )
+
+
+def _is_content_change(request: meta.SyncReq) -> bool:
+    return request.has_new_data or request.HasField("length_hint") or request.HasField("mtime_ns")
+
+
+def _apply_content(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
+    content.require_truncated(inode)
+    if request.HasField("length_hint"):
+        content.apply_length_hint(ctx, inode, request.length_hint)
+    elif request.has_new_data:
+        content.apply_precise_length(ctx, inode)
+    if request.has_new_data:
+        inode.file.data_ver += 1
+        inode.mtime_ns = ctx.now_ns
+
+
+def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
+    """Put into an inode what a file reports; the caller stores it.
+
+    Raises:
+        FsError: FILE_TOO_LARGE, NOT_REGULAR.
+        LengthUnknownError: the chains must be asked.
+        TruncationUnfinishedError: new content cannot be judged before the truncation is done.
+    """
+    if request.has_new_data or request.HasField("length_hint"):
+        if inode.type != pb.FILE:
+            raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id:#x}")
+        _apply_content(ctx, inode, request)
+    if request.HasField("mtime_ns"):
+        inode.mtime_ns = request.mtime_ns
+    if request.HasField("atime_ns"):
+        inode.atime_ns = request.atime_ns
+    if request.clears_suid and not ctx.caller.is_root:
+        inode.mode = permissions.mode_after_write(inode.mode)
+    if _is_content_change(request) or request.clears_suid:
+        advance_ctime(ctx, inode)
+
+
+async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.InodeRsp:
+    """Record what a client knows of a file it has open; works without a name.
+
+    Raises:
+        FsError: STALE, ACCESS_DENIED, and as `apply`.
+        LengthUnknownError: as `apply`.
+        TruncationUnfinishedError: as `apply`.
+    """
+    inode = await load_complete(tr, request.inode_id)
+    if not _changes_anything(request):
+        return meta.InodeRsp(inode=inode)
+    is_reader = permissions.is_allowed(ctx.caller, inode, permissions.READ)
+    if _is_content_change(request) or request.clears_suid or not is_reader:
+        await content.require_may_write(tr, ctx, inode)
+    apply(ctx, inode, request)
+    store_inode(tr, inode)
+    return meta.InodeRsp(inode=inode)
+
+
+async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta.InodeRsp:
+    """Sync and end the file session, in one transaction.
+
+    The session proves the right to report.  A repeated close finds it gone: what it reported then
+    stands already, so a caller without any other right is not refused.
+
+    Raises:
+        FsError: STALE, INVALID_ARGUMENT, and as `apply`.
+        LengthUnknownError: as `apply`.
+        TruncationUnfinishedError: as `apply`.
+    """
+    report = request.sync
+    inode = await load_complete(tr, report.inode_id)
+    is_granted = False
+    if request.session_id:
+        content.check_session(meta.FileSessionPb(session_id=request.session_id))
+        key = records.file_session_key(report.inode_id, request.session_id)
+        is_granted = await content.is_writer(tr, ctx, key)
+        tr.clear(key)
+    if _changes_anything(report) and (is_granted or await content.may_write(tr, ctx, inode)):
+        apply(ctx, inode, report)
+        store_inode(tr, inode)
+    return meta.InodeRsp(inode=inode)

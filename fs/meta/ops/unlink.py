@@ -1,0 +1,52 @@
+"""Unlink: remove a name of an object that is no directory."""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_UNLINK
+from ...schema.status import FsError, Status
+from .. import content, permissions
+from ..context import OpContext
+from ..dentries import check_name, clear_dentry, is_dot, load_dentry
+from ..idempotency import recall, remember
+from ..inodes import drop_link, load_directory, load_inode, require_changeable, stamp_directory
+
+
+def keep_open(
+    tr: Transaction,
+    ctx: OpContext,
+    request: meta.UnlinkReq | meta.RenameReq,
+    inode: pb.InodePb,
+) -> None:
+    """Keep a nameless inode for the caller who has it open, if it is the one he means."""
+    if request.HasField("keep_session") and request.keep_inode_id == inode.inode_id:
+        content.store_session(tr, ctx, inode.inode_id, request.keep_session)
+
+
+async def unlink(tr: Transaction, ctx: OpContext, request: meta.UnlinkReq) -> meta.RemoveRsp:
+    """Remove the name; the last one hands the inode to garbage collection.
+
+    Raises:
+        FsError: NOT_FOUND, IS_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, NOT_DIRECTORY, STALE.
+    """
+    done = await recall(tr, ctx, META_UNLINK)
+    if done is not None:
+        return done
+    check_name(request.name)
+    parent = await load_directory(tr, ctx, request.parent_inode_id)
+    if is_dot(request.name):
+        raise FsError(Status.IS_DIRECTORY, f"unlink of {request.name!r}")
+    dentry = await load_dentry(tr, request.parent_inode_id, request.name)
+    require_changeable(ctx, parent)
+    inode = await load_inode(tr, dentry.inode_id)
+    permissions.require_removable(ctx.caller, parent, inode)
+    if inode.type == pb.DIRECTORY:
+        raise FsError(Status.IS_DIRECTORY, f"inode {inode.inode_id:#x}")
+    clear_dentry(tr, request.parent_inode_id, request.name)
+    drop_link(tr, ctx, inode)
+    stamp_directory(tr, ctx, parent)
+    if inode.nlink == 0:
+        keep_open(tr, ctx, request, inode)
+    reply = meta.RemoveRsp(removed=inode)
+    remember(tr, ctx, META_UNLINK, reply)
+    return reply

@@ -1,0 +1,153 @@
+"""Extended attributes: set, get, list, remove.
+
+Name spaces: `user.` on files and directories, by mode bits; `trusted.` for root only; `security.`
+read by all, written by root.  POSIX ACLs (`system.`) are refused as not supported.
+
+Source: xattr(7), setxattr(2).
+"""
+
+import stat
+
+from ...kv.api import Transaction
+from ...schema.inode import XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_REMOVE_XATTR, META_SET_XATTR
+from ...schema.status import FsError, Status
+from .. import permissions, records
+from ..context import OpContext
+from ..idempotency import recall, remember
+from ..inodes import advance_ctime, load_complete, load_inode, store_inode
+
+XATTR_COUNT_MAX = 64
+"""Of one inode, so that listing stays bounded."""
+
+_NAMESPACES = (b"user.", b"trusted.", b"security.")
+
+
+def _check_name(name: bytes) -> None:
+    if len(name) > XATTR_NAME_BYTES_MAX:
+        raise FsError(Status.RANGE_TOO_SMALL, f"attribute name of {len(name)} bytes")
+    if not name or b"\x00" in name:
+        raise FsError(Status.INVALID_ARGUMENT, f"attribute name {name!r}")
+    if not name.startswith(_NAMESPACES):
+        raise FsError(Status.NOT_SUPPORTED, f"attribute {name!r}")
+    if name in _NAMESPACES:
+        raise FsError(Status.INVALID_ARGUMENT, f"attribute name {name!r}")
+
+
+def _require_user_change(ctx: OpContext, inode: pb.InodePb) -> None:
+    if inode.type not in (pb.FILE, pb.DIRECTORY):
+        raise FsError(Status.NOT_PERMITTED, f"user attribute of inode {inode.inode_id:#x}")
+    if inode.type == pb.DIRECTORY and inode.mode & stat.S_ISVTX:
+        permissions.require_owner(ctx.caller, inode)
+    permissions.require(ctx.caller, inode, permissions.WRITE)
+
+
+def _require_change(ctx: OpContext, inode: pb.InodePb, name: bytes) -> None:
+    permissions.require_mutable(inode)
+    if name.startswith(b"user."):
+        _require_user_change(ctx, inode)
+    else:
+        permissions.require_root(ctx.caller, f"changing {name!r}")
+
+
+def _xattr_range(inode_id: int) -> tuple[bytes, bytes]:
+    # No attribute name starts with 0xff, so this is behind all of them.
+    return records.xattr_prefix(inode_id), records.xattr_prefix(inode_id) + b"\xff"
+
+
+async def _check_room(tr: Transaction, inode_id: int) -> None:
+    pairs = await tr.get_range(*_xattr_range(inode_id), limit=XATTR_COUNT_MAX)
+    if len(pairs) >= XATTR_COUNT_MAX:
+        raise FsError(Status.NO_SPACE, f"inode {inode_id:#x} has {len(pairs)} attributes")
+
+
+def _check_mode(request: meta.SetXattrReq, *, exists: bool) -> None:
+    what = f"attribute {request.name!r} of inode {request.inode_id:#x}"
+    if request.mode == meta.XATTR_CREATE and exists:
+        raise FsError(Status.EXISTS, what)
+    if request.mode == meta.XATTR_REPLACE and not exists:
+        raise FsError(Status.NO_ATTRIBUTE, what)
+
+
+async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) -> meta.SetXattrRsp:
+    """Set an attribute.
+
+    Raises:
+        FsError: EXISTS, NO_ATTRIBUTE, ACCESS_DENIED, NOT_PERMITTED, NOT_SUPPORTED, STALE,
+            RANGE_TOO_SMALL (name too long), ARGUMENT_TOO_LARGE, NO_SPACE, INVALID_ARGUMENT.
+    """
+    _check_name(request.name)
+    if len(request.value) > XATTR_VALUE_BYTES_MAX:
+        raise FsError(Status.ARGUMENT_TOO_LARGE, f"attribute value of {len(request.value)} bytes")
+    done = await recall(tr, ctx, META_SET_XATTR)
+    if done is not None:
+        return done
+    inode = await load_complete(tr, request.inode_id)
+    _require_change(ctx, inode, request.name)
+    key = records.xattr_key(request.inode_id, request.name)
+    exists = await tr.get(key) is not None
+    _check_mode(request, exists=exists)
+    if not exists:
+        await _check_room(tr, request.inode_id)
+    tr.set(key, request.value)
+    advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    reply = meta.SetXattrRsp()
+    remember(tr, ctx, META_SET_XATTR, reply)
+    return reply
+
+
+def _is_hidden(ctx: OpContext, name: bytes) -> bool:
+    return name.startswith(b"trusted.") and not ctx.caller.is_root
+
+
+async def get_xattr(tr: Transaction, ctx: OpContext, request: meta.GetXattrReq) -> meta.GetXattrRsp:
+    """Return an attribute's value.
+
+    Raises:
+        FsError: NO_ATTRIBUTE, ACCESS_DENIED, NOT_SUPPORTED, STALE, and for bad names as `set_xattr`.
+    """
+    _check_name(request.name)
+    inode = await load_inode(tr, request.inode_id, snapshot=True)
+    key = records.xattr_key(request.inode_id, request.name)
+    value = await tr.get(key, snapshot=True)
+    if request.name.startswith(b"user."):
+        permissions.require(ctx.caller, inode, permissions.READ)
+    if value is None or _is_hidden(ctx, request.name):
+        what = f"attribute {request.name!r} of inode {request.inode_id:#x}"
+        raise FsError(Status.NO_ATTRIBUTE, what)
+    return meta.GetXattrRsp(value=value)
+
+
+async def list_xattrs(
+    tr: Transaction, ctx: OpContext, request: meta.ListXattrsReq
+) -> meta.ListXattrsRsp:
+    """Return the names that the caller may know of, in byte order; raises FsError(STALE)."""
+    await load_inode(tr, request.inode_id, snapshot=True)
+    pairs = await tr.get_range(*_xattr_range(request.inode_id), snapshot=True)
+    names = (records.xattr_name(key) for key, _ in pairs)
+    return meta.ListXattrsRsp(names=[name for name in names if not _is_hidden(ctx, name)])
+
+
+async def remove_xattr(
+    tr: Transaction, ctx: OpContext, request: meta.RemoveXattrReq
+) -> meta.RemoveXattrRsp:
+    """Remove an attribute; raises FsError as `set_xattr`."""
+    _check_name(request.name)
+    done = await recall(tr, ctx, META_REMOVE_XATTR)
+    if done is not None:
+        return done
+    inode = await load_complete(tr, request.inode_id)
+    _require_change(ctx, inode, request.name)
+    key = records.xattr_key(request.inode_id, request.name)
+    if await tr.get(key) is None:
+        what = f"attribute {request.name!r} of inode {request.inode_id:#x}"
+        raise FsError(Status.NO_ATTRIBUTE, what)
+    tr.clear(key)
+    advance_ctime(ctx, inode)
+    store_inode(tr, inode)
+    reply = meta.RemoveXattrRsp()
+    remember(tr, ctx, META_REMOVE_XATTR, reply)
+    return reply

@@ -1,0 +1,124 @@
+"""Who may do what: mode bits, sticky bit, ownership.  Pure.
+
+Rules are those of Linux on a file system without ACLs.  ACCESS_DENIED (EACCES) says the mode bits
+refuse; NOT_PERMITTED (EPERM) says only the owner or root may, or nobody may.
+
+Source: path_resolution(7), chmod(2), chown(2), utimensat(2), unlink(2); Linux fs/attr.c for precedence.
+"""
+
+import stat
+from typing import Final
+
+from ..schema.proto import common_pb2 as pb
+from ..schema.status import FsError, Status
+from .context import Caller
+
+READ: Final = 4
+WRITE: Final = 2
+SEARCH: Final = 1
+
+IMMUTABLE: Final = 0x10
+"""FS_IMMUTABLE_FL of chattr(1), the only inode flag there is so far."""
+
+SUID_SGID: Final = stat.S_ISUID | stat.S_ISGID
+
+
+def is_allowed(caller: Caller, inode: pb.InodePb, mask: int) -> bool:
+    """Return whether the mode bits grant every right in `mask` (READ | WRITE | SEARCH)."""
+    mode = inode.mode
+    if caller.uid == 0:
+        return not mask & SEARCH or inode.type == pb.DIRECTORY or bool(mode & 0o111)
+    if caller.uid == inode.uid:
+        mode >>= 6
+    elif inode.gid in caller.groups:
+        mode >>= 3
+    return mode & mask == mask
+
+
+def require(caller: Caller, inode: pb.InodePb, mask: int) -> None:
+    """Raise FsError(ACCESS_DENIED) unless `is_allowed`."""
+    if not is_allowed(caller, inode, mask):
+        raise FsError(
+            Status.ACCESS_DENIED,
+            f"uid {caller.uid} wants {mask:o} on inode {inode.inode_id:#x} mode {inode.mode:o}",
+        )
+
+
+def is_owner(caller: Caller, inode: pb.InodePb) -> bool:
+    """Return whether the caller owns the object or is root."""
+    return caller.uid in (0, inode.uid)
+
+
+def require_owner(caller: Caller, inode: pb.InodePb) -> None:
+    """Raise FsError(NOT_PERMITTED) unless `is_owner`."""
+    if not is_owner(caller, inode):
+        raise FsError(
+            Status.NOT_PERMITTED,
+            f"uid {caller.uid}, inode {inode.inode_id:#x} belongs to {inode.uid}",
+        )
+
+
+def require_root(caller: Caller, what: str) -> None:
+    """Raise FsError(NOT_PERMITTED) unless the caller is root."""
+    if not caller.is_root:
+        raise FsError(Status.NOT_PERMITTED, f"uid {caller.uid}: {what}")
+
+
+def require_mutable(inode: pb.InodePb) -> None:
+    """Raise FsError(NOT_PERMITTED) for an immutable object."""
+    if inode.iflags & IMMUTABLE:
+        raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is immutable")
+
+
+def require_removable(caller: Caller, parent: pb.InodePb, child: pb.InodePb) -> None:
+    """Check what removing or renaming `child` away needs beyond write access to `parent`.
+
+    Raises:
+        FsError: NOT_PERMITTED by the sticky bit or an immutable object.
+    """
+    sticky = parent.mode & stat.S_ISVTX
+    if sticky and not (is_owner(caller, child) or is_owner(caller, parent)):
+        raise FsError(
+            Status.NOT_PERMITTED,
+            f"uid {caller.uid}: inode {child.inode_id:#x} in a sticky directory of {parent.uid}",
+        )
+    require_mutable(child)
+
+
+def new_mode_and_gid(
+    caller: Caller, parent: pb.InodePb, mode: int, *, is_directory: bool
+) -> tuple[int, int]:
+    """Return (mode, gid) of a new object: the set-group-id bit of a directory is inherited."""
+    if not parent.mode & stat.S_ISGID:
+        return mode, caller.gid
+    if is_directory:
+        return mode | stat.S_ISGID, parent.gid
+    runs_as_group = mode & (stat.S_ISGID | stat.S_IXGRP) == stat.S_ISGID | stat.S_IXGRP
+    if runs_as_group and not (caller.is_root or parent.gid in caller.groups):
+        mode &= ~stat.S_ISGID
+    return mode, parent.gid
+
+
+def mode_after_chmod(caller: Caller, inode: pb.InodePb, mode: int) -> int:
+    """Return what chmod to `mode` by the owner yields: no set-group-id for a group he is not in."""
+    if not caller.is_root and inode.gid not in caller.groups:
+        mode &= ~stat.S_ISGID
+    return mode
+
+
+def mode_after_write(mode: int) -> int:
+    """Return the mode without what lets a changed program run as somebody else."""
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
+
+
+def require_chown(caller: Caller, inode: pb.InodePb, uid: int | None, gid: int | None) -> None:
+    """Raise FsError(NOT_PERMITTED) unless the caller may give the object to `uid` and `gid`."""
+    if caller.is_root:
+        return
+    if uid is not None and (caller.uid != inode.uid or uid != inode.uid):
+        raise FsError(Status.NOT_PERMITTED, f"uid {caller.uid} may not change the owner to {uid}")
+    if gid is not None and (
+        caller.uid != inode.uid or (gid != inode.gid and gid not in caller.groups)
+    ):
+        raise FsError(Status.NOT_PERMITTED, f"uid {caller.uid} may not change the group to {gid}")

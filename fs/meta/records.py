@@ -1,0 +1,171 @@
+"""Key map of the metadata service, and the few values that are not protobuf records.  Pure.
+
+Every key starts with four letters; the rest is fixed-width numbers and then, at most, one name of
+variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little- and big-endian.
+
+    INOD inode LE8                  -> InodePb (of directories: all but what DTIM and DCNT hold)
+    DENT parent BE8, name           -> DentryRecordPb
+    DTIM directory LE8              -> mtime, ctime: two signed LE8; newer than those in INOD
+    DCNT directory LE8              -> signed LE8 counter: its subdirectories
+    INOS inode LE8, file session    -> FileSessionRecordPb
+    XATR inode LE8, attribute name  -> the attribute's value
+    IDEM client 0x00 request        -> IdempotencyRecordPb
+    GCFI due BE8, inode BE8         -> GcRecordPb: an inode without a name
+    GCDI due BE8, inode BE8         -> GcRecordPb: a removed tree that is still to be emptied
+    TRUN inode LE8                  -> LE8 start time: a truncation whose chunks are not all gone yet
+    SING name                       -> singletons: format, inode-count, inode-ids-SHARD
+
+Invariants:
+    - What several clients change at once is written blindly (DTIM, DCNT, inode-count), so creates in
+      one directory do not conflict; what decides (INOD of the parent, DENT) is read.
+    - Inode keys are little-endian to spread new inodes; dentries and GC keys are big-endian to be
+      listed in order.
+
+Source: deepseek-ai/3FS, key prefixes and record split; DTIM, DCNT, XATR and TRUN are ours.
+"""
+
+import struct
+from typing import Final
+
+from ..schema.ids import InodeId
+
+INODE: Final = b"INOD"
+DENTRY: Final = b"DENT"
+DIRECTORY_TIMES: Final = b"DTIM"
+SUBDIRECTORY_COUNT: Final = b"DCNT"
+FILE_SESSION: Final = b"INOS"
+XATTR: Final = b"XATR"
+IDEMPOTENCY: Final = b"IDEM"
+GC_FILE: Final = b"GCFI"
+GC_DIRECTORY: Final = b"GCDI"
+TRUNCATION: Final = b"TRUN"
+SINGLETON: Final = b"SING"
+
+FORMAT_KEY: Final = SINGLETON + b"meta-format"
+INODE_COUNT_KEY: Final = SINGLETON + b"inode-count"
+FORMAT_VERSION: Final = 1
+
+_TIMES = struct.Struct("<qq")
+_COUNT = struct.Struct("<q")
+_DUE_AND_INODE = struct.Struct(">QQ")
+
+
+def inode_key(inode_id: int) -> bytes:
+    """Return the key of an inode."""
+    return INODE + inode_id.to_bytes(8, "little")
+
+
+def dentry_prefix(parent_id: int) -> bytes:
+    """Return what the keys of a directory's dentries start with."""
+    return DENTRY + parent_id.to_bytes(8, "big")
+
+
+def dentry_key(parent_id: int, name: bytes) -> bytes:
+    """Return the key of a dentry."""
+    return DENTRY + parent_id.to_bytes(8, "big") + name
+
+
+def dentry_end(parent_id: int) -> bytes:
+    """Return the first key after all dentries of a directory."""
+    return DENTRY + (parent_id + 1).to_bytes(8, "big")
+
+
+def dentry_name(key: bytes) -> bytes:
+    """Return the name in a dentry's key."""
+    return key[12:]
+
+
+def directory_times_key(directory_id: int) -> bytes:
+    """Return the key of a directory's newest times."""
+    return DIRECTORY_TIMES + directory_id.to_bytes(8, "little")
+
+
+def pack_times(mtime_ns: int, ctime_ns: int) -> bytes:
+    """Return the value stored under `directory_times_key`."""
+    return _TIMES.pack(mtime_ns, ctime_ns)
+
+
+def unpack_times(value: bytes) -> tuple[int, int]:
+    """Return (mtime_ns, ctime_ns)."""
+    mtime_ns, ctime_ns = _TIMES.unpack(value)
+    return mtime_ns, ctime_ns
+
+
+def subdirectory_count_key(directory_id: int) -> bytes:
+    """Return the key of a directory's counter of subdirectories."""
+    return SUBDIRECTORY_COUNT + directory_id.to_bytes(8, "little")
+
+
+def unpack_count(value: bytes | None) -> int:
+    """Return the number in a counter; an absent one is 0."""
+    return 0 if value is None else int(_COUNT.unpack(value)[0])
+
+
+def file_session_prefix(inode_id: int) -> bytes:
+    """Return what the keys of an inode's file sessions start with."""
+    return FILE_SESSION + inode_id.to_bytes(8, "little")
+
+
+def file_session_key(inode_id: int, session_id: str) -> bytes:
+    """Return the key of a file session."""
+    return FILE_SESSION + inode_id.to_bytes(8, "little") + session_id.encode()
+
+
+def file_session_inode(key: bytes) -> InodeId:
+    """Return the inode in a file session's key."""
+    return InodeId(int.from_bytes(key[4:12], "little"))
+
+
+def xattr_prefix(inode_id: int) -> bytes:
+    """Return what the keys of an inode's extended attributes start with."""
+    return XATTR + inode_id.to_bytes(8, "little")
+
+
+def xattr_key(inode_id: int, name: bytes) -> bytes:
+    """Return the key of an extended attribute."""
+    return XATTR + inode_id.to_bytes(8, "little") + name
+
+
+def xattr_name(key: bytes) -> bytes:
+    """Return the attribute name in a key."""
+    return key[12:]
+
+
+def idempotency_key(client_id: str, request_id: bytes) -> bytes:
+    """Return the key under which the outcome of a request is remembered."""
+    return IDEMPOTENCY + client_id.encode() + b"\x00" + request_id
+
+
+def gc_key(prefix: bytes, due_ns: int, inode_id: int) -> bytes:
+    """Return the key of a GC record; `prefix` is GC_FILE or GC_DIRECTORY."""
+    return prefix + _DUE_AND_INODE.pack(due_ns, inode_id)
+
+
+def gc_due_ns(key: bytes) -> int:
+    """Return when the record of this key is due."""
+    return int(_DUE_AND_INODE.unpack(key[4:])[0])
+
+
+def truncation_key(inode_id: int) -> bytes:
+    """Return the key that marks an unfinished truncation."""
+    return TRUNCATION + inode_id.to_bytes(8, "little")
+
+
+def truncation_inode(key: bytes) -> InodeId:
+    """Return the inode in a truncation's key."""
+    return InodeId(int.from_bytes(key[4:12], "little"))
+
+
+def inode_ids_key(shard: int) -> bytes:
+    """Return the key of one shard of the inode id counter."""
+    return SINGLETON + b"inode-ids-%d" % shard
+
+
+def pack_u64(value: int) -> bytes:
+    """Return a number as LE8."""
+    return value.to_bytes(8, "little")
+
+
+def unpack_u64(value: bytes | None) -> int:
+    """Inverse of `pack_u64`; an absent value is 0."""
+    return 0 if value is None else int.from_bytes(value, "little")

@@ -1,0 +1,67 @@
+"""Path walk: a path from the root to an inode, following symbolic links.
+
+Serves ResolvePath; mounts walk by Lookup instead.  Reads are snapshot reads of one transaction.
+
+Source: path_resolution(7).
+"""
+
+from ..kv.api import Transaction
+from ..schema.ids import ROOT_INODE_ID
+from ..schema.inode import PATH_BYTES_MAX
+from ..schema.proto import common_pb2 as pb
+from ..schema.proto import meta_pb2 as meta
+from ..schema.status import FsError, Status
+from .context import OpContext
+from .dentries import check_name, load_dentry
+from .inodes import complete, load_directory, load_inode
+
+SYMLINK_COUNT_MAX = 40
+
+
+def _split(path: bytes) -> list[bytes]:
+    """Return the components in reverse, with a final `.` for a trailing slash."""
+    if len(path) > PATH_BYTES_MAX:
+        raise FsError(Status.NAME_TOO_LONG, f"path of {len(path)} bytes")
+    parts = [part for part in path.split(b"/") if part]
+    if path.endswith(b"/"):
+        parts.append(b".")
+    return parts[::-1]
+
+
+async def _step(tr: Transaction, ctx: OpContext, here: pb.InodePb, name: bytes) -> pb.InodePb:
+    check_name(name)
+    directory = await load_directory(tr, ctx, here.inode_id, snapshot=True)
+    if name == b".":
+        return directory
+    if name == b"..":
+        return await load_inode(tr, directory.directory.parent_inode_id, snapshot=True)
+    dentry = await load_dentry(tr, here.inode_id, name, snapshot=True)
+    return await load_inode(tr, dentry.inode_id, snapshot=True)
+
+
+async def resolve_path(
+    tr: Transaction, ctx: OpContext, request: meta.ResolvePathReq
+) -> meta.InodeRsp:
+    """Return the inode of a path taken from the root.
+
+    Raises:
+        FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
+    """
+    if not request.path:
+        raise FsError(Status.NOT_FOUND, "the empty path")
+    rest = _split(request.path)
+    root = here = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
+    link_count = 0
+    while rest:
+        name = rest.pop()
+        child = await _step(tr, ctx, here, name)
+        if child.type != pb.SYMLINK or not (rest or request.follow_last):
+            here = child
+            continue
+        link_count += 1
+        if link_count > SYMLINK_COUNT_MAX:
+            raise FsError(Status.TOO_MANY_SYMLINKS, f"{request.path!r}")
+        target = child.symlink_target
+        rest.extend(_split(target))
+        here = root if target.startswith(b"/") else here
+    return meta.InodeRsp(inode=await complete(tr, here, snapshot=True))
