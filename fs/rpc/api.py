@@ -13,6 +13,17 @@ from typing import Any, Generic, Protocol
 
 from ..runtime.ports import Buffer
 from ..schema.method import Method, ReqT, RspT
+from ..schema.status import FsError, Status
+
+
+class ConnectionRefused(FsError):  # noqa: N818 - named for what it proves
+    """RPC_CONNECT_FAILED because the host itself said that nobody listens at the address.
+
+    Proof that the process which listened there has ended; silence would prove nothing.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Status.RPC_CONNECT_FAILED, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +94,8 @@ class Channel(Protocol):
         """Send one request and wait for its reply.
 
         Raises:
-            FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent),
-                RPC_CONNECTION_LOST, RPC_TIMEOUT (indefinite), RPC_TOO_LARGE, RPC_BAD_VERSION,
+            FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent;
+                a `ConnectionRefused` when the host said so), RPC_CONNECTION_LOST, RPC_TIMEOUT (indefinite), RPC_TOO_LARGE, RPC_BAD_VERSION,
                 RPC_WRONG_CLUSTER, RPC_WRONG_NODE, RPC_UNAUTHENTICATED.
         """
         ...

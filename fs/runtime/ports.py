@@ -43,12 +43,22 @@ class Stream(Protocol):
         """Send the buffers one after the other, all of them, without joining them first."""
         ...
 
+    async def send_some(self, buffers: Sequence[Buffer]) -> int:
+        """Send at least one byte of the buffers, in order; return how many.
+
+        Cancelled, it has sent nothing, so a caller always knows where a frame was cut.
+        """
+        ...
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive 1..len(buffer) bytes to the start of `buffer`; return how many, 0 at end of stream."""
         ...
 
     async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
-        """As `receive_into`, filling several buffers in order; return the total, 0 at end of stream."""
+        """As `receive_into`, filling several buffers in order; return the total, 0 at end of stream.
+
+        Cancelled, it has received nothing and touches the buffers no more.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -68,7 +78,11 @@ class Network(Protocol):
     """Makes connections.  Addresses are `tcp:HOST:PORT`, `unix:/PATH` or `mem:NAME`."""
 
     async def connect(self, address: str) -> Stream:
-        """Connect; raises FsError(RPC_CONNECT_FAILED) when nobody listens or the host is silent."""
+        """Connect; raises FsError(RPC_CONNECT_FAILED) when the host is silent or unknown.
+
+        Where the host itself answers that nobody listens, the error is a
+        `fs.rpc.api.ConnectionRefused`: proof that no process serves there.
+        """
         ...
 
     async def serve(

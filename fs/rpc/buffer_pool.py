@@ -1,0 +1,98 @@
+"""Page-aligned receive buffers, reused and bounded.
+
+A buffer is anonymous memory from `mmap`, so it may be handed to O_DIRECT writes.  Sizes are powers of two
+from one page up, so that a buffer serves many payload sizes; the view handed out has the exact length.
+
+Invariants:
+    - Buffers in use never sum to more than `bytes_max`, except that one buffer alone may be larger.
+    - Kept (idle) buffers never sum to more than `idle_bytes_max`.
+
+Concurrency: trio; `acquire` waits in line, `release` never waits.
+"""
+
+import mmap
+from collections import deque
+from typing import Final
+
+import trio
+
+SIZE_MIN: Final = 4096
+IDLE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Lease:
+    """One buffer in use: `view` has the asked length; give it back once, by `BufferPool.release`."""
+
+    __slots__ = ("memory", "size", "view")
+
+    def __init__(self, memory: mmap.mmap, size: int, length: int) -> None:
+        self.memory = memory
+        self.size = size
+        self.view = memoryview(memory)[:length]
+
+
+class BufferPool:
+    """Hands out page-aligned buffers."""
+
+    def __init__(self, bytes_max: int, *, idle_bytes_max: int = IDLE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._idle_bytes_max = idle_bytes_max
+        self._idle: dict[int, list[mmap.mmap]] = {}
+        self._idle_bytes = 0
+        self._used_bytes = 0
+        self._line: deque[tuple[int, trio.Event]] = deque()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the buffers in use."""
+        return self._used_bytes
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the buffers kept for reuse."""
+        return self._idle_bytes
+
+    async def acquire(self, length: int) -> Lease:
+        """Return a buffer for `length` > 0 bytes, after those who asked before."""
+        size = max(SIZE_MIN, 1 << (length - 1).bit_length())
+        if self._line or not self._fits(size):
+            await self._wait(size)
+        else:
+            self._used_bytes += size
+        idle = self._idle.get(size)
+        if idle:
+            self._idle_bytes -= size
+            return Lease(idle.pop(), size, length)
+        return Lease(mmap.mmap(-1, size), size, length)
+
+    def release(self, lease: Lease) -> None:
+        """Take a buffer back; its contents may be overwritten at once."""
+        lease.view.release()
+        self._used_bytes -= lease.size
+        if self._idle_bytes + lease.size <= self._idle_bytes_max:
+            self._idle.setdefault(lease.size, []).append(lease.memory)
+            self._idle_bytes += lease.size
+        self._admit()
+
+    def _fits(self, size: int) -> bool:
+        return self._used_bytes == 0 or self._used_bytes + size <= self._bytes_max
+
+    async def _wait(self, size: int) -> None:
+        entry = (size, trio.Event())
+        self._line.append(entry)
+        try:
+            await entry[1].wait()
+        except trio.Cancelled:
+            if entry[1].is_set():
+                self._used_bytes -= size
+            else:
+                self._line.remove(entry)
+            self._admit()
+            raise
+
+    def _admit(self) -> None:
+        """Let in those at the head of the line for whom there is room now."""
+        while self._line and self._fits(self._line[0][0]):
+            size, event = self._line.popleft()
+            self._used_bytes += size
+            event.set()

@@ -1,0 +1,205 @@
+"""Channels: the calling side of a process.  Connects when first used, and again after a break.
+
+Invariants:
+    - One connection attempt per channel at a time; every call that waits for it shares its outcome.
+    - A call is sent at most once.  Repeating is the business of whoever knows what the call means.
+    - After a call ran into its deadline with nothing received since it began, new calls take a new
+      connection: the old one may be dead without anybody having said so.
+
+Concurrency: trio; all tasks live in the pool's nursery, so they end with `open_channels`.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from ..runtime.ports import Buffer, Runtime
+from ..schema.config import RpcSection
+from ..schema.method import Method, ReqT, RspT
+from ..schema.status import FsError, Status
+from .api import ConnectionRefused, Identity, Into, Received
+from .connection import Connection
+from .frame import FrameLimits
+from .handshake import Authenticator, OpenAuthenticator
+
+log = logging.getLogger(__name__)
+
+
+class _Attempt:
+    """One attempt to connect: its outcome, for all who wait."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.connection: Connection | None = None
+        self.error: FsError | None = None
+
+
+def _same_error(error: FsError | None, address: str) -> FsError:
+    """Return a fresh exception for one of several tasks that share an outcome; None: closed."""
+    if error is None:
+        return FsError(Status.RPC_CONNECT_FAILED, f"{address}: the channels of this process closed")
+    if isinstance(error, ConnectionRefused):
+        return ConnectionRefused(error.detail)
+    return FsError(error.status, error.detail)
+
+
+class RpcChannel:
+    """A way to call one peer; see `fs.rpc.api.Channel`."""
+
+    def __init__(self, pool: "ChannelPool", address: str, node_id: int) -> None:
+        self.address = address
+        self._pool = pool
+        self._node_id = node_id
+        self._connection: Connection | None = None
+        self._attempt: _Attempt | None = None
+
+    @property
+    def peer(self) -> Identity | None:
+        """What the connected peer said of itself; None while not connected."""
+        connection = self._connection
+        return connection.peer if connection is not None and connection.is_usable else None
+
+    async def call(
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        *,
+        payload: Sequence[Buffer] = (),
+        into: Into | None = None,
+        timeout_s: float | None = None,
+    ) -> Received[RspT]:
+        """Send one request and wait for its reply; see `fs.rpc.api.Channel.call`."""
+        limit_s = self._pool.limits.call_timeout_s if timeout_s is None else timeout_s
+        begin_s = trio.current_time()
+        used = None
+        with trio.CancelScope(deadline=begin_s + limit_s):
+            connection = self._connection
+            if connection is None or not connection.is_usable:
+                connection = await self._connected()
+            used = connection
+            left_s = begin_s + limit_s - trio.current_time()
+            return await connection.call(method, request, payload, into, left_s)
+        if used is None:
+            detail = f"{self.address}: not connected within {limit_s:g} s"
+            raise FsError(Status.RPC_CONNECT_FAILED, detail)
+        if used.last_received_s <= begin_s:
+            used.retire()
+        raise FsError(Status.RPC_TIMEOUT, f"{method} to {self.address}: no reply in {limit_s:g} s")
+
+    async def aclose(self) -> None:
+        """Close the connection; calls in flight fail with RPC_CONNECTION_LOST."""
+        if self._connection is not None:
+            await self._connection.aclose()
+
+    async def _connected(self) -> Connection:
+        """Return a usable connection, made now or by an attempt under way."""
+        attempt = self._attempt
+        if attempt is None:
+            if self._pool.is_closed:
+                raise _same_error(None, self.address)
+            attempt = self._attempt = _Attempt()
+            self._pool.start_soon(self._connect, attempt)
+        await attempt.done.wait()
+        if attempt.connection is None:
+            raise _same_error(attempt.error, self.address)
+        return attempt.connection
+
+    async def _connect(self, attempt: _Attempt) -> None:
+        """Make a connection, tell everybody who waits, and carry it until it ends."""
+        try:
+            connection = await self._open()
+        except FsError as error:
+            attempt.error = error
+        else:
+            attempt.connection = self._connection = connection
+        finally:
+            self._attempt = None
+            attempt.done.set()
+        if attempt.connection is not None:
+            await attempt.connection.run()
+
+    async def _open(self) -> Connection:
+        pool = self._pool
+        with trio.move_on_after(pool.limits.connect_timeout_s):
+            stream = await pool.runtime.network.connect(self.address)
+            connection = Connection(stream, pool.frame_limits, pool.identity, self.address)
+            try:
+                await connection.shake_hands(pool.authenticator, self._node_id)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                await connection.aclose()
+                detail = f"{self.address}: connection lost in the handshake: {error}"
+                raise FsError(Status.RPC_CONNECT_FAILED, detail) from error
+            except BaseException:
+                await connection.aclose()
+                raise
+            return connection
+        raise FsError(
+            Status.RPC_CONNECT_FAILED,
+            f"{self.address}: no answer within {pool.limits.connect_timeout_s:g} s",
+        )
+
+
+class ChannelPool:
+    """A process's channels; made by `open_channels`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        identity: Identity,
+        limits: RpcSection,
+        nursery: trio.Nursery,
+        authenticator: Authenticator,
+    ) -> None:
+        self.runtime = runtime
+        self.identity = identity
+        self.limits = limits
+        self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
+        self.authenticator = authenticator
+        self.start_soon = nursery.start_soon
+        self.is_closed = False
+        self._channels: dict[tuple[str, int], RpcChannel] = {}
+
+    def get(self, address: str, *, node_id: int = 0) -> RpcChannel:
+        """Return the channel to an address; with `node_id`, a peer that says another id is refused."""
+        key = (address, node_id)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = RpcChannel(self, address, node_id)
+        return channel
+
+    async def aclose(self) -> None:
+        """Close all connections; channels stay usable and connect again."""
+        for channel in self._channels.values():
+            await channel.aclose()
+
+
+@asynccontextmanager
+async def open_channels(
+    runtime: Runtime,
+    identity: Identity,
+    limits: RpcSection,
+    *,
+    authenticator: Authenticator | None = None,
+) -> AsyncIterator[ChannelPool]:
+    """Make the channels of one process, alive as long as the block.
+
+    Args:
+        runtime: its network is used.
+        identity: who calls.
+        limits: the [rpc] section.
+        authenticator: judges the peers; default: accept everybody.
+    """
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        pool = ChannelPool(runtime, identity, limits, nursery, authenticator or OpenAuthenticator())
+        try:
+            yield pool
+        except Exception as caught:  # noqa: BLE001 - raised again below, not wrapped in a group
+            error = caught
+        finally:
+            pool.is_closed = True
+            nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

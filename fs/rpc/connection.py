@@ -1,0 +1,306 @@
+"""One connection as its caller sees it: handshake, calls by request id, replies in any order.
+
+Invariants:
+    - Only the calling task itself fills the caller's buffers.  The receiving task reads headers and
+      messages, and lends the stream to the calling task for the payload; when that task is cancelled
+      in the middle it returns the stream, and the receiving task drops the rest.  So once a call has
+      returned or raised, nothing touches its buffers.
+    - A reply nobody waits for any more is received and dropped.
+    - When the connection ends, every call in flight fails with RPC_CONNECTION_LOST.
+
+Concurrency: one receiving task; any number of calling tasks.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+from google.protobuf.message import DecodeError, Message
+
+from ..runtime.ports import Buffer, Stream
+from ..schema.method import Method, ReqT, RspT
+from ..schema.status import FsError, Status
+from .api import Identity, Into, Received
+from .frame import (
+    TIMEOUT_MS_MAX,
+    FrameLimits,
+    Header,
+    Kind,
+    decode_error,
+    encode_error,
+    encode_header,
+)
+from .framed_stream import FramedStream
+from .handshake import Authenticator, check_hello, decode_hello, encode_hello, negotiate
+
+log = logging.getLogger(__name__)
+
+_BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class _Waiter:
+    """A call in flight: what its task waits on."""
+
+    __slots__ = ("_task", "error", "header", "is_done", "message", "payload_taken")
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.message: Buffer = b""
+        self.error: FsError | None = None
+        self.payload_taken: trio.Event | None = None
+        """Set by the calling task when it has no more business with the stream."""
+        self.is_done = False
+        self._task: trio.lowlevel.Task | None = None
+
+    async def wait(self) -> None:
+        if self.is_done:
+            return
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def finish(self) -> None:
+        self.is_done = True
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+
+class Connection:
+    """Carries calls over one stream."""
+
+    def __init__(
+        self, stream: Stream, limits: FrameLimits, identity: Identity, address: str
+    ) -> None:
+        self.peer = Identity("")
+        """What the peer said of itself; set by `shake_hands`."""
+        self.is_closed = False
+        self.last_received_s = trio.current_time()
+        """When a reply last arrived."""
+        self._stream = stream
+        self._limits = limits
+        self._identity = identity
+        self._address = address
+        self._framed = FramedStream(stream, limits, self._spawn)
+        self._waiters: dict[int, _Waiter] = {}
+        self._last_id = 0
+        self._nursery: trio.Nursery | None = None
+        self._is_retired = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether new calls may use it."""
+        return not (self.is_closed or self._is_retired)
+
+    @property
+    def in_flight_count(self) -> int:
+        """Calls that wait for a reply."""
+        return len(self._waiters)
+
+    async def shake_hands(self, authenticator: Authenticator, expected_node_id: int) -> None:
+        """Exchange hellos, before anything else.
+
+        Raises:
+            FsError: the listener's refusal, or RPC_BAD_VERSION, RPC_WRONG_CLUSTER, RPC_WRONG_NODE,
+                RPC_UNAUTHENTICATED, RPC_BAD_FRAME.
+            trio.BrokenResourceError: the listener went away.
+        """
+        framed = self._framed
+        await framed.send(encode_hello(self._identity))
+        header = await framed.receive_header()
+        if header is None:
+            raise trio.BrokenResourceError("the listener closed the connection")
+        message = await framed.receive_message(header.message_bytes)
+        if header.kind == Kind.GOODBYE:
+            raise decode_error(header.status, message)
+        if header.kind != Kind.HELLO or header.payload_bytes:
+            raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} instead of a hello")
+        hello = decode_hello(message)
+        framed.version = negotiate(hello)
+        self.peer = check_hello(
+            hello, self._identity, authenticator, expected_node_id=expected_node_id
+        )
+
+    async def run(self) -> None:
+        """Receive replies until the connection ends; closes it.  Raises nothing but trio.Cancelled."""
+        reason = "closed"
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                reason = await self._receive_replies()
+                nursery.cancel_scope.cancel()
+        finally:
+            await self.aclose(reason)
+
+    async def aclose(self, reason: str = "closed") -> None:
+        """Close the stream; every call in flight fails with RPC_CONNECTION_LOST."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._waiters:
+            log.info("connection to %s lost: %s", self._address, reason)
+        for waiter in self._waiters.values():
+            waiter.error = FsError(Status.RPC_CONNECTION_LOST, f"{self._address}: {reason}")
+            waiter.finish()
+        self._waiters.clear()
+        await self._framed.aclose()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    def retire(self) -> None:
+        """Take no more calls; close once those in flight have ended."""
+        self._is_retired = True
+        self._close_if_idle()
+
+    # ---- calls -------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        payload: Sequence[Buffer],
+        into: Into | None,
+        timeout_s: float,
+    ) -> Received[RspT]:
+        """Send one request and wait for its reply; the caller limits the time.
+
+        Raises:
+            FsError: as `Channel.call`.
+        """
+        message = request.SerializeToString()
+        request_id, frame = self._encode_request(method, message, payload, timeout_s)
+        waiter = self._waiters[request_id] = _Waiter()
+        try:
+            await self._framed.send(frame)
+            await waiter.wait()
+            if waiter.error is not None:
+                raise waiter.error
+            return await self._take_reply(method, waiter, into)
+        except _BROKEN as error:
+            raise FsError(
+                Status.RPC_CONNECTION_LOST, f"{method} to {self._address}: {error}"
+            ) from error
+        finally:
+            if waiter.payload_taken is not None:
+                waiter.payload_taken.set()
+            if self._waiters.pop(request_id, None) is not None:
+                self._spawn(self._send_cancel, request_id)
+            if self._is_retired:
+                self._close_if_idle()
+
+    def _encode_request(
+        self,
+        method: Method[ReqT, RspT],
+        message: bytes,
+        payload: Sequence[Buffer],
+        timeout_s: float,
+    ) -> tuple[int, list[Buffer]]:
+        payload_bytes = sum(map(len, payload))
+        limits = self._limits
+        if len(message) > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
+            raise FsError(
+                Status.RPC_TOO_LARGE,
+                f"{method}: {len(message)} message bytes and {payload_bytes} payload bytes; at most"
+                f" {limits.message_bytes_max} and {limits.payload_bytes_max} are allowed",
+            )
+        assert method.has_request_payload or not payload_bytes, f"{method} takes no payload"
+        request_id = self._last_id = self._last_id + 1
+        header = encode_header(
+            Kind.REQUEST,
+            request_id,
+            service=method.service_number,
+            method=method.number,
+            timeout_ms=min(TIMEOUT_MS_MAX, max(1, int(timeout_s * 1000))),
+            message_bytes=len(message),
+            payload_bytes=payload_bytes,
+        )
+        return request_id, [header, message, *payload]
+
+    async def _take_reply(
+        self, method: Method[ReqT, RspT], waiter: _Waiter, into: Into | None
+    ) -> Received[RspT]:
+        """Decode the reply and receive its payload, if it has one, in the calling task."""
+        header = waiter.header
+        assert header is not None
+        if header.status:
+            raise decode_error(header.status, waiter.message)
+        reply = _parse(method, waiter.message)
+        size = header.payload_bytes
+        if not size:
+            return Received(reply)
+        if into is None:
+            view = memoryview(bytearray(size))
+            await self._framed.receive_payload([view])
+            return Received(reply, size, view)
+        buffers = into(reply, size)
+        found = sum(map(len, buffers))
+        assert found == size, f"{method}: buffers for {found} bytes given, {size} come"
+        await self._framed.receive_payload(buffers)
+        return Received(reply, size)
+
+    # ---- the receiving task ------------------------------------------------------------------
+
+    async def _receive_replies(self) -> str:
+        """Hand out replies until the stream ends; return why it ended."""
+        try:
+            while (header := await self._framed.receive_header()) is not None:
+                self.last_received_s = trio.current_time()
+                if header.kind == Kind.REPLY:
+                    await self._hand_out(header)
+                elif header.kind == Kind.GOODBYE:
+                    message = await self._framed.receive_message(header.message_bytes)
+                    return f"the peer said goodbye: {decode_error(header.status, message)}"
+                else:
+                    return f"the peer sent a frame of kind {header.kind}"
+        except FsError as error:
+            return str(error)
+        except _BROKEN as error:
+            return str(error)
+        return "the peer closed the connection"
+
+    async def _hand_out(self, header: Header) -> None:
+        """Give one reply to its call, or drop it."""
+        framed = self._framed
+        message = await framed.receive_message(header.message_bytes)
+        waiter = self._waiters.pop(header.request_id, None)
+        if waiter is not None:
+            waiter.header, waiter.message = header, message
+            if header.payload_bytes:
+                waiter.payload_taken = trio.Event()
+            waiter.finish()
+            if waiter.payload_taken is not None:
+                await waiter.payload_taken.wait()
+        await framed.drain_payload()
+
+    # ---- small things ------------------------------------------------------------------------
+
+    def _spawn(self, function: object, *args: object) -> None:
+        """Start a task of this connection; nothing happens when it has ended."""
+        if self._nursery is not None and not self.is_closed:
+            self._nursery.start_soon(function, *args)  # type: ignore[arg-type]
+
+    async def _send_cancel(self, request_id: int) -> None:
+        try:
+            await self._framed.send([encode_header(Kind.CANCEL, request_id)])
+        except _BROKEN as error:
+            log.debug("cancel to %s not sent: %s", self._address, error)
+
+    def _close_if_idle(self) -> None:
+        if not self._waiters:
+            self._spawn(self._close_retired)
+
+    async def _close_retired(self) -> None:
+        await self.aclose("replaced by a newer connection")
+
+
+def _parse(method: Method[ReqT, RspT], message: Buffer) -> RspT:
+    try:
+        reply: RspT = method.reply_type.FromString(bytes(message))
+    except DecodeError as error:
+        raise FsError(Status.RPC_BAD_FRAME, f"reply of {method}: {error}") from error
+    return reply

@@ -1,0 +1,48 @@
+"""Core service: what every process answers, whatever else it does."""
+
+import os
+from collections.abc import Sequence
+
+from ..runtime.ports import Clock
+from ..schema.proto import core_pb2 as core
+from ..schema.status import FsError, Status
+from .api import Call, Identity, Reply
+
+ECHO_BYTES_MAX = 256 * 1024 * 1024
+
+
+class CoreService:
+    """Echo for tests and measurements, GetInfo for watchers and people."""
+
+    def __init__(self, identity: Identity, clock: Clock, service_names: Sequence[str]) -> None:
+        """Answer for the process `identity`, which offers `service_names` besides Core."""
+        self._identity = identity
+        self._clock = clock
+        self._service_names = service_names
+        self._begin_s = clock.monotonic_s()
+        self._zeros = b""
+
+    async def echo(self, call: Call, request: core.EchoReq) -> Reply[core.EchoRsp]:
+        """Return the data, and the payload or as many zero bytes as asked for."""
+        count = request.reply_payload_bytes
+        message = core.EchoRsp(data=request.data, payload_bytes=len(call.payload))
+        if not count:
+            return Reply(message, [call.payload] if call.payload else ())
+        if count > ECHO_BYTES_MAX:
+            raise FsError(Status.RPC_TOO_LARGE, f"{count} bytes; at most {ECHO_BYTES_MAX}")
+        if len(self._zeros) < count:
+            self._zeros = bytes(count)
+        return Reply(message, [memoryview(self._zeros)[:count]])
+
+    async def get_info(self, _call: Call, _request: core.GetInfoReq) -> core.GetInfoRsp:
+        """Say who this process is."""
+        identity = self._identity
+        return core.GetInfoRsp(
+            node_id=identity.node_id,
+            cluster_id=identity.cluster_id,
+            incarnation=identity.incarnation,
+            release=identity.release,
+            uptime_s=self._clock.monotonic_s() - self._begin_s,
+            services=self._service_names,
+            pid=os.getpid(),
+        )

@@ -1,0 +1,196 @@
+"""Frames: the unit of the transport, as bytes.  Pure; no I/O.
+
+A frame is a fixed header, then `message_bytes` of message, then `payload_bytes` of raw payload.  All
+numbers are little-endian:
+
+    offset  size  field
+         0     4  magic "EMBR"
+         4     1  protocol version
+         5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye
+         6     2  flags, 0
+         8     8  request id: chosen by the caller, unique within the connection
+        16     2  service number      (request)
+        18     2  method number       (request)
+        20     2  status              (reply, goodbye; 0 is OK)
+        22     2  reserved, 0
+        24     4  timeout in ms from now, 0: none   (request)
+        28     4  message bytes
+        32     8  payload bytes
+        40     8  xxh3-64 of bytes 0..39
+
+The message is a protobuf message in hello and request frames and in replies with status OK; in replies
+with another status and in goodbye frames it is the error's detail in UTF-8.  A cancel frame has neither
+message nor payload; nothing answers it.
+
+Invariants:
+    - A header is believed only when its checksum holds, so lengths are never taken from garbage.
+    - Whoever cannot believe a header closes the connection: there is no way to find the next frame.
+
+Does not do: payload checksums (those who store bytes bring their own), compression, encryption.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from ..runtime.ports import Buffer
+from ..schema.status import FsError, Status
+
+MAGIC: Final = b"EMBR"
+VERSION_MIN: Final = 1
+VERSION_MAX: Final = 1
+HELLO_VERSION: Final = 1
+"""Header version of hello frames, and of goodbye frames that answer one, for ever."""
+
+HEADER_BYTES: Final = 48
+_BODY: Final = struct.Struct("<4sBBHQHHHHIIQ")
+_CHECKSUM: Final = struct.Struct("<Q")
+_CHECKED_BYTES: Final = 40
+assert _BODY.size == _CHECKED_BYTES
+assert _BODY.size + _CHECKSUM.size == HEADER_BYTES
+
+TIMEOUT_MS_MAX: Final = 2**32 - 1
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    HELLO = 1
+    REQUEST = 2
+    REPLY = 3
+    CANCEL = 4
+    GOODBYE = 5
+
+
+_KIND_MAX: Final = max(Kind)
+
+
+class Header(NamedTuple):
+    """A decoded header; field meanings stand at the module's head."""
+
+    version: int
+    kind: int
+    request_id: int
+    service: int
+    method: int
+    status: int
+    timeout_ms: int
+    message_bytes: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """The largest frame one side accepts."""
+
+    message_bytes_max: int
+    payload_bytes_max: int
+
+
+def encode_header(
+    kind: int,
+    request_id: int,
+    *,
+    service: int = 0,
+    method: int = 0,
+    status: int = 0,
+    timeout_ms: int = 0,
+    message_bytes: int = 0,
+    payload_bytes: int = 0,
+    version: int = VERSION_MAX,
+) -> bytes:
+    """Return the HEADER_BYTES of one header; every value must fit its field."""
+    body = _BODY.pack(
+        MAGIC,
+        version,
+        kind,
+        0,
+        request_id,
+        service,
+        method,
+        status,
+        0,
+        timeout_ms,
+        message_bytes,
+        payload_bytes,
+    )
+    return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+
+
+def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX) -> Header:
+    """Read one header.
+
+    Args:
+        data: exactly HEADER_BYTES bytes.
+        limits: the largest frame the receiver accepts.
+        version: the protocol version agreed for this connection.
+
+    Raises:
+        FsError: RPC_BAD_FRAME (not ours or damaged), RPC_BAD_VERSION, RPC_TOO_LARGE.
+    """
+    (
+        magic,
+        found_version,
+        kind,
+        flags,
+        request_id,
+        service,
+        method,
+        status,
+        reserved,
+        timeout_ms,
+        message_bytes,
+        payload_bytes,
+    ) = _BODY.unpack_from(data)
+    if magic != MAGIC:
+        raise FsError(Status.RPC_BAD_FRAME, f"magic {magic!r} instead of {MAGIC!r}")
+    (checksum,) = _CHECKSUM.unpack_from(data, _CHECKED_BYTES)
+    if xxh3_64_intdigest(data[:_CHECKED_BYTES]) != checksum:
+        raise FsError(Status.RPC_BAD_FRAME, f"header checksum {checksum:#x} does not hold")
+    if found_version != version:
+        raise FsError(Status.RPC_BAD_VERSION, f"frame of version {found_version}, not {version}")
+    if not 0 < kind <= _KIND_MAX or flags or reserved:
+        raise FsError(Status.RPC_BAD_FRAME, f"kind {kind}, flags {flags}, reserved {reserved}")
+    if message_bytes > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
+        raise FsError(
+            Status.RPC_TOO_LARGE,
+            f"{message_bytes} message bytes and {payload_bytes} payload bytes; at most"
+            f" {limits.message_bytes_max} and {limits.payload_bytes_max} are accepted",
+        )
+    return Header(
+        found_version,
+        kind,
+        request_id,
+        service,
+        method,
+        status,
+        timeout_ms,
+        message_bytes,
+        payload_bytes,
+    )
+
+
+def encode_error(kind: int, request_id: int, error: FsError) -> list[Buffer]:
+    """Return the buffers of a reply or goodbye frame that carries an operating error."""
+    detail = error.detail.encode(errors="replace")[:DETAIL_BYTES_MAX]
+    header = encode_header(
+        kind, request_id, status=int(error.status), message_bytes=len(detail), version=VERSION_MAX
+    )
+    return [header, detail]
+
+
+DETAIL_BYTES_MAX: Final = 4096
+"""Longer details are cut: they are for people."""
+
+
+def decode_error(status: int, detail: Buffer) -> FsError:
+    """Return the operating error that a reply or goodbye frame carries."""
+    text = bytes(detail).decode(errors="replace")
+    try:
+        known = Status(status)
+    except ValueError:
+        return FsError(Status.INTERNAL_ERROR, f"status {status}, unknown to this release: {text}")
+    return FsError(known, text)

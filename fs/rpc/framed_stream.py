@@ -1,0 +1,204 @@
+"""Frames over one stream: buffered receiving, uncut sending.  The shell around fs/rpc/frame.py.
+
+Receiving: small things (headers, messages) come out of one receive buffer, so that several frames cost
+one system call; payloads go straight into the buffers they are meant for, but for what the
+receive buffer already holds.
+
+Invariants:
+    - A frame is sent whole or not begun.  A sender cancelled in the middle leaves a private copy of the
+      rest to a task of the connection and returns at once; its buffers are read no more.
+    - `payload_left` says at any checkpoint how much of the current payload has not been received, so
+      whoever comes after a cancelled receiver can drain exactly the rest.
+
+Concurrency: many tasks may send, in the order they came; one task at a time may receive.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import trio
+
+from ..runtime.ports import Buffer, Stream
+from .frame import HEADER_BYTES, HELLO_VERSION, FrameLimits, Header, decode_header
+
+RECEIVE_BUFFER_BYTES: Final = 16 * 1024
+DRAIN_BUFFER_BYTES: Final = 256 * 1024
+
+Spawn = Callable[..., Any]
+"""`nursery.start_soon` of the connection."""
+
+
+def skip_bytes(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """Return what remains of `buffers` after their first `count` bytes, without copying."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        size = len(buffer)
+        if count >= size:
+            count -= size
+        elif count:
+            rest.append(memoryview(buffer)[count:])
+            count = 0
+        else:
+            rest.append(buffer)
+    return rest
+
+
+class FramedStream:
+    """One connection's stream, frame by frame."""
+
+    def __init__(self, stream: Stream, limits: FrameLimits, spawn: Spawn) -> None:
+        """Wrap `stream`; `spawn` starts tasks that live as long as the connection."""
+        self.stream = stream
+        self.version = HELLO_VERSION
+        """Set once the handshake has agreed on one."""
+        self.payload_left = 0
+        self._limits = limits
+        self._spawn = spawn
+        self._view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self._start = 0
+        self._end = 0
+        self._is_sending = False
+        self._senders = trio.lowlevel.ParkingLot()
+        self._is_closed = False
+
+    async def aclose(self) -> None:
+        """Close the stream; whoever waits to send fails."""
+        self._is_closed = True
+        self._senders.unpark_all()
+        await self.stream.aclose()
+
+    # ---- receiving ---------------------------------------------------------------------------
+
+    async def receive_header(self) -> Header | None:
+        """Receive the next header; None when the stream ended between two frames.
+
+        Raises:
+            FsError: RPC_BAD_FRAME, RPC_BAD_VERSION, RPC_TOO_LARGE: the stream is unusable.
+            trio.BrokenResourceError: the stream broke or ended inside a frame.
+        """
+        while self._end - self._start < HEADER_BYTES:
+            if not await self._fill():
+                if self._start == self._end:
+                    return None
+                raise trio.BrokenResourceError("the stream ended inside a header")
+        start = self._start
+        self._start = start + HEADER_BYTES
+        header = decode_header(self._view[start : start + HEADER_BYTES], self._limits, self.version)
+        self.payload_left = header.payload_bytes
+        return header
+
+    async def receive_message(self, size: int) -> Buffer:
+        """Receive the `size` bytes of the current frame's message; the caller owns the result."""
+        start = self._start
+        if self._end - start >= size:
+            self._start = start + size
+            return bytes(self._view[start : start + size])
+        message = bytearray(size)
+        view = memoryview(message)
+        done = self._take_buffered(view)
+        while done < size:
+            done += await self._receive_scatter([view[done:]])
+        return message
+
+    async def receive_payload(self, buffers: Sequence[memoryview]) -> None:
+        """Receive the rest of the current payload; `buffers` must hold exactly `payload_left` bytes.
+
+        Cancelled, it touches the buffers no more, and `payload_left` is exact.
+        """
+        rest: Sequence[memoryview] = buffers
+        while self.payload_left:
+            if self._start < self._end:
+                count = self._take_buffered(rest[0])
+            else:
+                count = await self._receive_scatter(rest)
+            self.payload_left -= count
+            if self.payload_left:
+                rest = skip_bytes(rest, count)  # type: ignore[assignment]
+
+    async def drain_payload(self) -> None:
+        """Receive and drop the rest of the current payload."""
+        if not self.payload_left:
+            return
+        buffered = min(self.payload_left, self._end - self._start)
+        self._start += buffered
+        self.payload_left -= buffered
+        if self.payload_left:
+            scratch = memoryview(bytearray(min(DRAIN_BUFFER_BYTES, self.payload_left)))
+            while self.payload_left:
+                self.payload_left -= await self._receive_scatter([scratch[: self.payload_left]])
+
+    def _take_buffered(self, target: memoryview) -> int:
+        """Move what the receive buffer holds to `target`, as far as it fits; return how much."""
+        count = min(len(target), self._end - self._start)
+        target[:count] = self._view[self._start : self._start + count]
+        self._start += count
+        return count
+
+    async def _fill(self) -> int:
+        """Receive more into the receive buffer; 0 at end of stream."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif len(self._view) - self._start < HEADER_BYTES:
+            kept = self._end - self._start
+            self._view[:kept] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, kept
+        count = await self.stream.receive_into(self._view[self._end :])
+        self._end += count
+        return count
+
+    async def _receive_scatter(self, buffers: Sequence[memoryview]) -> int:
+        if len(buffers) == 1:
+            count = await self.stream.receive_into(buffers[0])
+        else:
+            count = await self.stream.receive_scatter(buffers)
+        if not count:
+            raise trio.BrokenResourceError("the stream ended inside a frame")
+        return count
+
+    # ---- sending -----------------------------------------------------------------------------
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send one frame, whole, after those that came before.
+
+        The buffers belong to the caller again when this returns or raises.
+        """
+        if self._is_sending:
+            await self._senders.park()  # whoever finishes hands its turn to us
+        if self._is_closed:
+            raise trio.ClosedResourceError("the connection was closed")
+        self._is_sending = True
+        size = sum(map(len, buffers))
+        rest: Sequence[Buffer] = buffers
+        left = size
+        try:
+            while True:
+                count = await self.stream.send_some(rest)
+                left -= count
+                if not left:
+                    break
+                rest = skip_bytes(rest, count)
+        except trio.Cancelled:
+            if left < size:
+                self._spawn(self._finish, b"".join(rest))
+            else:
+                self._pass_turn()
+            raise
+        except BaseException:
+            self._pass_turn()
+            raise
+        self._pass_turn()
+
+    async def _finish(self, rest: bytes) -> None:
+        """Send the rest of a frame whose sender was cancelled."""
+        try:
+            await self.stream.send_all([rest])
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the receiving side sees the broken stream too and ends the connection
+        finally:
+            self._pass_turn()
+
+    def _pass_turn(self) -> None:
+        if self._senders:
+            self._senders.unpark()
+        else:
+            self._is_sending = False

@@ -1,0 +1,143 @@
+"""Serving: connections to requests, requests to methods, results to replies.
+
+A service object has one `async def snake_name(self, call, request)` per method of its service in the
+schema; it returns the reply message, or a `Reply` when raw bytes go with it, or raises FsError.
+
+Invariants:
+    - Every request is answered exactly once, unless it was cancelled or its connection died.
+    - A method is cancelled when its deadline passes, its caller gives up, or its connection dies.
+    - Nothing a peer sends ends the server: what cannot be trusted ends its connection.
+    - A failed assertion in a method is a bug: it is logged with its traceback, reported to `on_bug`, and
+      answered by INTERNAL_ERROR.
+
+Concurrency: one receiving task per connection, one task per request; requests of one connection run side
+by side, at most `inflight_per_connection_max`.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import trio
+
+from ..runtime.ports import Network, Stream
+from ..schema import services
+from ..schema.config import RpcSection
+from ..schema.method import Method
+from .api import Handler, Identity
+from .buffer_pool import BufferPool
+from .frame import FrameLimits
+from .handshake import Authenticator, OpenAuthenticator
+from .server_connection import Binding, ServerConnection
+
+log = logging.getLogger(__name__)
+
+POOL_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+def log_bug(where: str, error: BaseException) -> None:
+    """Log a bug with its traceback: the default policy."""
+    log.error("%s failed on a bug", where, exc_info=error)
+
+
+def snake_name(name: str) -> str:
+    """Return get_info for GetInfo."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def methods_of(service_name: str) -> list[Method[Any, Any]]:
+    """Return the methods of a service of the schema, by its name there (`Core`, `Meta` ...)."""
+    found = [
+        value
+        for value in vars(services).values()
+        if isinstance(value, Method) and value.service_name == service_name
+    ]
+    assert found, f"no service {service_name} in the schema"
+    return found
+
+
+class Server:
+    """The serving side of one process."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: RpcSection,
+        *,
+        authenticator: Authenticator | None = None,
+        on_bug: Callable[[str, BaseException], None] = log_bug,
+    ) -> None:
+        """Make a server without services.
+
+        Args:
+            identity: who this process is.
+            limits: the [rpc] section.
+            authenticator: judges peers; default: accept everybody.
+            on_bug: called with (where, error) for each bug in a method; must not raise.
+        """
+        self.identity = identity
+        self.limits = limits
+        self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
+        self.authenticator = authenticator or OpenAuthenticator()
+        self.on_bug = on_bug
+        self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max))
+        self._bindings: dict[tuple[int, int], Binding] = {}
+        self._connections: set[ServerConnection] = set()
+
+    @property
+    def bindings(self) -> Mapping[tuple[int, int], Binding]:
+        """Every bound method by (service number, method number)."""
+        return self._bindings
+
+    @property
+    def service_names(self) -> Sequence[str]:
+        """The services offered, in order of their numbers."""
+        names = {key[0]: binding.method.service_name for key, binding in self._bindings.items()}
+        return [names[number] for number in sorted(names)]
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return len(self._connections)
+
+    def add_service(self, service: str | Iterable[Method[Any, Any]], target: object) -> None:
+        """Bind every method of a service to `target`.
+
+        Args:
+            service: the service's name in the schema, or the methods themselves.
+            target: has an `async def` named in snake case for each of them (asserted).
+        """
+        methods = methods_of(service) if isinstance(service, str) else list(service)
+        missing = [
+            m.name for m in methods if not callable(getattr(target, snake_name(m.name), None))
+        ]
+        assert not missing, f"{type(target).__name__} lacks {missing}"
+        for method in methods:
+            key = (method.service_number, method.number)
+            assert key not in self._bindings, f"{method} is bound twice"
+            handler: Handler = getattr(target, snake_name(method.name))
+            self._bindings[key] = Binding(method, handler)
+
+    async def run(
+        self,
+        network: Network,
+        address: str,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen at `address` and serve until cancelled; reports the bound address.
+
+        Raises:
+            FsError: START_FAILED when the address cannot be bound.
+        """
+        await network.serve(address, self._serve_stream, task_status=task_status)
+
+    async def _serve_stream(self, stream: Stream) -> None:
+        connection = ServerConnection(self, stream)
+        is_full = len(self._connections) >= self.limits.connection_count_max
+        self._connections.add(connection)
+        try:
+            await connection.run(is_full=is_full)
+        finally:
+            self._connections.discard(connection)

@@ -1,0 +1,265 @@
+"""One connection as its server sees it: handshake, then requests until it ends.
+
+Part of fs/rpc/server.py, which states the invariants.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from google.protobuf.message import DecodeError, Message
+
+from ..runtime.ports import Buffer, Stream
+from ..schema.method import Method
+from ..schema.status import FsError, Status
+from .api import Call, Handler, Identity, Reply
+from .buffer_pool import Lease
+from .frame import Header, Kind, encode_error, encode_header
+from .framed_stream import FramedStream
+from .handshake import check_hello, decode_hello, encode_hello, negotiate
+
+if TYPE_CHECKING:
+    from .server import Server
+
+log = logging.getLogger(__name__)
+
+GOODBYE_TIMEOUT_S: Final = 1.0
+BUFFER_WAIT_S_MAX: Final = 2.0
+"""How long a request may hold up its connection while receive buffers are short.
+
+Bounded, because storage nodes whose buffers are all held by requests that wait for each other
+would otherwise wait for ever.
+"""
+
+_NO_PAYLOAD: Final = memoryview(b"")
+_BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A method and who serves it."""
+
+    method: Method[Any, Any]
+    handler: Handler
+
+
+def _only_operating(error: BaseException) -> FsError | None:
+    """Return an operating error of a group that holds nothing else, as nurseries raise it."""
+    if isinstance(error, FsError):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    found = [_only_operating(inner) for inner in error.exceptions]
+    return found[0] if all(found) else None
+
+
+class ServerConnection:
+    """Serves one stream."""
+
+    def __init__(self, server: "Server", stream: Stream) -> None:
+        self._server = server
+        self._stream = stream
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._peer = Identity("")
+        self._framed: FramedStream
+        self._nursery: trio.Nursery
+
+    async def run(self, *, is_full: bool) -> None:
+        """Serve until the stream ends or cannot be trusted; closes it.
+
+        Args:
+            is_full: refuse, because the server has too many connections.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._framed = FramedStream(
+                    self._stream, self._server.frame_limits, nursery.start_soon
+                )
+                await self._serve(is_full=is_full)
+                nursery.cancel_scope.cancel()
+        finally:
+            await self._framed.aclose()
+
+    async def _serve(self, *, is_full: bool) -> None:
+        try:
+            if is_full:
+                limit = self._server.limits.connection_count_max
+                raise FsError(Status.RPC_OVERLOADED, f"{limit} connections are open already")
+            if await self._shake_hands():
+                await self._receive_requests()
+        except FsError as error:
+            log.warning("connection from %s refused or closed: %s", self._stream.peer_name, error)
+            await self._say_goodbye(error)
+        except _BROKEN as error:
+            log.debug("connection from %s broke: %s", self._stream.peer_name, error)
+
+    async def _say_goodbye(self, error: FsError) -> None:
+        with trio.move_on_after(GOODBYE_TIMEOUT_S):
+            try:
+                await self._framed.send(encode_error(Kind.GOODBYE, 0, error))
+            except _BROKEN:
+                log.debug("connection from %s broke before goodbye", self._stream.peer_name)
+
+    async def _shake_hands(self) -> bool:
+        """Exchange hellos; False when the peer left without a word."""
+        server, framed = self._server, self._framed
+        with trio.move_on_after(server.limits.handshake_timeout_s):
+            header = await framed.receive_header()
+            if header is None:
+                return False
+            if header.kind != Kind.HELLO or header.payload_bytes:
+                raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} before a hello")
+            hello = decode_hello(await framed.receive_message(header.message_bytes))
+            version = negotiate(hello)
+            self._peer = check_hello(hello, server.identity, server.authenticator)
+            await framed.send(encode_hello(server.identity))
+            framed.version = version
+            return True
+        raise FsError(Status.RPC_TIMEOUT, "no hello in time")
+
+    async def _receive_requests(self) -> None:
+        framed = self._framed
+        while (header := await framed.receive_header()) is not None:
+            if header.kind == Kind.REQUEST:
+                await self._receive_request(header)
+            elif header.kind == Kind.CANCEL:
+                scope = self._scopes.get(header.request_id)
+                if scope is not None:
+                    scope.cancel()
+            elif header.kind == Kind.GOODBYE:
+                return
+            else:
+                raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} from a caller")
+
+    async def _receive_request(self, header: Header) -> None:
+        """Receive one request entirely and start it, or answer why not."""
+        framed, limits = self._framed, self._server.limits
+        message = await framed.receive_message(header.message_bytes)
+        binding = self._server.bindings.get((header.service, header.method))
+        refusal: FsError | None = None
+        if binding is None:
+            refusal = FsError(
+                Status.RPC_UNKNOWN_METHOD, f"service {header.service} method {header.method}"
+            )
+        elif header.request_id in self._scopes:
+            raise FsError(Status.RPC_BAD_FRAME, f"request id {header.request_id} is in use")
+        elif len(self._scopes) >= limits.inflight_per_connection_max:
+            refusal = FsError(
+                Status.RPC_OVERLOADED,
+                f"{limits.inflight_per_connection_max} requests of this connection are running",
+            )
+        elif header.payload_bytes and not binding.method.has_request_payload:
+            refusal = FsError(
+                Status.RPC_BAD_REQUEST, f"{binding.method} takes no payload, {header.payload_bytes}"
+            )
+        lease = None
+        if header.payload_bytes and refusal is None:
+            lease = await self._acquire_buffer(header.payload_bytes)
+            if lease is None:
+                refusal = FsError(Status.RPC_OVERLOADED, "no receive buffer became free in time")
+        if refusal is not None or binding is None:
+            assert refusal is not None
+            await framed.drain_payload()
+            self._nursery.start_soon(self._send_error, header.request_id, refusal)
+            return
+        if lease is not None:
+            try:
+                await framed.receive_payload([lease.view])
+            except BaseException:
+                self._server.pool.release(lease)
+                raise
+        scope = trio.CancelScope()
+        self._scopes[header.request_id] = scope
+        self._nursery.start_soon(self._execute, binding, header, message, lease, scope)
+
+    async def _acquire_buffer(self, length: int) -> Lease | None:
+        with trio.move_on_after(BUFFER_WAIT_S_MAX):
+            return await self._server.pool.acquire(length)
+        return None
+
+    async def _execute(
+        self,
+        binding: Binding,
+        header: Header,
+        message: Buffer,
+        lease: Lease | None,
+        scope: trio.CancelScope,
+    ) -> None:
+        """Run one request and send its reply."""
+        request_id = header.request_id
+        release = None
+        try:
+            result = await self._run_method(binding, header, message, lease, scope)
+            if isinstance(result, Reply):
+                release = result.release
+                await self._send_reply(request_id, binding, result.message, result.payload)
+            elif isinstance(result, FsError):
+                await self._send_error(request_id, result)
+            elif result is not None:
+                await self._send_reply(request_id, binding, result, ())
+        except _BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", binding.method, error)
+        finally:
+            del self._scopes[request_id]
+            if release is not None:
+                release()
+            if lease is not None:
+                self._server.pool.release(lease)
+
+    async def _run_method(
+        self,
+        binding: Binding,
+        header: Header,
+        message: Buffer,
+        lease: Lease | None,
+        scope: trio.CancelScope,
+    ) -> Any:
+        """Return the method's result, an FsError to reply with, or None when the caller gave up."""
+        method = binding.method
+        if header.timeout_ms:
+            scope.deadline = trio.current_time() + header.timeout_ms / 1000
+        payload = _NO_PAYLOAD if lease is None else lease.view
+        try:
+            with scope:
+                request = method.request_type.FromString(bytes(message))
+                call = Call(self._peer, header.request_id, scope.deadline, payload)
+                result = await binding.handler(call, request)
+                assert isinstance(result, (Reply, method.reply_type)), type(result)
+                return result
+        except FsError as error:
+            return error
+        except DecodeError as error:
+            return FsError(Status.RPC_BAD_REQUEST, f"{method}: {error}")
+        except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
+            operating = _only_operating(error)
+            if operating is not None:
+                return operating
+            where = f"{method} request {header.request_id} from {self._stream.peer_name}"
+            self._server.on_bug(where, error)
+            return FsError(Status.INTERNAL_ERROR, f"{method}: {type(error).__name__}")
+        if trio.current_time() >= scope.deadline:
+            return FsError(Status.RPC_TIMEOUT, f"{method} took over {header.timeout_ms} ms")
+        return None
+
+    async def _send_error(self, request_id: int, error: FsError) -> None:
+        try:
+            await self._framed.send(encode_error(Kind.REPLY, request_id, error))
+        except _BROKEN:
+            log.debug("connection from %s broke before a reply", self._stream.peer_name)
+
+    async def _send_reply(
+        self, request_id: int, binding: Binding, reply: Message, payload: Any
+    ) -> None:
+        message = reply.SerializeToString()
+        payload_bytes = sum(map(len, payload))
+        limits = self._server.frame_limits
+        if len(message) > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
+            detail = f"reply of {binding.method}: {len(message)} + {payload_bytes} bytes"
+            await self._send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
+            return
+        header = encode_header(
+            Kind.REPLY, request_id, message_bytes=len(message), payload_bytes=payload_bytes
+        )
+        await self._framed.send([header, message, *payload])

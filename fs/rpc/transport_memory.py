@@ -1,0 +1,379 @@
+"""The simulated network: streams in memory, with delays and faults drawn from one seed.
+
+Each simulated process has its own `endpoint(name)`, which is its `Network`; addresses are `mem:NAME`.
+Faults are set on the `MemoryNetwork` between endpoints, so what happens to one process
+is decided outside of it.
+
+It behaves as a kernel's TCP does, seen from the programs:
+    - Bytes of one direction arrive in order, each piece after a random delay.
+    - While the way between two endpoints is blocked nothing arrives; it arrives when the way is free
+      again, unless it was blocked for longer than `silence_s_max`: then both ends break.
+    - Both directions need the way back for acknowledgements, so a one-way block breaks streams too.
+    - A killed endpoint's listeners refuse at once and its streams break at the other end; an endpoint
+      that was switched off refuses nothing and says nothing.
+
+Concurrency: trio; deterministic under `MockClock` with a seeded scheduler.
+"""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from ..runtime.ports import Buffer, Stream, StreamHandler
+from ..schema.status import FsError, Status
+from .api import ConnectionRefused
+
+WINDOW_BYTES: Final = 1024 * 1024
+"""Bytes sent and not yet received before a sender must wait."""
+
+CONNECT_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DelayRange:
+    """How long a piece of bytes travels: uniform between the two."""
+
+    min_s: float = 0.0001
+    max_s: float = 0.001
+
+
+class MemoryStream:
+    """One end of a connection; see `fs.runtime.ports.Stream`."""
+
+    def __init__(self, network: "MemoryNetwork", owner: str, peer: str, peer_name: str) -> None:
+        self.owner = owner
+        self.peer = peer
+        self.other: MemoryStream
+        self.is_broken = False
+        self._network = network
+        self._peer_name = peer_name
+        self._pieces: deque[tuple[float, memoryview]] = deque()
+        self._piece_bytes = 0
+        self._last_arrival_s = 0.0
+        self._is_closed = False
+        self._changed = trio.lowlevel.ParkingLot()
+
+    @property
+    def peer_name(self) -> str:
+        """The other side's address."""
+        return self._peer_name
+
+    # ---- as its owner sees it ------------------------------------------------------------------
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """Send all of the buffers."""
+        for buffer in buffers:
+            view = memoryview(buffer)
+            while len(view):
+                view = view[await self.send_some([view]) :]
+
+    async def send_some(self, buffers: Sequence[Buffer]) -> int:
+        """Send at least one byte."""
+        await trio.lowlevel.checkpoint()
+        other = self.other
+        while True:
+            self._check()
+            if other._is_closed:  # noqa: SLF001 - the other end of one thing
+                raise trio.BrokenResourceError(f"{self._peer_name}: broken pipe")
+            room = WINDOW_BYTES - other._piece_bytes  # noqa: SLF001 - the other end of one thing
+            if room > 0:
+                break
+            await self._wait(self._silence_end_s())
+        data = b"".join(buffers)[:room]
+        other._put(data, self._network.arrival_s())  # noqa: SLF001 - the other end of one thing
+        return len(data)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Receive at least one byte; 0 at end of stream."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            self._check()
+            end_s = self._silence_end_s()
+            if self._pieces and end_s is None:
+                arrival_s, data = self._pieces[0]
+                if arrival_s <= trio.current_time():
+                    return self._take(data, buffer)
+                end_s = arrival_s
+            await self._wait(end_s)
+
+    async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
+        """Receive at least one byte into the first buffers; 0 at end of stream."""
+        return await self.receive_into(next(buffer for buffer in buffers if len(buffer)))
+
+    async def aclose(self) -> None:
+        """Close this end; the other end reads what was sent, then the end of the stream."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._network.forget(self)
+        if not self.is_broken:
+            self.other._put(b"", self._network.arrival_s())  # noqa: SLF001 - the other end
+        self.wake()
+
+    # ---- as the network sees it ----------------------------------------------------------------
+
+    def break_now(self) -> None:
+        """Break this end: its operations fail from now on, what has not been received is lost."""
+        self.is_broken = True
+        self._pieces.clear()
+        self._piece_bytes = 0
+        self._network.forget(self)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let waiting operations look again."""
+        self._changed.unpark_all()
+
+    def _put(self, data: bytes, arrival_s: float) -> None:
+        """Take bytes under way; no bytes mean the end of the stream."""
+        if self._is_closed or self.is_broken:
+            return
+        self._last_arrival_s = max(self._last_arrival_s, arrival_s)
+        self._pieces.append((self._last_arrival_s, memoryview(data)))
+        self._piece_bytes += len(data)
+        self.wake()
+
+    def _take(self, data: memoryview, buffer: memoryview) -> int:
+        count = min(len(data), len(buffer))
+        if not count:
+            return 0  # the end stays in the queue
+        buffer[:count] = data[:count]
+        arrival_s, _ = self._pieces.popleft()
+        if count < len(data):
+            self._pieces.appendleft((arrival_s, data[count:]))
+        self._piece_bytes -= count
+        self.other.wake()
+        return count
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise trio.ClosedResourceError("this side closed the connection")
+        if not self.is_broken:
+            since_s = self._network.blocked_since_s(self.owner, self.peer)
+            if since_s is not None and trio.current_time() >= since_s + self._network.silence_s_max:
+                self.break_now()
+                self.other.break_now()
+        if self.is_broken:
+            raise trio.BrokenResourceError(f"{self._peer_name}: connection reset")
+
+    def _silence_end_s(self) -> float | None:
+        """When the silence will break this stream; None while the way is free."""
+        since_s = self._network.blocked_since_s(self.owner, self.peer)
+        return None if since_s is None else since_s + self._network.silence_s_max
+
+    async def _wait(self, until_s: float | None) -> None:
+        if until_s is None:
+            await self._changed.park()
+            return
+        with trio.CancelScope(deadline=until_s):
+            await self._changed.park()
+
+
+@dataclass(slots=True)
+class _Listener:
+    owner: str
+    handler: StreamHandler
+    nursery: trio.Nursery
+
+
+class MemoryEndpoint:
+    """One simulated process's view of the network; see `fs.runtime.ports.Network`."""
+
+    def __init__(self, network: "MemoryNetwork", name: str) -> None:
+        self.name = name
+        self._network = network
+
+    async def connect(self, address: str) -> Stream:
+        """Connect to a listener of any endpoint.
+
+        Raises:
+            FsError: RPC_CONNECT_FAILED when the way is blocked for too long; `ConnectionRefused` when
+                nobody listens.
+        """
+        return await self._network.connect(self.name, address)
+
+    async def serve(
+        self,
+        address: str,
+        handler: StreamHandler,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen and run `handler` for each connection until cancelled.
+
+        Raises:
+            FsError: START_FAILED when another endpoint or task listens there.
+        """
+        await self._network.serve(self.name, address, handler, task_status)
+
+
+class MemoryNetwork:
+    """All endpoints, the ways between them and their faults."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        delay: DelayRange = DelayRange(),  # noqa: B008 - frozen
+        silence_s_max: float = 10.0,
+    ) -> None:
+        """Make a network without listeners.
+
+        Args:
+            seed: of the delays.
+            delay: of each piece of bytes; may be replaced at any time.
+            silence_s_max: how long a way may be blocked before the streams over it break.
+        """
+        self.delay = delay
+        self.silence_s_max = silence_s_max
+        self._random = random.Random(seed)  # noqa: S311 - reproducible on purpose
+        self._listeners: dict[str, _Listener] = {}
+        self._owners: dict[str, str] = {}  # also of listeners that are gone
+        self._streams: dict[MemoryStream, None] = {}  # ordered, so that runs repeat
+        self._blocked: dict[tuple[str, str], float] = {}
+        self._off: dict[str, float] = {}
+        self._freed = trio.lowlevel.ParkingLot()
+
+    def endpoint(self, name: str) -> MemoryEndpoint:
+        """Return the view of the process `name`; asking again gives an equal one."""
+        return MemoryEndpoint(self, name)
+
+    # ---- faults --------------------------------------------------------------------------------
+
+    def block(self, source: str, target: str) -> None:
+        """Let nothing from `source` arrive at `target`; the other way stays as it is."""
+        self._blocked.setdefault((source, target), trio.current_time())
+        self._wake_all()
+
+    def unblock(self, source: str, target: str) -> None:
+        """Undo `block`."""
+        self._blocked.pop((source, target), None)
+        self._wake_all()
+
+    def partition(self, *sides: Sequence[str]) -> None:
+        """Block both ways between every two endpoints on different sides."""
+        for index, side in enumerate(sides):
+            for other in sides[index + 1 :]:
+                for one in side:
+                    for two in other:
+                        self.block(one, two)
+                        self.block(two, one)
+
+    def heal(self) -> None:
+        """Unblock every way; switched-off endpoints stay off."""
+        self._blocked.clear()
+        self._wake_all()
+
+    def reset(self, one: str, two: str) -> None:
+        """Break every stream between two endpoints, at both ends, at once."""
+        for stream in [s for s in self._streams if {s.owner, s.peer} == {one, two}]:
+            stream.break_now()
+
+    def kill(self, name: str) -> None:
+        """Do what the kernel does when a process dies: close its listeners, break its streams."""
+        self._close_listeners(name)
+        for stream in [s for s in self._streams if name in (s.owner, s.peer)]:
+            stream.break_now()
+
+    def switch_off(self, name: str) -> None:
+        """Let the whole machine fall silent: nothing in, nothing out, nothing refused.
+
+        Its own ends break; the other ends stay half open until `silence_s_max` has passed.
+        """
+        self._off.setdefault(name, trio.current_time())
+        self._close_listeners(name)
+        for stream in [s for s in self._streams if s.owner == name]:
+            stream.break_now()
+        self._wake_all()
+
+    def switch_on(self, name: str) -> None:
+        """Bring a machine back: what is left of its old streams breaks."""
+        self._off.pop(name, None)
+        for stream in [s for s in self._streams if s.peer == name]:
+            stream.break_now()
+        self._wake_all()
+
+    # ---- what endpoints and streams need ---------------------------------------------------------
+
+    def blocked_since_s(self, one: str, two: str) -> float | None:
+        """When the way between two endpoints was first blocked; None while it is free."""
+        found = [
+            since_s
+            for since_s in (
+                self._blocked.get((one, two)),
+                self._blocked.get((two, one)),
+                self._off.get(one),
+                self._off.get(two),
+            )
+            if since_s is not None
+        ]
+        return min(found) if found else None
+
+    def arrival_s(self) -> float:
+        """When something sent now arrives."""
+        return trio.current_time() + self._random.uniform(self.delay.min_s, self.delay.max_s)
+
+    def forget(self, stream: MemoryStream) -> None:
+        """Drop a stream that is closed or broken."""
+        self._streams.pop(stream, None)
+
+    async def connect(self, name: str, address: str) -> Stream:
+        """Connect for the endpoint `name`."""
+        await trio.sleep_until(self.arrival_s())
+        with trio.move_on_after(CONNECT_TIMEOUT_S):
+            while True:
+                listener = self._listeners.get(address)
+                owner = self._owners.get(address, "")
+                if self.blocked_since_s(name, owner) is None:
+                    break
+                await self._freed.park()
+            if listener is None:
+                raise ConnectionRefused(f"{address}: connection refused: nobody listens")
+            return self._join(name, address, listener)
+        raise FsError(Status.RPC_CONNECT_FAILED, f"{address}: no answer in time")
+
+    async def serve(
+        self, name: str, address: str, handler: StreamHandler, task_status: trio.TaskStatus[str]
+    ) -> None:
+        """Listen for the endpoint `name`."""
+        await trio.lowlevel.checkpoint()
+        if address in self._listeners:
+            raise FsError(Status.START_FAILED, f"cannot listen at {address}: address in use")
+        async with trio.open_nursery() as nursery:
+            listener = _Listener(name, handler, nursery)
+            self._listeners[address] = listener
+            self._owners[address] = name
+            try:
+                task_status.started(address)
+                await trio.sleep_forever()
+            finally:
+                if self._listeners.get(address) is listener:
+                    del self._listeners[address]
+
+    def _join(self, name: str, address: str, listener: _Listener) -> MemoryStream:
+        near = MemoryStream(self, name, listener.owner, address)
+        far = MemoryStream(self, listener.owner, name, f"mem:{name}")
+        near.other, far.other = far, near
+        self._streams[near] = self._streams[far] = None
+        listener.nursery.start_soon(_handle, listener.handler, far)
+        return near
+
+    def _close_listeners(self, name: str) -> None:
+        for address in [a for a, entry in self._listeners.items() if entry.owner == name]:
+            del self._listeners[address]
+
+    def _wake_all(self) -> None:
+        self._freed.unpark_all()
+        for stream in self._streams:
+            stream.wake()
+
+
+async def _handle(handler: StreamHandler, stream: MemoryStream) -> None:
+    try:
+        await handler(stream)
+    finally:
+        await stream.aclose()

@@ -1,0 +1,55 @@
+"""The real runtime: the machine's clocks, worker threads, the operating system's randomness.
+
+The network is made by `fs.rpc.transport` and handed in, because this layer is below it.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import trio
+
+from .ports import Network, Runtime
+
+T = TypeVar("T")
+
+THREAD_COUNT_MAX: Final = 64
+
+
+class RealClock:
+    """The machine's clocks."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch."""
+        return time.time_ns()
+
+    def monotonic_s(self) -> float:
+        """trio's time."""
+        return trio.current_time()
+
+
+class ThreadRunBlocking:
+    """Runs blocking functions in worker threads, at most a fixed number at once."""
+
+    def __init__(self, thread_count_max: int = THREAD_COUNT_MAX) -> None:
+        self._limiter = trio.CapacityLimiter(thread_count_max)
+
+    async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
+        """Call `function(*args)` in a thread; cancellation is noticed after it, never during it."""
+        with trio.CancelScope(shield=True):
+            result = await trio.to_thread.run_sync(
+                function, *args, abandon_on_cancel=False, limiter=self._limiter
+            )
+        return result
+
+
+def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:
+    """Return the runtime of a real process."""
+    seed = int.from_bytes(random.SystemRandom().randbytes(16))
+    return Runtime(
+        RealClock(),
+        network,
+        ThreadRunBlocking(thread_count_max),
+        random.Random(seed),  # noqa: S311 - ids and jitter; nothing here is a secret
+    )

@@ -1,0 +1,292 @@
+"""Calls over every kind of network: results, payloads, deadlines, cancellation, breaks."""
+
+import random
+
+import pytest
+import trio
+
+from fs.rpc.api import ConnectionRefused, Identity, Reply
+from fs.rpc.channel import open_channels
+from fs.runtime.simulated import simulated_runtime
+from fs.schema import services
+from fs.schema.config import RpcSection
+from fs.schema.proto import core_pb2 as core
+from fs.schema.status import FsError, Status
+
+ECHO = services.CORE_ECHO
+
+
+async def test_a_call_returns_its_reply(net, process):
+    async with process(net) as p:
+        received = await p.channel.call(ECHO, core.EchoReq(data=b"hello"))
+        assert received.message.data == b"hello"
+        assert received.payload_bytes == 0
+        info = (await p.channel.call(services.CORE_GET_INFO, core.GetInfoReq())).message
+        assert (info.node_id, info.incarnation, info.cluster_id) == (
+            7,
+            "incarnation-7",
+            "test-cluster",
+        )
+        assert p.channel.peer.node_id == 7
+
+
+@pytest.mark.parametrize("size", [1, 100, 16_383, 70_000, 3_000_000])
+async def test_payloads_travel_both_ways(net, process, size):
+    data = random.Random(size).randbytes(size)
+    parts = [data[: size // 3], memoryview(data)[size // 3 :]]
+    async with process(net) as p:
+        received = await p.channel.call(ECHO, core.EchoReq(data=b"x"), payload=parts)
+        assert received.payload_bytes == size
+        assert bytes(received.payload) == data
+        target = bytearray(size + 20)
+        view = memoryview(target)
+
+        def into(message, payload_bytes):
+            assert (message.payload_bytes, payload_bytes) == (size, size)
+            return [view[10 : 10 + size // 2], view[10 + size // 2 : 10 + size]]
+
+        received = await p.channel.call(ECHO, core.EchoReq(), payload=parts, into=into)
+        assert received.payload_bytes == size
+        assert target == bytes(10) + data + bytes(10)
+        assert p.server.pool.used_bytes == 0
+
+
+async def test_many_calls_at_once_do_not_mix(net, process):
+    async with process(net) as p:
+
+        async def call(number):
+            size = number * 977 % 40_000
+            data = bytes([number % 256]) * size
+            received = await p.channel.call(
+                ECHO, core.EchoReq(data=str(number).encode()), payload=[data] if size else []
+            )
+            assert received.message.data == str(number).encode()
+            assert bytes(received.payload) == data
+
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(call, number)
+        assert p.server.connection_count == 1
+
+
+class Core:
+    """A service that does what its test says."""
+
+    def __init__(self):
+        self.started = trio.Event()
+        self.go_on = trio.Event()
+        self.ended = []
+
+    async def echo(self, call, request):
+        self.started.set()
+        try:
+            if request.data == b"wait":
+                await self.go_on.wait()
+            if request.data == b"error":
+                raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
+            if request.data == b"bug":
+                assert request.data == b"no bug", "broken invariant"
+            if request.data == b"group":
+                async with trio.open_nursery():
+                    raise FsError(Status.NO_SPACE, "target 5")
+            if request.data == b"peer":
+                return core.EchoRsp(data=f"{call.peer.client_id} {call.deadline_s}".encode())
+            return Reply(
+                core.EchoRsp(data=request.data),
+                [bytes(request.reply_payload_bytes)] if request.reply_payload_bytes else (),
+                lambda: self.ended.append("released"),
+            )
+        except trio.Cancelled:
+            self.ended.append("cancelled")
+            raise
+
+    async def get_info(self, call, request):
+        return core.GetInfoRsp()
+
+
+@pytest.fixture
+def core_service(monkeypatch):
+    service = Core()
+    monkeypatch.setattr("fs.rpc.core_service.CoreService.echo", service.echo)
+    return service
+
+
+async def test_errors_cross_with_status_and_detail(net, process, core_service):
+    async with process(net) as p:
+        with pytest.raises(FsError) as caught:
+            await p.channel.call(ECHO, core.EchoReq(data=b"error"))
+        assert caught.value.status is Status.NOT_EMPTY
+        assert caught.value.detail == "directory 17 holds 3 entries"
+        with pytest.raises(FsError) as caught:
+            await p.channel.call(ECHO, core.EchoReq(data=b"group"))
+        assert caught.value.status is Status.NO_SPACE
+
+
+async def test_a_bug_is_reported_and_the_server_lives(net, process, core_service):
+    bugs = []
+    async with process(net, on_bug=lambda where, error: bugs.append((where, error))) as p:
+        with pytest.raises(FsError) as caught:
+            await p.channel.call(ECHO, core.EchoReq(data=b"bug"))
+        assert caught.value.status is Status.INTERNAL_ERROR
+        assert "Core.Echo" in bugs[0][0]
+        assert isinstance(bugs[0][1], AssertionError)
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+        assert core_service.ended == ["released"]
+
+
+async def test_the_deadline_reaches_the_method(net, process, core_service):
+    async with process(net) as p:
+        begin = trio.current_time()
+        with pytest.raises(FsError) as caught:
+            await p.channel.call(ECHO, core.EchoReq(data=b"wait"), timeout_s=0.1)
+        assert caught.value.status is Status.RPC_TIMEOUT
+        assert 0.09 < trio.current_time() - begin < 2
+        with trio.fail_after(2):
+            while core_service.ended != ["cancelled"]:
+                await trio.sleep(0.01)
+        reply = await p.channel.call(ECHO, core.EchoReq(data=b"peer"), timeout_s=50)
+        client, deadline = reply.message.data.decode().split()
+        assert client == "client-1"
+        assert 40 < float(deadline) - trio.current_time() <= 50
+
+
+async def test_a_cancelled_call_cancels_the_method_and_the_channel_lives(
+    net, process, core_service
+):
+    async with process(net) as p:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                lambda: p.channel.call(ECHO, core.EchoReq(data=b"wait"), timeout_s=60)
+            )
+            await core_service.started.wait()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(2):
+            while core_service.ended != ["cancelled"]:
+                await trio.sleep(0.01)
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+        assert p.server.connection_count == 1
+
+
+async def test_cancelled_in_the_middle_of_a_payload_the_buffers_rest(net, process):
+    """Whatever moment a call is cancelled at, its buffers are left alone and later calls are whole."""
+    size = 2_000_000
+    rng = random.Random(3)
+    async with process(net) as p:
+        await p.channel.call(ECHO, core.EchoReq(data=b"warm"))
+        cut = 0
+        for _ in range(60):
+            target = bytearray(size)
+            with trio.move_on_after(rng.uniform(0.0, 0.004)) as scope:
+                await p.channel.call(
+                    ECHO,
+                    core.EchoReq(),
+                    payload=[b"\xbb" * size],
+                    into=lambda _m, _n, target=target: [memoryview(target)],
+                )
+            cut += scope.cancelled_caught
+            found = bytes(target)
+            target[:] = b"\xee" * size
+            reply = await p.channel.call(ECHO, core.EchoReq(data=b"next"), payload=[b"abc"])
+            assert (reply.message.data, bytes(reply.payload)) == (b"next", b"abc")
+            assert target == b"\xee" * size
+            assert found.rstrip(b"\0") == b"\xbb" * len(found.rstrip(b"\0"))
+        assert cut > 0
+        assert p.server.connection_count == 1
+
+
+async def test_when_the_server_goes_calls_fail_and_the_next_ones_connect_again(
+    net, process, core_service
+):
+    caller = Identity("test-cluster", client_id="c")
+    runtime = simulated_runtime(net.b, 2)
+    outcome = []
+    async with (
+        open_channels(runtime, caller, RpcSection()) as channels,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def call(channel):
+            with pytest.raises(FsError) as caught:
+                await channel.call(ECHO, core.EchoReq(data=b"wait"))
+            outcome.append(caught.value.status)
+
+        async with process(net) as p:
+            channel = channels.get(p.address)
+            nursery.start_soon(call, channel)
+            await core_service.started.wait()
+            p.nursery.cancel_scope.cancel()
+        with trio.fail_after(2):
+            while not outcome:
+                await trio.sleep(0.01)
+        assert outcome == [Status.RPC_CONNECTION_LOST]
+        with pytest.raises(ConnectionRefused):
+            await channel.call(ECHO, core.EchoReq())
+        net.address = lambda: p.address
+        async with process(net):
+            assert (await channel.call(ECHO, core.EchoReq(data=b"a"))).message.data == b"a"
+
+
+async def test_handshake_refusals(net, process):
+    async with process(net, caller=Identity("other-cluster")) as p:
+        with pytest.raises(FsError, match="test-cluster.*other-cluster") as caught:
+            await p.channel.call(ECHO, core.EchoReq())
+        assert caught.value.status is Status.RPC_WRONG_CLUSTER
+    async with process(net, node_id=8) as p:
+        with pytest.raises(FsError, match="expected node 8, found node 7") as caught:
+            await p.channel.call(ECHO, core.EchoReq())
+        assert caught.value.status is Status.RPC_WRONG_NODE
+
+
+class KeyAuthenticator:
+    def check(self, identity):
+        if identity.credentials != b"key":
+            raise FsError(Status.RPC_UNAUTHENTICATED, f"node {identity.node_id} has no key")
+
+
+async def test_an_authenticator_is_asked(net, process):
+    async with process(net, authenticator=KeyAuthenticator()) as p:
+        with pytest.raises(FsError) as caught:
+            await p.channel.call(ECHO, core.EchoReq())
+        assert caught.value.status is Status.RPC_UNAUTHENTICATED
+    good = Identity("test-cluster", credentials=b"key")
+    async with process(net, authenticator=KeyAuthenticator(), caller=good) as p:
+        await p.channel.call(ECHO, core.EchoReq())
+
+
+async def test_limits_are_kept_on_both_sides(net, process, core_service):
+    small = RpcSection(
+        message_bytes_max=65536, payload_bytes_max=1 << 20, inflight_per_connection_max=2
+    )
+    async with process(net, limits=small) as p:
+        with pytest.raises(FsError) as caught:
+            await p.channel.call(ECHO, core.EchoReq(data=b"ok", reply_payload_bytes=2 << 20))
+        assert caught.value.status is Status.RPC_TOO_LARGE
+        with pytest.raises(FsError) as caught:
+            await p.channel.call(ECHO, core.EchoReq(data=bytes(100_000)))
+        assert caught.value.status in (Status.RPC_CONNECTION_LOST, Status.RPC_TOO_LARGE)
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(p.channel.call, ECHO, core.EchoReq(data=b"wait"))
+            await core_service.started.wait()
+            await trio.sleep(0.1)
+            with pytest.raises(FsError) as caught:
+                await p.channel.call(ECHO, core.EchoReq(data=b"ok"))
+            assert caught.value.status is Status.RPC_OVERLOADED
+            core_service.go_on.set()
+        await p.channel.call(ECHO, core.EchoReq(data=b"ok"))
+    tiny = RpcSection(message_bytes_max=65536)
+    async with (
+        process(net) as p,
+        open_channels(simulated_runtime(net.b, 1), Identity("test-cluster"), tiny) as channels,
+    ):
+        with pytest.raises(FsError) as caught:
+            await channels.get(p.address).call(ECHO, core.EchoReq(data=bytes(70_000)))
+        assert caught.value.status is Status.RPC_TOO_LARGE
+        await channels.get(p.address).call(ECHO, core.EchoReq(data=b"ok"))
+
+
+async def test_an_error_in_the_block_leaves_open_channels_unwrapped(net):
+    with pytest.raises(FsError) as caught:
+        async with open_channels(simulated_runtime(net.b, 1), Identity("c"), RpcSection()):
+            raise FsError(Status.BUSY, "x")
+    assert caught.value.status is Status.BUSY
