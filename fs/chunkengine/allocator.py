@@ -1,0 +1,224 @@
+"""Block allocator: which blocks of the data files are in use.  Pure: no I/O, no clock.
+
+Two bitmaps per group: `persisted` is what the metadata store holds (or is about to, in the batch
+being built), `busy` adds blocks that a record no longer names but that may not be reused yet (a reader
+holds them, or the batch that freed them is not durable) and blocks handed out but not yet recorded.
+
+Invariants:
+    - persisted is a subset of busy; `allocate` hands out only blocks that are not busy.
+    - The fullest group that is not full is used first, so that others run empty and can be returned.
+    - A group's blocks are handed out lowest first; space is reserved in steps of `reserve_step` blocks.
+
+Concurrency: the caller holds the engine's lock.  Source: 3FS design notes, "Chunk engine".
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from .format import (
+    BLOCKS_PER_GROUP,
+    SIZE_CLASS_COUNT,
+    GroupId,
+    Position,
+    block_bytes,
+    block_of_position,
+    group_id,
+    group_of_position,
+    make_position,
+    size_class_of_position,
+    split_group_id,
+)
+
+RESERVE_BYTES: Final = 16 << 20
+"""Space is claimed in runs of about this much: a whole group of the smallest blocks, one of the largest."""
+
+GROUP_BYTES: Final = BLOCKS_PER_GROUP // 8
+
+
+@dataclass(slots=True)
+class Group:
+    """256 blocks of one size, neighbours in one data file."""
+
+    number: int
+    persisted: int = 0
+    busy: int = 0
+    reserved: int = 0
+    """Blocks whose space has been claimed from the file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Neighbouring blocks whose space must be claimed before the first of them is written."""
+
+    first: Position
+    block_count: int
+
+
+class SizeClass:
+    """The groups of one block size."""
+
+    def __init__(self, size_class: int) -> None:
+        self.size_class = size_class
+        self.block_bytes = block_bytes(size_class)
+        self.reserve_step = min(BLOCKS_PER_GROUP, max(1, RESERVE_BYTES // self.block_bytes))
+        self.groups: dict[int, Group] = {}
+        self._levels: list[dict[int, None]] = [{} for _ in range(BLOCKS_PER_GROUP + 1)]
+        self._open_levels = 0
+        """Bit n: some group has n busy blocks, n < 256."""
+        self._retiring: set[int] = set()
+        """Numbers of groups whose space is just being given back: not to be made again meanwhile."""
+        self._lowest_unused = 0
+
+    def load(self, number: int, bits: int) -> None:
+        """Take over a stored bitmap."""
+        assert number not in self.groups, number
+        self._add(Group(number, bits, bits, bits))
+
+    def allocate(self) -> tuple[Position, Reservation | None]:
+        """Hand out a block, and say what space to claim first, if any."""
+        group = self._fullest()
+        block = (~group.busy & (group.busy + 1)).bit_length() - 1
+        self._set_busy(group, group.busy | 1 << block)
+        reservation = None
+        if not group.reserved >> block & 1:
+            first = block - block % self.reserve_step
+            reservation = Reservation(
+                make_position(self.size_class, group.number, first), self.reserve_step
+            )
+            group.reserved |= self._run_mask(first)
+        return make_position(self.size_class, group.number, block), reservation
+
+    def unreserve(self, reservation: Reservation) -> None:
+        """Take back a reservation that the file system refused."""
+        group = self.groups[group_of_position(reservation.first)]
+        group.reserved &= ~self._run_mask(block_of_position(reservation.first)) | group.persisted
+
+    def release(self, position: Position) -> bool:
+        """Make a block that no record names available again; return True if its group ran empty."""
+        group = self.groups[group_of_position(position)]
+        bit = 1 << block_of_position(position)
+        assert group.busy & bit and not group.persisted & bit, position
+        self._set_busy(group, group.busy & ~bit)
+        return group.busy == 0
+
+    def take_empty(self) -> list[int]:
+        """Remove and return all empty groups that hold space, but one to keep at hand.
+
+        The caller gives their space back and then calls `finish_retire`.
+        """
+        empty = [n for n in self._levels[0] if self.groups[n].reserved][1:]
+        for number in empty:
+            self._drop_level(0, number)
+            del self.groups[number]
+        self._retiring.update(empty)
+        return empty
+
+    def finish_retire(self, numbers: list[int]) -> None:
+        """Allow the numbers to be used again."""
+        self._retiring.difference_update(numbers)
+        self._lowest_unused = min([self._lowest_unused, *numbers])
+
+    def _run_mask(self, first: int) -> int:
+        return (1 << self.reserve_step) - 1 << first
+
+    def _fullest(self) -> Group:
+        if self._open_levels:
+            level = self._open_levels.bit_length() - 1
+            return self.groups[next(iter(self._levels[level]))]
+        number = self._lowest_unused
+        while number in self.groups or number in self._retiring:
+            number += 1
+        self._lowest_unused = number
+        group = Group(number)
+        self._add(group)
+        return group
+
+    def _add(self, group: Group) -> None:
+        self.groups[group.number] = group
+        self._enter_level(group.busy.bit_count(), group.number)
+
+    def _set_busy(self, group: Group, busy: int) -> None:
+        self._drop_level(group.busy.bit_count(), group.number)
+        group.busy = busy
+        self._enter_level(busy.bit_count(), group.number)
+
+    def _enter_level(self, level: int, number: int) -> None:
+        self._levels[level][number] = None
+        if level < BLOCKS_PER_GROUP:
+            self._open_levels |= 1 << level
+
+    def _drop_level(self, level: int, number: int) -> None:
+        del self._levels[level][number]
+        if not self._levels[level] and level < BLOCKS_PER_GROUP:
+            self._open_levels &= ~(1 << level)
+
+
+class Allocator:
+    """All size classes of one disk."""
+
+    def __init__(self) -> None:
+        self.classes = [SizeClass(index) for index in range(SIZE_CLASS_COUNT)]
+
+    def load(self, stored: GroupId, bitmap: bytes) -> None:
+        """Take over a stored bitmap."""
+        size_class, number = split_group_id(stored)
+        self.classes[size_class].load(number, int.from_bytes(bitmap, "little"))
+
+    def allocate(self, size_class: int) -> tuple[Position, Reservation | None]:
+        """Hand out a block of a size class; see `SizeClass.allocate`."""
+        return self.classes[size_class].allocate()
+
+    def unreserve(self, reservation: Reservation) -> None:
+        """Take back a reservation that the file system refused."""
+        self.classes[size_class_of_position(reservation.first)].unreserve(reservation)
+
+    def release(self, position: Position) -> bool:
+        """Make a block available again; return True if its group ran empty."""
+        return self.classes[size_class_of_position(position)].release(position)
+
+    def persist(self, position: Position, *, is_used: bool) -> tuple[GroupId, bytes]:
+        """Set or clear the persisted bit; return the group's bitmap to store in the same batch."""
+        size_class = size_class_of_position(position)
+        group = self.classes[size_class].groups[group_of_position(position)]
+        bit = 1 << block_of_position(position)
+        assert bool(group.persisted & bit) != is_used and group.busy & bit, (position, is_used)
+        group.persisted ^= bit
+        return group_id(size_class, group.number), group.persisted.to_bytes(GROUP_BYTES, "little")
+
+    def claim(self, position: Position) -> None:
+        """Mark a free block busy (recovery: an older version comes back)."""
+        size_class = self.classes[size_class_of_position(position)]
+        number = group_of_position(position)
+        if number not in size_class.groups:
+            size_class.load(number, 0)
+        group = size_class.groups[number]
+        bit = 1 << block_of_position(position)
+        assert not group.busy & bit, position
+        size_class._set_busy(group, group.busy | bit)  # noqa: SLF001 - one unit of two classes
+        group.reserved |= bit
+
+    def is_used(self, position: Position) -> bool:
+        """Return whether a record names the block."""
+        groups = self.classes[size_class_of_position(position)].groups
+        group = groups.get(group_of_position(position))
+        return group is not None and bool(group.persisted >> block_of_position(position) & 1)
+
+    def used_bytes(self) -> int:
+        """Return the bytes of busy blocks."""
+        return sum(
+            c.block_bytes * g.busy.bit_count() for c in self.classes for g in c.groups.values()
+        )
+
+    def reusable_bytes(self) -> int:
+        """Return the bytes of reserved blocks that are not busy."""
+        return sum(
+            c.block_bytes * (g.reserved & ~g.busy).bit_count()
+            for c in self.classes
+            for g in c.groups.values()
+        )
+
+    def reserved_bytes(self) -> int:
+        """Return the bytes of blocks whose space has been claimed."""
+        return sum(
+            c.block_bytes * g.reserved.bit_count() for c in self.classes for g in c.groups.values()
+        )

@@ -1,0 +1,186 @@
+"""`DataFiles` on a local file system: buffered preadv/pwritev through the page cache.
+
+Descriptors are opened once and kept, at most FD_COUNT_MAX of them besides those in use or written since
+their last flush: an unflushed file keeps its descriptor, because a write-back error is reported to the
+descriptors that were open when it happened.
+
+Concurrency: a short lock around the table of descriptors; I/O runs outside it.
+"""
+
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..runtime.ports import Buffer
+from ..schema.status import FsError, Status
+from .format import FileId, file_name
+
+FD_COUNT_MAX: Final = 400
+_IOV_MAX: Final = 1024
+_PUNCH_HOLE_KEEP_SIZE: Final = 0x03
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(slots=True)
+class _Open:
+    fd: int
+    user_count: int = 0
+    is_dirty: bool = False
+
+
+class LocalDataFiles:
+    """Data files below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._open: dict[FileId, _Open] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
+        """See `DataFiles`."""
+        with self._using(file_id) as file:
+            wanted = sum(map(len, buffers))
+            done = os.preadv(file.fd, buffers, offset)
+            while 0 < done < wanted:
+                more = os.preadv(file.fd, _after(buffers, done), offset + done)
+                if not more:
+                    break
+                done += more
+            return done
+
+    def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
+        """See `DataFiles`."""
+        with self._using(file_id, is_write=True) as file:
+            wanted = sum(map(len, buffers))
+            done = os.pwritev(file.fd, buffers[:_IOV_MAX], offset)
+            while done < wanted:
+                done += os.pwritev(file.fd, _after(buffers, done)[:_IOV_MAX], offset + done)
+
+    def reserve(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`."""
+        with self._using(file_id, is_write=True) as file:
+            os.posix_fallocate(file.fd, offset, length)
+
+    def punch(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`; a file system that cannot is left alone, the space then stays claimed."""
+        with self._using(file_id, is_write=True) as file:
+            where = ctypes.c_int64(offset), ctypes.c_int64(length)
+            if self._libc.fallocate(file.fd, _PUNCH_HOLE_KEEP_SIZE, *where) != 0:
+                number = ctypes.get_errno()
+                if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise OSError(number, os.strerror(number))
+
+    def flush(self, file_ids: Iterable[FileId]) -> None:
+        """See `DataFiles`."""
+        for file_id in file_ids:
+            with self._using(file_id) as file:
+                file.is_dirty = False  # a write from here on marks it again
+                os.fdatasync(file.fd)
+
+    def flush_all(self) -> None:
+        """See `DataFiles`."""
+        self.flush(list(self._existing()))
+
+    def _existing(self) -> Iterator[FileId]:
+        for size_class in range(11):
+            for index in range(256):
+                file_id = FileId(size_class << 8 | index)
+                if (self._directory / file_name(file_id)).exists():
+                    yield file_id
+
+    def free_bytes(self) -> int:
+        """See `DataFiles`."""
+        info = os.statvfs(self._directory)
+        return info.f_bavail * info.f_frsize
+
+    def capacity_bytes(self) -> int:
+        """See `DataFiles`."""
+        info = os.statvfs(self._directory)
+        return info.f_blocks * info.f_frsize
+
+    def close(self) -> None:
+        """See `DataFiles`."""
+        with self._lock:
+            for file in self._open.values():
+                os.close(file.fd)
+            self._open.clear()
+
+    @contextmanager
+    def _using(self, file_id: FileId, *, is_write: bool = False) -> Iterator[_Open]:
+        """Lend the descriptor; OSError becomes FsError."""
+        try:
+            file = self._acquire(file_id, is_write=is_write)
+            try:
+                yield file
+            finally:
+                self._release(file)
+        except OSError as error:
+            status = Status.NO_SPACE if error.errno in _NO_ROOM else Status.IO_ERROR
+            name = self._directory / file_name(file_id)
+            raise FsError(status, f"{name}: {error.strerror}") from error
+
+    def _acquire(self, file_id: FileId, *, is_write: bool) -> _Open:
+        with self._lock:
+            file = self._open.get(file_id)
+            if file is None:
+                self._make_room()
+                file = self._open[file_id] = _Open(self._open_file(file_id))
+            file.user_count += 1
+            file.is_dirty |= is_write
+            return file
+
+    def _release(self, file: _Open) -> None:
+        with self._lock:
+            file.user_count -= 1
+
+    def _make_room(self) -> None:
+        if len(self._open) < FD_COUNT_MAX:
+            return
+        for file_id, file in self._open.items():
+            if file.user_count == 0 and not file.is_dirty:
+                os.close(self._open.pop(file_id).fd)
+                return
+
+    def _open_file(self, file_id: FileId) -> int:
+        path = self._directory / file_name(file_id)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return _create(path)
+
+
+def _create(path: Path) -> int:
+    """Make a data file whose name survives a power loss."""
+    if not path.parent.exists():
+        path.parent.mkdir()
+        sync_directory(path.parent.parent)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    sync_directory(path.parent)
+    return fd
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _after(buffers: Sequence[Buffer], done: int) -> list[memoryview]:
+    """Return what is left of `buffers` behind the first `done` bytes."""
+    rest: list[memoryview] = []
+    for buffer in buffers:
+        view = memoryview(buffer)
+        if done < len(view):
+            rest.append(view[done:])
+        done = max(0, done - len(view))
+    return rest

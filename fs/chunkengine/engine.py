@@ -1,0 +1,575 @@
+"""The chunk engine of one disk: versions of chunks, prepared and committed without waiting for the disk.
+
+Crash rules, and why they hold.  An *epoch* is the time between the beginnings of two flushes; `sync` writes all
+data of an epoch to the disk (1), then its number with one synced metadata batch (2).  A process kill
+loses nothing: the kernel has data and log.  A power loss may drop or tear data written since (1) and drops a
+suffix of the batches since (2).
+
+a. *A durable record has its data.*  Records of durable epochs do, by the order of (1) and (2).  A later record
+   may survive without its data; but the batch that wrote it also wrote, the first time in its epoch, an
+   undo record with the version it replaced.  `open` verifies exactly the chunks with such undo records
+   by checksum and goes back to the newest whole version (fs/chunkengine/recovery.py).  An append in
+   place changes no byte of the committed version, so the older version stays whole below it.
+b. *A freed block is not reused before the freeing record is durable*, unless no durable record can ever
+   name it: the ledger's quarantine.  `open` flushes everything first, since an earlier process may have freed
+   blocks and died before it was durable.
+c. *A pending version is found again*: `prepare` stores it in one batch, with its block and owner; `open` loads
+   all of them, drops torn ones, and `get` shows the others for storage to resolve.
+d. *Torn or rotten bytes are never served*: each read verifies every checksum block it touches
+   (fs/chunkengine/verified.py), and copy-on-write verifies what it copies.
+
+A failed flush or metadata write leaves the disk in doubt: the engine refuses everything from then on.
+
+Concurrency: thread-safe.  A short lock guards the books; data I/O and checksums run outside it.  Updates of one
+chunk are serialised by the caller, reads may run beside them: pinned blocks are not reused.
+Source: DESIGN "Storage"; 3FS design notes, "Chunk engine".
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from ..runtime.ports import Buffer
+from ..schema.config import StorageSection
+from ..schema.ids import ChunkId, InodeId, TargetId
+from ..schema.status import FsError, Status
+from .allocator import Reservation
+from .api import ChunkState, ReadDone, ReadIo, SpaceInfo
+from .checksum import digest_of
+from .content import UpdatePlan, cut_content, new_content, plan_update
+from .format import (
+    CHUNK_PREFIX,
+    NO_POSITION,
+    ChunkKey,
+    ChunkRecord,
+    DiskFormat,
+    PendingRecord,
+    Position,
+    capacity_of,
+    chunk_id_of_key,
+    chunk_key,
+    place_of,
+    size_class_of,
+    target_prefix,
+)
+from .ledger import Ledger
+from .ports import DataFiles, MetaStore
+from .recovery import open_ledger, punch_group
+from .verified import VerifiedReader
+
+_log = logging.getLogger(__name__)
+
+QUARANTINE_BYTES_MAX: Final = 512 << 20
+"""More freed and not yet durable blocks than this, and the next update flushes first."""
+
+
+class DiskEngine:
+    """One disk; implements `ChunkEngine`.  Made by fs/chunkengine/factory.py."""
+
+    def __init__(
+        self, meta: MetaStore, files: DataFiles, disk_format: DiskFormat, section: StorageSection
+    ) -> None:
+        self.disk_format = disk_format
+        self._meta = meta
+        self._files = files
+        self._block = disk_format.checksum_block_bytes
+        self._create_free_bytes_min = section.reject_create_free_bytes_min
+        self._reader = VerifiedReader(files, self._block)
+        self._ledger = open_ledger(meta, files, self._reader)
+        self._lock = threading.Lock()
+        self._flush_done = threading.Condition(self._lock)
+        self._flushes_begun = 0
+        self._flushes_ended = 0
+        self._failure = ""
+
+    # ------------------------------------------------------------------ state
+
+    def get(self, target_id: TargetId, chunk_id: ChunkId) -> ChunkState | None:
+        """See `ChunkEngine`."""
+        key = chunk_key(target_id, chunk_id)
+        with self._books() as ledger:
+            return _state(key, ledger.record(key), ledger.pendings.get(key))
+
+    def used_bytes(self, target_id: TargetId) -> int:
+        """See `ChunkEngine`."""
+        with self._books() as ledger:
+            return ledger.used.get(target_id, 0)
+
+    def space(self) -> SpaceInfo:
+        """See `ChunkEngine`."""
+        with self._books() as ledger:
+            allocator = ledger.allocator
+            reusable, used = allocator.reusable_bytes(), allocator.used_bytes()
+            reserved = allocator.reserved_bytes()
+        free = self._files.free_bytes() + reusable
+        return SpaceInfo(self._files.capacity_bytes(), free, reserved, used)
+
+    def list_chunks(
+        self, target_id: TargetId, *, after: bytes = b"", limit: int = 1024
+    ) -> list[ChunkState]:
+        """See `ChunkEngine`."""
+        prefix = target_prefix(target_id)
+        start = prefix + after + b"\x00" if after else prefix
+        return self._list(start, prefix + b"\xff" * 13, limit)
+
+    def list_file(
+        self,
+        target_id: TargetId,
+        inode_id: int,
+        *,
+        first_index: int = 0,
+        end_index: int = 2**32,
+        limit: int = 1024,
+    ) -> list[ChunkState]:
+        """See `ChunkEngine`."""
+        if first_index >= end_index:
+            return []
+        first = chunk_key(target_id, ChunkId(InodeId(inode_id), first_index))
+        last = chunk_key(target_id, ChunkId(InodeId(inode_id), min(end_index, 2**32) - 1))
+        return self._list(first, last + b"\x00", limit)
+
+    def last_chunk(self, target_id: TargetId, inode_id: int) -> ChunkState | None:
+        """See `ChunkEngine`."""
+        first = chunk_key(target_id, ChunkId(InodeId(inode_id), 0))
+        last = chunk_key(target_id, ChunkId(InodeId(inode_id), 2**32 - 1))
+        with self._books() as ledger:
+            found = self._meta.scan(
+                CHUNK_PREFIX + first, CHUNK_PREFIX + last + b"\x00", is_reverse=True
+            )
+            for stored_key, value in found:
+                record = ChunkRecord.unpack(value)
+                if record.length:
+                    key = ChunkKey(stored_key[1:])
+                    return _state(key, record, ledger.pendings.get(key))
+        return None
+
+    def _list(self, start: bytes, end: bytes, limit: int) -> list[ChunkState]:
+        """Merge committed and pending versions with start <= chunk key < end."""
+        with self._books() as ledger:
+            records: dict[ChunkKey, ChunkRecord] = {}
+            for stored_key, value in self._meta.scan(CHUNK_PREFIX + start, CHUNK_PREFIX + end):
+                records[ChunkKey(stored_key[1:])] = ChunkRecord.unpack(value)
+                if len(records) >= limit:
+                    break
+            pendings = {k: p for k, p in ledger.pendings.items() if start <= k < end}
+        keys = sorted({**records, **pendings})[:limit]
+        states = (_state(key, records.get(key), pendings.get(key)) for key in keys)
+        return [state for state in states if state is not None]
+
+    # ---------------------------------------------------------------- prepare
+
+    def prepare_write(
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chunk_size_bytes: int,
+        offset: int,
+        data: Buffer,
+        is_full_replace: bool = False,
+    ) -> ChunkState:
+        """See `ChunkEngine`."""
+        if offset < 0 or offset + len(data) > chunk_size_bytes:
+            raise FsError(
+                Status.INVALID_ARGUMENT,
+                f"{chunk_id}: bytes {offset} to {offset + len(data)} of {chunk_size_bytes}",
+            )
+        assert not is_full_replace or offset == 0, offset
+        key = chunk_key(target_id, chunk_id)
+        self._limit_quarantine()
+        with self._books() as ledger:
+            old = ledger.record(key)
+            _check_version(key, old, version, is_any=is_full_replace)
+            base = None if is_full_replace else old
+            may_append = base is not None and ledger.may_append(key, base)
+            plan = _plan(base, offset, len(data), self._block, may_append=may_append)
+            if base is not None:
+                ledger.pin(base)
+        try:
+            record = self._write_update(key, base, plan, data, version, chunk_size_bytes)
+        finally:
+            self._unpin(base)
+        return self._put_pending(key, record)
+
+    def prepare_truncate(
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chunk_size_bytes: int,
+        length: int,
+    ) -> ChunkState:
+        """See `ChunkEngine`."""
+        if not 0 <= length <= chunk_size_bytes:
+            raise FsError(
+                Status.INVALID_ARGUMENT, f"{chunk_id}: length {length} of {chunk_size_bytes}"
+            )
+        key = chunk_key(target_id, chunk_id)
+        with self._books() as ledger:
+            old = ledger.record(key)
+            _check_version(key, old, version, is_any=False)
+            is_cut = old is not None and length < old.length
+            if old is not None and is_cut:
+                ledger.pin(old)
+        if old is None or not is_cut:
+            return self.prepare_write(
+                target_id,
+                chunk_id,
+                version=version,
+                chunk_size_bytes=chunk_size_bytes,
+                offset=length,
+                data=b"",
+            )
+        try:
+            head_to = min(-(-length // self._block) * self._block, old.length)
+            head = self._reader.read(old, 0, head_to)
+        finally:
+            self._unpin(old)
+        parts, checksums = cut_content(head, old.checksums, length, self._block)
+        position = self._write_new(key, parts, length, is_create=False)
+        return self._put_pending(
+            key, _new_record(version, position, chunk_size_bytes, length, checksums)
+        )
+
+    def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
+        """See `ChunkEngine`; `version` may be any above the committed one."""
+        key = chunk_key(target_id, chunk_id)
+        with self._books() as ledger:
+            old = ledger.record(key)
+            if version <= (old.version if old else 0):
+                raise _version_error(key, old, version)
+            size = old.chunk_size_bytes if old else 0
+            removal = PendingRecord(_new_record(version, NO_POSITION, size, 0, b""), is_remove=True)
+            ledger.change(key, old, removal)
+            return _known_state(key, old, removal)
+
+    def _write_update(
+        self,
+        key: ChunkKey,
+        base: ChunkRecord | None,
+        plan: UpdatePlan,
+        data: Buffer,
+        version: int,
+        chunk_size_bytes: int,
+    ) -> ChunkRecord:
+        """Write the bytes of an update; return the version they make."""
+        empty = memoryview(b"")
+        head = self._reader.read(base, plan.head_from, plan.head_to) if base else empty
+        tail = self._reader.read(base, plan.tail_from, plan.old_length) if base else empty
+        old_checksums = base.checksums if base else b""
+        parts, checksums = new_content(plan, old_checksums, head, tail, data)
+        if plan.is_in_place:
+            position = base.position if base else NO_POSITION
+            if parts:
+                file_id, start = place_of(position)
+                self._files.write_at(file_id, start + plan.old_length, parts)
+        else:
+            position = self._write_new(key, parts, plan.new_length, is_create=base is None)
+        return _new_record(version, position, chunk_size_bytes, plan.new_length, checksums)
+
+    def _write_new(
+        self, key: ChunkKey, parts: Sequence[Buffer], length: int, *, is_create: bool
+    ) -> Position:
+        """Write a version into a block of its own; on failure the block is free again."""
+        if not length:
+            return NO_POSITION
+        position = self._allocate(key, size_class_of(length), is_create=is_create)
+        file_id, start = place_of(position)
+        try:
+            self._files.write_at(file_id, start, parts)
+        except FsError:
+            with self._lock:
+                self._ledger.abandon(position)
+            raise
+        return position
+
+    def _allocate(self, key: ChunkKey, size_class: int, *, is_create: bool) -> Position:
+        """Return a block with space behind it; a full disk is flushed once to free the quarantine."""
+        for is_last_try in (False, True):
+            with self._books() as ledger:
+                position, reservation = ledger.allocate(size_class)
+            if reservation is None:
+                return position
+            try:
+                self._reserve(key, position, reservation, is_create=is_create)
+            except FsError as error:
+                with self._lock:
+                    self._ledger.allocator.unreserve(reservation)
+                    self._ledger.abandon(position)
+                    has_quarantine = bool(self._ledger.epoch.quarantine)
+                if error.status is not Status.NO_SPACE or is_last_try or not has_quarantine:
+                    raise
+                self.sync()
+            else:
+                return position
+        raise AssertionError(key)
+
+    def _reserve(
+        self, key: ChunkKey, position: Position, reservation: Reservation, *, is_create: bool
+    ) -> None:
+        """Claim space for a run of blocks, near the end for one; refuse new chunks a little before."""
+        length = capacity_of(reservation.first) * reservation.block_count
+        if is_create:
+            free = self._files.free_bytes()
+            if free - length < self._create_free_bytes_min:
+                raise FsError(
+                    Status.NO_SPACE,
+                    f"chunk {chunk_id_of_key(key)}: {free} bytes free on the disk,"
+                    f" {self._create_free_bytes_min} are kept",
+                )
+        file_id, start = place_of(reservation.first)
+        try:
+            self._files.reserve(file_id, start, length)
+        except FsError as error:
+            if error.status is not Status.NO_SPACE or reservation.block_count == 1:
+                raise
+            with self._lock:
+                self._ledger.allocator.unreserve(reservation)
+            file_id, start = place_of(position)
+            self._files.reserve(file_id, start, capacity_of(position))
+
+    def _put_pending(self, key: ChunkKey, record: ChunkRecord) -> ChunkState:
+        pending = PendingRecord(record, is_remove=False)
+        with self._books() as ledger:
+            old = ledger.record(key)
+            ledger.change(key, old, pending, has_written=True)
+            return _known_state(key, old, pending)
+
+    # ----------------------------------------------------------------- commit
+
+    def commit(
+        self, target_id: TargetId, chunk_id: ChunkId, *, version: int, chain_version: int
+    ) -> ChunkState | None:
+        """See `ChunkEngine`; raises FsError(MISSING_UPDATE) if that version was never prepared."""
+        key = chunk_key(target_id, chunk_id)
+        with self._books() as ledger:
+            old, pending = ledger.record(key), ledger.pendings.get(key)
+            if pending is None or pending.record.version != version:
+                if (old is None and pending is None) or (old and version <= old.version):
+                    return _state(key, old, pending)
+                raise _version_error(key, old, version)
+            if pending.is_remove:
+                ledger.change(key, None, None)
+                return None
+            made = pending.record
+            record = ChunkRecord(
+                made.version,
+                chain_version,
+                made.position,
+                made.digest,
+                made.chunk_size_bytes,
+                made.length,
+                made.checksums,
+            )
+            ledger.change(key, record, None)
+            return _known_state(key, record, None)
+
+    def drop_pending(self, target_id: TargetId, chunk_id: ChunkId) -> None:
+        """See `ChunkEngine`."""
+        key = chunk_key(target_id, chunk_id)
+        with self._books() as ledger:
+            if key in ledger.pendings:
+                ledger.change(key, ledger.record(key), None)
+
+    def remove_target(self, target_id: TargetId) -> None:
+        """See `ChunkEngine`; one batch per chunk, the lock is given up between lots."""
+        while states := self.list_chunks(target_id, limit=256):
+            with self._books() as ledger:
+                for state in states:
+                    ledger.change(chunk_key(target_id, state.chunk_id), None, None)
+
+    # ------------------------------------------------------------------- read
+
+    def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
+        """See `ChunkEngine`; a bad sector is IO_ERROR of its read alone."""
+        with self._books() as ledger:
+            found = [_find(ledger, io.target_id, io.chunk_id, io.version) for io in ios]
+            for record in found:
+                if isinstance(record, ChunkRecord):
+                    ledger.pin(record)
+        try:
+            return [self._read_one(io, record) for io, record in zip(ios, found, strict=True)]
+        finally:
+            with self._lock:
+                for record in found:
+                    if isinstance(record, ChunkRecord):
+                        self._ledger.unpin(record)
+
+    def _read_one(self, io: ReadIo, record: ChunkRecord | FsError) -> ReadDone:
+        if isinstance(record, FsError):
+            return ReadDone(record.status, 0, 0, record.detail)
+        length = max(0, min(io.length, record.length - io.offset))
+        try:
+            self._reader.read_into(record, io.offset, io.buffer[:length])
+        except FsError as error:
+            detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"
+            _log.error("read failed: %s: %s", error.status.name, detail)  # noqa: TRY400 - one line
+            return ReadDone(error.status, 0, record.version, detail)
+        return ReadDone(Status.OK, length, record.version)
+
+    def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
+        """See `ChunkEngine`."""
+        with self._books() as ledger:
+            record = _find(ledger, target_id, chunk_id, version)
+            if isinstance(record, FsError):
+                raise record
+            ledger.pin(record)
+        try:
+            return bytes(self._reader.read(record, 0, record.length))
+        finally:
+            self._unpin(record)
+
+    # ------------------------------------------------------------------- sync
+
+    def sync(self) -> None:
+        """See `ChunkEngine`."""
+        with self._lock:
+            self._check()
+            wanted = self._flushes_begun + 1
+            while self._flushes_ended < wanted and self._flushes_begun > self._flushes_ended:
+                self._flush_done.wait()
+                self._check()
+            if self._flushes_ended >= wanted or not self._ledger.epoch.has_batches:
+                return
+            self._flushes_begun += 1
+            closing = self._ledger.begin_flush()
+        with self._poison_on_failure():
+            self._files.flush(closing.dirty)
+            self._ledger.write_durable(closing)
+        with self._lock:
+            emptied = self._ledger.end_flush(closing)
+            self._flushes_ended += 1
+            self._flush_done.notify_all()
+        self._give_back(emptied)
+
+    def close(self) -> None:
+        """See `ChunkEngine`."""
+        try:
+            if not self._failure:
+                self.sync()
+        finally:
+            with self._lock:
+                self._failure = self._failure or "the engine is closed"
+            self._files.close()
+            self._meta.close()
+
+    def _give_back(self, emptied: list[tuple[int, list[int]]]) -> None:
+        """Return the space of groups that ran empty to the file system."""
+        for size_class, numbers in emptied:
+            for number in numbers:
+                punch_group(self._files, size_class, number)
+            with self._lock:
+                self._ledger.allocator.classes[size_class].finish_retire(numbers)
+
+    def _limit_quarantine(self) -> None:
+        if self._ledger.epoch.quarantined_bytes > QUARANTINE_BYTES_MAX:
+            self.sync()
+
+    @contextmanager
+    def _books(self) -> Iterator[Ledger]:
+        """Lend the ledger under the lock; a failure to write it leaves the disk in doubt."""
+        with self._lock:
+            self._check()
+            try:
+                yield self._ledger
+            except FsError as error:
+                if error.status in (Status.IO_ERROR, Status.NO_SPACE):
+                    self._failure = str(error)
+                    raise FsError(Status.IO_ERROR, error.detail) from error
+                raise
+
+    @contextmanager
+    def _poison_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except FsError as error:
+            with self._lock:
+                self._failure = str(error)
+                self._flush_done.notify_all()
+            _log.exception("flush failed, the disk is not used any more")
+            raise FsError(Status.IO_ERROR, error.detail) from error
+
+    def _check(self) -> None:
+        if self._failure:
+            raise FsError(Status.IO_ERROR, f"disk {self.disk_format.disk_uuid}: {self._failure}")
+
+    def _unpin(self, record: ChunkRecord | None) -> None:
+        if record is not None:
+            with self._lock:
+                self._ledger.unpin(record)
+
+
+def _plan(
+    base: ChunkRecord | None, offset: int, length: int, block: int, *, may_append: bool
+) -> UpdatePlan:
+    old_length, capacity = (base.length, capacity_of(base.position)) if base else (0, 0)
+    return plan_update(old_length, capacity, offset, length, block, may_append=may_append)
+
+
+def _new_record(
+    version: int, position: Position, chunk_size_bytes: int, length: int, checksums: bytes
+) -> ChunkRecord:
+    digest = digest_of(checksums, length)
+    return ChunkRecord(version, 0, position, digest, chunk_size_bytes, length, checksums)
+
+
+def _check_version(key: ChunkKey, old: ChunkRecord | None, version: int, *, is_any: bool) -> None:
+    committed = old.version if old else 0
+    if version <= 0 or (not is_any and version != committed + 1):
+        raise _version_error(key, old, version)
+
+
+def _version_error(key: ChunkKey, old: ChunkRecord | None, version: int) -> FsError:
+    committed = old.version if old else 0
+    status = Status.COMMITTED_UPDATE if version <= committed else Status.MISSING_UPDATE
+    return FsError(status, f"{chunk_id_of_key(key)}: version {version}, committed is {committed}")
+
+
+def _find(
+    ledger: Ledger, target_id: TargetId, chunk_id: ChunkId, version: int
+) -> ChunkRecord | FsError:
+    """Return the version to read; a committed version newer than the one asked for will do."""
+    key = chunk_key(target_id, chunk_id)
+    record = ledger.record(key)
+    if record is not None and version <= record.version:
+        return record
+    pending = ledger.pendings.get(key) if version else None
+    if pending is not None and pending.record.version == version and not pending.is_remove:
+        return pending.record
+    has_it = record is not None and (pending is None or not pending.is_remove)
+    status = Status.MISSING_UPDATE if has_it else Status.CHUNK_NOT_FOUND
+    return FsError(status, f"target {target_id} {chunk_id}: version {version}")
+
+
+def _known_state(
+    key: ChunkKey, record: ChunkRecord | None, pending: PendingRecord | None
+) -> ChunkState:
+    state = _state(key, record, pending)
+    assert state is not None, key
+    return state
+
+
+def _state(
+    key: ChunkKey, record: ChunkRecord | None, pending: PendingRecord | None
+) -> ChunkState | None:
+    if record is None and pending is None:
+        return None
+    chunk_id = chunk_id_of_key(key)
+    made = pending.record if pending else None
+    size = record.chunk_size_bytes if record else made.chunk_size_bytes if made else 0
+    return ChunkState(
+        chunk_id,
+        record.version if record else 0,
+        record.chain_version if record else 0,
+        record.length if record else 0,
+        record.digest if record else 0,
+        size,
+        made.version if made else 0,
+        pending.is_remove if pending else False,
+        made.length if made else 0,
+        made.digest if made else 0,
+    )

@@ -1,0 +1,100 @@
+"""Makes chunk engines: over a directory of a real disk, or over a simulated one.
+
+A disk belongs to one node of one cluster; a foreign or newer one is refused before anything is written.
+"""
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ..schema.config import StorageSection
+from ..schema.status import FsError, Status
+from .data_files import LocalDataFiles, sync_directory
+from .engine import DiskEngine
+from .format import FORMAT_KEY, FORMAT_VERSION, DiskFormat
+from .meta_rocksdb import RocksMetaStore
+from .ports import MetaStore
+from .simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
+
+META_DIRECTORY: Final = "meta"
+
+
+def open_engine(
+    path: Path | str, *, cluster_id: str, node_id: int, section: StorageSection
+) -> DiskEngine:
+    """Open the disk below directory `path`; an empty or missing directory is formatted first.
+
+    Raises:
+        FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else;
+            BAD_DISK_FORMAT if its format version is unknown; ALREADY_RUNNING if a process has it open; IO_ERROR.
+    """
+    directory = Path(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        names = {entry.name for entry in directory.iterdir()} - {"lost+found"}
+        if names and META_DIRECTORY not in names:
+            raise FsError(
+                Status.FOREIGN_DISK, f"{directory} is not empty and not a disk of EmberFS"
+            )
+    except OSError as error:
+        raise FsError(Status.IO_ERROR, f"{directory}: {error.strerror}") from error
+    meta = RocksMetaStore(directory / META_DIRECTORY)
+    try:
+        made = _new_format(cluster_id, node_id, section, secrets.token_hex(16))
+        disk_format = _check_format(meta, made, str(directory))
+        sync_directory(directory)
+    except BaseException:
+        meta.close()
+        raise
+    return DiskEngine(meta, LocalDataFiles(directory), disk_format, section)
+
+
+def memory_engine(
+    disk: SimulatedDisk, *, cluster_id: str, node_id: int, section: StorageSection
+) -> DiskEngine:
+    """Open a simulated disk, formatting a new one; the same rules and errors as `open_engine`.
+
+    The disk outlives the engine: after `disk.crash()` or `disk.power_loss(random)` open it again.
+    """
+    meta = SimulatedMetaStore(disk)
+    made = _new_format(cluster_id, node_id, section, f"simulated-{cluster_id}-{node_id}")
+    disk_format = _check_format(meta, made, "simulated disk")
+    return DiskEngine(meta, SimulatedDataFiles(disk), disk_format, section)
+
+
+def _new_format(
+    cluster_id: str, node_id: int, section: StorageSection, disk_uuid: str
+) -> DiskFormat:
+    return DiskFormat(
+        format_version=FORMAT_VERSION,
+        cluster_id=cluster_id,
+        node_id=node_id,
+        disk_uuid=disk_uuid,
+        checksum_block_bytes=section.checksum_block_bytes,
+    )
+
+
+def _check_format(meta: MetaStore, wanted: DiskFormat, where: str) -> DiskFormat:
+    """Return the disk's format record, writing `wanted` to a new disk."""
+    stored = meta.get(FORMAT_KEY)
+    if stored is None:
+        meta.write_synced([(FORMAT_KEY, wanted.pack())])
+        return wanted
+    try:
+        found = DiskFormat.unpack(stored)
+    except msgspec.MsgspecError as error:
+        raise FsError(Status.BAD_DISK_FORMAT, f"{where}: {error}") from error
+    if found.format_version != FORMAT_VERSION:
+        raise FsError(
+            Status.BAD_DISK_FORMAT,
+            f"{where}: format version {found.format_version}, this release knows {FORMAT_VERSION}",
+        )
+    if (found.cluster_id, found.node_id) != (wanted.cluster_id, wanted.node_id):
+        raise FsError(
+            Status.FOREIGN_DISK,
+            f"{where}: belongs to cluster {found.cluster_id} node {found.node_id},"
+            f" not to cluster {wanted.cluster_id} node {wanted.node_id}",
+        )
+    return found

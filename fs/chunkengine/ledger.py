@@ -1,0 +1,280 @@
+"""The books of one disk: committed and pending versions, blocks, epochs; every change is one batch.
+
+Decides which metadata a change writes and when a block may be used again.  Knows nothing of data bytes.
+
+Invariants (crash rules of the engine, see its head):
+    - A change of a chunk and all its consequences (bitmaps, owners, used bytes, undo) are one batch.
+    - The first replacement of a committed version in an epoch stores what it replaced.
+    - A block that a record of an earlier epoch names is quarantined when freed, until the epoch of the freeing
+      batch is durable.  A block handed out in the current epoch may be reused at once: every record that
+      names it is of this epoch, and will be verified if the epoch turns out not to be durable.
+    - A block with readers is reused only after the last one has left.
+
+Concurrency: the caller holds the engine's lock in every method.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..schema.ids import TargetId
+from .allocator import Allocator, Reservation
+from .format import (
+    CHUNK_PREFIX,
+    EPOCH_KEY,
+    NO_POSITION,
+    PENDING_PREFIX,
+    ChunkKey,
+    ChunkRecord,
+    FileId,
+    PendingRecord,
+    Position,
+    capacity_of,
+    group_key,
+    pack_u64,
+    place_of,
+    position_key,
+    size_class_of_position,
+    target_of_key,
+    undo_key,
+    used_key,
+)
+from .ports import MetaStore
+
+CACHE_BYTES_MAX: Final = 32 << 20
+"""Of decoded chunk records kept in memory."""
+
+_RECORD_OVERHEAD_BYTES: Final = 400
+
+
+@dataclass(slots=True)
+class _Readers:
+    count: int
+    length_max: int
+
+
+@dataclass(slots=True)
+class Epoch:
+    """What happened since the last flush began."""
+
+    number: int
+    dirty: dict[FileId, None] = field(default_factory=dict)
+    quarantine: list[Position] = field(default_factory=list)
+    quarantined_bytes: int = 0
+    undone: dict[ChunkKey, None] = field(default_factory=dict)
+    """Chunks whose previous version this epoch has stored."""
+    fresh: set[Position] = field(default_factory=set)
+    has_batches: bool = False
+
+
+class Ledger:
+    """State of one disk in memory, and the batches that keep the metadata store equal to it."""
+
+    def __init__(self, meta: MetaStore, allocator: Allocator, epoch: int) -> None:
+        self._meta = meta
+        self.allocator = allocator
+        self.epoch = Epoch(epoch)
+        self.pendings: dict[ChunkKey, PendingRecord] = {}
+        self.used: dict[TargetId, int] = {}
+        self._cache: OrderedDict[ChunkKey, ChunkRecord] = OrderedDict()
+        self._cache_bytes = 0
+        self._readers: dict[Position, _Readers] = {}
+        self._left_to_readers: set[Position] = set()
+        self._emptied: dict[int, None] = {}
+
+    def record(self, key: ChunkKey) -> ChunkRecord | None:
+        """Return the committed version."""
+        record = self._cache.get(key)
+        if record is not None:
+            self._cache.move_to_end(key)
+            return record
+        value = self._meta.get(CHUNK_PREFIX + key)
+        if value is None:
+            return None
+        record = ChunkRecord.unpack(value)
+        self._remember(key, record)
+        return record
+
+    def allocate(self, size_class: int) -> tuple[Position, Reservation | None]:
+        """Hand out a block for a version about to be written."""
+        position, reservation = self.allocator.allocate(size_class)
+        self.epoch.fresh.add(position)
+        return position, reservation
+
+    def abandon(self, position: Position) -> None:
+        """Take back a block that no record has named."""
+        self.epoch.fresh.discard(position)
+        self._reuse(position)
+
+    def change(
+        self,
+        key: ChunkKey,
+        record: ChunkRecord | None,
+        pending: PendingRecord | None,
+        *,
+        has_written: bool = False,
+    ) -> None:
+        """Make these the committed and the pending version of a chunk, in one batch.
+
+        Args:
+            key: the chunk.
+            record: committed version; equal to the old one when it does not change.
+            pending: pending version.
+            has_written: data of the pending version was written before this call.
+        """
+        old_record, old_pending = self.record(key), self.pendings.get(key)
+        batch: list[tuple[bytes, bytes | None]] = []
+        if record is not old_record and record != old_record:
+            self._stage_undo(key, old_record, batch)
+            batch.append((CHUNK_PREFIX + key, None if record is None else record.pack()))
+        if pending is not old_pending:
+            batch.append((PENDING_PREFIX + key, None if pending is None else pending.pack()))
+        self._stage_blocks(
+            key, _positions(old_record, old_pending), _positions(record, pending), batch
+        )
+        if has_written and pending is not None and pending.record.position != NO_POSITION:
+            self.epoch.dirty[place_of(pending.record.position)[0]] = None
+        self.epoch.has_batches = True
+        self._meta.write(batch)
+        self._install(key, record, pending)
+
+    def pin(self, record: ChunkRecord) -> None:
+        """Keep the block of a version from being reused while it is read."""
+        readers = self._readers.get(record.position)
+        if readers is None:
+            self._readers[record.position] = _Readers(1, record.length)
+        else:
+            readers.count += 1
+            readers.length_max = max(readers.length_max, record.length)
+
+    def unpin(self, record: ChunkRecord) -> None:
+        """End of `pin`."""
+        position = record.position
+        readers = self._readers[position]
+        readers.count -= 1
+        if readers.count == 0:
+            del self._readers[position]
+            if position in self._left_to_readers:
+                self._left_to_readers.remove(position)
+                self._reuse(position)
+
+    def may_append(self, key: ChunkKey, record: ChunkRecord) -> bool:
+        """Return whether the bytes behind a committed version may be written.
+
+        Not while they are a pending version's (it may be durable, the new one is not yet), nor while a
+        reader of a longer pending version, dropped meanwhile, may still look at them.
+        """
+        pending = self.pendings.get(key)
+        if pending is not None and pending.record.position == record.position:
+            return False
+        readers = self._readers.get(record.position)
+        return readers is None or readers.length_max <= record.length
+
+    def begin_flush(self) -> Epoch:
+        """Start the next epoch; return the one to make durable."""
+        closing = self.epoch
+        self.epoch = Epoch(closing.number + 1)
+        return closing
+
+    def write_durable(self, closing: Epoch) -> None:
+        """Record that an epoch is durable (its data files are flushed); waits for the disk.
+
+        The one method that is called without the engine's lock: it touches nothing in memory.
+        """
+        batch: list[tuple[bytes, bytes | None]] = [(EPOCH_KEY, pack_u64(closing.number))]
+        batch += [(undo_key(closing.number, key), None) for key in closing.undone]
+        self._meta.write_synced(batch)
+
+    def end_flush(self, closing: Epoch) -> list[tuple[int, list[int]]]:
+        """Let the quarantined blocks go; return (size class, groups) whose space can be given back."""
+        for position in closing.quarantine:
+            self._leave(position)
+        emptied = [(c, self.allocator.classes[c].take_empty()) for c in self._emptied]
+        self._emptied.clear()
+        return [(size_class, groups) for size_class, groups in emptied if groups]
+
+    def _stage_undo(
+        self,
+        key: ChunkKey,
+        old: ChunkRecord | None,
+        batch: list[tuple[bytes, bytes | None]],
+    ) -> None:
+        if key not in self.epoch.undone:
+            self.epoch.undone[key] = None
+            batch.append((undo_key(self.epoch.number, key), b"" if old is None else old.pack()))
+
+    def _stage_blocks(
+        self,
+        key: ChunkKey,
+        before: set[Position],
+        after: set[Position],
+        batch: list[tuple[bytes, bytes | None]],
+    ) -> None:
+        """Account for blocks gained and lost; before and after hold at most two each."""
+        if before == after:
+            return
+        target_id = target_of_key(key)
+        used = self.used.get(target_id, 0)
+        for position in sorted(after - before):
+            group, bitmap = self.allocator.persist(position, is_used=True)
+            batch.append((group_key(group), bitmap))
+            batch.append((position_key(position), key))
+            used += capacity_of(position)
+        for position in sorted(before - after):
+            group, bitmap = self.allocator.persist(position, is_used=False)
+            batch.append((group_key(group), bitmap))
+            batch.append((position_key(position), None))
+            used -= capacity_of(position)
+            self._free(position)
+        self.used[target_id] = used
+        batch.append((used_key(target_id), pack_u64(used)))
+
+    def _free(self, position: Position) -> None:
+        if position in self.epoch.fresh:
+            self.epoch.fresh.remove(position)
+            self._leave(position)
+        else:
+            self.epoch.quarantine.append(position)
+            self.epoch.quarantined_bytes += capacity_of(position)
+
+    def _leave(self, position: Position) -> None:
+        if position in self._readers:
+            self._left_to_readers.add(position)
+        else:
+            self._reuse(position)
+
+    def _reuse(self, position: Position) -> None:
+        if self.allocator.release(position):
+            self._emptied[size_class_of_position(position)] = None
+
+    def _install(
+        self, key: ChunkKey, record: ChunkRecord | None, pending: PendingRecord | None
+    ) -> None:
+        if pending is None:
+            self.pendings.pop(key, None)
+        else:
+            self.pendings[key] = pending
+        self._forget(key)
+        if record is not None:
+            self._remember(key, record)
+
+    def _remember(self, key: ChunkKey, record: ChunkRecord) -> None:
+        self._cache[key] = record
+        self._cache_bytes += len(record.checksums) + _RECORD_OVERHEAD_BYTES
+        while self._cache_bytes > CACHE_BYTES_MAX:
+            self._forget(next(iter(self._cache)))
+
+    def _forget(self, key: ChunkKey) -> None:
+        old = self._cache.pop(key, None)
+        if old is not None:
+            self._cache_bytes -= len(old.checksums) + _RECORD_OVERHEAD_BYTES
+
+
+def _positions(record: ChunkRecord | None, pending: PendingRecord | None) -> set[Position]:
+    found: set[Position] = set()
+    if record is not None:
+        found.add(record.position)
+    if pending is not None:
+        found.add(pending.record.position)
+    found.discard(NO_POSITION)
+    return found

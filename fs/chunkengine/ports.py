@@ -1,0 +1,89 @@
+"""The two doors of the chunk engine to a disk: `MetaStore` (small records) and `DataFiles` (bytes).
+
+Real ones are in `meta_rocksdb` and `data_files`, simulated ones in `simulated_disk`; one contract suite
+(tests/chunkengine/test_ports.py) holds them to the same behaviour.
+
+Concurrency: every method may be called from several threads at once, except `close`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from ..runtime.ports import Buffer
+from .format import FileId
+
+Batch = Sequence[tuple[bytes, bytes | None]]
+"""Puts, and deletes where the value is None, in order; a later entry for a key wins."""
+
+
+class MetaStore(Protocol):
+    """An ordered map whose batches are atomic.
+
+    After a process kill every batch is there; after a power loss a prefix of them, which holds at least
+    all up to the last `write_synced`.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, None if absent."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Apply atomically, without waiting for the disk."""
+        ...
+
+    def write_synced(self, batch: Batch) -> None:
+        """Apply atomically; return when this and every earlier batch would survive a power loss."""
+        ...
+
+    def scan(
+        self, start: bytes, end: bytes, *, is_reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what lies in [start, end), in key order or from the end; a snapshot of the call."""
+        ...
+
+    def close(self) -> None:
+        """Release the store."""
+        ...
+
+
+class DataFiles(Protocol):
+    """The data files of one disk; a file exists from its first `reserve` or `write_at` on.
+
+    Raises FsError(IO_ERROR) for what the disk refuses, NO_SPACE where that is the reason.
+    """
+
+    def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
+        """Fill the buffers in order; return how many bytes there were, fewer only at the end of the file."""
+        ...
+
+    def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers one after the other; without waiting for the disk."""
+        ...
+
+    def reserve(self, file_id: FileId, offset: int, length: int) -> None:
+        """Claim space, so that a later write there cannot meet NO_SPACE; content already there stays."""
+        ...
+
+    def punch(self, file_id: FileId, offset: int, length: int) -> None:
+        """Give space back; the range reads as zeros."""
+        ...
+
+    def flush(self, file_ids: Iterable[FileId]) -> None:
+        """Return when every write to these files made before the call would survive a power loss."""
+        ...
+
+    def flush_all(self) -> None:
+        """`flush` of every file there is, also of those written by an earlier process."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Return the bytes that may still be reserved."""
+        ...
+
+    def capacity_bytes(self) -> int:
+        """Return the size of the disk."""
+        ...
+
+    def close(self) -> None:
+        """Release the files."""
+        ...

@@ -1,0 +1,179 @@
+"""Opening a disk: load the books, verify what a power loss may have torn, make the result durable.
+
+Versions recorded after the last durable epoch are exactly those with an undo record of a later epoch,
+and all pending ones.  Of each such chunk the newest version whose bytes are all there wins; the oldest undo
+record was durable, so it needs no check and ends the search.  Then everything is flushed once:
+blocks that an earlier process freed but could not vouch for become reusable only by that.
+
+Concurrency: runs before the engine is handed out.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from ..schema.ids import TargetId
+from .allocator import Allocator
+from .format import (
+    BLOCKS_PER_GROUP,
+    CHUNK_KEY_BYTES,
+    EPOCH_KEY,
+    GROUP_PREFIX,
+    NO_POSITION,
+    PENDING_PREFIX,
+    UNDO_PREFIX,
+    USED_PREFIX,
+    ChunkKey,
+    ChunkRecord,
+    GroupId,
+    PendingRecord,
+    block_bytes,
+    chunk_id_of_key,
+    group_key,
+    make_position,
+    pack_u64,
+    place_of,
+    split_group_id,
+    split_undo_key,
+    target_of_key,
+    unpack_u64,
+)
+from .ledger import Ledger
+from .ports import DataFiles, MetaStore
+from .verified import VerifiedReader
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Undos:
+    """What the disk says about epochs that are not durable."""
+
+    stored_keys: list[bytes] = field(default_factory=list)
+    versions: dict[ChunkKey, list[bytes]] = field(default_factory=dict)
+    """Per chunk the replaced versions, oldest first; empty bytes: there was none."""
+    epoch_max: int = 0
+
+
+def open_ledger(meta: MetaStore, files: DataFiles, reader: VerifiedReader) -> Ledger:
+    """Return the books of a disk, free of torn versions and durable as a whole."""
+    stored = meta.get(EPOCH_KEY)
+    durable_epoch = 0 if stored is None else unpack_u64(stored)
+    undos = _load_undos(meta, durable_epoch)
+    allocator, empty_groups = _load_groups(meta)
+    ledger = Ledger(meta, allocator, max(durable_epoch, undos.epoch_max) + 1)
+    for key, value in _scan(meta, USED_PREFIX):
+        ledger.used[TargetId(unpack_u64(key[1:]))] = unpack_u64(value)
+    for key, value in _scan(meta, PENDING_PREFIX):
+        ledger.pendings[ChunkKey(key[1:])] = PendingRecord.unpack(value)
+    for chunk, versions in undos.versions.items():
+        _settle_committed(ledger, reader, chunk, versions)
+    for chunk, pending in list(ledger.pendings.items()):
+        _settle_pending(ledger, reader, chunk, pending)
+    _give_back(ledger, files, empty_groups)
+    _make_durable(ledger, meta, files, undos.stored_keys, empty_groups)
+    return ledger
+
+
+def _scan(meta: MetaStore, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    return list(meta.scan(prefix, bytes([prefix[0] + 1])))
+
+
+def _load_undos(meta: MetaStore, durable_epoch: int) -> _Undos:
+    undos = _Undos()
+    for stored_key, value in _scan(meta, UNDO_PREFIX):
+        assert len(stored_key) == 9 + CHUNK_KEY_BYTES, stored_key
+        epoch, chunk = split_undo_key(stored_key)
+        undos.stored_keys.append(stored_key)
+        undos.epoch_max = max(undos.epoch_max, epoch)
+        if epoch > durable_epoch:
+            undos.versions.setdefault(chunk, []).append(value)
+    return undos
+
+
+def _load_groups(meta: MetaStore) -> tuple[Allocator, list[GroupId]]:
+    """Return the allocator, and the groups without a used block: their space can go."""
+    allocator = Allocator()
+    empty: list[GroupId] = []
+    for key, bitmap in _scan(meta, GROUP_PREFIX):
+        stored = GroupId(int.from_bytes(key[1:], "big"))
+        if any(bitmap):
+            allocator.load(stored, bitmap)
+        else:
+            empty.append(stored)
+    return allocator, empty
+
+
+def _settle_committed(
+    ledger: Ledger, reader: VerifiedReader, key: ChunkKey, versions: list[bytes]
+) -> None:
+    """Keep the newest version of a chunk that is whole."""
+    current = ledger.record(key)
+    chosen = current
+    older = list(versions)
+    while older and chosen is not None and not reader.is_whole(chosen):
+        value = older.pop()
+        chosen = ChunkRecord.unpack(value) if value else None
+    if chosen is current:
+        return
+    _log.warning(
+        "target %d chunk %s: version %d is torn, back to %s",
+        target_of_key(key),
+        chunk_id_of_key(key),
+        current.version if current else 0,
+        f"version {chosen.version}" if chosen else "nothing",
+    )
+    pending = ledger.pendings.get(key)
+    shared = pending.record.position if pending is not None else NO_POSITION
+    if chosen is not None and chosen.position != NO_POSITION and chosen.position != shared:
+        same_block = current is not None and current.position == chosen.position
+        if not same_block:
+            ledger.allocator.claim(chosen.position)
+    ledger.change(key, chosen, pending)
+
+
+def _settle_pending(
+    ledger: Ledger, reader: VerifiedReader, key: ChunkKey, pending: PendingRecord
+) -> None:
+    """Drop a pending version that is not whole."""
+    if pending.is_remove or reader.is_whole(pending.record):
+        return
+    _log.warning(
+        "target %d chunk %s: pending version %d is torn and dropped",
+        target_of_key(key),
+        chunk_id_of_key(key),
+        pending.record.version,
+    )
+    ledger.change(key, ledger.record(key), None)
+
+
+def _give_back(ledger: Ledger, files: DataFiles, empty_groups: list[GroupId]) -> None:
+    """Return the space of groups that were found empty and still are."""
+    for stored in list(empty_groups):
+        size_class, number = split_group_id(stored)
+        if number in ledger.allocator.classes[size_class].groups:
+            empty_groups.remove(stored)
+        else:
+            punch_group(files, size_class, number)
+
+
+def punch_group(files: DataFiles, size_class: int, number: int) -> None:
+    """Return the space of a whole group."""
+    file_id, start = place_of(make_position(size_class, number, 0))
+    files.punch(file_id, start, block_bytes(size_class) * BLOCKS_PER_GROUP)
+
+
+def _make_durable(
+    ledger: Ledger,
+    meta: MetaStore,
+    files: DataFiles,
+    undo_keys: list[bytes],
+    empty_groups: list[GroupId],
+) -> None:
+    files.flush_all()
+    closing = ledger.begin_flush()
+    batch: list[tuple[bytes, bytes | None]] = [(EPOCH_KEY, pack_u64(closing.number))]
+    batch += [(key, None) for key in undo_keys]
+    batch += [(group_key(stored), None) for stored in empty_groups]
+    meta.write(batch)
+    ledger.write_durable(closing)
+    ledger.end_flush(closing)

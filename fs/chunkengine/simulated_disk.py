@@ -1,0 +1,291 @@
+"""A disk in memory that survives its process and can lose power: for simulation and tests.
+
+Two images of everything: the live one, which the running process sees, and the durable one. `crash` models
+the death of the process (the live image stays: the kernel has it), `power_loss` that of the machine:
+of the data written since the last flush of its file every 512-byte sector of every write is kept or lost at
+random, of the metadata batches a random prefix, at least the synced ones, is kept.
+
+`on_step` is called with the name of the operation before each one; it may raise, to inject a fault
+(FsError NO_SPACE, IO_ERROR) or to stop the process there (SimulatedCrash: a write is then half done).
+
+Deterministic: the same calls and the same `random` give the same disk.  Concurrency: one lock for everything.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from sortedcontainers import SortedDict
+
+from ..runtime.ports import Buffer
+from ..schema.status import FsError, Status
+from .format import FileId, file_name
+from .ports import Batch
+
+SECTOR_BYTES: Final = 512
+_EXTENT_BYTES: Final = 64 << 10
+
+
+class SimulatedCrash(BaseException):
+    """The process dies here; nothing in it may catch this."""
+
+
+class _Image:
+    """Sparse bytes of one file."""
+
+    def __init__(self) -> None:
+        self.extents: dict[int, bytearray] = {}
+        self.size = 0
+
+    def write(self, offset: int, data: memoryview) -> None:
+        self.size = max(self.size, offset + len(data))
+        while data:
+            index, start = divmod(offset, _EXTENT_BYTES)
+            step = min(_EXTENT_BYTES - start, len(data))
+            extent = self.extents.get(index)
+            if extent is None:
+                extent = self.extents[index] = bytearray(_EXTENT_BYTES)
+            extent[start : start + step] = data[:step]
+            offset += step
+            data = data[step:]
+
+    def read(self, offset: int, into: memoryview) -> int:
+        total = max(0, min(len(into), self.size - offset))
+        done = 0
+        while done < total:
+            index, start = divmod(offset + done, _EXTENT_BYTES)
+            step = min(_EXTENT_BYTES - start, total - done)
+            extent = self.extents.get(index)
+            piece = bytes(step) if extent is None else memoryview(extent)[start : start + step]
+            into[done : done + step] = piece
+            done += step
+        return total
+
+    def punch(self, offset: int, length: int) -> None:
+        assert offset % _EXTENT_BYTES == 0 and length % _EXTENT_BYTES == 0, (offset, length)
+        for index in range(offset // _EXTENT_BYTES, (offset + length) // _EXTENT_BYTES):
+            self.extents.pop(index, None)
+
+    def copy(self) -> "_Image":
+        twin = _Image()
+        twin.extents = {index: bytearray(extent) for index, extent in self.extents.items()}
+        twin.size = self.size
+        return twin
+
+
+class _File:
+    """Live and durable image, and the writes that separate them."""
+
+    def __init__(self) -> None:
+        self.live = _Image()
+        self.durable = _Image()
+        self.unsynced: list[tuple[int, bytes]] = []
+        self.reserved: set[int] = set()
+
+    def flush(self) -> None:
+        for offset, data in self.unsynced:
+            self.durable.write(offset, memoryview(data))
+        self.unsynced.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        for offset, data in self.unsynced:
+            keep = rng.choice((0.0, 0.5, 1.0))
+            for at in range(0, len(data), SECTOR_BYTES):
+                if rng.random() < keep:
+                    self.durable.write(offset + at, memoryview(data)[at : at + SECTOR_BYTES])
+        self.unsynced.clear()
+        self.live = self.durable.copy()
+
+
+class SimulatedDisk:
+    """What stays when the process using it is gone."""
+
+    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.on_step: Callable[[str], None] | None = None
+        self.lock = threading.Lock()
+        self.files: dict[FileId, _File] = {}
+        self.records: SortedDict[bytes, bytes] = SortedDict()
+        self.durable_records: dict[bytes, bytes] = {}
+        self.unsynced_batches: list[Batch] = []
+
+    def step(self, name: str) -> None:
+        """Announce an operation."""
+        if self.on_step is not None:
+            self.on_step(name)
+
+    def crash(self) -> None:
+        """The process is gone: everything it wrote is still there."""
+        self.on_step = None
+
+    def power_loss(self, rng: random.Random) -> None:
+        """The machine is gone: unsynced data is kept, lost or torn; unsynced records end at a prefix."""
+        self.on_step = None
+        for file_id in sorted(self.files):
+            self.files[file_id].lose_power(rng)
+        for batch in self.unsynced_batches[: rng.randint(0, len(self.unsynced_batches))]:
+            _apply(self.durable_records, batch)
+        self.unsynced_batches.clear()
+        self.records = SortedDict(self.durable_records)
+
+    def flip_bit(self, file_id: FileId, offset: int) -> None:
+        """Damage one byte, live and durable: bit rot."""
+        file = self.files[file_id]
+        for image in (file.live, file.durable):
+            byte = bytearray(1)
+            image.read(offset, memoryview(byte))
+            byte[0] ^= 0x10
+            image.write(offset, memoryview(byte))
+
+    def reserved_bytes(self) -> int:
+        """Return the space taken by data files."""
+        return sum(len(file.reserved) for file in self.files.values()) * _EXTENT_BYTES
+
+
+def _apply(records: dict[bytes, bytes] | SortedDict[bytes, bytes], batch: Batch) -> None:
+    for key, value in batch:
+        if value is None:
+            records.pop(key, None)
+        else:
+            records[key] = value
+
+
+class SimulatedMetaStore:
+    """`MetaStore` over a simulated disk."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `MetaStore`."""
+        with self._disk.lock:
+            value: bytes | None = self._disk.records.get(key)
+            return value
+
+    def write(self, batch: Batch) -> None:
+        """See `MetaStore`."""
+        with self._disk.lock:
+            self._disk.step("meta_write")
+            kept = list(batch)
+            _apply(self._disk.records, kept)
+            self._disk.unsynced_batches.append(kept)
+
+    def write_synced(self, batch: Batch) -> None:
+        """See `MetaStore`."""
+        self.write(batch)
+        with self._disk.lock:
+            self._disk.step("meta_sync")
+            for unsynced in self._disk.unsynced_batches:
+                _apply(self._disk.durable_records, unsynced)
+            self._disk.unsynced_batches.clear()
+
+    def scan(
+        self, start: bytes, end: bytes, *, is_reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `MetaStore`."""
+        with self._disk.lock:
+            records = self._disk.records
+            keys = list(records.irange(start, end, inclusive=(True, False), reverse=is_reverse))
+            found = [(key, records[key]) for key in keys]
+        return iter(found)
+
+    def close(self) -> None:
+        """See `MetaStore`."""
+
+
+class SimulatedDataFiles:
+    """`DataFiles` over a simulated disk."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+
+    def _file(self, file_id: FileId) -> _File:
+        file = self._disk.files.get(file_id)
+        if file is None:
+            file = self._disk.files[file_id] = _File()
+        return file
+
+    def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
+        """See `DataFiles`."""
+        with self._disk.lock:
+            self._disk.step("read")
+            if file_id not in self._disk.files:
+                return 0
+            total = 0
+            for buffer in buffers:
+                count = self._disk.files[file_id].live.read(offset + total, buffer)
+                total += count
+                if count < len(buffer):
+                    break
+            return total
+
+    def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
+        """See `DataFiles`."""
+        data = b"".join(buffers)
+        with self._disk.lock:
+            try:
+                self._disk.step("write")
+            except SimulatedCrash:
+                self._put(file_id, offset, data[: len(data) // 2])
+                raise
+            self._put(file_id, offset, data)
+
+    def _put(self, file_id: FileId, offset: int, data: bytes) -> None:
+        file = self._file(file_id)
+        if data:
+            file.live.write(offset, memoryview(data))
+            file.unsynced.append((offset, data))
+            last = (offset + len(data) - 1) // _EXTENT_BYTES
+            file.reserved.update(range(offset // _EXTENT_BYTES, last + 1))
+
+    def reserve(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`."""
+        with self._disk.lock:
+            self._disk.step("reserve")
+            wanted = range(offset // _EXTENT_BYTES, -(-(offset + length) // _EXTENT_BYTES))
+            file = self._file(file_id)
+            new = [index for index in wanted if index not in file.reserved]
+            room = self._disk.capacity_bytes - self._disk.reserved_bytes()
+            if len(new) * _EXTENT_BYTES > room:
+                detail = f"{file_name(file_id)}: {length} bytes wanted, {room} free"
+                raise FsError(Status.NO_SPACE, detail)
+            file.reserved.update(new)
+            for image in (file.live, file.durable):
+                image.size = max(image.size, offset + length)
+
+    def punch(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`."""
+        with self._disk.lock:
+            self._disk.step("punch")
+            file = self._file(file_id)
+            end = offset + length
+            file.unsynced = [w for w in file.unsynced if not offset <= w[0] < end]
+            file.live.punch(offset, length)
+            file.durable.punch(offset, length)
+            file.reserved.difference_update(
+                range(offset // _EXTENT_BYTES, (offset + length) // _EXTENT_BYTES)
+            )
+
+    def flush(self, file_ids: Iterable[FileId]) -> None:
+        """See `DataFiles`."""
+        for file_id in file_ids:
+            with self._disk.lock:
+                self._disk.step("flush")
+                self._file(file_id).flush()
+
+    def flush_all(self) -> None:
+        """See `DataFiles`."""
+        self.flush(sorted(self._disk.files))
+
+    def free_bytes(self) -> int:
+        """See `DataFiles`."""
+        with self._disk.lock:
+            return max(0, self._disk.capacity_bytes - self._disk.reserved_bytes())
+
+    def capacity_bytes(self) -> int:
+        """See `DataFiles`."""
+        return self._disk.capacity_bytes
+
+    def close(self) -> None:
+        """See `DataFiles`."""

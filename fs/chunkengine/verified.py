@@ -1,0 +1,68 @@
+"""Reading versions out of data files: nothing leaves here that does not match its checksums.
+
+Reads are widened to checksum-block boundaries; the bytes asked for go straight into the caller's buffer and
+the widening into scratch space, by one preadv.
+
+Concurrency: none of its own; the caller keeps the block from being reused (Ledger.pin) meanwhile.
+"""
+
+from ..schema.status import FsError, Status
+from .checksum import CHECKSUM_BYTES, packed_checksums
+from .format import ChunkRecord, file_name, place_of
+from .ports import DataFiles
+
+
+class VerifiedReader:
+    """Reads of one disk."""
+
+    def __init__(self, files: DataFiles, checksum_block_bytes: int) -> None:
+        self._files = files
+        self._block = checksum_block_bytes
+
+    def read_into(self, record: ChunkRecord, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes from `offset` on; the range lies within the version.
+
+        Raises:
+            FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
+        """
+        size = len(buffer)
+        if not size:
+            return
+        block = self._block
+        end = offset + size
+        low = offset - offset % block
+        high = min(-(-end // block) * block, record.length)
+        parts = [buffer]
+        if low < offset:
+            parts.insert(0, memoryview(bytearray(offset - low)))
+        if end < high:
+            parts.append(memoryview(bytearray(high - end)))
+        file_id, start = place_of(record.position)
+        count = self._files.read_at(file_id, start + low, parts)
+        expected = record.checksums[
+            low // block * CHECKSUM_BYTES : -(-high // block) * CHECKSUM_BYTES
+        ]
+        if count != high - low or packed_checksums(parts, block) != expected:
+            raise FsError(
+                Status.CHECKSUM_MISMATCH,
+                f"data file {file_name(file_id)}, bytes {start + low} to {start + high},"
+                f" version {record.version}, {count} bytes read",
+            )
+
+    def read(self, record: ChunkRecord, start: int, end: int) -> memoryview:
+        """Return the bytes start..end of a version in a buffer of their own."""
+        if end <= start:
+            return memoryview(b"")
+        buffer = memoryview(bytearray(end - start))
+        self.read_into(record, start, buffer)
+        return buffer
+
+    def is_whole(self, record: ChunkRecord) -> bool:
+        """Return whether every byte of the version is there and matches."""
+        try:
+            self.read(record, 0, record.length)
+        except FsError as error:
+            if error.status is not Status.CHECKSUM_MISMATCH:
+                raise
+            return False
+        return True
