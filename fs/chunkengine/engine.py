@@ -37,8 +37,7 @@ from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.status import FsError, Status
 from .allocator import Reservation
 from .api import ChunkState, ReadDone, ReadIo, SpaceInfo
-from .checksum import digest_of
-from .content import UpdatePlan, cut_content, new_content, plan_update
+from .content import UpdatePlan, cut_content, new_content
 from .format import (
     CHUNK_PREFIX,
     NO_POSITION,
@@ -58,6 +57,15 @@ from .ledger import Ledger
 from .ports import DataFiles, MetaStore
 from .recovery import open_ledger, punch_group
 from .verified import VerifiedReader
+from .versions import (
+    check_version,
+    find_version,
+    known_state,
+    new_record,
+    plan_on,
+    state_of,
+    version_error,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +98,7 @@ class DiskEngine:
         """See `ChunkEngine`."""
         key = chunk_key(target_id, chunk_id)
         with self._books() as ledger:
-            return _state(key, ledger.record(key), ledger.pendings.get(key))
+            return state_of(key, ledger.record(key), ledger.pendings.get(key))
 
     def used_bytes(self, target_id: TargetId) -> int:
         """See `ChunkEngine`."""
@@ -142,7 +150,7 @@ class DiskEngine:
                 record = ChunkRecord.unpack(value)
                 if record.length:
                     key = ChunkKey(stored_key[1:])
-                    return _state(key, record, ledger.pendings.get(key))
+                    return state_of(key, record, ledger.pendings.get(key))
         return None
 
     def _list(self, start: bytes, end: bytes, limit: int) -> list[ChunkState]:
@@ -155,7 +163,7 @@ class DiskEngine:
                     break
             pendings = {k: p for k, p in ledger.pendings.items() if start <= k < end}
         keys = sorted({**records, **pendings})[:limit]
-        states = (_state(key, records.get(key), pendings.get(key)) for key in keys)
+        states = (state_of(key, records.get(key), pendings.get(key)) for key in keys)
         return [state for state in states if state is not None]
 
     # ---------------------------------------------------------------- prepare
@@ -182,17 +190,19 @@ class DiskEngine:
         self._limit_quarantine()
         with self._books() as ledger:
             old = ledger.record(key)
-            _check_version(key, old, version, is_any=is_full_replace)
+            check_version(key, old, version, is_any=is_full_replace)
             base = None if is_full_replace else old
             may_append = base is not None and ledger.may_append(key, base)
-            plan = _plan(base, offset, len(data), self._block, may_append=may_append)
+            plan = plan_on(base, offset, len(data), self._block, may_append=may_append)
             if base is not None:
                 ledger.pin(base)
         try:
-            record = self._write_update(key, base, plan, data, version, chunk_size_bytes)
+            position, checksums = self._write_update(key, base, plan, data)
         finally:
             self._unpin(base)
-        return self._put_pending(key, record)
+        return self._put_pending(
+            key, new_record(version, position, chunk_size_bytes, plan.new_length, checksums)
+        )
 
     def prepare_truncate(
         self,
@@ -211,7 +221,7 @@ class DiskEngine:
         key = chunk_key(target_id, chunk_id)
         with self._books() as ledger:
             old = ledger.record(key)
-            _check_version(key, old, version, is_any=False)
+            check_version(key, old, version, is_any=False)
             is_cut = old is not None and length < old.length
             if old is not None and is_cut:
                 ledger.pin(old)
@@ -232,7 +242,7 @@ class DiskEngine:
         parts, checksums = cut_content(head, old.checksums, length, self._block)
         position = self._write_new(key, parts, length, is_create=False)
         return self._put_pending(
-            key, _new_record(version, position, chunk_size_bytes, length, checksums)
+            key, new_record(version, position, chunk_size_bytes, length, checksums)
         )
 
     def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
@@ -241,22 +251,16 @@ class DiskEngine:
         with self._books() as ledger:
             old = ledger.record(key)
             if version <= (old.version if old else 0):
-                raise _version_error(key, old, version)
+                raise version_error(key, old, version)
             size = old.chunk_size_bytes if old else 0
-            removal = PendingRecord(_new_record(version, NO_POSITION, size, 0, b""), is_remove=True)
+            removal = PendingRecord(new_record(version, NO_POSITION, size, 0, b""), is_remove=True)
             ledger.change(key, old, removal)
-            return _known_state(key, old, removal)
+            return known_state(key, old, removal)
 
     def _write_update(
-        self,
-        key: ChunkKey,
-        base: ChunkRecord | None,
-        plan: UpdatePlan,
-        data: Buffer,
-        version: int,
-        chunk_size_bytes: int,
-    ) -> ChunkRecord:
-        """Write the bytes of an update; return the version they make."""
+        self, key: ChunkKey, base: ChunkRecord | None, plan: UpdatePlan, data: Buffer
+    ) -> tuple[Position, bytes]:
+        """Write the bytes of an update; return where the new version lies and its checksums."""
         empty = memoryview(b"")
         head = self._reader.read(base, plan.head_from, plan.head_to) if base else empty
         tail = self._reader.read(base, plan.tail_from, plan.old_length) if base else empty
@@ -269,7 +273,7 @@ class DiskEngine:
                 self._files.write_at(file_id, start + plan.old_length, parts)
         else:
             position = self._write_new(key, parts, plan.new_length, is_create=base is None)
-        return _new_record(version, position, chunk_size_bytes, plan.new_length, checksums)
+        return position, checksums
 
     def _write_new(
         self, key: ChunkKey, parts: Sequence[Buffer], length: int, *, is_create: bool
@@ -337,7 +341,7 @@ class DiskEngine:
         with self._books() as ledger:
             old = ledger.record(key)
             ledger.change(key, old, pending, has_written=True)
-            return _known_state(key, old, pending)
+            return known_state(key, old, pending)
 
     # ----------------------------------------------------------------- commit
 
@@ -350,8 +354,8 @@ class DiskEngine:
             old, pending = ledger.record(key), ledger.pendings.get(key)
             if pending is None or pending.record.version != version:
                 if (old is None and pending is None) or (old and version <= old.version):
-                    return _state(key, old, pending)
-                raise _version_error(key, old, version)
+                    return state_of(key, old, pending)
+                raise version_error(key, old, version)
             if pending.is_remove:
                 ledger.change(key, None, None)
                 return None
@@ -366,7 +370,7 @@ class DiskEngine:
                 made.checksums,
             )
             ledger.change(key, record, None)
-            return _known_state(key, record, None)
+            return known_state(key, record, None)
 
     def drop_pending(self, target_id: TargetId, chunk_id: ChunkId) -> None:
         """See `ChunkEngine`."""
@@ -387,7 +391,7 @@ class DiskEngine:
     def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
         """See `ChunkEngine`; a bad sector is IO_ERROR of its read alone."""
         with self._books() as ledger:
-            found = [_find(ledger, io.target_id, io.chunk_id, io.version) for io in ios]
+            found = [find_version(ledger, io.target_id, io.chunk_id, io.version) for io in ios]
             for record in found:
                 if isinstance(record, ChunkRecord):
                     ledger.pin(record)
@@ -407,14 +411,14 @@ class DiskEngine:
             self._reader.read_into(record, io.offset, io.buffer[:length])
         except FsError as error:
             detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"
-            _log.error("read failed: %s: %s", error.status.name, detail)  # noqa: TRY400 - one line
+            _log.error("read failed: %s: %s", error.status.name, detail)
             return ReadDone(error.status, 0, record.version, detail)
         return ReadDone(Status.OK, length, record.version)
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""
         with self._books() as ledger:
-            record = _find(ledger, target_id, chunk_id, version)
+            record = find_version(ledger, target_id, chunk_id, version)
             if isinstance(record, FsError):
                 raise record
             ledger.pin(record)
@@ -501,75 +505,3 @@ class DiskEngine:
         if record is not None:
             with self._lock:
                 self._ledger.unpin(record)
-
-
-def _plan(
-    base: ChunkRecord | None, offset: int, length: int, block: int, *, may_append: bool
-) -> UpdatePlan:
-    old_length, capacity = (base.length, capacity_of(base.position)) if base else (0, 0)
-    return plan_update(old_length, capacity, offset, length, block, may_append=may_append)
-
-
-def _new_record(
-    version: int, position: Position, chunk_size_bytes: int, length: int, checksums: bytes
-) -> ChunkRecord:
-    digest = digest_of(checksums, length)
-    return ChunkRecord(version, 0, position, digest, chunk_size_bytes, length, checksums)
-
-
-def _check_version(key: ChunkKey, old: ChunkRecord | None, version: int, *, is_any: bool) -> None:
-    committed = old.version if old else 0
-    if version <= 0 or (not is_any and version != committed + 1):
-        raise _version_error(key, old, version)
-
-
-def _version_error(key: ChunkKey, old: ChunkRecord | None, version: int) -> FsError:
-    committed = old.version if old else 0
-    status = Status.COMMITTED_UPDATE if version <= committed else Status.MISSING_UPDATE
-    return FsError(status, f"{chunk_id_of_key(key)}: version {version}, committed is {committed}")
-
-
-def _find(
-    ledger: Ledger, target_id: TargetId, chunk_id: ChunkId, version: int
-) -> ChunkRecord | FsError:
-    """Return the version to read; a committed version newer than the one asked for will do."""
-    key = chunk_key(target_id, chunk_id)
-    record = ledger.record(key)
-    if record is not None and version <= record.version:
-        return record
-    pending = ledger.pendings.get(key) if version else None
-    if pending is not None and pending.record.version == version and not pending.is_remove:
-        return pending.record
-    has_it = record is not None and (pending is None or not pending.is_remove)
-    status = Status.MISSING_UPDATE if has_it else Status.CHUNK_NOT_FOUND
-    return FsError(status, f"target {target_id} {chunk_id}: version {version}")
-
-
-def _known_state(
-    key: ChunkKey, record: ChunkRecord | None, pending: PendingRecord | None
-) -> ChunkState:
-    state = _state(key, record, pending)
-    assert state is not None, key
-    return state
-
-
-def _state(
-    key: ChunkKey, record: ChunkRecord | None, pending: PendingRecord | None
-) -> ChunkState | None:
-    if record is None and pending is None:
-        return None
-    chunk_id = chunk_id_of_key(key)
-    made = pending.record if pending else None
-    size = record.chunk_size_bytes if record else made.chunk_size_bytes if made else 0
-    return ChunkState(
-        chunk_id,
-        record.version if record else 0,
-        record.chain_version if record else 0,
-        record.length if record else 0,
-        record.digest if record else 0,
-        size,
-        made.version if made else 0,
-        pending.is_remove if pending else False,
-        made.length if made else 0,
-        made.digest if made else 0,
-    )

@@ -9,6 +9,7 @@ Does not decide anything about chunks.  Concurrency: RocksDB's own; one process 
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import rocksdict
 
@@ -16,6 +17,8 @@ from ..schema.status import FsError, Status
 from .ports import Batch
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 WRITE_BUFFER_BYTES = 16 << 20
 
@@ -29,7 +32,7 @@ def _options() -> rocksdict.Options:
     options.set_keep_log_file_num(4)
     options.set_max_open_files(256)
     table = rocksdict.BlockBasedOptions()
-    table.set_bloom_filter(10.0, False)
+    table.set_bloom_filter(10, False)
     table.set_block_cache(rocksdict.Cache(16 << 20))
     options.set_block_based_table_factory(table)
     return options
@@ -92,7 +95,7 @@ class RocksMetaStore:
         """See `MetaStore`."""
         self._db.close()
 
-    def _guard(self, function: Callable[..., object], *args: object) -> object:
+    def _guard(self, function: Callable[..., T], *args: object) -> T:
         # rocksdict raises plain Exception for every RocksDB error, so nothing narrower can be named
         try:
             return function(*args)

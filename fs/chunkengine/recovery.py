@@ -124,7 +124,7 @@ def _settle_committed(
     )
     pending = ledger.pendings.get(key)
     shared = pending.record.position if pending is not None else NO_POSITION
-    if chosen is not None and chosen.position != NO_POSITION and chosen.position != shared:
+    if chosen is not None and chosen.position not in (NO_POSITION, shared):
         same_block = current is not None and current.position == chosen.position
         if not same_block:
             ledger.allocator.claim(chosen.position)

@@ -6,9 +6,9 @@ of the data written since the last flush of its file every 512-byte sector of ev
 random, of the metadata batches a random prefix, at least the synced ones, is kept.
 
 `on_step` is called with the name of the operation before each one; it may raise, to inject a fault
-(FsError NO_SPACE, IO_ERROR) or to stop the process there (SimulatedCrash: a write is then half done).
+(FsError NO_SPACE, IO_ERROR), to act in between (the engine is then at that very point), or to stop the process there (SimulatedCrash: a write is then half done).
 
-Deterministic: the same calls and the same `random` give the same disk.  Concurrency: one lock for everything.
+Deterministic: the same calls and the same `random` give the same disk.  Concurrency: one re-entrant lock.
 """
 
 import random
@@ -104,7 +104,7 @@ class SimulatedDisk:
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
         self.on_step: Callable[[str], None] | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.files: dict[FileId, _File] = {}
         self.records: SortedDict[bytes, bytes] = SortedDict()
         self.durable_records: dict[bytes, bytes] = {}
@@ -173,12 +173,13 @@ class SimulatedMetaStore:
 
     def write_synced(self, batch: Batch) -> None:
         """See `MetaStore`."""
-        self.write(batch)
         with self._disk.lock:
+            self.write(batch)
+            covered = len(self._disk.unsynced_batches)
             self._disk.step("meta_sync")
-            for unsynced in self._disk.unsynced_batches:
+            for unsynced in self._disk.unsynced_batches[:covered]:
                 _apply(self._disk.durable_records, unsynced)
-            self._disk.unsynced_batches.clear()
+            del self._disk.unsynced_batches[:covered]
 
     def scan(
         self, start: bytes, end: bytes, *, is_reverse: bool = False
