@@ -134,6 +134,8 @@ class ClientSection(Section, frozen=True):
     write_buffer_bytes: Annotated[int, Meta(ge=4 * KIB, le=64 * MIB)] = 1 * MIB
     dirty_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 256 * MIB
     write_back_interval_s: Seconds = 5.0
+    durable_close: bool = True
+    """Closing a file that was written makes it survive power loss, as fsync does; False: as after write_back."""
     readahead_bytes_max: Annotated[int, Meta(ge=0, le=256 * MIB)] = 8 * MIB
     readahead_total_bytes_max: Annotated[int, Meta(ge=0)] = 256 * MIB
     attr_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0

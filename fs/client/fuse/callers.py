@@ -1,0 +1,55 @@
+"""Who makes a FUSE request: user, group and supplementary groups of the calling process.
+
+Supplementary groups are read from /proc, which costs more than the request itself; they are remembered for a
+second per (thread id, uid, gid).  A process that changes its groups is seen with the new ones after that time,
+as with NFS.  Root passes every check and needs none.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pyfuse3
+
+from ..vfs.ports import Caller
+
+_log = logging.getLogger(__name__)
+
+GROUPS_AGE_S_MAX = 1.0
+_CALLER_COUNT_MAX = 4096
+_ROOT = Caller(0, 0)
+
+
+def groups_of(pid: int) -> tuple[int, ...]:
+    """Return the supplementary groups of a process, ascending; none when it is gone or out of sight."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        _log.debug("groups of process %d: %s", pid, error)
+        return ()
+    line = next((line for line in text.splitlines() if line.startswith("Groups:")), "Groups:")
+    return tuple(sorted(int(word) for word in line.split()[1:]))
+
+
+class Callers:
+    """Turns request contexts into callers; see module head."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._cached: dict[tuple[int, int, int], tuple[float, Caller]] = {}
+
+    def of(self, ctx: pyfuse3.RequestContext) -> Caller:
+        """Return the caller of a request."""
+        uid, gid = ctx.uid, ctx.gid
+        if uid == 0 and gid == 0:
+            return _ROOT
+        key = (ctx.pid, uid, gid)
+        now_s = self._now_s()
+        found = self._cached.get(key)
+        if found is not None and now_s < found[0]:
+            return found[1]
+        if len(self._cached) >= _CALLER_COUNT_MAX:
+            self._cached.clear()
+        caller = Caller(uid, gid, groups_of(ctx.pid))
+        self._cached[key] = (now_s + GROUPS_AGE_S_MAX, caller)
+        return caller

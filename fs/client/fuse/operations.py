@@ -1,0 +1,309 @@
+"""The pyfuse3 side of a mount: translate, call the vfs, map errors.  No semantics here."""
+
+import errno
+import functools
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyfuse3
+
+from ...runtime.ports import Buffer, Runtime
+from ...schema.ids import InodeId
+from ...schema.inode import NAME_BYTES_MAX, Inode
+from ...schema.status import FsError, Status
+from ..vfs.files import Opened
+from ..vfs.vfs import Vfs
+from .attributes import attr_change, entry_attributes
+from .callers import Callers
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_BLOCK_BYTES = 4096
+_DOT_COOKIES = 2
+_FREE_INODES = 2**32
+
+
+def handler(
+    function: Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]:
+    """Map what a handler raises to an errno; a bug becomes EIO and a traceback in the log."""
+
+    @functools.wraps(function)
+    async def mapped(self: "Operations", *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(self, *args, **kwargs)
+        except FsError as error:
+            _log.debug("%s%s: %s", function.__name__, args[:2], error)
+            raise pyfuse3.FUSEError(error.errno) from error
+        except AssertionError as error:
+            _log.exception("bug in %s%s", function.__name__, args[:2])
+            raise pyfuse3.FUSEError(errno.EIO) from error
+
+    return mapped
+
+
+def _file_info(opened: Opened) -> pyfuse3.FileInfo:
+    return pyfuse3.FileInfo(opened.handle_id, opened.direct_io, opened.keep_cache)
+
+
+class Operations(pyfuse3.Operations):
+    """One mounted file system; see module head."""
+
+    supports_dot_lookup = True
+    enable_writeback_cache = False
+    enable_acl = False
+
+    def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
+        super().__init__()
+        self._vfs = vfs
+        self._names = vfs.namespace
+        self._files = vfs.files
+        self._directories = vfs.directories
+        self._caller = Callers(runtime.clock.monotonic_s).of
+
+    def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
+        return entry_attributes(inode, self._vfs.section)
+
+    # -- names and attributes ---------------------------------------------------------------------
+
+    @handler
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """See pyfuse3."""
+        try:
+            inode = await self._names.lookup(InodeId(parent_inode), name, self._caller(ctx))
+        except FsError as error:
+            timeout_s = self._vfs.section.negative_timeout_s
+            if error.status is not Status.NOT_FOUND or timeout_s == 0.0:
+                raise
+            missing = pyfuse3.EntryAttributes()
+            missing.entry_timeout = timeout_s
+            return missing
+        return self._entry(inode)
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """See pyfuse3; must not raise."""
+        for inode_id, lookup_count in inode_list:
+            self._names.forget(InodeId(inode_id), lookup_count)
+
+    @handler
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        """See pyfuse3."""
+        return self._entry(await self._names.getattr(InodeId(inode), self._caller(ctx)))
+
+    @handler
+    async def setattr(
+        self,
+        inode: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        """See pyfuse3."""
+        change, caller = attr_change(attr, fields), self._caller(ctx)
+        return self._entry(await self._names.setattr(InodeId(inode), change, fh, caller))
+
+    @handler
+    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+        """See pyfuse3; the kernel checks by itself with default_permissions."""
+        await self._names.access(InodeId(inode), mode, self._caller(ctx))
+        return True
+
+    @handler
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        """See pyfuse3."""
+        return await self._names.readlink(InodeId(inode), self._caller(ctx))
+
+    @handler
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """See pyfuse3."""
+        parent, mode = InodeId(parent_inode), mode & ~ctx.umask
+        inode = await self._names.mknod(parent, name, mode, self._caller(ctx), rdev=rdev)
+        return self._entry(inode)
+
+    @handler
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """See pyfuse3."""
+        parent, mode = InodeId(parent_inode), mode & ~ctx.umask
+        return self._entry(await self._names.mkdir(parent, name, mode, self._caller(ctx)))
+
+    @handler
+    async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        """See pyfuse3."""
+        await self._names.unlink(InodeId(parent_inode), name, self._caller(ctx))
+
+    @handler
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        """See pyfuse3."""
+        await self._names.rmdir(InodeId(parent_inode), name, self._caller(ctx))
+
+    @handler
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """See pyfuse3."""
+        parent, caller = InodeId(parent_inode), self._caller(ctx)
+        return self._entry(await self._names.symlink(parent, name, target, caller))
+
+    @handler
+    async def rename(  # noqa: PLR0917 - pyfuse3's signature
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """See pyfuse3."""
+        if flags & ~(pyfuse3.RENAME_EXCHANGE | pyfuse3.RENAME_NOREPLACE):
+            raise FsError(Status.INVALID_ARGUMENT, f"rename flags {flags:#x}")
+        await self._names.rename(
+            (InodeId(parent_inode_old), name_old),
+            (InodeId(parent_inode_new), name_new),
+            self._caller(ctx),
+            no_replace=bool(flags & pyfuse3.RENAME_NOREPLACE),
+            exchange=bool(flags & pyfuse3.RENAME_EXCHANGE),
+        )
+
+    @handler
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """See pyfuse3."""
+        parent, caller = InodeId(new_parent_inode), self._caller(ctx)
+        return self._entry(await self._names.link(InodeId(inode), parent, new_name, caller))
+
+    # -- open files -------------------------------------------------------------------------------
+
+    @handler
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        """See pyfuse3."""
+        parent, mode = InodeId(parent_inode), mode & ~ctx.umask
+        opened, inode = await self._files.create(parent, name, mode, flags, self._caller(ctx))
+        self._names.remember_dentry(parent, name, inode.inode_id)
+        return _file_info(opened), self._entry(self._names.give(inode, lookup_count=1))
+
+    @handler
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        """See pyfuse3."""
+        return _file_info(await self._files.open(InodeId(inode), flags, self._caller(ctx)))
+
+    @handler
+    async def read(self, fh: int, off: int, size: int) -> Buffer:  # type: ignore[override]
+        """See pyfuse3; any contiguous buffer will do, not just bytes."""
+        return await self._files.read(fh, off, size)
+
+    @handler
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        """See pyfuse3; `buf` is ours to keep."""
+        return await self._files.write(fh, off, buf)
+
+    @handler
+    async def flush(self, fh: int) -> None:
+        """See pyfuse3."""
+        await self._files.flush(fh)
+
+    @handler
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        """See pyfuse3."""
+        await self._files.fsync(fh, is_data_only=datasync)
+
+    @handler
+    async def release(self, fh: int) -> None:
+        """See pyfuse3; the kernel tells nobody of an error, so it is logged here."""
+        try:
+            await self._files.release(fh)
+        except FsError as error:
+            _log.warning("releasing open file %d: %s", fh, error)
+            raise
+
+    # -- directories ------------------------------------------------------------------------------
+
+    @handler
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        """See pyfuse3."""
+        return await self._directories.opendir(InodeId(inode), self._caller(ctx))
+
+    @handler
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """See pyfuse3; cookies 1 and 2 are "." and "..", the vfs's follow."""
+        if start_id < _DOT_COOKIES and not await self._reply_dots(fh, start_id, token):
+            return
+        cookie = max(start_id - _DOT_COOKIES, 0)
+        while entries := await self._directories.readdir(fh, cookie):
+            for entry in entries:
+                attributes = self._entry(entry.inode)
+                cookie = entry.cookie
+                if not pyfuse3.readdir_reply(token, entry.name, attributes, cookie + _DOT_COOKIES):
+                    return
+                self._names.give(entry.inode, lookup_count=1)
+
+    async def _reply_dots(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> bool:
+        # These two are not counted as lookups.
+        inode_ids = await self._directories.parent_of(fh)
+        for cookie, name in ((1, b"."), (2, b"..")):
+            attributes = pyfuse3.EntryAttributes()
+            attributes.st_ino = inode_ids[cookie - 1]
+            attributes.st_mode = 0o040755
+            if cookie > start_id and not pyfuse3.readdir_reply(token, name, attributes, cookie):
+                return False
+        return True
+
+    @handler
+    async def releasedir(self, fh: int) -> None:
+        """See pyfuse3."""
+        await self._directories.releasedir(fh)
+
+    @handler
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:  # noqa: ARG002 - names are metadata
+        """See pyfuse3."""
+        await self._directories.fsyncdir(fh)
+
+    @handler
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        """See pyfuse3."""
+        space = await self._vfs.statfs(self._caller(ctx))
+        data = pyfuse3.StatvfsData()
+        data.f_bsize = data.f_frsize = _BLOCK_BYTES
+        data.f_blocks = space.capacity_bytes // _BLOCK_BYTES
+        data.f_bfree = data.f_bavail = space.free_bytes // _BLOCK_BYTES
+        data.f_files = space.inode_count + _FREE_INODES
+        data.f_ffree = data.f_favail = _FREE_INODES
+        data.f_namemax = NAME_BYTES_MAX
+        return data
+
+    # -- extended attributes ----------------------------------------------------------------------
+
+    @handler
+    async def setxattr(
+        self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
+    ) -> None:
+        """See pyfuse3."""
+        await self._names.setxattr(InodeId(inode), name, value, self._caller(ctx))
+
+    @handler
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        """See pyfuse3."""
+        return await self._names.getxattr(InodeId(inode), name, self._caller(ctx))
+
+    @handler
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        """See pyfuse3."""
+        return await self._names.listxattr(InodeId(inode), self._caller(ctx))
+
+    @handler
+    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        """See pyfuse3."""
+        await self._names.removexattr(InodeId(inode), name, self._caller(ctx))

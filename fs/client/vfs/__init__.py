@@ -1,0 +1,1 @@
+"""The file-system semantics of a mount, without FUSE: see vfs.py."""

@@ -1,0 +1,133 @@
+"""Listing of directories, with a cursor that survives changes.
+
+Cookies number the entries in the order in which they were handed out by one open directory; a cookie stands
+for a name, and a listing resumes strictly after that name, in byte order.  So entries that stay are neither
+missed nor doubled while others come and go.  Cookie 0 starts over and forgets all earlier cookies.
+"""
+
+from dataclasses import dataclass, field
+
+from ...schema import services
+from ...schema.ids import InodeId
+from ...schema.inode import Inode
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from .core import VfsCore
+from .ports import Caller
+
+PAGE_ENTRY_COUNT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry:
+    """One entry of a listing; `cookie` resumes the listing after it."""
+
+    name: bytes
+    inode: Inode
+    cookie: int
+
+
+@dataclass(slots=True)
+class _OpenDirectory:
+    inode_id: InodeId
+    caller: Caller
+    names: list[bytes] = field(default_factory=list)
+    """names[cookie - 1] is what a cookie stands for."""
+    page: list[DirectoryEntry] = field(default_factory=list)
+    first_cookie: int = 0
+    """The cookie after which `page` begins."""
+    has_more: bool = True
+
+
+class Directories:
+    """The directory half of `Vfs`."""
+
+    def __init__(self, core: VfsCore) -> None:
+        self._core = core
+        self._open: dict[int, _OpenDirectory] = {}
+
+    async def opendir(self, inode_id: InodeId, caller: Caller) -> int:
+        """Return the number of a new open directory; reading it checks permissions."""
+        handle_id = self._core.new_handle_id()
+        self._open[handle_id] = _OpenDirectory(inode_id, caller)
+        return handle_id
+
+    async def readdir(self, handle_id: int, cookie: int) -> list[DirectoryEntry]:
+        """Return the next entries after a cookie, with attributes; empty at the end.
+
+        "." and ".." are not listed.
+
+        Raises:
+            FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
+        """
+        directory = self._directory(handle_id)
+        if cookie == 0:
+            directory.names.clear()
+            directory.page = []
+            directory.first_cookie = 0
+            directory.has_more = True
+        if cookie > len(directory.names):
+            raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
+        position = cookie - directory.first_cookie
+        if 0 <= position < len(directory.page):
+            return directory.page[position:]
+        is_at_end = position == len(directory.page) and not directory.has_more
+        return [] if is_at_end else await self._load_page(directory, cookie)
+
+    async def _load_page(self, directory: _OpenDirectory, cookie: int) -> list[DirectoryEntry]:
+        request = meta_pb2.ListReq(
+            caller=directory.caller.to_pb(),
+            inode_id=directory.inode_id,
+            after=directory.names[cookie - 1] if cookie else b"",
+            entry_count_max=PAGE_ENTRY_COUNT,
+            with_inodes=True,
+        )
+        while True:
+            reply = await self._core.call(services.META_LIST, request)
+            # An entry without an inode was removed between the two reads of meta.
+            found = [e for e in reply.entries if e.HasField("inode")]
+            if found or not reply.has_more:
+                break
+            request.after = reply.entries[-1].name
+        # A second reader of the same open directory may have added cookies meanwhile.
+        base = len(directory.names)
+        directory.names.extend(e.name for e in found)
+        directory.page = [
+            DirectoryEntry(e.name, self._core.absorbed(e.inode), base + index)
+            for index, e in enumerate(found, start=1)
+        ]
+        directory.first_cookie = base
+        directory.has_more = reply.has_more
+        return directory.page
+
+    async def parent_of(self, handle_id: int) -> tuple[InodeId, InodeId]:
+        """Return the inode ids of an open directory and of its parent (for "." and "..")."""
+        directory = self._directory(handle_id)
+        request = meta_pb2.LookupReq(
+            caller=directory.caller.to_pb(), parent_inode_id=directory.inode_id, name=b".."
+        )
+        try:
+            reply = await self._core.call(services.META_LOOKUP, request)
+        except FsError as error:
+            # Reading a directory needs no search permission; the number of ".." is a nicety then.
+            if error.status not in (Status.ACCESS_DENIED, Status.NOT_FOUND):
+                raise
+            return directory.inode_id, directory.inode_id
+        return directory.inode_id, InodeId(reply.inode.inode_id)
+
+    async def releasedir(self, handle_id: int) -> None:
+        """Forget an open directory."""
+        self._directory(handle_id)
+        del self._open[handle_id]
+
+    async def fsyncdir(self, handle_id: int) -> None:
+        """Return when all changes of names made so far would survive power loss."""
+        directory = self._directory(handle_id)
+        request = meta_pb2.SyncMetaReq(caller=directory.caller.to_pb())
+        await self._core.call(services.META_SYNC_META, request)
+
+    def _directory(self, handle_id: int) -> _OpenDirectory:
+        directory = self._open.get(handle_id)
+        if directory is None:
+            raise FsError(Status.BAD_FILE, f"no open directory {handle_id}")
+        return directory

@@ -1,0 +1,420 @@
+"""Regular files: open, read, write, flush, truncate, release.
+
+Close-to-open: closing reports the length and, with durable_close, waits until bytes and metadata would
+survive power loss; opening asks meta, and lets the kernel reuse its pages only when the content is
+provably what this mount saw last.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+
+from ...runtime.ports import Buffer
+from ...schema import services
+from ...schema.ids import InodeId, SessionId
+from ...schema.inode import Inode, inode_from_pb
+from ...schema.layout import MAX_FILE_LENGTH_BYTES
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from ..api import FileRead
+from .core import VfsCore
+from .open_file import FetchedBlock, FileHandle, InodeState
+from .ports import Caller
+from .readahead import Block
+
+_log = logging.getLogger(__name__)
+
+_FMODE_EXEC = 0x20
+"""Set by the kernel in the flags of an open for execve(2), which needs no read permission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the kernel is told of an open file."""
+
+    handle_id: int
+    keep_cache: bool
+    direct_io: bool
+
+
+class Files:
+    """The file half of `Vfs`."""
+
+    def __init__(self, core: VfsCore) -> None:
+        self._core = core
+        self._handles: dict[int, FileHandle] = {}
+
+    # -- open and close ---------------------------------------------------------------------------
+
+    async def open(self, inode_id: InodeId, flags: int, caller: Caller) -> Opened:
+        """Give out a handle of a regular file; flags as for open(2), O_TRUNC among them.
+
+        Raises:
+            FsError: ACCESS_DENIED, IS_DIRECTORY, STALE, NOT_FOUND and whatever meta says.
+        """
+        wants_write = flags & os.O_ACCMODE != os.O_RDONLY
+        is_truncate = bool(flags & os.O_TRUNC)
+        session = self._new_session(wants_write=wants_write or is_truncate)
+        request = meta_pb2.OpenReq(
+            caller=caller.to_pb(),
+            inode_id=inode_id,
+            wants_read=flags & os.O_ACCMODE != os.O_WRONLY and not flags & _FMODE_EXEC,
+            wants_write=wants_write or is_truncate,
+            is_truncate=is_truncate,
+            session=session,
+        )
+        state = self._core.states.get(inode_id)
+        if is_truncate and state is not None:
+            async with state.lock:
+                await self._core.drain(state)
+                inode = await self._open_at_meta(request)
+                state.absorb(inode)
+        else:
+            inode = await self._open_at_meta(request)
+        return await self._opened(inode, flags, session, caller, is_changed=is_truncate)
+
+    async def _open_at_meta(self, request: meta_pb2.OpenReq) -> Inode:
+        reply = await self._core.call(services.META_OPEN, request)
+        inode = inode_from_pb(reply.inode)
+        if inode.file is None:
+            raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
+        return inode
+
+    async def create(
+        self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller
+    ) -> tuple[Opened, Inode]:
+        """Create a regular file, or open the existing one unless O_EXCL is set; umask already applied.
+
+        Raises:
+            FsError: EXISTS with O_EXCL, and whatever meta says.
+        """
+        wants_write = flags & os.O_ACCMODE != os.O_RDONLY
+        session = self._new_session(wants_write=wants_write)
+        request = meta_pb2.CreateReq(
+            caller=caller.to_pb(),
+            parent_inode_id=parent,
+            name=name,
+            mode=mode & 0o7777,
+            is_exclusive=bool(flags & os.O_EXCL),
+            is_truncate=bool(flags & os.O_TRUNC),
+            session=session,
+            wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
+            wants_write=wants_write,
+        )
+        reply = await self._core.call(services.META_CREATE, request)
+        inode = inode_from_pb(reply.inode)
+        is_changed = reply.was_created or request.is_truncate
+        opened = await self._opened(inode, flags, session, caller, is_changed=is_changed)
+        return opened, self._core.states[inode.inode_id].present(inode)
+
+    def _new_session(self, *, wants_write: bool) -> meta_pb2.FileSessionPb | None:
+        if not wants_write:
+            return None
+        return meta_pb2.FileSessionPb(session_id=self._core.new_session_id(), is_write=True)
+
+    async def _opened(
+        self,
+        inode: Inode,
+        flags: int,
+        session: meta_pb2.FileSessionPb | None,
+        caller: Caller,
+        *,
+        is_changed: bool,
+    ) -> Opened:
+        core = self._core
+        state = core.state_of(inode, caller)
+        can_write = flags & os.O_ACCMODE != os.O_RDONLY
+        is_append = can_write and bool(flags & os.O_APPEND)
+        handle = FileHandle(
+            handle_id=core.new_handle_id(),
+            state=state,
+            caller=caller,
+            can_read=flags & os.O_ACCMODE != os.O_WRONLY,
+            can_write=can_write,
+            is_append=is_append,
+            session_id=SessionId(session.session_id) if session is not None else None,
+            seen_error_count=state.error_count,
+            is_dirty=is_changed,
+        )
+        if can_write:
+            state.writer = caller
+        state.handles[handle.handle_id] = handle
+        self._handles[handle.handle_id] = handle
+        data_ver = state.file.data_ver
+        keep_cache = state.cached_ver == data_ver
+        state.cached_ver = data_ver
+        known = core.known.get(inode.inode_id)
+        if known is not None and known.given_length not in (-1, state.local_length()):
+            known.given_length = state.local_length()
+            await core.kernel.invalidate_attributes(inode.inode_id)
+        return Opened(handle.handle_id, keep_cache, direct_io=is_append)
+
+    async def flush(self, handle_id: int) -> None:
+        """What close(2) does: send and report everything; durable when durable_close is set.
+
+        Does nothing when nothing was changed through this handle since it was last done.
+
+        Raises:
+            FsError: an earlier write failed, or this one did; once per handle.
+        """
+        handle = self._handle(handle_id)
+        if not handle.can_write:
+            return
+        state = handle.state
+        if handle.is_dirty:
+            await self._core.drain(state)
+            self._raise_pending_error(handle)
+            is_durable = self._core.section.durable_close
+            if is_durable or state.has_unreported:
+                await self._core.report(state, is_durable=is_durable)
+            handle.is_dirty = state.is_dirty and handle.is_dirty
+        else:
+            self._raise_pending_error(handle)
+
+    async def fsync(self, handle_id: int, *, is_data_only: bool) -> None:
+        """Return when all writes to the file through this mount would survive power loss.
+
+        The length is metadata that is needed to read the data back, so `is_data_only` changes nothing.
+
+        Raises:
+            FsError: an earlier write failed, or this one did; once per handle.
+        """
+        del is_data_only
+        handle = self._handle(handle_id)
+        await self._core.drain(handle.state)
+        self._raise_pending_error(handle)
+        await self._core.report(handle.state, is_durable=True)
+        handle.is_dirty = handle.state.is_dirty and handle.is_dirty
+
+    async def release(self, handle_id: int) -> None:
+        """Forget an open file description; ends its file session.
+
+        Raises:
+            FsError: the rest could not be sent or reported; nobody is left to tell, so callers log it.
+        """
+        handle = self._handles.pop(handle_id, None)
+        if handle is None:
+            raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
+        core, state = self._core, handle.state
+        self._drop_readahead(handle)
+        try:
+            if handle.can_write:
+                await core.drain(state)
+            if handle.session_id is not None:
+                await self._close_session(state, handle.session_id)
+            if len(state.handles) == 1 and state.keep_session is not None:
+                session_id, state.keep_session = state.keep_session, None
+                await self._close_session(state, session_id)
+        finally:
+            del state.handles[handle_id]
+            core.drop_state_if_unused(state)
+
+    async def _close_session(self, state: InodeState, session_id: SessionId) -> None:
+        core = self._core
+        async with state.report_lock:
+            seq, before_ver = state.acked_seq, state.file.data_ver
+            request = meta_pb2.CloseReq(sync=core.sync_request(state), session_id=session_id)
+            reply = await core.call(services.META_CLOSE, request)
+            if reply.HasField("inode"):
+                core.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
+
+    # -- write ------------------------------------------------------------------------------------
+
+    async def write(self, handle_id: int, offset: int, data: Buffer) -> int:
+        """Buffer a write and return its length; `data` is kept by reference and must not change.
+
+        An O_APPEND handle ignores `offset`.
+
+        Raises:
+            FsError: BAD_FILE, FILE_TOO_LARGE, or the error of an earlier write, once per handle.
+        """
+        handle = self._handle(handle_id)
+        if not handle.can_write:
+            raise FsError(
+                Status.BAD_FILE, f"inode {handle.state.inode_id} is open for reading only"
+            )
+        core, state, count = self._core, handle.state, len(data)
+        if state.error_count > handle.seen_error_count:
+            self._raise_pending_error(handle)
+        if offset + count > MAX_FILE_LENGTH_BYTES:
+            raise FsError(Status.FILE_TOO_LARGE, f"inode {state.inode_id}: {offset}+{count}")
+        if count == 0:
+            return 0
+        if not core.budget.try_acquire(count):
+            await core.wait_for_room(count)
+        while state.lock.locked():
+            async with state.lock:
+                pass
+        handle.is_dirty = True
+        if handle.is_append:
+            await self._append(state, offset, data)
+        else:
+            core.buffer_bytes(state, offset, data)
+        return count
+
+    async def _append(self, state: InodeState, offset: int, data: Buffer) -> None:
+        core, append = self._core, state.append
+        if not append.pieces:
+            append.assumed_offset = offset
+            append.since_s = core.now_s()
+        append.pieces.append(data)
+        append.length += len(data)
+        state.local_mtime_ns = core.runtime.clock.wall_ns()
+        state.content_seq += 1
+        if append.length >= core.section.write_buffer_bytes:
+            await core.flush_append(state)
+
+    async def truncate(
+        self, inode_id: InodeId, request: meta_pb2.SetAttrReq, handle_id: int | None
+    ) -> Inode:
+        """Send a SetAttr that sets the length, after everything written before it.
+
+        Raises:
+            FsError: BAD_FILE for a handle that cannot write, and whatever meta says.
+        """
+        core = self._core
+        if handle_id is not None:
+            request.has_open_file = self._handle(handle_id).can_write
+        state = core.states.get(inode_id)
+        if state is None:
+            reply = await core.call(services.META_SET_ATTR, request)
+            return inode_from_pb(reply.inode)
+        async with state.lock:
+            await core.drain(state)
+            hint = state.length_hint()
+            if hint is not None:
+                request.length_hint.CopyFrom(hint)
+            elif state.has_unreported:
+                await core.report(state, is_durable=False)
+            before_ver, seq = state.file.data_ver, state.acked_seq
+            reply = await core.call(services.META_SET_ATTR, request)
+            inode = inode_from_pb(reply.inode)
+            state.absorb(inode)
+            state.forget_length()
+            # The request carried what was written before, and a truncation counts as new content.
+            state.reported_seq = max(state.reported_seq, seq)
+            core.note_own_step(state, before_ver, before_ver + 1)
+        for handle in state.handles.values():
+            handle.is_dirty = handle.is_dirty or handle.can_write
+        return state.present(inode)
+
+    async def settle(self, inode_id: InodeId) -> None:
+        """Send and report what was written to an inode, so that a later explicit time stays.
+
+        Raises:
+            FsError: meta refused the report.
+        """
+        state = self._core.states.get(inode_id)
+        if state is None or not (state.is_dirty or state.has_unreported):
+            return
+        await self._core.drain(state)
+        if state.has_unreported:
+            await self._core.report(state, is_durable=False)
+
+    # -- read -------------------------------------------------------------------------------------
+
+    async def read(self, handle_id: int, offset: int, count: int) -> Buffer:
+        """Return the bytes of [offset, offset + count), shorter only at the end of the file.
+
+        The buffer belongs to the caller to read, not to write.
+
+        Raises:
+            FsError: BAD_FILE, CHECKSUM_MISMATCH, IO_ERROR and others of ChunkStore.read.
+        """
+        # 1. who reads
+        handle = self._handle(handle_id)
+        if not handle.can_read:
+            raise FsError(
+                Status.BAD_FILE, f"inode {handle.state.inode_id} is open for writing only"
+            )
+        state = handle.state
+        # 2. own writes first
+        if state.is_dirty:
+            await self._core.wait_written(state, offset, offset + count)
+        # 3. clip to the length
+        if handle.is_append and offset + count > state.local_length():
+            await self._refresh(state, handle.caller)
+        length = state.local_length()
+        end = min(offset + count, length)
+        if end <= offset:
+            return b""
+        # 4. readahead, else straight from storage
+        found = await self._read_ahead(handle, offset, end, length)
+        if found is not None:
+            return found
+        view = memoryview(bytearray(end - offset))
+        await self._core.store.read([FileRead(state.ref, offset, view)])
+        return view
+
+    async def _refresh(self, state: InodeState, caller: Caller) -> None:
+        request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)
+        reply = await self._core.call(services.META_GET_ATTR, request)
+        state.absorb(inode_from_pb(reply.inode))
+
+    async def _read_ahead(
+        self, handle: FileHandle, offset: int, end: int, length: int
+    ) -> Buffer | None:
+        core, state, ahead = self._core, handle.state, handle.readahead
+        window_bytes_max = core.section.readahead_bytes_max
+        if window_bytes_max == 0 or handle.is_append:
+            return None
+        before = ahead.held_bytes
+        if handle.readahead_seq != state.content_seq:
+            ahead.clear_blocks()
+            handle.readahead_seq = state.content_seq
+        ahead.note_read(offset, end, window_bytes_max)
+        if not state.is_dirty:
+            # What was buffered meanwhile is not on storage yet, so nothing is fetched beside it.
+            room = core.section.readahead_total_bytes_max - core.readahead_bytes
+            for start, stop in ahead.ranges_to_fetch(length, max(room, 0)):
+                block = Block(start, stop, FetchedBlock(stop - start))
+                ahead.add(block)
+                core.spawn(self._fetch, state, block)
+        core.readahead_bytes += ahead.held_bytes - before
+        blocks = ahead.covering(offset, end)
+        return await _assemble(blocks, offset, end) if blocks else None
+
+    async def _fetch(self, state: InodeState, block: Block[FetchedBlock]) -> None:
+        content = block.content
+        try:
+            await self._core.store.read([FileRead(state.ref, block.offset, content.view)])
+        except FsError as error:
+            content.error = error
+        finally:
+            content.done.set()
+
+    def _drop_readahead(self, handle: FileHandle) -> None:
+        self._core.readahead_bytes -= handle.readahead.held_bytes
+        handle.readahead.clear()
+
+    # -- the rest ---------------------------------------------------------------------------------
+
+    def _handle(self, handle_id: int) -> FileHandle:
+        handle = self._handles.get(handle_id)
+        if handle is None:
+            raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
+        return handle
+
+    def _raise_pending_error(self, handle: FileHandle) -> None:
+        seen, handle.seen_error_count = handle.seen_error_count, handle.state.error_count
+        self._core.raise_pending_error(handle.state, seen)
+
+    async def release_all(self) -> None:
+        """Release every open file; errors are logged."""
+        for handle_id in list(self._handles):
+            try:
+                await self.release(handle_id)
+            except FsError as error:
+                _log.error("open file %d: releasing failed: %s", handle_id, error)
+
+
+async def _assemble(blocks: list[Block[FetchedBlock]], offset: int, end: int) -> Buffer | None:
+    """Wait for blocks and return [offset, end) of them; None when one could not be fetched."""
+    parts = []
+    for block in blocks:
+        await block.content.done.wait()
+        if block.content.error is not None:
+            return None
+        start = max(offset, block.offset) - block.offset
+        parts.append(block.content.view[start : min(end, block.end) - block.offset])
+    return parts[0] if len(parts) == 1 else b"".join(parts)

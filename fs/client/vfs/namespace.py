@@ -1,0 +1,355 @@
+"""Names and attributes: everything that is one call of meta, plus what this mount has open.
+
+When a name is removed or replaced while this mount has the file open, the request carries a file session
+("keep session"), so that the content outlives the name.  The target of a name is known from the lookup that
+the kernel made right before; should it have changed in between, the session is added afterwards.
+"""
+
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...schema import services
+from ...schema.ids import InodeId
+from ...schema.inode import Inode, InodeType, inode_from_pb
+from ...schema.proto import common_pb2, meta_pb2
+from ...schema.status import FsError, Status
+from .core import Known, VfsCore
+from .files import Files
+from .open_file import InodeState
+from .ports import Caller
+
+DENTRY_COUNT_MAX = 65_536
+_CAPABILITY = b"security.capability"
+_POSIX_ACL_PREFIX = b"system.posix_acl_"
+_TYPE_OF_MODE = {
+    0: InodeType.FILE,
+    stat.S_IFREG: InodeType.FILE,
+    stat.S_IFIFO: InodeType.FIFO,
+    stat.S_IFSOCK: InodeType.SOCKET,
+    stat.S_IFCHR: InodeType.CHAR_DEVICE,
+    stat.S_IFBLK: InodeType.BLOCK_DEVICE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttrChange:
+    """What setattr is to change; None leaves a field as it is."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    length: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+
+    @property
+    def is_times_only(self) -> bool:
+        """True when nothing but times changes."""
+        return self.mode is None and self.uid is None and self.gid is None and self.length is None
+
+
+class Namespace:
+    """The namespace half of `Vfs`."""
+
+    def __init__(self, core: VfsCore, files: Files) -> None:
+        self._core = core
+        self._files = files
+        self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
+
+    # -- what the kernel holds ----------------------------------------------------------------------
+
+    def give(self, inode: Inode, *, lookup_count: int = 0) -> Inode:
+        """Note that the kernel is handed these attributes, `lookup_count` times as an entry."""
+        known = self._core.known.get(inode.inode_id)
+        if known is None:
+            known = self._core.known[inode.inode_id] = Known()
+        known.lookup_count += lookup_count
+        if inode.file is not None:
+            known.given_length = inode.file.length
+        return inode
+
+    def forget(self, inode_id: InodeId, lookup_count: int) -> None:
+        """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""
+        known = self._core.known.get(inode_id)
+        if known is None:
+            return
+        known.lookup_count -= lookup_count
+        if known.lookup_count <= 0:
+            del self._core.known[inode_id]
+
+    def _entry(self, parent: InodeId, name: bytes, message: common_pb2.InodePb) -> Inode:
+        inode = self._core.absorbed(message)
+        self.remember_dentry(parent, name, inode.inode_id)
+        return self.give(inode, lookup_count=1)
+
+    def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
+        """Note what a name refers to, for keep sessions; bounded, oldest first out."""
+        self._dentries[parent, name] = inode_id
+        if len(self._dentries) > DENTRY_COUNT_MAX:
+            del self._dentries[next(iter(self._dentries))]
+
+    # -- lookup and attributes ----------------------------------------------------------------------
+
+    async def lookup(self, parent: InodeId, name: bytes, caller: Caller) -> Inode:
+        """Return what a name refers to; "." and ".." are allowed."""
+        request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        reply = await self._core.call(services.META_LOOKUP, request)
+        return self._entry(parent, name, reply.inode)
+
+    async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:
+        """Return attributes, with what this mount wrote and has not reported yet."""
+        request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
+        reply = await self._core.call(services.META_GET_ATTR, request)
+        return self.give(self._core.absorbed(reply.inode))
+
+    async def setattr(
+        self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
+    ) -> Inode:
+        """Change attributes; a length change comes after everything written before it."""
+        request = meta_pb2.SetAttrReq(
+            caller=caller.to_pb(),
+            inode_id=inode_id,
+            mode=change.mode,
+            uid=change.uid,
+            gid=change.gid,
+            atime_ns=change.atime_ns,
+            mtime_ns=change.mtime_ns,
+            length=change.length,
+        )
+        if change.length is not None:
+            return self.give(await self._files.truncate(inode_id, request, handle_id))
+        if change.atime_ns is not None or change.mtime_ns is not None:
+            await self._files.settle(inode_id)
+        try:
+            reply = await self._core.call(services.META_SET_ATTR, request)
+        except FsError as error:
+            if error.status is not Status.NOT_PERMITTED or not change.is_times_only:
+                raise
+            reply = await self._set_times_now(request, change)
+        return self.give(self._core.absorbed(reply.inode))
+
+    async def _set_times_now(
+        self, request: meta_pb2.SetAttrReq, change: AttrChange
+    ) -> meta_pb2.InodeRsp:
+        # Who may write but does not own may set times to "now" only.  FUSE shows us "now" as a value;
+        # meta checks the permission for it again.
+        again = meta_pb2.SetAttrReq(
+            caller=request.caller,
+            inode_id=request.inode_id,
+            atime_now=change.atime_ns is not None,
+            mtime_now=change.mtime_ns is not None,
+        )
+        return await self._core.call(services.META_SET_ATTR, again)
+
+    async def readlink(self, inode_id: InodeId, caller: Caller) -> bytes:
+        """Return the target of a symbolic link."""
+        request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
+        inode = inode_from_pb((await self._core.call(services.META_GET_ATTR, request)).inode)
+        if inode.type is not InodeType.SYMLINK:
+            raise FsError(Status.INVALID_ARGUMENT, f"inode {inode_id} is no symbolic link")
+        return inode.symlink_target
+
+    async def access(self, inode_id: InodeId, mask: int, caller: Caller) -> None:
+        """Raise ACCESS_DENIED unless the caller has all rights of the mask (R 4, W 2, X 1)."""
+        request = meta_pb2.AccessReq(caller=caller.to_pb(), inode_id=inode_id, mask=mask)
+        await self._core.call(services.META_ACCESS, request)
+
+    # -- making and removing names ------------------------------------------------------------------
+
+    async def mkdir(self, parent: InodeId, name: bytes, mode: int, caller: Caller) -> Inode:
+        """Create a directory; umask already applied."""
+        request = meta_pb2.MkdirReq(
+            caller=caller.to_pb(), parent_inode_id=parent, name=name, mode=mode & 0o7777
+        )
+        reply = await self._core.call(services.META_MKDIR, request)
+        return self._entry(parent, name, reply.inode)
+
+    async def symlink(self, parent: InodeId, name: bytes, target: bytes, caller: Caller) -> Inode:
+        """Create a symbolic link."""
+        request = meta_pb2.SymlinkReq(
+            caller=caller.to_pb(), parent_inode_id=parent, name=name, target=target
+        )
+        reply = await self._core.call(services.META_SYMLINK, request)
+        return self._entry(parent, name, reply.inode)
+
+    async def mknod(
+        self, parent: InodeId, name: bytes, st_mode: int, caller: Caller, *, rdev: int = 0
+    ) -> Inode:
+        """Create a file, fifo, socket or device node by its st_mode; umask already applied."""
+        type_ = _TYPE_OF_MODE.get(stat.S_IFMT(st_mode))
+        if type_ is None:
+            raise FsError(Status.INVALID_ARGUMENT, f"mknod with mode {st_mode:o}")
+        if type_ is InodeType.FILE:
+            return await self._create_closed(parent, name, st_mode, caller)
+        request = meta_pb2.MknodReq(
+            caller=caller.to_pb(),
+            parent_inode_id=parent,
+            name=name,
+            type=common_pb2.InodeTypePb.ValueType(type_),
+            mode=st_mode & 0o7777,
+            rdev=rdev,
+        )
+        reply = await self._core.call(services.META_MKNOD, request)
+        return self._entry(parent, name, reply.inode)
+
+    async def _create_closed(
+        self, parent: InodeId, name: bytes, mode: int, caller: Caller
+    ) -> Inode:
+        request = meta_pb2.CreateReq(
+            caller=caller.to_pb(),
+            parent_inode_id=parent,
+            name=name,
+            mode=mode & 0o7777,
+            is_exclusive=True,
+        )
+        reply = await self._core.call(services.META_CREATE, request)
+        return self._entry(parent, name, reply.inode)
+
+    async def link(self, inode_id: InodeId, parent: InodeId, name: bytes, caller: Caller) -> Inode:
+        """Give an inode one more name."""
+        request = meta_pb2.LinkReq(
+            caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
+        )
+        reply = await self._core.call(services.META_LINK, request)
+        return self._entry(parent, name, reply.inode)
+
+    async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
+        """Remove a name; content stays readable through files that this mount has open."""
+        request = meta_pb2.UnlinkReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        state = self._open_state(parent, name)
+        if state is not None:
+            request.keep_session.CopyFrom(self._keep_session(state))
+            request.keep_inode_id = state.inode_id
+        reply = await self._core.call(services.META_UNLINK, request)
+        self._dentries.pop((parent, name), None)
+        if reply.HasField("removed"):
+            await self._note_removed(reply.removed, state, caller)
+
+    async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
+        """Remove an empty directory."""
+        request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        await self._core.call(services.META_RMDIR, request)
+        self._dentries.pop((parent, name), None)
+
+    async def rename(
+        self,
+        old: tuple[InodeId, bytes],
+        new: tuple[InodeId, bytes],
+        caller: Caller,
+        *,
+        no_replace: bool = False,
+        exchange: bool = False,
+    ) -> None:
+        """Rename (parent inode id, name) `old` to `new`, atomically.
+
+        Raises:
+            FsError: EXISTS with `no_replace`, and whatever meta says.
+        """
+        request = meta_pb2.RenameReq(
+            caller=caller.to_pb(),
+            old_parent_inode_id=old[0],
+            old_name=old[1],
+            new_parent_inode_id=new[0],
+            new_name=new[1],
+            no_replace=no_replace,
+            exchange=exchange,
+        )
+        state = None if exchange or no_replace else self._open_state(*new)
+        if state is not None:
+            request.keep_session.CopyFrom(self._keep_session(state))
+            request.keep_inode_id = state.inode_id
+        reply = await self._core.call(services.META_RENAME, request)
+        self._dentries.pop(old, None)
+        if exchange:
+            self._dentries.pop(new, None)
+            return
+        self.remember_dentry(*new, InodeId(reply.moved.inode_id))
+        if reply.HasField("replaced"):
+            await self._note_removed(reply.replaced, state, caller)
+
+    def _open_state(self, parent: InodeId, name: bytes) -> InodeState | None:
+        inode_id = self._dentries.get((parent, name))
+        state = None if inode_id is None else self._core.states.get(inode_id)
+        return state if state is not None and state.handles else None
+
+    def _keep_session(self, state: InodeState) -> meta_pb2.FileSessionPb:
+        if state.keep_session is None:
+            state.keep_session = self._core.new_session_id()
+        return meta_pb2.FileSessionPb(session_id=state.keep_session)
+
+    async def _note_removed(
+        self, removed: common_pb2.InodePb, kept: InodeState | None, caller: Caller
+    ) -> None:
+        if not removed.HasField("file"):
+            return
+        inode = inode_from_pb(removed)
+        state = self._core.states.get(inode.inode_id)
+        if state is None:
+            self._core.seen.pop(inode.inode_id, None)
+            return
+        state.absorb(inode)
+        if inode.nlink == 0 and state is not kept and state.handles:
+            # Another client gave the name to this inode after our last lookup of it.
+            request = meta_pb2.OpenReq(
+                caller=caller.to_pb(),
+                inode_id=inode.inode_id,
+                session=self._keep_session(state),
+            )
+            await self._core.call(services.META_OPEN, request)
+
+    # -- extended attributes --------------------------------------------------------------------------
+
+    async def setxattr(self, inode_id: InodeId, name: bytes, value: bytes, caller: Caller) -> None:
+        """Set an extended attribute, new or not."""
+        _refuse_posix_acl(name)
+        request = meta_pb2.SetXattrReq(
+            caller=caller.to_pb(), inode_id=inode_id, name=name, value=value
+        )
+        self._forget_capability(inode_id)
+        await self._core.call(services.META_SET_XATTR, request)
+        self._forget_capability(inode_id)
+
+    async def getxattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> bytes:
+        """Return the value of an extended attribute.
+
+        The kernel asks for security.capability before every single write; that it is absent is
+        remembered for attr_timeout_s while the file is open.
+
+        Raises:
+            FsError: NO_ATTRIBUTE.
+        """
+        _refuse_posix_acl(name)
+        core = self._core
+        state = core.states.get(inode_id) if name == _CAPABILITY else None
+        if state is not None and core.now_s() < state.no_capability_until_s:
+            raise FsError(Status.NO_ATTRIBUTE, f"inode {inode_id}: security.capability")
+        request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
+        try:
+            return (await core.call(services.META_GET_XATTR, request)).value
+        except FsError as error:
+            if state is not None and error.status is Status.NO_ATTRIBUTE:
+                state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
+            raise
+
+    async def listxattr(self, inode_id: InodeId, caller: Caller) -> Sequence[bytes]:
+        """Return the names of all extended attributes that the caller may see."""
+        request = meta_pb2.ListXattrsReq(caller=caller.to_pb(), inode_id=inode_id)
+        return (await self._core.call(services.META_LIST_XATTRS, request)).names
+
+    async def removexattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> None:
+        """Remove an extended attribute; NO_ATTRIBUTE when there is none."""
+        _refuse_posix_acl(name)
+        request = meta_pb2.RemoveXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
+        await self._core.call(services.META_REMOVE_XATTR, request)
+
+    def _forget_capability(self, inode_id: InodeId) -> None:
+        state = self._core.states.get(inode_id)
+        if state is not None:
+            state.no_capability_until_s = 0.0
+
+
+def _refuse_posix_acl(name: bytes) -> None:
+    # `ls -l` asks for every file; answering here saves one call of meta each.
+    if name.startswith(_POSIX_ACL_PREFIX):
+        raise FsError(Status.NOT_SUPPORTED, "access control lists")

@@ -1,0 +1,212 @@
+"""What a mount remembers of an inode that it has open, and of each open file and directory.  No I/O.
+
+Length, three views of it:
+    - meta's, in `inode.file.length`: what was reported;
+    - `acked_end`: end of the last byte that storage acknowledged and meta may not know yet; it goes to
+      meta as a length hint, valid only under the truncate version it was written under;
+    - `local_length()`: what applications on this mount see: the larger of both and of what is still
+      buffered.
+
+Sequence numbers instead of flags: `acked_seq` grows with every acknowledged flush; reported and durable
+states are "up to which acked_seq", so that a flush that ends during a report is never taken as reported.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from ...runtime.ports import Buffer
+from ...schema.ids import InodeId, SessionId
+from ...schema.inode import FilePart, Inode
+from ...schema.layout import FileRef
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError
+from .ports import Caller
+from .readahead import Readahead
+from .write_run import WriteRun
+
+
+class Flush:
+    """One run on its way to storage."""
+
+    __slots__ = ("chunk_end", "chunk_first", "done", "run", "truncate_ver", "waits_for")
+
+    def __init__(self, run: WriteRun, chunk_size_bytes: int, truncate_ver: int) -> None:
+        self.run = run
+        self.chunk_first = run.offset // chunk_size_bytes
+        self.chunk_end = -(-run.end // chunk_size_bytes)
+        self.truncate_ver = truncate_ver
+        self.done = trio.Event()
+        self.waits_for: list[Flush] = []
+
+    def touches(self, other: "Flush") -> bool:
+        """True when both hold bytes of one chunk."""
+        return self.chunk_first < other.chunk_end and other.chunk_first < self.chunk_end
+
+
+@dataclass(slots=True)
+class AppendBuffer:
+    """Whole records of O_APPEND writers, in the order of their write() calls; offsets are not known yet."""
+
+    pieces: list[Buffer] = field(default_factory=list)
+    length: int = 0
+    assumed_offset: int = 0
+    """Where the kernel believes the first record to be."""
+    since_s: float = 0.0
+
+
+class InodeState:
+    """A regular file that this mount has open, or whose data is still on its way."""
+
+    __slots__ = (
+        "acked_end",
+        "acked_seq",
+        "append",
+        "append_lock",
+        "cached_ver",
+        "content_seq",
+        "durable_seq",
+        "error_count",
+        "extend_lock",
+        "flushes",
+        "handles",
+        "inode",
+        "inode_id",
+        "is_length_unknown",
+        "keep_session",
+        "last_error",
+        "local_mtime_ns",
+        "lock",
+        "no_capability_until_s",
+        "ref",
+        "report_lock",
+        "reported_seq",
+        "run",
+        "writer",
+        "written_end",
+    )
+
+    def __init__(self, inode: Inode, caller: Caller) -> None:
+        assert inode.file is not None, inode.inode_id
+        self.inode_id: InodeId = inode.inode_id
+        self.inode = inode
+        self.ref = FileRef(inode.inode_id, inode.file.layout, inode.file.dyn_stripe)
+        self.handles: dict[int, FileHandle] = {}
+        self.keep_session: SessionId | None = None
+        self.writer = caller
+        self.lock = trio.Lock()
+        self.append_lock = trio.Lock()
+        self.extend_lock = trio.Lock()
+        self.report_lock = trio.Lock()
+        self.run: WriteRun | None = None
+        self.append = AppendBuffer()
+        self.flushes: list[Flush] = []
+        self.written_end = 0
+        self.acked_end = 0
+        self.acked_seq = 0
+        self.reported_seq = 0
+        self.durable_seq = -1
+        self.is_length_unknown = False
+        self.local_mtime_ns = 0
+        self.content_seq = 0
+        self.error_count = 0
+        self.last_error: FsError | None = None
+        self.cached_ver: int | None = None
+        self.no_capability_until_s = 0.0
+
+    @property
+    def file(self) -> FilePart:
+        """The regular-file part of the newest known inode."""
+        assert self.inode.file is not None
+        return self.inode.file
+
+    @property
+    def is_dirty(self) -> bool:
+        """True while bytes are buffered or on their way."""
+        return self.run is not None or bool(self.flushes) or self.append.length > 0
+
+    @property
+    def has_unreported(self) -> bool:
+        """True when storage holds bytes that meta was not told about."""
+        return self.acked_seq > self.reported_seq
+
+    def local_length(self) -> int:
+        """Bytes that applications on this mount see."""
+        return max(self.file.length, self.acked_end, self.written_end) + self.append.length
+
+    def absorb(self, inode: Inode) -> None:
+        """Take over attributes from meta; replies that arrive late (older ctime) change nothing."""
+        assert inode.file is not None and inode.inode_id == self.inode_id, inode.inode_id
+        if inode.ctime_ns < self.inode.ctime_ns:
+            return
+        old = self.file
+        self.inode = inode
+        if inode.file.dyn_stripe > self.ref.dyn_stripe:
+            self.ref = replace(self.ref, dyn_stripe=inode.file.dyn_stripe)
+        if inode.file.truncate_ver != old.truncate_ver:
+            self.forget_length()
+
+    def forget_length(self) -> None:
+        """After a truncation: what was known of the length before it is void."""
+        self.acked_end = 0
+        self.recompute_written_end()
+        self.content_seq += 1
+
+    def recompute_written_end(self) -> None:
+        """Derive the end of buffered bytes again, after some were dropped."""
+        ends = [flush.run.end for flush in self.flushes]
+        if self.run is not None:
+            ends.append(self.run.end)
+        self.written_end = max(ends, default=0)
+
+    def present(self, inode: Inode) -> Inode:
+        """Return `inode` with what applications on this mount already did to it."""
+        self.absorb(inode)
+        length = self.local_length()
+        if not (self.is_dirty or self.has_unreported):
+            return inode if length == inode.length else self._with_length(inode, length)
+        return replace(
+            self._with_length(inode, length),
+            mtime_ns=max(inode.mtime_ns, self.local_mtime_ns),
+            ctime_ns=max(inode.ctime_ns, self.local_mtime_ns),
+        )
+
+    def length_hint(self) -> meta_pb2.LengthHintPb | None:
+        """What to tell meta of the length; None: ask the chains."""
+        if self.is_length_unknown:
+            return None
+        return meta_pb2.LengthHintPb(length=self.acked_end, truncate_ver=self.file.truncate_ver)
+
+    @staticmethod
+    def _with_length(inode: Inode, length: int) -> Inode:
+        assert inode.file is not None
+        return replace(inode, file=replace(inode.file, length=length))
+
+
+@dataclass(slots=True, eq=False)
+class FileHandle:
+    """One open file description."""
+
+    handle_id: int
+    state: InodeState
+    caller: Caller
+    can_read: bool
+    can_write: bool
+    is_append: bool
+    session_id: SessionId | None
+    readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
+    readahead_seq: int = 0
+    seen_error_count: int = 0
+    is_dirty: bool = False
+    """Something was changed through this handle since its last durable point."""
+
+
+class FetchedBlock:
+    """The content of one readahead block; `error` is set when it could not be fetched."""
+
+    __slots__ = ("done", "error", "view")
+
+    def __init__(self, length: int) -> None:
+        self.view = memoryview(bytearray(length))
+        self.done = trio.Event()
+        self.error: FsError | None = None

@@ -1,0 +1,49 @@
+"""What the vfs knows of its surroundings: who calls, and the kernel whose caches it must keep honest."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...schema.ids import InodeId
+from ...schema.proto import common_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The process on whose behalf an operation runs; meta checks permissions against it."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+    def to_pb(self) -> pb.CallerPb:
+        """Return the wire form; client id and request id are filled in by the meta client."""
+        return pb.CallerPb(uid=self.uid, gid=self.gid, groups=self.groups)
+
+
+class KernelCache(Protocol):
+    """The kernel's caches of attributes and file content.
+
+    Both calls may have to wait for requests that the kernel has under way, so they must never run on
+    the event loop's thread.
+    """
+
+    async def invalidate_attributes(self, inode_id: InodeId) -> None:
+        """Forget attributes; content stays.  Safe to await inside any request."""
+        ...
+
+    async def invalidate_content(self, inode_id: InodeId) -> None:
+        """Forget attributes and content.
+
+        Waits for reads of the inode that are under way: a request must not await it.
+        """
+        ...
+
+
+class NoKernelCache:
+    """For users of the vfs that are no kernel and keep nothing."""
+
+    async def invalidate_attributes(self, inode_id: InodeId) -> None:
+        """Nothing is cached."""
+
+    async def invalidate_content(self, inode_id: InodeId) -> None:
+        """Nothing is cached."""

@@ -1,0 +1,114 @@
+"""Readahead of one open file: what to fetch next, and which fetched blocks to keep.  Pure.
+
+A reader is sequential when its reads follow each other, give or take SLACK_BYTES, because the kernel
+sends the reads of one stream concurrently and slightly out of order.  The window doubles with each
+sequential read that reaches the second half of what was fetched, and falls to zero at a jump.
+
+Invariants:
+    - Blocks are disjoint, in file order, and together contiguous.
+    - `held_bytes` is the sum of their lengths.
+"""
+
+from collections import deque
+from typing import Generic, TypeVar
+
+from ...schema.layout import KIB, MIB
+
+WINDOW_BYTES_MIN = 256 * KIB
+BLOCK_BYTES_MAX = 1 * MIB
+SLACK_BYTES = 1 * MIB
+SEQUENTIAL_READ_COUNT = 2
+"""A file read once from the start may be a header; the second read in a row is a stream."""
+BlockT = TypeVar("BlockT")
+
+
+class Block(Generic[BlockT]):
+    """A fetched or still arriving piece of a file; `content` belongs to the caller."""
+
+    __slots__ = ("content", "end", "offset")
+
+    def __init__(self, offset: int, end: int, content: BlockT) -> None:
+        self.offset = offset
+        self.end = end
+        self.content = content
+
+
+class Readahead(Generic[BlockT]):
+    """See module head."""
+
+    __slots__ = ("blocks", "held_bytes", "next_offset", "sequential_count", "window_bytes")
+
+    def __init__(self) -> None:
+        self.blocks: deque[Block[BlockT]] = deque()
+        self.held_bytes = 0
+        self.next_offset = 0
+        self.window_bytes = 0
+        self.sequential_count = 0
+
+    def note_read(self, offset: int, end: int, window_bytes_max: int) -> None:
+        """Learn from a read of [offset, end): adapt the window, drop blocks that lie behind."""
+        if abs(offset - self.next_offset) > SLACK_BYTES:
+            self.clear()
+            self.next_offset = end
+            return
+        self.sequential_count += 1
+        self.next_offset = max(self.next_offset, end)
+        if self.sequential_count >= SEQUENTIAL_READ_COUNT:
+            fetched_end = self.blocks[-1].end if self.blocks else end
+            if self.window_bytes == 0 or fetched_end - end < self.window_bytes // 2:
+                self.window_bytes = max(self.window_bytes * 2, WINDOW_BYTES_MIN)
+        self.window_bytes = min(self.window_bytes, window_bytes_max)
+        while self.blocks and self.blocks[0].end + SLACK_BYTES <= self.next_offset:
+            self._drop_first()
+
+    def ranges_to_fetch(self, length: int, room_bytes: int) -> list[tuple[int, int]]:
+        """Return [offset, end) ranges to fetch now, contiguous with the blocks, in file order.
+
+        Args:
+            length: of the file; nothing beyond is fetched.
+            room_bytes: how many bytes may be fetched at the most.
+        """
+        if self.window_bytes == 0:
+            return []
+        start = self.blocks[-1].end if self.blocks else self.next_offset
+        if start < self.next_offset:  # the reader overtook its readahead
+            self.clear_blocks()
+            start = self.next_offset
+        end = min(self.next_offset + self.window_bytes, length)
+        # Small top-ups would turn one request per window into one per read.
+        if end - start < min(self.window_bytes // 2, length - start):
+            return []
+        ranges = []
+        while start < end and room_bytes > 0:
+            stop = min((start // BLOCK_BYTES_MAX + 1) * BLOCK_BYTES_MAX, end, start + room_bytes)
+            ranges.append((start, stop))
+            room_bytes -= stop - start
+            start = stop
+        return ranges
+
+    def add(self, block: Block[BlockT]) -> None:
+        """Append a block that follows the last one."""
+        assert not self.blocks or self.blocks[-1].end == block.offset
+        self.blocks.append(block)
+        self.held_bytes += block.end - block.offset
+
+    def covering(self, offset: int, end: int) -> list[Block[BlockT]]:
+        """Return the blocks that together hold all of [offset, end); empty when they do not."""
+        if not self.blocks or offset < self.blocks[0].offset or end > self.blocks[-1].end:
+            return []
+        return [b for b in self.blocks if b.end > offset and b.offset < end]
+
+    def clear_blocks(self) -> None:
+        """Forget what was fetched, keep what was learnt."""
+        self.blocks.clear()
+        self.held_bytes = 0
+
+    def clear(self) -> None:
+        """Forget everything: the reader jumped."""
+        self.clear_blocks()
+        self.window_bytes = 0
+        self.sequential_count = 0
+
+    def _drop_first(self) -> None:
+        block = self.blocks.popleft()
+        self.held_bytes -= block.end - block.offset

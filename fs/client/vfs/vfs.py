@@ -1,0 +1,122 @@
+"""The vfs: POSIX semantics of one mount over the meta and storage clients; knows nothing of FUSE.
+
+Promises are in specs/semantics.md.  Parts: `files` (open files and their data), `namespace` (names and
+attributes), `directories` (listing); they share a `VfsCore` (state of open inodes, write-back), whose head
+states the locking rules.
+
+Concurrency: any number of tasks; `run` must be running.  A service that is away is a pause: the clients below
+retry, and nothing here times out by itself.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import trio
+
+from ...runtime.ports import Runtime
+from ...schema import services
+from ...schema.config import ClientSection
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from ..api import ChunkStore, MetaCaller
+from .core import VfsCore
+from .directory import Directories
+from .files import Files
+from .namespace import Namespace
+from .open_file import InodeState
+from .ports import Caller, KernelCache, NoKernelCache
+
+_log = logging.getLogger(__name__)
+
+_STATFS_AGE_S_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceInfo:
+    """What statfs(2) shows."""
+
+    capacity_bytes: int
+    free_bytes: int
+    inode_count: int
+
+
+class Vfs:
+    """See module head.
+
+    Usage: `await nursery.start(vfs.run)`, then any operation, at the end `await vfs.shut_down()`.
+    """
+
+    def __init__(
+        self,
+        meta: MetaCaller,
+        store: ChunkStore,
+        runtime: Runtime,
+        section: ClientSection,
+        kernel: KernelCache | None = None,
+    ) -> None:
+        self._core = VfsCore(meta, store, runtime, section, kernel or NoKernelCache())
+        self.section = section
+        self.files = Files(self._core)
+        self.namespace = Namespace(self._core, self.files)
+        self.directories = Directories(self._core)
+        self._stop = trio.Event()
+        self._space: SpaceInfo | None = None
+        self._space_until_s = 0.0
+
+    def connect_kernel(self, kernel: KernelCache) -> None:
+        """Say whose caches are to be kept honest; before the first operation."""
+        self._core.kernel = kernel
+
+    @property
+    def is_kernel_known(self) -> bool:
+        """True while the kernel holds at least one inode."""
+        return bool(self._core.known)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do the background work until `shut_down`; cancelled instead, buffered bytes are lost."""
+        async with trio.open_nursery() as nursery:
+            self._core.attach(nursery)
+            try:
+                nursery.start_soon(self._write_back_loop)
+                task_status.started()
+                await self._stop.wait()
+            finally:
+                self._core.attach(None)
+            nursery.cancel_scope.cancel()
+
+    async def shut_down(self) -> None:
+        """Send and report everything, end all file sessions, stop the background work."""
+        for state in list(self._core.states.values()):
+            await self._write_back(state)
+        await self.files.release_all()
+        self._stop.set()
+
+    async def statfs(self, caller: Caller) -> SpaceInfo:
+        """Return capacity and free space, at most a second old."""
+        now_s = self._core.now_s()
+        if self._space is None or now_s >= self._space_until_s:
+            request = meta_pb2.StatFsReq(caller=caller.to_pb())
+            reply = await self._core.call(services.META_STAT_FS, request)
+            self._space = SpaceInfo(reply.capacity_bytes, reply.free_bytes, reply.inode_count)
+            self._space_until_s = now_s + _STATFS_AGE_S_MAX
+        return self._space
+
+    async def _write_back_loop(self) -> None:
+        interval_s = self.section.write_back_interval_s
+        while True:
+            await trio.sleep(interval_s)
+            async with trio.open_nursery() as nursery:
+                for state in self._core.states.values():
+                    if state.is_dirty or state.has_unreported:
+                        nursery.start_soon(self._write_back, state)
+
+    async def _write_back(self, state: InodeState) -> None:
+        try:
+            await self._core.drain(state)
+            if state.has_unreported:
+                await self._core.report(state, is_durable=False)
+        except FsError as error:
+            _log.warning("inode %d: write-back failed: %s", state.inode_id, error)
+            if error.status in (Status.STALE, Status.NOT_FOUND):
+                state.reported_seq = state.acked_seq  # the file is gone; nobody is left to tell
+        self._core.drop_state_if_unused(state)

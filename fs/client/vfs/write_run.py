@@ -1,0 +1,73 @@
+"""A contiguous run of bytes that were written and not yet sent to storage.  Pure.
+
+Invariants:
+    - The pieces tile [offset, offset + length) without gap or overlap, in order.
+    - A piece is kept by reference; whoever wrote it must not change it any more.
+"""
+
+from ...runtime.ports import Buffer
+from ...schema.layout import MIB
+
+FLUSH_BYTES_MAX = 8 * MIB
+"""Files with larger chunks are flushed in steps of this size, to bound memory."""
+
+
+def flush_unit_bytes(chunk_size_bytes: int, write_buffer_bytes: int) -> int:
+    """Return the alignment at which a sequential writer's data is cut into flushes.
+
+    As many whole chunks as fit the write buffer, at least one; a chunk beyond FLUSH_BYTES_MAX is written
+    in power-of-two parts of it.  So a sequential writer produces whole-chunk writes.
+    """
+    if chunk_size_bytes >= FLUSH_BYTES_MAX:
+        return FLUSH_BYTES_MAX
+    return max(write_buffer_bytes // chunk_size_bytes, 1) * chunk_size_bytes
+
+
+class WriteRun:
+    """See module head."""
+
+    __slots__ = ("length", "offset", "pieces", "since_s")
+
+    def __init__(self, offset: int, since_s: float) -> None:
+        self.offset = offset
+        self.length = 0
+        self.pieces: list[Buffer] = []
+        self.since_s = since_s
+
+    @property
+    def end(self) -> int:
+        """Offset of the byte after the last one."""
+        return self.offset + self.length
+
+    def append(self, data: Buffer) -> None:
+        """Add bytes at the end; `data` is kept."""
+        self.pieces.append(data)
+        self.length += len(data)
+
+    def cut_before(self, boundary: int) -> "WriteRun":
+        """Split off and return the bytes before file offset `boundary`; offset < boundary <= end."""
+        assert self.offset < boundary <= self.end, (self.offset, boundary, self.end)
+        front = WriteRun(self.offset, self.since_s)
+        missing = boundary - self.offset
+        used = 0
+        for piece in self.pieces:
+            if missing < len(piece):
+                break
+            front.append(piece)
+            missing -= len(piece)
+            used += 1
+        rest = self.pieces[used:]
+        if missing:
+            view = memoryview(rest[0])
+            front.append(view[:missing])
+            rest[0] = view[missing:]
+        self.pieces = rest
+        self.length -= front.length
+        self.offset = boundary
+        return front
+
+    def joined(self) -> Buffer:
+        """Return all bytes as one buffer; without a copy when there is one piece."""
+        if len(self.pieces) == 1:
+            return self.pieces[0]
+        return b"".join(self.pieces)
