@@ -1,0 +1,141 @@
+"""The manager process: stands for election, reigns while it holds the lease, stands again.
+
+Concurrency: one task elects and extends; the reign's loops run beside it and end with the lease.
+"""
+
+import logging
+
+import trio
+
+from ..kv.api import KvEngine
+from ..rpc.api import Channels
+from ..runtime.ports import Runtime
+from ..schema.config import ProcessConfig, check_relations
+from ..schema.routing import Node
+from ..schema.status import FsError
+from .election import Election
+from .lease import Candidate, Verdict
+from .primary import Primary
+from .service import MgmtdService
+from .store import Store
+
+logger = logging.getLogger(__name__)
+
+RELEASE_S_MAX = 1.0
+"""How long an orderly stop may take over giving the lease up."""
+
+
+class Mgmtd:
+    """A manager.  `service` is bound to an rpc server by whoever builds the process."""
+
+    def __init__(
+        self,
+        engine: KvEngine,
+        runtime: Runtime,
+        config: ProcessConfig,
+        node: Node,
+        channels: Channels,
+    ) -> None:
+        """Put the parts together; nothing runs yet.
+
+        Args:
+            engine: the store, owned by the caller.
+            runtime: clock and randomness.
+            config: sections process (cluster_id), kv and mgmtd are used.
+            node: this process: id, incarnation, and the address its rpc server listens at already.
+            channels: to probe nodes with, owned by the caller.
+
+        Raises:
+            FsError: BAD_CONFIG.
+        """
+        check_relations(config)
+        self._runtime = runtime
+        self._section = config.mgmtd
+        self._channels = channels
+        self._store = Store(engine, runtime, config.kv, config.process.cluster_id)
+        me = Candidate(node.node_id, node.address, node.incarnation)
+        self._election = Election(me, self._store, runtime.clock, channels, config.mgmtd)
+        self.service = MgmtdService(self._election)
+
+    @property
+    def is_primary(self) -> bool:
+        """This manager is the acting primary at this moment."""
+        primary = self.service.primary
+        return primary is not None and primary.is_acting
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled; then give the lease up.  Started means: standing for election."""
+        task_status.started()
+        try:
+            while True:
+                await self._stand()
+                await self._reign()
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(RELEASE_S_MAX):
+                await self._release()
+
+    async def _stand(self) -> None:
+        """Return when the lease has been taken."""
+        while True:
+            if await self._step() is Verdict.TAKE_OVER:
+                return
+            await trio.sleep(self._section.primary_extend_interval_s)
+
+    async def _step(self) -> Verdict | None:
+        try:
+            return await self._election.step()
+        except FsError as error:
+            logger.warning("node %d: no election: %s", self._election.me.node_id, error)
+            return None
+
+    async def _reign(self) -> None:
+        """Load, serve, and return when the lease is lost."""
+        try:
+            info = await self._store.load()
+        except FsError as error:
+            logger.error("node %d cannot load: %s", self._election.me.node_id, error)  # noqa: TRY400
+            self._election.forget()
+            await trio.sleep(self._section.primary_extend_interval_s)
+            return
+        primary = Primary(
+            info,
+            election=self._election,
+            store=self._store,
+            runtime=self._runtime,
+            channels=self._channels,
+            section=self._section,
+        )
+        logger.info(
+            "node %d is primary, epoch %d, routing version %d",
+            self._election.me.node_id, self._election.epoch, info.routing_version,
+        )  # fmt: skip
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._extend, primary)
+                await self._serve(primary)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.service.primary = None
+        self._election.forget()  # not when cancelled: then it is released
+
+    async def _serve(self, primary: Primary) -> None:
+        try:
+            await primary.begin()
+        except FsError as error:
+            logger.warning("node %d: no reign: %s", self._election.me.node_id, error)
+            return
+        self.service.primary = primary
+        await primary.run()
+
+    async def _extend(self, primary: Primary) -> None:
+        """Extend the lease for as long as it is ours, then end the reign."""
+        while not primary.lost.is_set():
+            await trio.sleep(self._section.primary_extend_interval_s)
+            if await self._step() is Verdict.GIVE_UP:
+                primary.lose()
+
+    async def _release(self) -> None:
+        try:
+            await self._election.release()
+        except FsError as error:
+            logger.warning("node %d: lease not released: %s", self._election.me.node_id, error)

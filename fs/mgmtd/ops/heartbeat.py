@@ -1,0 +1,30 @@
+"""Heartbeat: a node says that it lives and what its targets are like; the answer is its lease."""
+
+from ...schema.ids import NodeId
+from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp
+from ...schema.status import FsError, Status
+from ..node_lease import granted_s
+from ..primary import Primary
+
+
+async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
+    """Take the heartbeat in, judge the chains it changes, and only then grant the lease.
+
+    Raises:
+        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, NODE_FAILED, STALE_HEARTBEAT, NOT_PRIMARY.
+    """
+    if not request.node.incarnation or not request.node.address:
+        detail = f"heartbeat of node {request.node.node_id} without incarnation or address"
+        raise FsError(Status.RPC_BAD_REQUEST, detail)
+    node_id = NodeId(request.node.node_id)
+    arrived_s = primary.now_s
+    primary.state.note_arrival(node_id, request.node.incarnation, arrived_s)
+    async with primary.lock:
+        primary.check_acting()
+        await primary.settle(primary.state.hear(request, arrived_s))
+        demoted_version = primary.state.health[node_id].demoted_version
+        lease_s = granted_s(request.known_routing_version, demoted_version, primary.section)
+        return HeartbeatRsp(
+            lease_duration_s=0.0 if request.is_stopping else lease_s,
+            routing_version=primary.info.routing_version,
+        )

@@ -1,0 +1,260 @@
+"""One reign of a primary: everything it decides, from taking the lease to losing it.
+
+Invariants:
+    - What is published has been committed in a transaction that validated the lease, with a larger routing
+      version than before; so whoever names a version names one content.
+    - A write whose outcome is not certain ends the reign: the next one loads what is there.
+    - Once `is_lost`, or when the lease is in doubt, nothing is answered but NOT_PRIMARY.
+
+Concurrency: whoever changes the state holds `lock` from reading it until `publish` has returned.  A publication
+cannot be cancelled halfway, because memory must follow the store.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from ..rpc.api import Channels
+from ..runtime.ports import Runtime
+from ..schema.config import MgmtdSection
+from ..schema.ids import NodeId
+from ..schema.proto.common_pb2 import RoutingInfoPb
+from ..schema.routing import Node, NodeState, Role, RoutingInfo, routing_info_to_pb
+from ..schema.status import FsError, Status
+from .election import Election
+from .node_lease import excused_s
+from .probe import Proof, probe
+from .sessions import ClientSessions
+from .state import ClusterState
+from .store import Change, Store
+
+logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.5
+"""Between two probes of a node: a killed process is judged within about this."""
+
+SOFT_INTERVAL_S = 5.0
+"""How long changes that nobody acts on (space used) are collected."""
+
+SESSION_INTERVAL_S = 5.0
+"""Between two looks for client sessions that ended by silence."""
+
+WATCHED_ROLES = frozenset({Role.STORAGE, Role.META})
+
+
+class Primary:
+    """See the module head."""
+
+    def __init__(
+        self,
+        info: RoutingInfo,
+        *,
+        election: Election,
+        store: Store,
+        runtime: Runtime,
+        channels: Channels,
+        section: MgmtdSection,
+    ) -> None:
+        now_s = runtime.clock.monotonic_s()
+        self.section = section
+        self.state = ClusterState(info, section, now_s)
+        self.sessions = ClientSessions(section.client_session_s, now_s)
+        self.lock = trio.Lock()
+        self.lost = trio.Event()
+        self._election = election
+        self._epoch = election.epoch
+        self._store = store
+        self._clock = runtime.clock
+        self._channels = channels
+        self._published = trio.Event()
+        self._probing: set[NodeId] = set()
+        self._message: RoutingInfoPb | None = None
+
+    # ---- state ---------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> RoutingInfo:
+        """The published routing info."""
+        return self.state.info
+
+    @property
+    def now_s(self) -> float:
+        """Monotonic time."""
+        return self._clock.monotonic_s()
+
+    @property
+    def is_acting(self) -> bool:
+        """We hold the lease beyond doubt, and memory equals the store."""
+        is_ours = self._election.epoch == self._epoch and self._election.may_act()
+        return is_ours and not self.lost.is_set()
+
+    def check_acting(self) -> None:
+        """Raise FsError(NOT_PRIMARY) when the answer being given may come from a deposed primary."""
+        if not self.is_acting:
+            raise FsError(Status.NOT_PRIMARY, "this manager has just lost the lease")
+
+    def message(self) -> RoutingInfoPb:
+        """Return the wire form of the published info; made once per version, not to be changed."""
+        if self._message is None:
+            self._message = routing_info_to_pb(self.info)
+        return self._message
+
+    def lose(self) -> None:
+        """End the reign."""
+        self.lost.set()
+        self._announce()
+
+    # ---- publishing ----------------------------------------------------------------------------
+
+    async def publish(self, change: Change, *, is_bootstrapping: bool | None = None) -> None:
+        """Persist a change with the next routing version, then show it.  The caller holds `lock`.
+
+        Raises:
+            FsError: NOT_PRIMARY; it is not known whether the change was persisted.
+        """
+        assert self.lock.locked()
+        self.check_acting()
+        version = self.info.routing_version + 1
+        if is_bootstrapping is None:
+            is_bootstrapping = self.info.is_bootstrapping
+        with trio.CancelScope(shield=True):
+            try:
+                await self._store.write(self._election.me, self._epoch, version, change.records())
+            except FsError as error:
+                logger.warning("routing version %d was not written: %s", version, error)
+                self.lose()
+                raise FsError(Status.NOT_PRIMARY, f"routing version {version}: {error}") from error
+        self.state.apply(change, version, is_bootstrapping=is_bootstrapping)
+        self._message = None
+        self._announce()
+
+    async def settle(self, change: Change) -> None:
+        """Publish a change, then every chain change that follows from it.  The caller holds `lock`."""
+        if change:
+            await self.publish(change)
+        while change := self.state.next_chains():
+            for chain in change.chains.values():
+                members = " ".join(f"{t.target_id}:{t.public_state.name}" for t in chain.targets)
+                logger.info("chain %d version %d: %s", chain.chain_id, chain.chain_version, members)
+            await self.publish(change)
+
+    def _announce(self) -> None:
+        self._published.set()
+        self._published = trio.Event()
+
+    async def wait_newer(self, routing_version: int, wait_s: float) -> None:
+        """Wait until the published version is newer, the reign is over, or `wait_s` has passed."""
+        with trio.move_on_after(wait_s):
+            while self.info.routing_version <= routing_version and not self.lost.is_set():
+                await self._published.wait()
+
+    # ---- judging -------------------------------------------------------------------------------
+
+    async def judge_gone(self, node_id: NodeId, incarnation: str) -> None:
+        """Judge a process that was proved gone, unless another one has taken its place already."""
+        async with self.lock:
+            node = self.info.nodes.get(node_id)
+            if node is None or node.incarnation != incarnation:
+                return
+            is_judged = incarnation in self.state.health[node_id].refused
+            if is_judged and node.state is NodeState.FAILED:
+                return
+            logger.warning("node %d incarnation %s is gone", node_id, incarnation)
+            await self.settle(self.state.judge(node, is_gone=True))
+
+    async def probe_node(self, node: Node) -> Proof:
+        """Probe a node's incarnation and act on what is proved."""
+        proof, found = await probe(
+            self._channels,
+            node.address,
+            node.node_id,
+            node.incarnation,
+            timeout_s=self.section.probe_timeout_s,
+        )
+        if found:
+            self.state.confirm(node.node_id, found)
+        if proof is Proof.GONE:
+            await self.judge_gone(node.node_id, node.incarnation)
+        return proof
+
+    async def judge_silent(self) -> None:
+        """Judge everybody who has been silent too long; end the bootstrap grace when it is over."""
+        async with self.lock:
+            for node in list(self.state.silent_nodes(self.now_s)):
+                logger.warning("node %d has been silent too long", node.node_id)
+                await self.settle(self.state.judge(node, is_gone=False))
+            await self.settle(Change())
+            is_grace_over = self.now_s - self.state.started_s > self.section.node_failed_after_s
+            if self.info.is_bootstrapping and is_grace_over:
+                await self.publish(Change(), is_bootstrapping=False)
+
+    # ---- loops ---------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Publish a routing version of this reign's own; raises FsError(NOT_PRIMARY)."""
+        async with self.lock:
+            await self.publish(Change())
+
+    async def run(self) -> None:
+        """Run the loops until cancelled or the reign is over."""
+        async with trio.open_nursery() as nursery:
+            scan_s = self.section.chain_scan_interval_s
+            nursery.start_soon(self._every, scan_s, _Scan(self).scan)
+            nursery.start_soon(self._every, WATCH_INTERVAL_S, partial(self._watch, nursery))
+            nursery.start_soon(self._every, SOFT_INTERVAL_S, self._publish_soft)
+            nursery.start_soon(self._every, SESSION_INTERVAL_S, self._expire_sessions)
+            await self.lost.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _every(self, interval_s: float, action: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await action()
+            except FsError as error:  # the lease is in doubt or lost; what is due stays due
+                logger.warning("not done: %s", error)
+            await trio.sleep(interval_s)
+
+    async def _watch(self, nursery: trio.Nursery) -> None:
+        """Begin a probe of every watched node that is not being probed still."""
+        for node in self.info.nodes.values():
+            is_idle = node.node_id not in self._probing | {self._election.me.node_id}
+            if is_idle and node.incarnation and node.roles & WATCHED_ROLES:
+                self._probing.add(node.node_id)
+                nursery.start_soon(self._watch_node, node)
+
+    async def _watch_node(self, node: Node) -> None:
+        try:
+            await self.probe_node(node)
+        except FsError as error:
+            logger.warning("node %d: not judged: %s", node.node_id, error)
+        finally:
+            self._probing.discard(node.node_id)
+
+    async def _publish_soft(self) -> None:
+        async with self.lock:
+            if self.state.has_soft_changes:
+                await self.publish(Change())
+
+    async def _expire_sessions(self) -> None:
+        for client_id in self.sessions.expire(self.now_s):
+            logger.info("client %s: session expired", client_id)
+
+
+class _Scan:
+    """The chain scan, which knows when it should have run."""
+
+    def __init__(self, primary: Primary) -> None:
+        self._primary = primary
+        self._planned_s = primary.now_s
+
+    async def scan(self) -> None:
+        """Judge, after excusing everybody for the time in which this process could not hear."""
+        primary = self._primary
+        excused = excused_s(self._planned_s, primary.now_s)
+        if excused:
+            logger.warning("this manager was stopped for %.1f s: nobody is blamed", excused)
+            primary.state.excuse(excused)
+        self._planned_s = primary.now_s + primary.section.chain_scan_interval_s
+        await primary.judge_silent()

@@ -1,0 +1,99 @@
+"""The Mgmtd service: binds the remote methods to the operations of the reigning primary.
+
+Only the primary answers, and only while it is beyond doubt the primary: before the operation, and again before its
+answer is given.  Concurrency: methods run side by side; the primary's lock orders what changes anything.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ..rpc.api import Call
+from ..schema.proto import mgmtd_pb2 as pb
+from ..schema.status import FsError, Status
+from .election import Election
+from .ops.close_client_session import close_client_session
+from .ops.extend_client_session import extend_client_session
+from .ops.get_primary import get_primary
+from .ops.get_routing_info import get_routing_info
+from .ops.heartbeat import heartbeat
+from .ops.list_client_sessions import list_client_sessions
+from .ops.register_node import register_node
+from .ops.report_unreachable import report_unreachable
+from .ops.set_chain_table import set_chain_table
+from .ops.set_chains import set_chains
+from .primary import Primary
+
+ReqT = TypeVar("ReqT")
+RspT = TypeVar("RspT")
+
+
+class MgmtdService:
+    """One method per `rpc` line of mgmtd.proto."""
+
+    def __init__(self, election: Election) -> None:
+        self.primary: Primary | None = None
+        """Set by the main loop for the length of a reign."""
+        self._election = election
+
+    async def _run(
+        self, operation: Callable[[Primary, ReqT], Awaitable[RspT]], request: ReqT
+    ) -> RspT:
+        primary = self.primary
+        if primary is None or not primary.is_acting:
+            address = self._election.record.address
+            raise FsError(Status.NOT_PRIMARY, f"primary is at {address}" if address else "")
+        reply = await operation(primary, request)
+        primary.check_acting()
+        return reply
+
+    async def get_primary(self, _call: Call, request: pb.GetPrimaryReq) -> pb.GetPrimaryRsp:
+        """See fs/mgmtd/ops/get_primary.py."""
+        return await get_primary(self._election, request)
+
+    async def heartbeat(self, _call: Call, request: pb.HeartbeatReq) -> pb.HeartbeatRsp:
+        """See fs/mgmtd/ops/heartbeat.py."""
+        return await self._run(heartbeat, request)
+
+    async def get_routing_info(
+        self, _call: Call, request: pb.GetRoutingInfoReq
+    ) -> pb.GetRoutingInfoRsp:
+        """See fs/mgmtd/ops/get_routing_info.py."""
+        return await self._run(get_routing_info, request)
+
+    async def register_node(self, _call: Call, request: pb.RegisterNodeReq) -> pb.RegisterNodeRsp:
+        """See fs/mgmtd/ops/register_node.py."""
+        return await self._run(register_node, request)
+
+    async def set_chains(self, _call: Call, request: pb.SetChainsReq) -> pb.SetChainsRsp:
+        """See fs/mgmtd/ops/set_chains.py."""
+        return await self._run(set_chains, request)
+
+    async def set_chain_table(
+        self, _call: Call, request: pb.SetChainTableReq
+    ) -> pb.SetChainTableRsp:
+        """See fs/mgmtd/ops/set_chain_table.py."""
+        return await self._run(set_chain_table, request)
+
+    async def extend_client_session(
+        self, _call: Call, request: pb.ExtendClientSessionReq
+    ) -> pb.ExtendClientSessionRsp:
+        """See fs/mgmtd/ops/extend_client_session.py."""
+        return await self._run(extend_client_session, request)
+
+    async def list_client_sessions(
+        self, _call: Call, request: pb.ListClientSessionsReq
+    ) -> pb.ListClientSessionsRsp:
+        """See fs/mgmtd/ops/list_client_sessions.py."""
+        return await self._run(list_client_sessions, request)
+
+    async def report_unreachable(
+        self, _call: Call, request: pb.ReportUnreachableReq
+    ) -> pb.ReportUnreachableRsp:
+        """See fs/mgmtd/ops/report_unreachable.py."""
+        return await self._run(report_unreachable, request)
+
+    async def close_client_session(
+        self, _call: Call, request: pb.CloseClientSessionReq
+    ) -> pb.CloseClientSessionRsp:
+        """See fs/mgmtd/ops/close_client_session.py."""
+        return await self._run(close_client_session, request)

@@ -1,0 +1,302 @@
+"""The primary's picture of the cluster: published routing info, and what it heard of each node since it rules.
+
+No I/O, no clock: times are arguments.  Methods that find something to persist return it as a `Change`; only `apply`
+replaces the published info, after the store has taken the change.
+
+Invariants:
+    - `info` never changes in place; what it says of chains, tables, nodes and target locations is persisted.
+    - Of a target whose node was neither heard nor judged since the reign began, the local state is presumed to be
+      what keeps its public state: a new primary does not punish anybody for its own ignorance.
+    - An incarnation that was judged gone or was replaced is refused until a probe finds it answering.
+    - `health[n].demoted_version` is at least the version in which a target of node n last stopped serving.
+
+Concurrency: every method is synchronous; callers that act on a returned change hold the primary's lock.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ..schema.config import MgmtdSection
+from ..schema.ids import ChainId, NodeId, TargetId
+from ..schema.proto.mgmtd_pb2 import HeartbeatReq, TargetReportPb
+from ..schema.routing import (
+    Chain,
+    LocalState,
+    Node,
+    NodeState,
+    PublicState,
+    RoutingInfo,
+    Target,
+    node_from_pb,
+)
+from ..schema.status import FsError, Status
+from .chain_state import keeping_state, next_chain
+from .node_lease import is_silent
+from .store import Change
+
+logger = logging.getLogger(__name__)
+
+REFUSED_COUNT_MAX = 16
+"""Remembered incarnations per node; an older one cannot have a heartbeat under way any more."""
+
+
+@dataclass(slots=True)
+class NodeHealth:
+    """What the primary heard of one node since its reign began."""
+
+    heard_s: float
+    """Arrival of the last heartbeat; of the reign or the registration before the first."""
+    demoted_version: int
+    heartbeat_version: int = 0
+    is_known: bool = False
+    """Heard or judged: nothing is presumed of its targets any more."""
+    refused: list[str] = field(default_factory=list)
+    """Incarnations whose heartbeats are not taken."""
+
+    def refuse(self, incarnation: str) -> None:
+        """Take no heartbeat of an incarnation any more."""
+        if incarnation and incarnation not in self.refused:
+            self.refused = [*self.refused, incarnation][-REFUSED_COUNT_MAX:]
+
+    def restart(self, replaced: str) -> None:
+        """Begin anew for the process that replaced an incarnation."""
+        self.refuse(replaced)
+        self.heartbeat_version = 0
+        self.is_known = True
+
+
+class ClusterState:
+    """See the module head."""
+
+    def __init__(self, info: RoutingInfo, section: MgmtdSection, now_s: float) -> None:
+        nodes = {n: replace(node, state=_loaded(node.state)) for n, node in info.nodes.items()}
+        self.info = replace(info, nodes=nodes, is_bootstrapping=True)
+        self.section = section
+        # The lease of a node that slept through the change of primaries is not renewed before it has seen
+        # what this reign starts from; the reign's first publication has the next version.
+        self.health = {n: NodeHealth(now_s, info.routing_version + 1) for n in nodes}
+        self.started_s = now_s
+        self._local: dict[TargetId, LocalState] = {}
+        self._soft: dict[TargetId, Target] = {}
+        self._unsettled = set(info.chains)
+        self._by_node: dict[NodeId, list[TargetId]] = {}
+        self._index()
+
+    # ---- publishing ----------------------------------------------------------------------------
+
+    @property
+    def has_soft_changes(self) -> bool:
+        """Something that nobody acts on waits to be published."""
+        return bool(self._soft)
+
+    def apply(self, change: Change, routing_version: int, *, is_bootstrapping: bool) -> None:
+        """Replace the published info by the one with `change`, soft changes included."""
+        for chain in change.chains.values():
+            self._note_demotions(self.info.chains.get(chain.chain_id), chain, routing_version)
+        targets = dict(self.info.targets)
+        targets.update(self._soft)
+        targets.update(change.targets)
+        touched = [*self._soft, *change.targets]
+        touched += [m.target_id for c in change.chains.values() for m in c.targets]
+        for target_id in touched:
+            local = self.local_state(target_id, targets[target_id])
+            targets[target_id] = replace(targets[target_id], local_state=local)
+        self.info = replace(
+            self.info,
+            routing_version=routing_version,
+            is_bootstrapping=is_bootstrapping,
+            nodes={**self.info.nodes, **change.nodes},
+            targets=targets,
+            chains={**self.info.chains, **change.chains},
+            chain_tables={**self.info.chain_tables, **change.chain_tables},
+        )
+        self._soft.clear()
+        self._unsettled.update(change.chains)
+        if change.targets:
+            self._index()
+
+    def _note_demotions(self, old: Chain | None, new: Chain, routing_version: int) -> None:
+        for target_id in old.serving if old is not None else ():
+            if new.state_of(target_id) is not PublicState.SERVING:
+                node_id = self.info.target(target_id).node_id
+                self.health[node_id].demoted_version = routing_version
+
+    def _index(self) -> None:
+        self._by_node = {node_id: [] for node_id in self.info.nodes}
+        for target in self.info.targets.values():
+            self._by_node.setdefault(target.node_id, []).append(target.target_id)
+
+    # ---- chains --------------------------------------------------------------------------------
+
+    def next_chains(self) -> Change:
+        """Judge the chains whose members' local states changed; empty when all are settled."""
+        changed = {}
+        for chain_id in sorted(self._unsettled):
+            chain = self.info.chains[chain_id]
+            locals_ = {
+                m.target_id: self.local_state(m.target_id, self.info.target(m.target_id))
+                for m in chain.targets
+            }
+            after = next_chain(chain, locals_)
+            if after is chain:
+                self._unsettled.discard(chain_id)
+            else:
+                changed[chain_id] = after
+        return Change(chains=changed)
+
+    def local_state(self, target_id: TargetId, target: Target) -> LocalState:
+        """Return what is known, else presumed, of a target."""
+        known = self._local.get(target_id)
+        if known is not None:
+            return known
+        chain = self.info.chains.get(target.chain_id)
+        public = chain.state_of(target_id) if chain is not None else None
+        if public is None or self.health[target.node_id].is_known:
+            return LocalState.OFFLINE
+        return keeping_state(public)
+
+    def _set_local(self, target_id: TargetId, local: LocalState) -> None:
+        if self._local.get(target_id) is local:
+            return
+        self._local[target_id] = local
+        target = self.info.targets.get(target_id)
+        if target is None:
+            return
+        self._soft[target_id] = replace(self._soft.get(target_id, target), local_state=local)
+        if target.chain_id in self.info.chains:
+            self._unsettled.add(target.chain_id)
+
+    # ---- judging nodes -------------------------------------------------------------------------
+
+    def silent_nodes(self, now_s: float) -> Iterator[Node]:
+        """Yield the nodes that have not been heard for too long and are not yet judged."""
+        for node_id, health in self.health.items():
+            node = self.info.node(node_id)
+            is_judged = node.state is NodeState.FAILED and health.is_known
+            if not is_judged and is_silent(health.heard_s, now_s, self.section):
+                yield node
+
+    def judge(self, node: Node, *, is_gone: bool) -> Change:
+        """Judge a node failed: its targets count as offline.
+
+        With `is_gone` its incarnation is proved dead and its heartbeats, still under way, are refused.
+        """
+        health = self.health[node.node_id]
+        health.is_known = True
+        if is_gone:
+            health.refuse(node.incarnation)
+        for target_id in self._by_node[node.node_id]:
+            self._set_local(target_id, LocalState.OFFLINE)
+        if node.state is NodeState.FAILED:
+            return Change()
+        return Change(nodes={node.node_id: replace(node, state=NodeState.FAILED)})
+
+    def excuse(self, seconds: float) -> None:
+        """Forgive everybody the time in which the primary itself could not hear."""
+        for health in self.health.values():
+            health.heard_s += seconds
+
+    def confirm(self, node_id: NodeId, incarnation: str) -> None:
+        """Take heartbeats of an incarnation that a probe found answering."""
+        health = self.health[node_id]
+        health.refused = [other for other in health.refused if other != incarnation]
+
+    def add_node(self, node_id: NodeId, now_s: float) -> None:
+        """Begin to listen for a node that is about to be registered."""
+        self.health.setdefault(node_id, NodeHealth(now_s, 0))
+
+    # ---- hearing -------------------------------------------------------------------------------
+
+    def note_arrival(self, node_id: NodeId, incarnation: str, now_s: float) -> None:
+        """Count a heartbeat as heard though it has to wait for its turn to be acted on."""
+        node = self.info.nodes.get(node_id)
+        if node is not None and node.incarnation == incarnation:
+            self.health[node_id].heard_s = now_s
+
+    def hear(self, request: HeartbeatReq, now_s: float) -> Change:
+        """Take a heartbeat in; return what must be persisted because of it.
+
+        Raises:
+            FsError: NODE_UNKNOWN, NODE_FAILED (a refused incarnation), STALE_HEARTBEAT.
+        """
+        known = self.info.node(request.node.node_id)
+        health = self.health[known.node_id]
+        incarnation = request.node.incarnation
+        name = f"node {known.node_id} incarnation {incarnation}"
+        if incarnation in health.refused:
+            raise FsError(Status.NODE_FAILED, f"{name} was judged gone or was replaced")
+        is_restart = incarnation != known.incarnation
+        if not is_restart and request.heartbeat_version < health.heartbeat_version:
+            detail = f"{name}: {request.heartbeat_version} after {health.heartbeat_version}"
+            raise FsError(Status.STALE_HEARTBEAT, detail)
+        if is_restart:
+            health.restart(known.incarnation)
+        health.heartbeat_version = request.heartbeat_version
+        health.heard_s = now_s
+        moved = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
+        health.is_known = True
+        node = replace(
+            node_from_pb(request.node),
+            state=NodeState.CONNECTED,
+            tags=dict(request.node.tags) or known.tags,
+        )
+        change = Change(
+            nodes={} if node == known else {node.node_id: node},
+            targets={target.target_id: target for target in moved},
+        )
+        if request.is_stopping:
+            judged = self.judge(node, is_gone=True)
+            change = replace(change, nodes={**change.nodes, **judged.nodes})
+        return change
+
+    def _hear_targets(
+        self, node_id: NodeId, reports: Iterable[TargetReportPb], *, is_restart: bool
+    ) -> list[Target]:
+        """Take the reports in; return the targets that appeared here or moved here."""
+        unheard = dict.fromkeys(self._by_node[node_id])
+        if is_restart:  # whatever the old process said is void
+            for target_id in unheard:
+                self._set_local(target_id, LocalState.OFFLINE)
+        moved = []
+        for report in reports:
+            target_id = TargetId(report.target_id)
+            target = self.info.targets.get(target_id)
+            if target is None:
+                target = Target(target_id, ChainId(0), node_id, report.disk_index)
+                moved.append(target)
+            elif (target.node_id, target.disk_index) != (node_id, report.disk_index):
+                if target.node_id != node_id and not self._may_move(target):
+                    logger.warning(
+                        "target %d: reported by node %d, but node %d has it",
+                        target_id, node_id, target.node_id,
+                    )  # fmt: skip
+                    continue
+                target = replace(target, node_id=node_id, disk_index=report.disk_index)
+                moved.append(target)
+            unheard.pop(target_id, None)
+            self._hear_target(target, report)
+        for target_id in unheard:
+            self._set_local(target_id, LocalState.OFFLINE)
+        return moved
+
+    def _may_move(self, target: Target) -> bool:
+        return self.local_state(target.target_id, target) is LocalState.OFFLINE
+
+    def _hear_target(self, target: Target, report: TargetReportPb) -> None:
+        target_id = target.target_id
+        local = LocalState(report.local_state or LocalState.OFFLINE)
+        chain = self.info.chains.get(target.chain_id)
+        if report.chain_version == (chain.chain_version if chain is not None else 0):
+            self._set_local(target_id, local)
+        elif target_id not in self._local:  # stale, and all that is known: go on presuming
+            self._set_local(target_id, self.local_state(target_id, target))
+        told = self._soft.get(target_id, target)
+        if (told.used_bytes, told.low_space) != (report.used_bytes, report.low_space):
+            self._soft[target_id] = replace(
+                told, used_bytes=report.used_bytes, low_space=report.low_space
+            )
+
+
+def _loaded(state: NodeState) -> NodeState:
+    return state if state is NodeState.DISABLED else NodeState.UNKNOWN

@@ -1,0 +1,284 @@
+"""What the manager persists: its key map, its records, and the one way to write them.
+
+Key map (every key of the manager begins with `MG`; numbers big-endian; tested byte for byte):
+
+    MGFM                              FormatRecordPb          written once
+    MGLS                              PrimaryLeaseRecordPb    who may write all the others
+    MGRV                              8 bytes big-endian      routing version
+    MGND + node id (4)                NodeRecordPb
+    MGTG + target id (8)              TargetRecordPb          where it lives; not what its node says of it
+    MGCH + chain id (4)               ChainRecordPb
+    MGCT + table id (4) + version (4) ChainTablePb
+
+Invariants:
+    - Every write validates the lease in its own transaction: owner and epoch as when the writer became primary.
+      So there is one writer, which computes values beforehand and writes them blindly, and repeating a
+      transaction whose outcome is unknown is harmless.
+    - A change of anything in the routing info carries a larger routing version in the same transaction.
+
+Format version 1.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from ..kv.api import KeyValue, KvEngine, Transaction, next_key, prefix_end
+from ..kv.transact import transact
+from ..runtime.ports import Runtime
+from ..schema.config import KvSection
+from ..schema.ids import ChainId, ChainTableId, NodeId, TargetId
+from ..schema.proto import common_pb2, record_pb2
+from ..schema.routing import (
+    Chain,
+    ChainTable,
+    LocalState,
+    Node,
+    RoutingInfo,
+    Target,
+    chain_from_pb,
+    chain_to_pb,
+    node_from_pb,
+    node_to_pb,
+    target_from_pb,
+    target_to_pb,
+)
+from ..schema.status import FsError, Status
+from .lease import Candidate, LeaseRecord, is_owned
+
+T = TypeVar("T")
+
+FORMAT_VERSION: Final = 1
+PAGE_COUNT: Final = 1000
+
+FORMAT_KEY: Final = b"MGFM"
+LEASE_KEY: Final = b"MGLS"
+ROUTING_VERSION_KEY: Final = b"MGRV"
+NODE_PREFIX: Final = b"MGND"
+TARGET_PREFIX: Final = b"MGTG"
+CHAIN_PREFIX: Final = b"MGCH"
+TABLE_PREFIX: Final = b"MGCT"
+
+
+def node_key(node_id: NodeId) -> bytes:
+    """Return the key of a node record."""
+    return NODE_PREFIX + node_id.to_bytes(4, "big")
+
+
+def target_key(target_id: TargetId) -> bytes:
+    """Return the key of a target record."""
+    return TARGET_PREFIX + target_id.to_bytes(8, "big")
+
+
+def chain_key(chain_id: ChainId) -> bytes:
+    """Return the key of a chain record."""
+    return CHAIN_PREFIX + chain_id.to_bytes(4, "big")
+
+
+def table_key(table_id: ChainTableId, table_version: int) -> bytes:
+    """Return the key of one version of a chain table."""
+    return TABLE_PREFIX + table_id.to_bytes(4, "big") + table_version.to_bytes(4, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New values of parts of the routing info; what is not named stays."""
+
+    nodes: Mapping[NodeId, Node] = field(default_factory=dict)
+    targets: Mapping[TargetId, Target] = field(default_factory=dict)
+    chains: Mapping[ChainId, Chain] = field(default_factory=dict)
+    chain_tables: Mapping[tuple[ChainTableId, int], ChainTable] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.targets or self.chains or self.chain_tables)
+
+    def records(self) -> list[KeyValue]:
+        """Return the pairs to write."""
+        return [
+            *((node_key(n.node_id), _pack_node(n)) for n in self.nodes.values()),
+            *((target_key(t.target_id), _pack_target(t)) for t in self.targets.values()),
+            *((chain_key(c.chain_id), _pack_chain(c)) for c in self.chains.values()),
+            *(
+                (table_key(t.table_id, t.table_version), _pack_table(t))
+                for t in self.chain_tables.values()
+            ),
+        ]
+
+
+class Store:
+    """The manager's part of the key-value store, for one manager process."""
+
+    def __init__(
+        self, engine: KvEngine, runtime: Runtime, section: KvSection, cluster_id: str
+    ) -> None:
+        self._engine = engine
+        self._runtime = runtime
+        self._section = section
+        self._cluster_id = cluster_id
+
+    async def write(
+        self, me: Candidate, epoch: int, routing_version: int, pairs: Sequence[KeyValue]
+    ) -> None:
+        """Write the pairs and the routing version in one transaction, if the lease is still ours.
+
+        Raises:
+            FsError: LEASE_LOST (nothing written); what `transact` gives up with (outcome unknown).
+        """
+
+        async def body(tr: Transaction) -> None:
+            record = unpack_lease(await tr.get(LEASE_KEY))
+            if not is_owned(record, me, epoch):
+                raise FsError(
+                    Status.LEASE_LOST, f"epoch {epoch}, now {record.epoch} of node {record.node_id}"
+                )
+            tr.set(ROUTING_VERSION_KEY, routing_version.to_bytes(8, "big"))
+            for key, value in pairs:
+                tr.set(key, value)
+
+        await self._transact(body)
+
+    async def elect(
+        self, choose: Callable[[LeaseRecord], LeaseRecord]
+    ) -> tuple[LeaseRecord, LeaseRecord]:
+        """Read the lease record, write what `choose` makes of it; return both.
+
+        `choose` may be called several times, also on a record it has produced itself.
+        """
+
+        async def body(tr: Transaction) -> tuple[LeaseRecord, LeaseRecord]:
+            before = unpack_lease(await tr.get(LEASE_KEY))
+            after = choose(before)
+            if after != before:
+                tr.set(LEASE_KEY, pack_lease(after))
+            return before, after
+
+        return await self._transact(body)
+
+    async def load(self) -> RoutingInfo:
+        """Read everything at one snapshot; only the owner of the lease may rely on it.
+
+        Raises:
+            FsError: KV_BAD_FORMAT when another program or a newer release wrote here.
+        """
+
+        async def body(tr: Transaction) -> RoutingInfo:
+            stored = await tr.get(FORMAT_KEY)
+            if stored is None:
+                tr.set(FORMAT_KEY, self._format())
+            else:
+                self._check_format(stored)
+            nodes = [_unpack_node(v) for v in await _values(tr, NODE_PREFIX)]
+            targets = [_unpack_target(v) for v in await _values(tr, TARGET_PREFIX)]
+            chains = [_unpack_chain(v) for v in await _values(tr, CHAIN_PREFIX)]
+            tables = [_unpack_table(v) for v in await _values(tr, TABLE_PREFIX)]
+            return RoutingInfo(
+                int.from_bytes(await tr.get(ROUTING_VERSION_KEY) or b"", "big"),
+                self._cluster_id,
+                is_bootstrapping=True,
+                nodes={n.node_id: n for n in nodes},
+                targets={t.target_id: t for t in targets},
+                chains={c.chain_id: c for c in chains},
+                chain_tables={(t.table_id, t.table_version): t for t in tables},
+            )
+
+        return await self._transact(body)
+
+    async def _transact(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
+        return await transact(
+            self._engine,
+            body,
+            runtime=self._runtime,
+            retry_time_s_max=self._section.retry_time_s_max,
+        )
+
+    def _format(self) -> bytes:
+        return record_pb2.FormatRecordPb(
+            format_version=FORMAT_VERSION, cluster_id=self._cluster_id, what="mgmtd"
+        ).SerializeToString(deterministic=True)
+
+    def _check_format(self, value: bytes) -> None:
+        if value == self._format():
+            return
+        found = record_pb2.FormatRecordPb.FromString(value)
+        raise FsError(
+            Status.KV_BAD_FORMAT,
+            f"{found.what} format {found.format_version} of cluster {found.cluster_id},"
+            f" expected {FORMAT_VERSION} of {self._cluster_id}",
+        )
+
+
+async def _values(tr: Transaction, prefix: bytes) -> list[bytes]:
+    begin, end = prefix, prefix_end(prefix)
+    values: list[bytes] = []
+    while True:
+        page = await tr.get_range(begin, end, limit=PAGE_COUNT)
+        values.extend(value for _, value in page)
+        if len(page) < PAGE_COUNT:
+            return values
+        begin = next_key(page[-1][0])
+
+
+def pack_lease(record: LeaseRecord) -> bytes:
+    """Return the persisted form."""
+    return record_pb2.PrimaryLeaseRecordPb(
+        node_id=record.node_id,
+        address=record.address,
+        incarnation=record.incarnation,
+        start_ns=record.start_ns,
+        end_ns=record.end_ns,
+        epoch=record.epoch,
+    ).SerializeToString(deterministic=True)
+
+
+def unpack_lease(value: bytes | None) -> LeaseRecord:
+    """Inverse of `pack_lease`; the record of nobody when it was never written."""
+    if value is None:
+        return LeaseRecord()
+    pb = record_pb2.PrimaryLeaseRecordPb.FromString(value)
+    return LeaseRecord(
+        NodeId(pb.node_id), pb.address, pb.incarnation, pb.start_ns, pb.end_ns, pb.epoch
+    )
+
+
+def _pack_node(node: Node) -> bytes:
+    return record_pb2.NodeRecordPb(node=node_to_pb(node)).SerializeToString(deterministic=True)
+
+
+def _unpack_node(value: bytes) -> Node:
+    return node_from_pb(record_pb2.NodeRecordPb.FromString(value).node)
+
+
+def _pack_target(target: Target) -> bytes:
+    pb = target_to_pb(target)
+    pb.local_state = common_pb2.LOCAL_NONE  # soft: heard again from its node
+    pb.used_bytes = 0
+    pb.low_space = False
+    return record_pb2.TargetRecordPb(target=pb).SerializeToString(deterministic=True)
+
+
+def _unpack_target(value: bytes) -> Target:
+    target = target_from_pb(record_pb2.TargetRecordPb.FromString(value).target)
+    assert target.local_state is LocalState.OFFLINE, target
+    return target
+
+
+def _pack_chain(chain: Chain) -> bytes:
+    return record_pb2.ChainRecordPb(chain=chain_to_pb(chain)).SerializeToString(deterministic=True)
+
+
+def _unpack_chain(value: bytes) -> Chain:
+    return chain_from_pb(record_pb2.ChainRecordPb.FromString(value).chain)
+
+
+def _pack_table(table: ChainTable) -> bytes:
+    return common_pb2.ChainTablePb(
+        table_id=table.table_id, table_version=table.table_version, chain_ids=table.chain_ids
+    ).SerializeToString(deterministic=True)
+
+
+def _unpack_table(value: bytes) -> ChainTable:
+    pb = common_pb2.ChainTablePb.FromString(value)
+    chain_ids: Iterable[int] = pb.chain_ids
+    return ChainTable(
+        ChainTableId(pb.table_id), pb.table_version, tuple(ChainId(c) for c in chain_ids)
+    )
