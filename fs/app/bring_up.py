@@ -1,0 +1,322 @@
+"""`ember up`: from nothing, or from a stopped cluster, to a mounted file system.
+
+Everything that can be refused is checked before the first process starts; a failure after that stops
+what was started.  Repeating `up` on a stopped cluster brings back the same data.
+"""
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..runtime.config_file import write_config
+from ..schema.routing import RoutingInfo
+from ..schema.status import FsError, Status
+from . import supervisor_link
+from .cluster_dir import (
+    CONTROL,
+    ClusterDir,
+    ClusterRecord,
+    default_directory,
+    load_record,
+    save_record,
+    storage_names,
+)
+from .cluster_plan import (
+    check_sizes,
+    control_config,
+    default_chain_count,
+    mount_config,
+    plan_chains,
+    storage_config,
+)
+from .mgmtd_link import fetch_routing, initialise
+from .mount_point import check_fuse, check_mount_point
+from .progress import Progress
+from .supervisor import read_state
+
+SERVICE_TIMEOUT_S: Final = 60.0
+CHAIN_TIMEOUT_S: Final = 60.0
+REDUNDANCY_TIMEOUT_S: Final = 5.0
+"""`up` waits this long for resync before it says that it goes on in the background."""
+POLL_S: Final = 0.03
+FREE_BYTES_MIN: Final = 512 * 1024 * 1024
+NODE_COUNT_DEFAULT: Final = 3
+REPLICA_COUNT_DEFAULT: Final = 3
+MOUNT: Final = "mount-1"
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What the user asked for; None: what the cluster has, or the default of a new one."""
+
+    directory: Path
+    mount_point: Path | None = None
+    node_count: int | None = None
+    replica_count: int | None = None
+    chain_count: int | None = None
+    has_mount: bool = True
+    restarts: bool = True
+
+
+def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
+    """Return the record of a cluster that does not exist yet."""
+    nodes = NODE_COUNT_DEFAULT if options.node_count is None else options.node_count
+    replicas = options.replica_count
+    if replicas is None:
+        replicas = min(REPLICA_COUNT_DEFAULT, nodes)
+    chains = options.chain_count
+    if chains is None:
+        chains = default_chain_count(nodes)
+    cluster_id = f"ember-{secrets.token_hex(4)}"
+    return ClusterRecord(cluster_id, nodes, replicas, chains, mount_point)
+
+
+def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
+    """Refuse sizes that differ from what the cluster was made with.
+
+    Raises:
+        FsError: BAD_CONFIG naming the option.
+    """
+    asked = {
+        "--nodes": (options.node_count, record.node_count),
+        "--replicas": (options.replica_count, record.replica_count),
+        "--chains": (options.chain_count, record.chain_count),
+    }
+    for name, (given, made) in asked.items():
+        if given is not None and given != made:
+            raise FsError(
+                Status.BAD_CONFIG,
+                f"{name} {given}: this cluster was made with {made}; leave it out, use another --dir,"
+                " or remove the cluster with `ember down --wipe`",
+            )
+
+
+def _check_new_directory(path: Path) -> None:
+    """A new cluster needs an empty directory with space."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        names = [n for n in os.listdir(path) if n not in {"run", "logs"}]  # noqa: PTH208
+    except OSError as error:
+        raise FsError(Status.BAD_CLUSTER_DIR, f"{path}: {error.strerror}") from error
+    if names:
+        raise FsError(
+            Status.BAD_CLUSTER_DIR,
+            f"{path} is not empty and holds no cluster; choose another with --dir",
+        )
+
+
+def _check_space(path: Path) -> None:
+    disk = os.statvfs(path)
+    free = disk.f_bavail * disk.f_frsize
+    if free < FREE_BYTES_MIN:
+        raise FsError(
+            Status.NO_SPACE,
+            f"{path}: {free >> 20} MiB free, a cluster needs {FREE_BYTES_MIN >> 20} MiB;"
+            " free some or choose another --dir",
+        )
+
+
+def _check_mount(options: UpOptions, directory: ClusterDir, mount_point: Path) -> None:
+    """Check the mount point, unless a mount of this very cluster outlived its supervisor there."""
+    check_fuse()
+    outlived = read_state(directory).get(MOUNT, {})
+    if outlived.get("state") == "running" and outlived.get("mount_point") == str(mount_point):
+        return
+    if options.mount_point is None:
+        try:
+            mount_point.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            pass  # a dead mount looks like this; the check below detaches it
+        except OSError as error:
+            raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point}: {error.strerror}") from error
+    check_mount_point(mount_point)
+
+
+def prepare(options: UpOptions, default_mount_point: Path) -> tuple[ClusterDir, ClusterRecord]:
+    """Check everything and write the cluster's files; nothing runs yet.
+
+    Raises:
+        FsError: whatever stands in the way.
+    """
+    directory = ClusterDir(options.directory)
+    record = load_record(directory)
+    if supervisor_link.is_answering(directory):
+        raise FsError(
+            Status.ALREADY_RUNNING,
+            f"a cluster in {directory.path}; see: ember status, stop it: ember down",
+        )
+    if record is None:
+        mount_point = str(options.mount_point or default_mount_point)
+        record = new_record(options, mount_point)
+        check_sizes(record)
+        _check_new_directory(directory.path)
+    else:
+        check_unchanged(options, record)
+        mount_point = str(options.mount_point or record.mount_point)
+    record = replace(record, mount_point=mount_point)
+    if options.has_mount:
+        _check_mount(options, directory, Path(mount_point))
+    _check_space(directory.path)
+    directory.make_folders()
+    write_configs(directory, record)
+    save_record(directory, record)
+    return directory, record
+
+
+def write_configs(directory: ClusterDir, record: ClusterRecord) -> None:
+    """Write the configuration files that are missing; existing ones belong to the user."""
+    chains = plan_chains(record)
+    made = {CONTROL: control_config(directory, record)}
+    for name in storage_names(record):
+        made[name] = storage_config(directory, record, name, chains)
+    for name, config in made.items():
+        if not directory.config_path(name).exists():
+            write_config(directory.config_path(name), config)
+
+
+class ServiceFailedError(FsError):
+    """A service did not start."""
+
+
+def _service(directory: ClusterDir, name: str) -> dict[str, Any]:
+    services = supervisor_link.ask(directory, command="status")["services"]
+    return next(s for s in services if s["name"] == name)
+
+
+def wait_running(directory: ClusterDir, name: str) -> None:
+    """Wait until a service serves.
+
+    Raises:
+        FsError: START_FAILED with the last line of its log.
+    """
+    deadline_s = time.monotonic() + SERVICE_TIMEOUT_S
+    log_path = directory.log_path(name)
+    while True:
+        service = _service(directory, name)
+        if service["state"] == "running":
+            return
+        if service["restart_count"] or service["state"] == "stopped":
+            reason = f"{service['last_exit']}: {supervisor_link.last_line(log_path)}"
+            raise ServiceFailedError(Status.START_FAILED, f"{name}: {reason} (log: {log_path})")
+        if time.monotonic() > deadline_s:
+            reason = f"not ready after {SERVICE_TIMEOUT_S:g} s"
+            raise ServiceFailedError(Status.START_FAILED, f"{name}: {reason} (log: {log_path})")
+        time.sleep(POLL_S)
+
+
+def add_service(directory: ClusterDir, name: str, role: str, mount_point: str = "") -> None:
+    """Have the supervisor start a service, unless it took a running one over."""
+    try:
+        supervisor_link.ask(directory, command="add", name=name, role=role, mount_point=mount_point)
+    except FsError as error:
+        if error.status is not Status.ALREADY_RUNNING:
+            raise
+
+
+def add_mount(directory: ClusterDir, record: ClusterRecord, name: str, mount_point: Path) -> None:
+    """Start a mount daemon and wait until the mount is there."""
+    write_config(directory.config_path(name), mount_config(directory, record, mount_point))
+    add_service(directory, name, "mountd", str(mount_point))
+    wait_running(directory, name)
+
+
+def _wait_chains(
+    directory: ClusterDir,
+    record: ClusterRecord,
+    timeout_s: float,
+    is_enough: Callable[[RoutingInfo], bool],
+) -> bool:
+    """Wait until the chains are as wished; False when the time is over."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        info = fetch_routing(directory, record.cluster_id, timeout_s=SERVICE_TIMEOUT_S)
+        if info.chains and is_enough(info):
+            return True
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(POLL_S)
+
+
+def _is_available(info: RoutingInfo) -> bool:
+    """Every chain can be read and written."""
+    return all(chain.serving for chain in info.chains.values())
+
+
+def _is_redundant(info: RoutingInfo) -> bool:
+    """Every target serves."""
+    return all(len(chain.serving) == len(chain.targets) for chain in info.chains.values())
+
+
+def start_services(
+    options: UpOptions, directory: ClusterDir, record: ClusterRecord, progress: Progress
+) -> bool:
+    """Start all processes; return whether every chain is fully redundant.
+
+    Raises:
+        FsError: START_FAILED, CHAIN_UNAVAILABLE.
+    """
+    progress.step("starting the control process")
+    add_service(directory, CONTROL, "control")
+    for name in storage_names(record):
+        add_service(directory, name, "storage")
+    wait_running(directory, CONTROL)
+    progress.step(f"starting {record.node_count} storage processes")
+    initialise(directory, record, plan_chains(record), timeout_s=SERVICE_TIMEOUT_S)
+    for name in storage_names(record):
+        wait_running(directory, name)
+    progress.step(f"waiting for {record.chain_count} chains")
+    if not _wait_chains(directory, record, CHAIN_TIMEOUT_S, _is_available):
+        raise FsError(
+            Status.CHAIN_UNAVAILABLE,
+            f"some chains have no serving target after {CHAIN_TIMEOUT_S:g} s;"
+            f" logs: {directory.path / 'logs'}",
+        )
+    if options.has_mount:
+        progress.step(f"mounting {record.mount_point}")
+        add_mount(directory, record, MOUNT, Path(record.mount_point))
+    return _wait_chains(directory, record, REDUNDANCY_TIMEOUT_S, _is_redundant)
+
+
+def summary(options: UpOptions, directory: ClusterDir, record: ClusterRecord) -> str:
+    """Return what a newcomer needs to know next."""
+    option = "" if directory.path == default_directory() else f" --dir {directory.path}"
+    lines = []
+    if options.has_mount:
+        lines.append(f"mounted:  {record.mount_point}")
+    lines += [
+        f"data:     {directory.path}",
+        f"logs:     {directory.path / 'logs'}",
+        f"look:     ember status{option}",
+        f"stop:     ember down{option}",
+        "note:     file locks (flock, fcntl) hold on this machine only",
+    ]
+    return "\n".join(lines)
+
+
+def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
+    """Carry out `ember up`; returns when the cluster serves.
+
+    Raises:
+        FsError: with nothing left running.
+    """
+    progress = Progress()
+    directory, record = prepare(options, default_mount_point)
+    supervisor_link.start(directory, restarts=options.restarts)
+    try:
+        is_redundant = start_services(options, directory, record, progress)
+    except BaseException:
+        progress.step("stopping what was started")
+        supervisor_link.ask(directory, command="stop")
+        progress.close()
+        raise
+    progress.close()
+    sys.stdout.write(summary(options, directory, record) + "\n")
+    if not is_redundant:
+        sys.stdout.write("note:     some targets are still being resynced (ember status)\n")
+    sys.stdout.flush()
+    return directory

@@ -1,0 +1,195 @@
+"""The directory of a local cluster: what `ember up` writes down and every other command reads.
+
+    cluster.json     format version, cluster id, sizes, mount point: written once, never changed
+    config/          one TOML file per process
+    data/            control/ (key-value store), storage-N/ (one disk each)
+    logs/            one file per process
+    run/             sockets, lock and state of the supervisor; worthless after a reboot
+
+Invariants:
+    - Node ids are fixed for the life of the cluster: control is 1, storage-N is 10 + N.
+    - A directory with an unknown format version is refused, never changed.
+
+Does not start, stop or look at processes (supervisor.py, process_id.py).
+"""
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ..schema.status import FsError, Status
+
+FORMAT_VERSION: Final = 1
+RECORD_NAME: Final = "cluster.json"
+CONTROL: Final = "control"
+CONTROL_NODE_ID: Final = 1
+CHAIN_TABLE_ID: Final = 1
+SOCKET_PATH_BYTES_MAX: Final = 100
+"""Of any socket in a cluster: the kernel allows 107 with the longest name we append counted."""
+_LONGEST_SOCKET_NAME: Final = "supervisor.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """The fixed facts of a local cluster."""
+
+    cluster_id: str
+    node_count: int
+    """Storage processes."""
+    replica_count: int
+    chain_count: int
+    mount_point: str
+    """Empty: the cluster runs without a mount."""
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDir:
+    """Paths of one cluster."""
+
+    path: Path
+
+    @property
+    def record_path(self) -> Path:
+        """The record; its presence makes the directory a cluster."""
+        return self.path / RECORD_NAME
+
+    @property
+    def run_path(self) -> Path:
+        """Where sockets live: `run/`, or a private directory elsewhere when that path is too long."""
+        usual = self.path / "run"
+        if len(os.fsencode(usual / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
+            return usual
+        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+        base = Path("/run" if os.geteuid() == 0 else "/tmp")  # noqa: S108 - made private below
+        return base / f"emberfs-{os.geteuid()}-{digest}"
+
+    @property
+    def supervisor_socket(self) -> Path:
+        """Where the supervisor answers."""
+        return self.run_path / _LONGEST_SOCKET_NAME
+
+    @property
+    def state_path(self) -> Path:
+        """What the supervisor last knew of its services."""
+        return self.path / "run" / "supervisor.json"
+
+    @property
+    def lock_path(self) -> Path:
+        """Locked by the supervisor as long as it lives."""
+        return self.path / "run" / "supervisor.lock"
+
+    def config_path(self, name: str) -> Path:
+        """Configuration file of one process."""
+        return self.path / "config" / f"{name}.toml"
+
+    def log_path(self, name: str) -> Path:
+        """Log file of one process."""
+        return self.path / "logs" / f"{name}.log"
+
+    def data_path(self, name: str) -> Path:
+        """Data of one process."""
+        return self.path / "data" / name
+
+    def address(self, name: str) -> str:
+        """Where one process listens."""
+        return f"unix:{self.run_path / name}.sock"
+
+    def make_folders(self) -> None:
+        """Make every folder that is missing.
+
+        Raises:
+            FsError: BAD_CLUSTER_DIR when that is not possible, or somebody else owns the socket folder.
+        """
+        try:
+            for name in ("config", "data", "logs", "run"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+            self.run_path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise FsError(Status.BAD_CLUSTER_DIR, f"{self.path}: {error.strerror}") from error
+        found = self.run_path.lstat()
+        if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+            raise FsError(Status.BAD_CLUSTER_DIR, f"{self.run_path} belongs to somebody else")
+        self.run_path.chmod(0o700)
+
+
+def storage_names(record: ClusterRecord) -> list[str]:
+    """Return the names of the storage processes, in node order."""
+    return [f"storage-{i}" for i in range(1, record.node_count + 1)]
+
+
+def storage_node_id(name: str) -> int:
+    """Return the node id of a storage process."""
+    return 10 + int(name.removeprefix("storage-"))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole, durably."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def save_record(directory: ClusterDir, record: ClusterRecord) -> None:
+    """Write the record of a new cluster."""
+    write_text(directory.record_path, json.dumps(asdict(record), indent=2) + "\n")
+
+
+def load_record(directory: ClusterDir) -> ClusterRecord | None:
+    """Return the record, None when no cluster was made here.
+
+    Raises:
+        FsError: BAD_CLUSTER_DIR when the record is damaged or of another format version.
+    """
+    try:
+        text = directory.record_path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FsError(Status.BAD_CLUSTER_DIR, f"{directory.path}: {error.strerror}") from error
+    try:
+        fields = json.loads(text)
+        version = fields["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FsError(
+            Status.BAD_CLUSTER_DIR, f"{directory.record_path} is damaged; restore it from a backup"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise FsError(
+            Status.BAD_CLUSTER_DIR,
+            f"{directory.path} has format version {version}, this release knows {FORMAT_VERSION};"
+            " use the release that wrote it",
+        )
+    try:
+        return ClusterRecord(**fields)
+    except TypeError as error:
+        raise FsError(Status.BAD_CLUSTER_DIR, f"{directory.record_path}: {error}") from error
+
+
+def need_record(directory: ClusterDir) -> ClusterRecord:
+    """Return the record; raises FsError(BAD_CLUSTER_DIR) when no cluster was made here."""
+    record = load_record(directory)
+    if record is None:
+        raise FsError(
+            Status.BAD_CLUSTER_DIR, f"{directory.path} holds no cluster; `ember up` makes one"
+        )
+    return record
+
+
+def default_directory() -> Path:
+    """Return where a cluster lives when nobody says otherwise."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/emberfs")
+    return Path.home() / ".local/share/emberfs"
+
+
+def default_mount_point() -> Path:
+    """Return where it is mounted when nobody says otherwise."""
+    return Path("/mnt/ember") if os.geteuid() == 0 else Path.home() / "ember"

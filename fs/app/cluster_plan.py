@@ -1,0 +1,143 @@
+"""From a cluster's record to what each process is told: targets, chains, configuration.  Pure.
+
+Invariants:
+    - Equal records give equal plans, for ever: target ids lie on disk.
+    - Target ids are node id * 1000 + slot, slot from 1 on each node.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from ..schema.config import (
+    ClientSection,
+    DiskSection,
+    KvSection,
+    MetaSection,
+    MgmtdSection,
+    ProcessConfig,
+    ProcessSection,
+    StorageSection,
+)
+from ..schema.status import FsError, Status
+from .cluster_dir import (
+    CONTROL,
+    CONTROL_NODE_ID,
+    ClusterDir,
+    ClusterRecord,
+    storage_names,
+    storage_node_id,
+)
+
+NODE_COUNT_MAX = 64
+CHAIN_COUNT_MAX = 4096
+TARGETS_PER_NODE_MAX = 999
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChain:
+    """One chain of a new cluster: (target id, node id) head first."""
+
+    chain_id: int
+    targets: tuple[tuple[int, int], ...]
+
+
+def check_sizes(record: ClusterRecord) -> None:
+    """Check the numbers that a user gave.
+
+    Raises:
+        FsError: BAD_CONFIG naming the option and what it allows.
+    """
+    nodes, replicas, chains = record.node_count, record.replica_count, record.chain_count
+    if not 1 <= nodes <= NODE_COUNT_MAX:
+        raise FsError(Status.BAD_CONFIG, f"--nodes {nodes}: 1 to {NODE_COUNT_MAX}")
+    if not 1 <= replicas <= nodes:
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"--replicas {replicas}: 1 to the number of nodes ({nodes}), one copy per node;"
+            f" give --nodes {max(replicas, 1)} or --replicas {nodes}",
+        )
+    if not 1 <= chains <= CHAIN_COUNT_MAX or chains * replicas > nodes * TARGETS_PER_NODE_MAX:
+        raise FsError(Status.BAD_CONFIG, f"--chains {chains}: 1 to {CHAIN_COUNT_MAX}")
+
+
+def default_chain_count(node_count: int) -> int:
+    """Return how many chains a cluster gets: enough that every node has work when one is gone."""
+    return 2 * node_count
+
+
+def plan_chains(record: ClusterRecord) -> list[PlannedChain]:
+    """Return the chains of a cluster, ids from 1."""
+    node_ids = [storage_node_id(name) for name in storage_names(record)]
+    slots: Counter[int] = Counter()
+    chains = []
+    for index, members in enumerate(node_rows(record, node_ids)):
+        targets = []
+        for node_id in members:
+            slots[node_id] += 1
+            targets.append((node_id * 1000 + slots[node_id], node_id))
+        chains.append(PlannedChain(index + 1, tuple(targets)))
+    return chains
+
+
+def node_rows(record: ClusterRecord, node_ids: list[int]) -> list[list[int]]:
+    """Return the nodes of each chain, head first: heads and tails go round all nodes evenly."""
+    count = len(node_ids)
+    return [
+        [node_ids[(index + step) % count] for step in range(record.replica_count)]
+        for index in range(record.chain_count)
+    ]
+
+
+def targets_of_node(chains: list[PlannedChain], node_id: int) -> list[int]:
+    """Return the targets that a node holds, by id."""
+    return sorted(t for chain in chains for t, node in chain.targets if node == node_id)
+
+
+def control_config(directory: ClusterDir, record: ClusterRecord) -> ProcessConfig:
+    """Return the configuration of the process that runs mgmtd and meta."""
+    address = directory.address(CONTROL)
+    usual = MetaSection()
+    return ProcessConfig(
+        process=ProcessSection(
+            cluster_id=record.cluster_id,
+            node_id=CONTROL_NODE_ID,
+            listen=address,
+            mgmtd_addresses=[address],
+        ),
+        kv=KvSection(path=str(directory.data_path(CONTROL) / "kv")),
+        mgmtd=MgmtdSection(),
+        meta=MetaSection(stripe_size=min(usual.stripe_size, record.chain_count)),
+    )
+
+
+def storage_config(
+    directory: ClusterDir, record: ClusterRecord, name: str, chains: list[PlannedChain]
+) -> ProcessConfig:
+    """Return the configuration of one storage process with one disk."""
+    node_id = storage_node_id(name)
+    disk = DiskSection(
+        path=str(directory.data_path(name) / "disk-0"),
+        target_ids=targets_of_node(chains, node_id),
+    )
+    return ProcessConfig(
+        process=ProcessSection(
+            cluster_id=record.cluster_id,
+            node_id=node_id,
+            listen=directory.address(name),
+            mgmtd_addresses=[directory.address(CONTROL)],
+        ),
+        storage=StorageSection(disks=[disk]),
+    )
+
+
+def mount_config(
+    directory: ClusterDir, record: ClusterRecord, mount_point: PurePath
+) -> ProcessConfig:
+    """Return the configuration of one mount daemon."""
+    return ProcessConfig(
+        process=ProcessSection(
+            cluster_id=record.cluster_id, mgmtd_addresses=[directory.address(CONTROL)]
+        ),
+        client=ClientSection(mount_point=str(mount_point)),
+    )

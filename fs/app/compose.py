@@ -1,0 +1,141 @@
+"""What every process of EmberFS does around its own work: configuration, log, runtime, signals, readiness.
+
+Each composition root (control.py, mgmtd.py, meta.py, storage.py, mountd.py) is one async function that gets a
+`Process`, builds its objects, calls `Process.ready` once it serves, and returns after `stopping` is set.
+SIGTERM and SIGINT set it; a second one ends the process at once.
+
+Errors end here: an FsError becomes one line and exit code 1, a bug a traceback in the log and exit code 70.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+import trio
+
+from ..rpc.api import Identity
+from ..rpc.channel import ChannelPool, open_channels
+from ..rpc.core_service import CoreService
+from ..rpc.server import Server
+from ..rpc.transport import SocketNetwork
+from ..runtime.config_file import read_config
+from ..runtime.log import set_up_logging
+from ..runtime.ports import Runtime
+from ..runtime.real import real_runtime
+from ..schema.config import ProcessConfig
+from ..schema.ids import NodeId
+from ..schema.routing import Node, Role
+from ..schema.status import FsError
+from .errors import check_interpreter, first_error
+from .release import RELEASE
+
+log = logging.getLogger(__name__)
+
+EXIT_ERROR: Final = 1
+EXIT_BUG: Final = 70
+READY_VARIABLE: Final = "EMBERFS_READY_FD"
+INCARNATION_BYTES: Final = 16
+
+
+@dataclass(slots=True)
+class Process:
+    """What a composition root is given."""
+
+    config: ProcessConfig
+    runtime: Runtime
+    identity: Identity
+    channels: ChannelPool
+    stopping: trio.Event
+
+    def node(self, roles: frozenset[Role], address: str) -> Node:
+        """Return how this process presents itself to the manager."""
+        return Node(
+            NodeId(self.identity.node_id),
+            roles,
+            address,
+            self.identity.incarnation,
+            host_name=socket.gethostname(),
+            release=RELEASE,
+        )
+
+    def server(self, targets: Mapping[str, object]) -> Server:
+        """Return a server that offers the named services, and Core."""
+        server = Server(self.identity, self.config.rpc)
+        for name, target in targets.items():
+            server.add_service(name, target)
+        server.add_service("Core", CoreService(self.identity, self.runtime.clock, [*targets]))
+        return server
+
+    def ready(self) -> None:
+        """Tell whoever started this process that it serves."""
+        log.info("node %d serves", self.identity.node_id)
+        descriptor = os.environ.pop(READY_VARIABLE, "")
+        if descriptor:
+            os.write(int(descriptor), b"\n")
+            os.close(int(descriptor))
+
+
+Root = Callable[[Process], Awaitable[None]]
+
+
+def new_identity(config: ProcessConfig, runtime: Runtime) -> Identity:
+    """Return the identity of this start of a process."""
+    return Identity(
+        cluster_id=config.process.cluster_id,
+        node_id=config.process.node_id,
+        incarnation=runtime.random.randbytes(INCARNATION_BYTES).hex(),
+        client_id=runtime.random.randbytes(INCARNATION_BYTES).hex(),
+        release=RELEASE,
+    )
+
+
+async def _watch_signals(stopping: trio.Event) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            if stopping.is_set():
+                log.warning("second %s: ending at once", signal.Signals(number).name)
+                os._exit(EXIT_ERROR)
+            log.info("%s: stopping", signal.Signals(number).name)
+            stopping.set()
+
+
+async def _run(root: Root, config: ProcessConfig) -> None:
+    runtime = real_runtime(SocketNetwork())
+    identity = new_identity(config, runtime)
+    stopping = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch_signals, stopping)
+        async with open_channels(runtime, identity, config.rpc) as channels:
+            await root(Process(config, runtime, identity, channels, stopping))
+        nursery.cancel_scope.cancel()
+
+
+def run_process(root: Root, config_path: Path) -> NoReturn:
+    """Run one process of the cluster until SIGTERM; ends the interpreter."""
+    try:
+        check_interpreter()
+        config = read_config(config_path)
+        set_up_logging(config.process.log_level)
+        trio.run(_run, root, config)
+    except* FsError as group:
+        error = first_error(group)
+        log.error("%s", error)  # noqa: TRY400 - an operating error needs no traceback
+        os._exit(EXIT_ERROR)
+    except* Exception:
+        log.exception("a bug ended the process")
+        logging.shutdown()
+        os._exit(EXIT_BUG)
+    sys.exit(0)
+
+
+def main(root: Root) -> NoReturn:
+    """Run `python -m fs.app.NAME CONFIG`."""
+    if len(sys.argv) != 2:  # noqa: PLR2004 - program and configuration
+        sys.exit(f"usage: python -m {__package__}.NAME CONFIG.toml")
+    run_process(root, Path(sys.argv[1]))

@@ -1,0 +1,140 @@
+"""The developer's commands: test, check, fix, generate, lock, bench, sim.  They need the checkout.
+
+Each runs other programs, shows their output, and returns an exit code.
+"""
+
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ..schema.status import FsError, Status
+
+FAST_MARKS: Final = "not slow and not mount"
+LOCK_OPTIONS: Final = [
+    "--quiet",
+    "--generate-hashes",
+    "--allow-unsafe",
+    "--strip-extras",
+    "--no-header",
+    "--no-annotate",
+    "--no-emit-index-url",
+    "--no-emit-find-links",
+    "--no-emit-trusted-host",
+    "--no-emit-options",
+]
+
+
+def checkout() -> Path:
+    """Return the root of the checkout; raises FsError(NOT_SUPPORTED) for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "tests").is_dir():
+        raise FsError(Status.NOT_SUPPORTED, f"{root} is no checkout of EmberFS")
+    return root
+
+
+def program(name: str) -> str:
+    """Return a program of this virtual environment."""
+    return str(Path(sys.executable).parent / name)
+
+
+def run(command: Sequence[str], root: Path, *, text: str | None = None) -> int:
+    """Run a program in the checkout with our output as its output; return its exit code."""
+    return subprocess.run(command, cwd=root, input=text, text=True, check=False).returncode  # noqa: S603
+
+
+def _checks(root: Path) -> list[tuple[str, Callable[[], int]]]:
+    commands = {
+        "ruff check": [program("ruff"), "check", "--quiet"],
+        "ruff format": [program("ruff"), "format", "--check", "--quiet"],
+        "mypy": [program("mypy"), "--no-error-summary"],
+        "lint-imports": [program("lint-imports"), "--no-logo"],
+    }
+    return [(name, lambda c=c: run(c, root)) for name, c in commands.items()]  # type: ignore[misc]
+
+
+def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
+    """Run the static checks and pytest; return 0 when all passed.
+
+    Every part runs, whatever the earlier ones said, so that one run shows everything.
+    """
+    root = checkout()
+    marks = ["-m", FAST_MARKS] if fast else []
+    pytest = [sys.executable, "-m", "pytest", "-q", *marks, *arguments]
+    parts = [*_checks(root), ("pytest", lambda: run(pytest, root))]
+    failed = []
+    for index, (name, part) in enumerate(parts, 1):
+        started_s = time.monotonic()
+        print(f"[{index}/{len(parts)}] {name} ...", flush=True)  # noqa: T201
+        code = part()
+        elapsed_s = time.monotonic() - started_s
+        print(f"[{index}/{len(parts)}] {name}: {'FAILED' if code else 'ok'} ({elapsed_s:.1f} s)")  # noqa: T201
+        if code:
+            failed.append(name)
+    print(f"ember test: {'FAILED: ' + ', '.join(failed) if failed else 'passed'}", flush=True)  # noqa: T201
+    return 1 if failed else 0
+
+
+def run_generate() -> int:
+    """Regenerate what comes from the schema."""
+    root = checkout()
+    return run([sys.executable, "-m", "fs.rpc.generate"], root) or run(
+        [sys.executable, "-m", "fs.app.documents"], root
+    )
+
+
+def run_fix() -> int:
+    """Regenerate, repair, format."""
+    root = checkout()
+    codes = [
+        run_generate(),
+        run([program("ruff"), "check", "--fix", "--quiet"], root),
+        run([program("ruff"), "format", "--quiet"], root),
+    ]
+    return max(codes)
+
+
+def run_lock() -> int:
+    """Resolve anew: build tools, run time, and development on top of exactly the run-time versions."""
+    root = checkout()
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    build = "\n".join(project["optional-dependencies"]["build"])
+    compile_ = [program("pip-compile"), *LOCK_OPTIONS]
+    extras = ["--extra", "fuse", "--extra", "build", "--extra", "dev"]
+    constraints = ["-c", "requirements.lock", "-c", "requirements-build.lock"]
+    return (
+        run([*compile_, "-o", "requirements-build.lock", "-"], root, text=build)
+        or run([*compile_, "--extra", "fuse", "-o", "requirements.lock", "pyproject.toml"], root)
+        or run(
+            [*compile_, *extras, *constraints, "-o", "requirements-dev.lock", "pyproject.toml"],
+            root,
+        )
+    )
+
+
+def run_bench(names: Sequence[str]) -> int:
+    """Run the named benchmarks, or all."""
+    root = checkout()
+    found = sorted(
+        p.stem
+        for p in (root / "benchmarks").glob("*.py")
+        if "__main__" in p.read_text() and not p.stem.startswith("_")
+    )
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        raise FsError(
+            Status.BAD_CONFIG, f"no benchmark {unknown[0]!r}; there are: {', '.join(found)}"
+        )
+    codes = [run([sys.executable, "-m", f"benchmarks.{name}"], root) for name in names or found]
+    return max(codes, default=0)
+
+
+def run_sim(arguments: Sequence[str]) -> int:
+    """Run the cluster simulator with the given arguments."""
+    root = checkout()
+    if not (root / "tests/sim/__main__.py").exists():
+        raise FsError(Status.NOT_SUPPORTED, "this checkout has no cluster simulator (tests/sim)")
+    return run([sys.executable, "-m", "tests.sim", *arguments], root)

@@ -1,0 +1,24 @@
+"""The process edge: how errors leave EmberFS.  Standard library and schema only, so that it loads quickly."""
+
+import sys
+
+from ..schema.status import FsError, Status
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return the first leaf of an exception group that is no cancellation, or the error itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def check_interpreter() -> None:
+    """Refuse to run without assertions: they are part of the design.
+
+    Raises:
+        FsError: BAD_CONFIG.
+    """
+    if sys.flags.optimize:
+        raise FsError(
+            Status.BAD_CONFIG, "run Python without -O and PYTHONOPTIMIZE: assertions count"
+        )

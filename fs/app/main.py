@@ -1,0 +1,246 @@
+"""The `ember` command.  Each command imports what it needs when it runs, so that `ember status` is quick.
+
+An operating error is one line on stderr, "ember: ...", and exit code 1; wrong usage is exit code 2.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..schema.status import FsError
+from .cluster_dir import ClusterDir, default_directory, default_mount_point
+from .errors import check_interpreter, first_error
+
+app = typer.Typer(
+    name="ember",
+    help="EmberFS: a distributed file system for machine-learning clusters.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="The cluster's directory.", show_default=str(default_directory())),
+]
+ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
+MountArgument = Annotated[Path, typer.Argument(metavar="MOUNT_POINT")]
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def _directory(given: Path | None) -> ClusterDir:
+    return ClusterDir((given or default_directory()).absolute())
+
+
+@app.command()
+def up(  # noqa: PLR0917 - options, never passed by position
+    directory: DirOption = None,
+    mount: Annotated[
+        Path | None,
+        typer.Option(
+            help="An empty directory to mount at.", show_default=str(default_mount_point())
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Storage processes.", show_default="3")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="Copies of every chunk.", show_default="3")
+    ] = None,
+    chains: Annotated[
+        int | None, typer.Option(help="Chains of targets.", show_default="2 per node")
+    ] = None,
+    no_mount: Annotated[bool, typer.Option("--no-mount", help="Do not mount.")] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")
+    ] = False,
+    no_restart: Annotated[
+        bool, typer.Option("--no-restart", help="Leave dead processes dead (for tests).")
+    ] = False,
+) -> None:
+    """Start a cluster on this machine and mount it."""
+    from .bring_up import UpOptions, bring_up  # noqa: PLC0415
+
+    options = UpOptions(
+        _directory(directory).path,
+        mount.absolute() if mount else None,
+        nodes,
+        replicas,
+        chains,
+        has_mount=not no_mount,
+        restarts=not no_restart,
+    )
+    cluster = bring_up(options, default_mount_point())
+    if foreground:
+        _stay(cluster)
+
+
+def _stay(cluster: ClusterDir) -> None:
+    """Wait for Ctrl-C or SIGTERM, then stop the cluster."""
+    import signal  # noqa: PLC0415
+
+    from .bring_down import bring_down, wait_end  # noqa: PLC0415
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        wait_end(cluster)
+    except KeyboardInterrupt:
+        sys.stderr.write("ember: stopping\n")
+        bring_down(cluster, wipe=False)
+
+
+@app.command()
+def down(
+    directory: DirOption = None,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Also remove the cluster's data.")] = False,
+) -> None:
+    """Stop the cluster; data stays unless --wipe is given."""
+    from .bring_down import bring_down  # noqa: PLC0415
+
+    bring_down(_directory(directory), wipe=wipe)
+
+
+@app.command()
+def status(
+    directory: DirOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show processes, chains, mounts and space."""
+    from .status_view import show  # noqa: PLC0415
+
+    show(_directory(directory), as_json=as_json)
+
+
+@app.command()
+def mount(mount_point: MountArgument, directory: DirOption = None) -> None:
+    """Mount a running cluster at one more place."""
+    from .bring_down import mount as mount_at  # noqa: PLC0415
+
+    mount_at(_directory(directory), mount_point.absolute())
+
+
+@app.command()
+def umount(mount_point: MountArgument, directory: DirOption = None) -> None:
+    """Flush and end a mount."""
+    from .bring_down import unmount  # noqa: PLC0415
+
+    unmount(_directory(directory), mount_point.absolute())
+
+
+@app.command()
+def control(config: ConfigOption) -> None:
+    """Run the process that holds mgmtd, meta and the embedded key-value store."""
+    from . import control as root  # noqa: PLC0415
+    from .compose import run_process  # noqa: PLC0415
+
+    run_process(root.run, config)
+
+
+@app.command()
+def storage(config: ConfigOption) -> None:
+    """Run a storage process."""
+    from . import storage as root  # noqa: PLC0415
+    from .compose import run_process  # noqa: PLC0415
+
+    run_process(root.run, config)
+
+
+@app.command()
+def mountd(config: ConfigOption) -> None:
+    """Run a mount daemon."""
+    from . import mountd as root  # noqa: PLC0415
+    from .compose import run_process  # noqa: PLC0415
+
+    run_process(root.run, config)
+
+
+@app.command(context_settings=PASS_ON)
+def test(
+    context: typer.Context,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Leave out slow tests and those that mount.")
+    ] = False,  # noqa: PT028 - a command, not a test
+) -> None:
+    """Run every check and test; further arguments go to pytest."""
+    from .develop import run_tests  # noqa: PLC0415
+
+    raise typer.Exit(run_tests(fast=fast, arguments=context.args))
+
+
+@app.command()
+def check() -> None:
+    """Run every check and the fast tests: the gate before a commit."""
+    from .develop import run_tests  # noqa: PLC0415
+
+    raise typer.Exit(run_tests(fast=True, arguments=[]))
+
+
+@app.command()
+def fix() -> None:
+    """Format, repair what can be repaired, regenerate code and documents."""
+    from .develop import run_fix  # noqa: PLC0415
+
+    raise typer.Exit(run_fix())
+
+
+@app.command()
+def generate() -> None:
+    """Regenerate the code and documents that come from the schema."""
+    from .develop import run_generate  # noqa: PLC0415
+
+    raise typer.Exit(run_generate())
+
+
+@app.command()
+def lock() -> None:
+    """Resolve dependencies anew and rewrite the requirements*.lock files."""
+    from .develop import run_lock  # noqa: PLC0415
+
+    raise typer.Exit(run_lock())
+
+
+@app.command(context_settings=PASS_ON)
+def bench(context: typer.Context) -> None:
+    """Run benchmarks: all, or the named ones (rpc, kv, chunkengine ...)."""
+    from .develop import run_bench  # noqa: PLC0415
+
+    raise typer.Exit(run_bench(context.args))
+
+
+@app.command(context_settings=PASS_ON)
+def sim(context: typer.Context) -> None:
+    """Replay simulated clusters by seed."""
+    from .develop import run_sim  # noqa: PLC0415
+
+    raise typer.Exit(run_sim(context.args))
+
+
+@app.command()
+def version() -> None:
+    """Print the release."""
+    from .release import RELEASE  # noqa: PLC0415
+
+    typer.echo(RELEASE)
+
+
+def main() -> None:
+    """Entry point: run a command, turn errors into one line."""
+    try:
+        check_interpreter()
+        app()
+    except FsError as error:
+        sys.exit(f"ember: {error}")
+    except BaseExceptionGroup as group:
+        leaf = first_error(group)
+        if not isinstance(leaf, FsError):
+            raise
+        sys.exit(f"ember: {leaf}")
+    except KeyboardInterrupt:
+        sys.stderr.write("ember: interrupted\n")
+        os._exit(130)
+
+
+if __name__ == "__main__":
+    main()

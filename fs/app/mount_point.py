@@ -1,0 +1,86 @@
+"""Judging and cleaning mount points: may something be mounted here, and what is left of a dead mount.
+
+Does not mount anything (fs/client/fuse/mount.py does).
+"""
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+from ..schema.status import FsError, Status
+
+
+def is_dead(path: Path) -> bool:
+    """True if a FUSE mount stands here whose daemon has died."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno in {errno.ENOTCONN, errno.ECONNABORTED}
+    return False
+
+
+def _unescape(field: str) -> str:
+    """Undo the octal escapes of /proc/self/mounts."""
+    for code in ("040", "011", "012", "134"):
+        field = field.replace(f"\\{code}", chr(int(code, 8)))
+    return field
+
+
+def mounted_types() -> dict[str, str]:
+    """Return the file-system type of every mount, by mount point (the uppermost one counts)."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    fields = (line.split() for line in lines)
+    return {_unescape(f[1]): f[2] for f in fields}
+
+
+def is_mounted(path: Path) -> bool:
+    """True if an EmberFS mount stands exactly here, dead or alive."""
+    return mounted_types().get(str(path)) == "fuse.ember"
+
+
+def clear_dead_mount(path: Path) -> None:
+    """Detach what a killed mount daemon left behind; harmless when there is nothing.
+
+    Raises:
+        FsError: BAD_MOUNT_POINT when the dead mount cannot be detached.
+    """
+    if not is_dead(path):
+        return
+    done = subprocess.run(  # noqa: S603 - fixed program
+        ["fusermount3", "-u", "-z", str(path)],  # noqa: S607 - found as the system finds it
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 and is_dead(path):
+        raise FsError(Status.BAD_MOUNT_POINT, f"{path}: a dead mount: {done.stderr.strip()}")
+
+
+def check_fuse() -> None:
+    """Raise FsError(FUSE_MISSING) unless this machine can mount."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise FsError(
+            Status.FUSE_MISSING, "/dev/fuse; load the fuse module, or start with --no-mount"
+        )
+
+
+def check_mount_point(path: Path) -> None:
+    """Check that a mount may be made here.
+
+    Raises:
+        FsError: BAD_MOUNT_POINT (missing, no directory, in use, not empty).
+    """
+    clear_dead_mount(path)
+    try:
+        names = os.listdir(path)  # noqa: PTH208 - only whether it is empty matters
+    except FileNotFoundError as error:
+        raise FsError(
+            Status.BAD_MOUNT_POINT, f"{path} does not exist; make it: mkdir -p {path}"
+        ) from error
+    except OSError as error:
+        raise FsError(Status.BAD_MOUNT_POINT, f"{path}: {error.strerror}") from error
+    if str(path) in mounted_types():
+        raise FsError(Status.BAD_MOUNT_POINT, f"{path}: something is mounted there already")
+    if names:
+        raise FsError(Status.BAD_MOUNT_POINT, f"{path} is not empty; choose an empty directory")

@@ -1,0 +1,63 @@
+"""Which process is it: a pid alone may belong to a stranger after the original has gone.
+
+An identity is (pid, start time in clock ticks since boot); a process with the same pair is the same
+process.  Signals go through a pidfd, so that no pid is reused between the check and the kill.
+"""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """Names one process for ever (until the next boot)."""
+
+    pid: int
+    start_ticks: int
+
+
+def process_id(pid: int) -> ProcessId | None:
+    """Return the identity of a running process; None if there is none or it is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    if state in {"Z", "X"}:
+        return None
+    return ProcessId(pid, int(fields[18]))
+
+
+def is_alive(identity: ProcessId) -> bool:
+    """True while that very process runs."""
+    return process_id(identity.pid) == identity
+
+
+def mentions(pid: int, word: str) -> bool:
+    """True if the command line of the process has `word` as one of its arguments."""
+    try:
+        return os.fsencode(word) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def open_pidfd(identity: ProcessId) -> int | None:
+    """Return a descriptor that is readable once the process has ended; None if it has already."""
+    try:
+        pidfd = os.pidfd_open(identity.pid)
+    except OSError:
+        return None
+    if not is_alive(identity):
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def send_signal(pidfd: int, number: signal.Signals) -> None:
+    """Signal the process behind a pidfd; harmless when it has ended."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,138 @@
+"""`ember status`: what runs, what the chains are doing, how much space is left.
+
+Asks the supervisor (processes) and the manager (chains); a manager that does not answer within a second is
+reported as such, so that status works best when things are worst.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from ..schema.status import FsError
+from . import supervisor_link
+from .cluster_dir import ClusterDir, need_record
+from .mount_point import is_dead, is_mounted
+
+MGMTD_TIMEOUT_S: Final = 1.0
+
+
+def gather(directory: ClusterDir) -> dict[str, Any]:
+    """Return everything that status shows.
+
+    Raises:
+        FsError: BAD_CLUSTER_DIR or NOT_RUNNING.
+    """
+    record = need_record(directory)
+    services = supervisor_link.ask(directory, command="status")
+    disk = os.statvfs(directory.path)
+    chains: list[dict[str, Any]] = []
+    problem = ""
+    try:
+        chains = _chains(directory, record.cluster_id)
+    except FsError as error:
+        problem = str(error)
+    return {
+        "directory": str(directory.path),
+        "cluster_id": record.cluster_id,
+        "replica_count": record.replica_count,
+        **services,
+        "mounts": [_mount(s) for s in services["services"] if s["role"] == "mountd"],
+        "chains": chains,
+        "manager_problem": problem,
+        "space": {
+            "capacity_bytes": disk.f_blocks * disk.f_frsize,
+            "free_bytes": disk.f_bavail * disk.f_frsize,
+        },
+        "is_healthy": _is_healthy(services["services"], chains),
+    }
+
+
+def _is_healthy(services: list[dict[str, Any]], chains: list[dict[str, Any]]) -> bool:
+    """True if every process runs and every target serves."""
+    runs = all(s["state"] == "running" for s in services)
+    return runs and bool(chains) and all(c["is_complete"] for c in chains)
+
+
+def _mount(service: dict[str, Any]) -> dict[str, Any]:
+    path = Path(service["mount_point"])
+    state = "mounted" if is_mounted(path) else "not mounted"
+    return {"mount_point": str(path), "state": "dead" if is_dead(path) else state}
+
+
+def _chains(directory: ClusterDir, cluster_id: str) -> list[dict[str, Any]]:
+    """Return the chains as the manager knows them."""
+    from .mgmtd_link import fetch_routing  # noqa: PLC0415 - trio and the schema load only when needed
+
+    info = fetch_routing(directory, cluster_id, timeout_s=MGMTD_TIMEOUT_S)
+    return [
+        {
+            "chain_id": chain.chain_id,
+            "chain_version": chain.chain_version,
+            "is_complete": len(chain.serving) == len(chain.targets),
+            "targets": [
+                {
+                    "target_id": member.target_id,
+                    "node_id": info.target(member.target_id).node_id,
+                    "state": member.public_state.name.lower(),
+                }
+                for member in chain.targets
+            ],
+        }
+        for chain in sorted(info.chains.values(), key=lambda c: c.chain_id)
+    ]
+
+
+def age_text(seconds: float) -> str:
+    """Return a duration as people say it: 4s, 3m12s, 5h03m, 2d04h."""
+    whole = max(0, int(seconds))
+    for unit, size, below, below_size in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60)):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // below_size:02d}{below}"
+    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"  # noqa: PLR2004
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as people say it."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":  # noqa: PLR2004
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError(count)
+
+
+def render(status: dict[str, Any], now_s: float) -> str:
+    """Return status as text for people."""
+    lines = [f"cluster {status['cluster_id']} in {status['directory']}", ""]
+    lines.append(
+        f"{'service':<12} {'state':<11} {'pid':>8} {'restarts':>8}  {'since':<8} last exit"
+    )
+    lines.extend(
+        f"{s['name']:<12} {s['state']:<11} {s['pid'] or '-':>8} {s['restart_count']:>8}"
+        f"  {age_text(now_s - s['since_s']):<8} {s['last_exit']}".rstrip()
+        for s in status["services"]
+    )
+    lines.append("")
+    complete = sum(c["is_complete"] for c in status["chains"])
+    if status["manager_problem"]:
+        lines.append(f"chains: the manager does not answer: {status['manager_problem']}")
+    else:
+        lines.append(f"chains: {complete} of {len(status['chains'])} complete")
+    lines.extend(
+        f"  chain {c['chain_id']} v{c['chain_version']}: "
+        + ", ".join(f"{t['target_id']} {t['state']}" for t in c["targets"])
+        for c in status["chains"]
+    )
+    lines.extend(f"mount: {m['mount_point']} ({m['state']})" for m in status["mounts"])
+    space = status["space"]
+    lines.append(
+        f"disk: {bytes_text(space['free_bytes'])} of {bytes_text(space['capacity_bytes'])} free"
+    )
+    return "\n".join(lines)
+
+
+def show(directory: ClusterDir, *, as_json: bool) -> None:
+    """Print status."""
+    status = gather(directory)
+    print(json.dumps(status, indent=2) if as_json else render(status, time.time()))  # noqa: T201

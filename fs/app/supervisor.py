@@ -1,0 +1,412 @@
+"""The supervisor of a local cluster: starts its processes, restarts those that die, stops them in order.
+
+Runs as its own process (`python -m fs.app.supervisor DIRECTORY`), detached from the terminal.  Answers
+one JSON line per connection on a Unix socket: status, add, remove, stop.
+
+Invariants:
+    - At most one supervisor per cluster: it holds a lock on run/supervisor.lock while it lives.
+    - A process is signalled only through a pidfd opened for its verified identity (process_id.py).
+    - The death of the supervisor stops no service; the next one adopts what still runs, from the state
+      file, which is written before it matters (after every start).
+
+Concurrency: trio; one task per service.  No checkpoint lies between a change of a service's fields and
+the writing of the state file.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from ..schema.status import FsError, Status
+from .cluster_dir import ClusterDir
+from .mount_point import clear_dead_mount
+from .process_id import ProcessId, is_alive, open_pidfd, process_id, send_signal
+
+log = logging.getLogger(__name__)
+
+RESTART_PAUSE_S_MIN: Final = 0.1
+RESTART_PAUSE_S_MAX: Final = 5.0
+HEALTHY_AFTER_S: Final = 10.0
+"""A service that ran this long starts again after the shortest pause."""
+STOP_ORDER: Final = ("mountd", "storage", "control")
+STOP_TIMEOUT_S: Final = {"mountd": 60.0, "storage": 20.0, "control": 20.0}
+"""A mount daemon has data to flush; then a process is killed."""
+LOG_BYTES_MAX: Final = 64 * 1024 * 1024
+READY_VARIABLE: Final = "EMBERFS_READY_FD"
+"""Environment variable with the descriptor a service writes to once it serves."""
+
+
+def service_command(role: str, config_path: Path) -> list[str]:
+    """Return the command line of a service."""
+    return [sys.executable, "-P", "-m", f"{__package__}.{role}", str(config_path)]
+
+
+@dataclass(slots=True)
+class Service:
+    """One supervised process."""
+
+    name: str
+    role: str
+    """control, storage or mountd: the command that runs it."""
+    mount_point: str = ""
+    state: str = "starting"
+    """starting, running, restarting, stopping, stopped."""
+    identity: ProcessId | None = None
+    since_s: float = 0.0
+    """Wall-clock seconds of the last change of state."""
+    restart_count: int = 0
+    last_exit: str = ""
+    wanted: bool = True
+    pause: trio.CancelScope | None = None
+    """Of the sleep before the next start."""
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what status shows and the state file keeps."""
+        return {
+            "name": self.name,
+            "role": self.role,
+            "mount_point": self.mount_point,
+            "state": self.state,
+            "pid": self.identity.pid if self.identity else None,
+            "start_ticks": self.identity.start_ticks if self.identity else None,
+            "since_s": self.since_s,
+            "restart_count": self.restart_count,
+            "last_exit": self.last_exit,
+        }
+
+
+class Supervisor:
+    """All services of one cluster.
+
+    Args:
+        directory: the cluster's.
+        restarts: whether a service that dies is started again.
+        command: makes the command line from (role, configuration file).
+    """
+
+    def __init__(
+        self,
+        directory: ClusterDir,
+        *,
+        restarts: bool = True,
+        command: Callable[[str, Path], list[str]] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._restarts = restarts
+        self._command = command or service_command
+        self._services: dict[str, Service] = {}
+        self._stopped = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    # ---- life of one service
+
+    def _set_state(self, service: Service, state: str) -> None:
+        service.state = state
+        service.since_s = time.time()
+        self._save()
+
+    def _save(self) -> None:
+        """Write the state file; losing it in a power failure harms nothing, so it is not synced."""
+        temporary = self._directory.state_path.with_suffix(".new")
+        temporary.write_text(json.dumps(self.status()))
+        temporary.replace(self._directory.state_path)
+
+    def _spawn(self, service: Service) -> tuple[subprocess.Popen[bytes], int]:
+        """Start the process; return it and the read end of its ready pipe."""
+        if service.role == "mountd":
+            clear_dead_mount(Path(service.mount_point))
+        path = self._directory.log_path(service.name)
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".log.1"))
+        config = self._directory.config_path(service.name)
+        ready_read, ready_write = os.pipe()
+        try:
+            with path.open("ab") as log_file:
+                child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    self._command(service.role, config),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log_file,
+                    stderr=log_file,
+                    cwd=self._directory.path,
+                    start_new_session=True,
+                    pass_fds=[ready_write],
+                    env={**os.environ, READY_VARIABLE: str(ready_write)},
+                )
+        finally:
+            os.close(ready_write)
+        return child, ready_read
+
+    async def _wait_ready(self, service: Service, ready_read: int) -> None:
+        """Note when the service says that it serves; an end of file means that it died before."""
+        try:
+            await trio.lowlevel.wait_readable(ready_read)
+            if os.read(ready_read, 1) and service.state == "starting":
+                self._set_state(service, "running")
+                log.info("%s serves", service.name)
+        finally:
+            os.close(ready_read)
+
+    async def _wait_end(self, identity: ProcessId) -> None:
+        pidfd = open_pidfd(identity)
+        if pidfd is None:
+            return
+        try:
+            await trio.lowlevel.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+
+    async def _run_once(self, service: Service) -> int | None:
+        """Start the process, wait for its end; return its exit code."""
+        child, ready_read = self._spawn(service)
+        service.identity = process_id(child.pid) or ProcessId(child.pid, 0)
+        self._set_state(service, "starting")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._wait_ready, service, ready_read)
+            await self._wait_end(service.identity)
+            nursery.cancel_scope.cancel()
+        service.identity = None
+        return child.wait()
+
+    async def _run_service(self, service: Service) -> None:
+        """Keep one service running until it is not wanted any more."""
+        pause_s = RESTART_PAUSE_S_MIN
+        while True:
+            started_s = trio.current_time()
+            if service.identity is not None:  # adopted
+                self._set_state(service, "running")
+                await self._wait_end(service.identity)
+                service.identity, code = None, None
+            else:
+                code = await self._run_once(service)
+            service.last_exit = _describe_exit(code)
+            is_done = service.role == "mountd" and code == 0  # unmounted by hand
+            if not service.wanted or not self._restarts or is_done:
+                break
+            if trio.current_time() - started_s >= HEALTHY_AFTER_S:
+                pause_s = RESTART_PAUSE_S_MIN
+            log.warning(
+                "%s ended (%s); next start in %.1f s", service.name, service.last_exit, pause_s
+            )
+            service.restart_count += 1
+            self._set_state(service, "restarting")
+            with trio.CancelScope() as service.pause:
+                await trio.sleep(pause_s)
+            if not service.wanted:
+                break
+            pause_s = min(pause_s * 2, RESTART_PAUSE_S_MAX)
+        self._set_state(service, "stopped")
+        log.info("%s stopped (%s)", service.name, service.last_exit)
+        service.ended.set()
+
+    async def _stop_service(self, service: Service) -> None:
+        """Ask the process to end, wait, kill it when it does not."""
+        service.wanted = False
+        if service.pause is not None:
+            service.pause.cancel()
+        if service.ended.is_set():
+            return
+        pidfd = open_pidfd(service.identity) if service.identity else None
+        if pidfd is not None:
+            try:
+                self._set_state(service, "stopping")
+                send_signal(pidfd, signal.SIGTERM)
+                with trio.move_on_after(STOP_TIMEOUT_S[service.role]) as scope:
+                    await trio.lowlevel.wait_readable(pidfd)
+                if scope.cancelled_caught:
+                    log.error("%s did not stop in time and is killed", service.name)
+                    send_signal(pidfd, signal.SIGKILL)
+            finally:
+                os.close(pidfd)
+        await service.ended.wait()
+        if service.role == "mountd":
+            clear_dead_mount(Path(service.mount_point))
+
+    # ---- all services
+
+    def add(self, name: str, role: str, mount_point: str = "") -> None:
+        """Start a service, or take over the one that an earlier supervisor started.
+
+        Raises:
+            FsError: ALREADY_RUNNING if a service of that name has not stopped.
+        """
+        assert self._nursery is not None, "only while running"
+        known = self._services.get(name)
+        if known is not None and known.state != "stopped":
+            raise FsError(Status.ALREADY_RUNNING, name)
+        service = Service(name, role, mount_point, identity=self._adoptable(name))
+        self._services[name] = service
+        self._nursery.start_soon(self._run_service, service)
+
+    def _adoptable(self, name: str) -> ProcessId | None:
+        found = read_state(self._directory).get(name)
+        if found is None or not found["pid"]:
+            return None
+        identity = ProcessId(found["pid"], found["start_ticks"])
+        return identity if is_alive(identity) else None
+
+    async def remove(self, name: str) -> None:
+        """Stop one service and forget it; raises FsError(NOT_RUNNING)."""
+        service = self._services.get(name)
+        if service is None:
+            raise FsError(Status.NOT_RUNNING, name)
+        await self._stop_service(service)
+        self._services.pop(name, None)
+        self._save()
+
+    async def stop(self) -> None:
+        """Stop everything: mounts flush first, storage announces its going, control comes last."""
+        for role in STOP_ORDER:
+            async with trio.open_nursery() as nursery:
+                for service in self._services.values():
+                    if service.role == role:
+                        nursery.start_soon(self._stop_service, service)
+        self._stopped.set()
+
+    async def wait_stopped(self) -> None:
+        """Wait until `stop` has stopped every service."""
+        await self._stopped.wait()
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of every service, as JSON-able values."""
+        return {
+            "supervisor_pid": os.getpid(),
+            "services": [service.to_state() for service in self._services.values()],
+        }
+
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one request of the socket."""
+        match request:
+            case {"command": "status"}:
+                return self.status()
+            case {"command": "add", "name": str(name), "role": str(role), "mount_point": str(at)}:
+                self.add(name, role, at)
+            case {"command": "remove", "name": str(name)}:
+                await self.remove(name)
+            case {"command": "stop"}:
+                await self.stop()
+            case _:
+                raise FsError(Status.RPC_BAD_REQUEST, "the supervisor knows no such request")
+        return {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until stopped.  Takes over what an earlier supervisor left running."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for name, found in read_state(self._directory).items():
+                if self._adoptable(name):
+                    self.add(name, found["role"], found["mount_point"])
+            task_status.started()
+            await self._stopped.wait()
+        self._save()
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is None:
+        return "ended"
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
+    """Return what the last supervisor knew, by service name; empty when there is nothing to read."""
+    try:
+        state = json.loads(directory.state_path.read_text())
+        return {service["name"]: service for service in state["services"]}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -> None:
+    async def handle(stream: trio.SocketStream) -> None:
+        try:
+            line = b""
+            while not line.endswith(b"\n"):
+                received = await stream.receive_some(65_536)
+                if not received:
+                    return
+                line += received
+            try:
+                reply = await supervisor.answer(json.loads(line))
+            except FsError as error:
+                reply = {"error": int(error.status), "detail": error.detail}
+            except ValueError as error:
+                reply = {"error": int(Status.RPC_BAD_REQUEST), "detail": str(error)}
+            await stream.send_all(json.dumps(reply).encode() + b"\n")
+        except trio.BrokenResourceError:
+            log.info("a caller left before its answer")
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    await trio.serve_listeners(handle, [listener])
+
+
+async def serve(directory: ClusterDir, *, restarts: bool) -> None:
+    """Run the supervisor of a cluster until it is told to stop, by its socket or by SIGTERM.
+
+    Raises:
+        FsError: ALREADY_RUNNING.
+    """
+    supervisor = Supervisor(directory, restarts=restarts)
+    path = directory.supervisor_socket
+    path.unlink(missing_ok=True)
+    listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    await listening.bind(str(path))
+    listening.listen(16)
+
+    async def stop_at_signal() -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                await supervisor.stop()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_at_signal)
+        await nursery.start(supervisor.run)
+        nursery.start_soon(_serve_socket, supervisor, trio.SocketListener(listening))
+        await supervisor.wait_stopped()
+        await trio.sleep(0.05)  # lets the answer to "stop" leave
+        nursery.cancel_scope.cancel()
+    path.unlink(missing_ok=True)
+
+
+def take_lock(directory: ClusterDir) -> int:
+    """Become the only supervisor; return the descriptor that holds the lock.
+
+    Raises:
+        FsError: ALREADY_RUNNING.
+    """
+    descriptor = os.open(directory.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise FsError(Status.ALREADY_RUNNING, f"a cluster in {directory.path}") from error
+    return descriptor
+
+
+def main() -> None:
+    """Run `python -m fs.app.supervisor DIRECTORY [--no-restart]`."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    directory = ClusterDir(Path(sys.argv[1]))
+    try:
+        take_lock(directory)
+        trio.run(partial(serve, directory, restarts="--no-restart" not in sys.argv[2:]))
+    except FsError as error:
+        sys.exit(f"ember: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Talking to a cluster's supervisor: one JSON line each way.  Standard library only, so that it is quick.
+
+Blocking; used by the command line, never by a service.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Final
+
+from ..schema.status import FsError, Status
+from .cluster_dir import ClusterDir
+
+ANSWER_TIMEOUT_S: Final = 180.0
+"""Longer than any orderly stop."""
+START_TIMEOUT_S: Final = 10.0
+
+
+def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:
+    """Send one request and return the answer.
+
+    Raises:
+        FsError: NOT_RUNNING when no supervisor answers, else what the supervisor says.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(ANSWER_TIMEOUT_S)
+            connection.connect(str(directory.supervisor_socket))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as file:
+                line = file.readline()
+    except OSError as error:
+        raise FsError(
+            Status.NOT_RUNNING, f"no cluster runs in {directory.path}; start it: ember up"
+        ) from error
+    if not line:
+        raise FsError(Status.NOT_RUNNING, f"the supervisor of {directory.path} has just ended")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise FsError(Status(answer["error"]), answer["detail"])
+    return answer
+
+
+def is_answering(directory: ClusterDir) -> bool:
+    """True if a supervisor answers."""
+    try:
+        ask(directory, command="status")
+    except FsError:
+        return False
+    return True
+
+
+def start(directory: ClusterDir, *, restarts: bool) -> None:
+    """Start a supervisor detached from this terminal and wait until it answers.
+
+    Raises:
+        FsError: ALREADY_RUNNING, or START_FAILED with the last line of its log.
+    """
+    if is_answering(directory):
+        raise FsError(
+            Status.ALREADY_RUNNING,
+            f"a cluster in {directory.path}; see: ember status, stop it: ember down",
+        )
+    flags = [] if restarts else ["--no-restart"]
+    log_path = directory.log_path("supervisor")
+    module = f"{__package__}.supervisor"
+    with log_path.open("ab") as log_file:
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-P", "-m", module, str(directory.path), *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            cwd=directory.path,
+            start_new_session=True,
+            env=os.environ,
+        )
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        if is_answering(directory):
+            return
+        if child.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise FsError(Status.START_FAILED, f"supervisor: {last_line(log_path)} (log: {log_path})")
+
+
+def last_line(path: os.PathLike[str]) -> str:
+    """Return the last line of a log that is not empty."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - any path-like
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return "no log"
+    return next((line for line in reversed(lines) if line.strip()), "nothing was logged")

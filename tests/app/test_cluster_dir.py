@@ -1,0 +1,74 @@
+"""The cluster directory: record, format version, socket paths."""
+
+import json
+import shutil
+
+import pytest
+
+from fs.app.cluster_dir import (
+    SOCKET_PATH_BYTES_MAX,
+    ClusterDir,
+    ClusterRecord,
+    load_record,
+    need_record,
+    save_record,
+    storage_names,
+    storage_node_id,
+)
+from fs.schema.status import FsError, Status
+
+RECORD = ClusterRecord("ember-1", 3, 3, 6, "/mnt/ember")
+
+
+def test_a_record_is_read_as_written(tmp_path):
+    directory = ClusterDir(tmp_path)
+    assert load_record(directory) is None
+    save_record(directory, RECORD)
+    assert load_record(directory) == RECORD
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format_version": 1, "what": 2}'])
+def test_a_damaged_record_is_refused(tmp_path, text):
+    directory = ClusterDir(tmp_path)
+    directory.record_path.write_text(text)
+    with pytest.raises(FsError) as caught:
+        load_record(directory)
+    assert caught.value.status is Status.BAD_CLUSTER_DIR
+
+
+def test_another_format_version_is_refused_and_left_alone(tmp_path):
+    directory = ClusterDir(tmp_path)
+    save_record(directory, RECORD)
+    fields = json.loads(directory.record_path.read_text()) | {"format_version": 99}
+    directory.record_path.write_text(json.dumps(fields))
+    with pytest.raises(FsError, match="format version 99"):
+        load_record(directory)
+    assert json.loads(directory.record_path.read_text()) == fields
+
+
+def test_no_cluster_is_an_error_with_a_remedy(tmp_path):
+    with pytest.raises(FsError, match="ember up"):
+        need_record(ClusterDir(tmp_path))
+
+
+def test_sockets_of_a_deep_directory_move_to_a_short_private_one(tmp_path):
+    deep = ClusterDir(tmp_path / ("x" * 100) / ("y" * 100))
+    deep.make_folders()
+    try:
+        assert len(str(deep.supervisor_socket)) <= SOCKET_PATH_BYTES_MAX
+        assert deep.run_path.stat().st_mode & 0o777 == 0o700
+        assert deep.run_path != ClusterDir(tmp_path / ("z" * 200)).run_path
+    finally:
+        shutil.rmtree(deep.run_path)
+
+
+def test_an_unwritable_place_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FsError) as caught:
+        ClusterDir(tmp_path / "file" / "below").make_folders()
+    assert caught.value.status is Status.BAD_CLUSTER_DIR
+
+
+def test_names_and_node_ids():
+    assert storage_names(RECORD) == ["storage-1", "storage-2", "storage-3"]
+    assert [storage_node_id(n) for n in storage_names(RECORD)] == [11, 12, 13]

@@ -1,0 +1,177 @@
+"""The supervisor with small stand-in programs instead of services: restarts, order, adoption, back-off."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from fs.app import supervisor as module
+from fs.app.cluster_dir import ClusterDir
+from fs.app.process_id import ProcessId, is_alive, process_id
+from fs.app.supervisor import Supervisor, read_state, take_lock
+from fs.schema.status import FsError, Status
+
+SERVES = """
+import os, signal, sys
+journal = open(sys.argv[1] + ".journal", "a", buffering=1)
+def stop(*_):
+    journal.write(f"stopped {os.path.basename(sys.argv[1])}\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+os.write(int(os.environ["EMBERFS_READY_FD"]), b"\\n")
+while True:
+    signal.pause()
+"""
+DIES = "import sys; sys.exit(3)"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = ClusterDir(tmp_path)
+    made.make_folders()
+    return made
+
+
+def command(text):
+    def make(_role: str, config_path: Path) -> list[str]:
+        return [sys.executable, "-c", text, str(config_path)]
+
+    return make
+
+
+async def wait_until(predicate, timeout_s=20.0):
+    with trio.fail_after(timeout_s):
+        while not predicate():  # noqa: ASYNC110 - other processes tell nobody
+            await trio.sleep(0.01)
+
+
+def service(supervisor, name):
+    return next(s for s in supervisor.status()["services"] if s["name"] == name)
+
+
+async def test_a_killed_service_is_restarted(directory):
+    supervisor = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        supervisor.add("storage-1", "storage")
+        await wait_until(lambda: service(supervisor, "storage-1")["state"] == "running")
+        first_pid = service(supervisor, "storage-1")["pid"]
+        os.kill(first_pid, signal.SIGKILL)
+        begin_s = time.monotonic()
+        await wait_until(lambda: service(supervisor, "storage-1")["pid"] not in {first_pid, None})
+        assert time.monotonic() - begin_s < 2.0
+        found = service(supervisor, "storage-1")
+        assert (found["restart_count"], found["last_exit"]) == (1, "killed by SIGKILL")
+        await supervisor.stop()
+    assert service(supervisor, "storage-1")["state"] == "stopped"
+
+
+async def test_without_restarts_a_dead_service_stays_dead(directory):
+    supervisor = Supervisor(directory, restarts=False, command=command(DIES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        supervisor.add("control", "control")
+        await wait_until(lambda: service(supervisor, "control")["state"] == "stopped")
+        found = service(supervisor, "control")
+        assert (found["restart_count"], found["last_exit"]) == (0, "exit code 3")
+        await supervisor.stop()
+
+
+async def test_restarts_back_off(directory, monkeypatch):
+    monkeypatch.setattr(module, "RESTART_PAUSE_S_MIN", 0.05)
+    supervisor = Supervisor(directory, command=command(DIES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        supervisor.add("control", "control")
+        await trio.sleep(1.0)
+        assert 1 <= service(supervisor, "control")["restart_count"] <= 5  # 20 without back-off
+        await supervisor.stop()
+
+
+async def test_stop_goes_from_mounts_to_control(directory):
+    supervisor = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        for name, role in (("control", "control"), ("storage-1", "storage"), ("mount-1", "mountd")):
+            supervisor.add(name, role, str(directory.path))
+        await wait_until(
+            lambda: all(s["state"] == "running" for s in supervisor.status()["services"])
+        )
+        await supervisor.stop()
+    journals = directory.config_path("x").parent.glob("*.journal")
+    stopped = [(path.stat().st_mtime_ns, path.read_text().split()[1]) for path in journals]
+    assert [name for _, name in sorted(stopped)] == [
+        "mount-1.toml", "storage-1.toml", "control.toml",
+    ]  # fmt: skip
+
+
+# The "killed" supervisor lives in this very process, whose subprocess module notices the abandoned child.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_new_supervisor_adopts_what_the_old_one_left(directory):
+    old = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(old.run)
+        old.add("control", "control")
+        await wait_until(lambda: service(old, "control")["state"] == "running")
+        pid = service(old, "control")["pid"]
+        nursery.cancel_scope.cancel()  # as if killed: nobody is stopped
+    identity = process_id(pid)
+    assert identity is not None
+    new = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(new.run)
+        assert service(new, "control")["pid"] == pid
+        with pytest.raises(FsError) as caught:
+            new.add("control", "control")
+        assert caught.value.status is Status.ALREADY_RUNNING
+        await new.stop()
+    assert not is_alive(identity)
+
+
+async def test_a_stale_state_file_kills_no_stranger(directory):
+    own = process_id(os.getpid())
+    assert own is not None
+    directory.state_path.write_text(
+        '{"services": [{"name": "control", "role": "control", "mount_point": "",'
+        f' "pid": {own.pid}, "start_ticks": {own.start_ticks + 1}}}]}}'
+    )
+    supervisor = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        assert supervisor.status()["services"] == []
+        await supervisor.stop()
+
+
+async def test_removing_an_unknown_service_is_an_error(directory):
+    supervisor = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        with pytest.raises(FsError) as caught:
+            await supervisor.remove("mount-9")
+        assert caught.value.status is Status.NOT_RUNNING
+        await supervisor.stop()
+
+
+def test_only_one_supervisor_gets_the_lock(directory):
+    held = take_lock(directory)
+    with pytest.raises(FsError) as caught:
+        take_lock(directory)
+    assert caught.value.status is Status.ALREADY_RUNNING
+    os.close(held)
+    os.close(take_lock(directory))
+
+
+def test_a_damaged_state_file_reads_as_empty(directory):
+    directory.state_path.write_text("{")
+    assert read_state(directory) == {}
+
+
+def test_identity_tells_a_reused_pid_apart():
+    own = process_id(os.getpid())
+    assert own is not None
+    assert is_alive(own)
+    assert not is_alive(ProcessId(own.pid, own.start_ticks + 1))
