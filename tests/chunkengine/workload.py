@@ -1,0 +1,206 @@
+"""A random workload on an engine beside a model that knows what each chunk may hold after a crash."""
+
+import random
+from dataclasses import dataclass, field
+
+from fs.chunkengine.engine import DiskEngine
+from fs.chunkengine.format import (
+    CHUNK_PREFIX,
+    GROUP_PREFIX,
+    NO_POSITION,
+    PENDING_PREFIX,
+    POSITION_PREFIX,
+    UNDO_PREFIX,
+    USED_PREFIX,
+    ChunkRecord,
+    PendingRecord,
+    capacity_of,
+    chunk_key,
+    place_of,
+)
+from fs.chunkengine.ports import MetaStore
+from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.status import FsError, Status
+
+CHUNK_SIZE_BYTES = 256 << 10
+CHUNKS = [(TargetId(t), ChunkId(InodeId(i), n)) for t in (1, 2) for i in (7, 9) for n in (0, 3)]
+
+
+@dataclass
+class Model:
+    """What one chunk holds, and held since the last sync; None: no committed version."""
+
+    version: int = 0
+    history: list[bytes | None] = field(default_factory=lambda: [None])
+    maybe: list[bytes | None] = field(default_factory=list)
+    """Outcome of a commit that a crash cut short."""
+    pending: tuple[int, bytes | None] | None = None
+    synced_pending: tuple[int, bytes | None] | None = None
+
+    @property
+    def content(self) -> bytes | None:
+        return self.history[-1]
+
+    def allowed(self) -> list[bytes | None]:
+        return self.history + self.maybe
+
+
+class Workload:
+    """Runs random operations and keeps the model; survives any number of crashes."""
+
+    def __init__(self, seed: int, chunks=CHUNKS) -> None:
+        self.rng = random.Random(seed)
+        self.chunks = list(chunks)
+        self.models = {chunk: Model() for chunk in self.chunks}
+
+    def data(self, length_max: int = 40_000) -> bytes:
+        length = self.rng.choice((1, 100, 4096, self.rng.randint(0, 40_000)))
+        return self.rng.randbytes(min(length, length_max))
+
+    def step(self, engine: DiskEngine) -> None:
+        chunk = self.rng.choice(self.chunks)
+        kinds = (self.write, self.append, self.write, self.replace, self.truncate, self.remove)
+        kind = self.rng.choices((*kinds, self.drop, self.sync), (4, 5, 2, 3, 2, 1, 1, 2))[0]
+        kind(engine, chunk)
+
+    def write(self, engine: DiskEngine, chunk) -> None:
+        self.put(engine, chunk, self.rng.randint(0, 120_000), self.data())
+
+    def append(self, engine: DiskEngine, chunk) -> None:
+        offset = len(self.models[chunk].content or b"")
+        self.put(engine, chunk, offset, self.data(CHUNK_SIZE_BYTES - offset))
+
+    def put(self, engine: DiskEngine, chunk, offset: int, data: bytes) -> None:
+        old = self.models[chunk].content or b""
+        new = old.ljust(offset, b"\0")[:offset] + data + old[offset + len(data) :]
+        version = self.models[chunk].version + 1
+        self.models[chunk].synced_pending = None
+        engine.prepare_write(
+            *chunk, version=version, chunk_size_bytes=CHUNK_SIZE_BYTES, offset=offset, data=data
+        )
+        self._finish(engine, chunk, version, new)
+
+    def replace(self, engine: DiskEngine, chunk) -> None:
+        data, version = self.data(), self.models[chunk].version + self.rng.randint(1, 3)
+        self.models[chunk].synced_pending = None
+        engine.prepare_write(
+            *chunk,
+            version=version,
+            chunk_size_bytes=CHUNK_SIZE_BYTES,
+            offset=0,
+            data=data,
+            is_full_replace=True,
+        )
+        self._finish(engine, chunk, version, data)
+
+    def truncate(self, engine: DiskEngine, chunk) -> None:
+        length = self.rng.choice((0, 1, 4096, self.rng.randint(0, CHUNK_SIZE_BYTES)))
+        version = self.models[chunk].version + 1
+        new = (self.models[chunk].content or b"")[:length].ljust(length, b"\0")
+        self.models[chunk].synced_pending = None
+        engine.prepare_truncate(
+            *chunk, version=version, chunk_size_bytes=CHUNK_SIZE_BYTES, length=length
+        )
+        self._finish(engine, chunk, version, new)
+
+    def remove(self, engine: DiskEngine, chunk) -> None:
+        version = self.models[chunk].version + 1
+        self.models[chunk].synced_pending = None
+        engine.prepare_remove(*chunk, version=version)
+        self._finish(engine, chunk, version, None)
+
+    def drop(self, engine: DiskEngine, chunk) -> None:
+        self.models[chunk].synced_pending = None
+        engine.drop_pending(*chunk)
+        self.models[chunk].pending = None
+
+    def sync(self, engine: DiskEngine, _chunk=None) -> None:
+        marks = {chunk: len(model.history) - 1 for chunk, model in self.models.items()}
+        pendings = {chunk: model.pending for chunk, model in self.models.items()}
+        engine.sync()
+        for chunk, model in self.models.items():
+            model.history = model.history[marks[chunk] :]
+            if model.pending == pendings[chunk]:
+                model.synced_pending = model.pending
+
+    def _finish(self, engine: DiskEngine, chunk, version: int, new: bytes | None) -> None:
+        model = self.models[chunk]
+        model.pending = (version, new)
+        if self.rng.random() < 0.15:
+            return
+        model.maybe = [new]
+        engine.commit(*chunk, version=version, chain_version=5)
+        model.maybe = []
+        model.history.append(new)
+        model.version = version if new is not None else 0
+        model.pending = None
+
+    def check_now(self, engine: DiskEngine) -> None:
+        """Without a crash: exactly the last acknowledged content."""
+        for chunk, model in self.models.items():
+            assert read(engine, chunk) == model.content, chunk
+
+    def check_after_crash(self, engine: DiskEngine, *, is_power_loss: bool) -> None:
+        """Each chunk is whole and at a version that may be there; take it as the new truth."""
+        for chunk, model in self.models.items():
+            found = read(engine, chunk)
+            allowed = model.allowed() if is_power_loss else [model.content, *model.maybe]
+            assert found in allowed, (chunk, found and len(found), [a and len(a) for a in allowed])
+            state = engine.get(*chunk)
+            pending = None
+            if state is not None and state.pending_ver:
+                content = None
+                if not state.pending_is_remove:
+                    content = engine.read_whole(*chunk, version=state.pending_ver)
+                    assert len(content) == state.pending_length
+                pending = (state.pending_ver, content)
+            if model.synced_pending is not None and not (model.maybe and found in model.maybe):
+                assert pending == model.synced_pending, chunk
+            version = state.commit_ver if state else 0
+            self.models[chunk] = Model(version, [found], [], pending, pending)
+
+
+def read(engine: DiskEngine, chunk) -> bytes | None:
+    try:
+        return engine.read_whole(*chunk)
+    except FsError as error:
+        assert error.status is Status.CHUNK_NOT_FOUND, error
+        return None
+
+
+def check_books(meta: MetaStore) -> None:
+    """The stored records agree: bitmaps, owners, used bytes and chunks describe the same blocks."""
+
+    def scan(prefix: bytes) -> list[tuple[bytes, bytes]]:
+        return list(meta.scan(prefix, bytes([prefix[0] + 1])))
+
+    owners: dict[int, bytes] = {}
+    used: dict[bytes, int] = {}
+    records = [(k[1:], ChunkRecord.unpack(v).position) for k, v in scan(CHUNK_PREFIX)]
+    records += [(k[1:], PendingRecord.unpack(v).record.position) for k, v in scan(PENDING_PREFIX)]
+    for key, position in records:
+        if position == NO_POSITION:
+            continue
+        assert owners.setdefault(position, key) == key, ("used twice", position)
+    for position, key in owners.items():
+        used[key[:8]] = used.get(key[:8], 0) + capacity_of(position)
+    assert {int.from_bytes(k[1:], "big"): v for k, v in scan(POSITION_PREFIX)} == owners
+    assert {k[1:]: int.from_bytes(v, "big") for k, v in scan(USED_PREFIX) if any(v)} == used
+    bits = set()
+    for key, bitmap in scan(GROUP_PREFIX):
+        size_class, group = key[1], int.from_bytes(key[2:], "big")
+        bits |= {
+            size_class << 40 | group << 8 | b for b in range(256) if bitmap[b // 8] >> b % 8 & 1
+        }
+    assert bits == set(owners)
+
+
+def undo_count(meta: MetaStore) -> int:
+    return len(list(meta.scan(UNDO_PREFIX, bytes([UNDO_PREFIX[0] + 1]))))
+
+
+def place(engine: DiskEngine, chunk):
+    """Return (data file, offset) of a chunk's committed version."""
+    record = engine._ledger.record(chunk_key(*chunk))
+    assert record is not None
+    return place_of(record.position)
