@@ -1,0 +1,187 @@
+"""A server process as a member of the cluster: heartbeats, its lease, its routing info.
+
+Invariants:
+    - The lease counts from before the heartbeat was sent, on this process's monotonic clock; silence, an error, or
+      an answer without a lease let it run out.
+    - `known_routing_version` in a heartbeat is the version this process acts on, so a lease is never renewed
+      under a picture in which a target of ours serves though it has been judged.
+    - Once a stop is announced there is no lease any more.
+
+Concurrency: one task beats, one polls routing info; `trigger` may be called from anywhere in the event loop.
+A heartbeat costs one small message and no lock, so it gets through on a busy process.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from ..rpc.api import Channels
+from ..runtime.ports import Clock, Runtime
+from ..schema.config import ProcessConfig
+from ..schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp, TargetReportPb
+from ..schema.routing import Node, node_to_pb
+from ..schema.services import MGMTD_HEARTBEAT
+from ..schema.status import FsError, Status
+from .mgmtd_link import MgmtdLink, is_transient
+from .routing_cache import RoutingCache
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[], Sequence[TargetReportPb]]
+"""Returns what is to be said of every target of this process, under the routing info it now acts on."""
+
+RETRY_PAUSE_S: Final = 0.05
+RETRY_PAUSE_S_MAX: Final = 0.5
+TRIES_PER_LEASE: Final = 5
+
+
+class HeartbeatLease:
+    """A `NodeLease` renewed by answered heartbeats."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until_s = clock.monotonic_s()
+        self._is_revoked = False
+
+    def is_valid(self) -> bool:
+        """True while the lease has not run out."""
+        return self.margin_s > 0
+
+    @property
+    def margin_s(self) -> float:
+        """Seconds left; negative when it has run out."""
+        return self._until_s - self._clock.monotonic_s()
+
+    def grant(self, sent_s: float, duration_s: float) -> None:
+        """Extend to `duration_s` after `sent_s`; a shorter answer takes nothing back."""
+        if not self._is_revoked:
+            self._until_s = max(self._until_s, sent_s + duration_s)
+
+    def revoke(self) -> None:
+        """End it for good."""
+        self._is_revoked = True
+        self._until_s = self._clock.monotonic_s() - 1.0
+
+
+def _nothing() -> Sequence[TargetReportPb]:
+    return ()
+
+
+class Membership:
+    """See the module head."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ProcessConfig,
+        node: Node,
+        channels: Channels,
+        report: Report = _nothing,
+    ) -> None:
+        """Put the parts together; nothing is sent yet.
+
+        Args:
+            runtime: clock and randomness.
+            config: process.mgmtd_addresses and section mgmtd are used.
+            node: what this process says of itself; its address is listened at already.
+            channels: owned by the caller.
+            report: called for each heartbeat; must be cheap and must not wait.
+        """
+        self.caller = MgmtdLink(channels, config.process.mgmtd_addresses, runtime)
+        self.routing = RoutingCache(self.caller, runtime)
+        self.lease = HeartbeatLease(runtime.clock)
+        self.report = report
+        self._runtime = runtime
+        self._section = config.mgmtd
+        self._node = node_to_pb(node)
+        self._heartbeat_version = 0
+        self._triggered = trio.Event()
+        self._joined = trio.Event()
+        self._is_stopping = False
+
+    def trigger(self) -> None:
+        """Send a heartbeat soon, because something changed that the manager should judge."""
+        self._triggered.set()
+
+    async def wait_joined(self) -> None:
+        """Wait for the first lease."""
+        await self._joined.wait()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Beat and poll until cancelled.  Started at once: the manager may still be on its way."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.routing.run)
+            nursery.start_soon(self._beat)
+            task_status.started()
+
+    async def announce_stop(self, timeout_s: float = 1.0) -> None:
+        """Give the lease up and tell the manager, so that our targets are judged now, not after silence.
+
+        Returns in any case within `timeout_s`; then the manager will find out by itself.
+        """
+        self._is_stopping = True
+        self.lease.revoke()
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    await self._send()
+                except FsError as error:
+                    if error.status is Status.NODE_FAILED:  # it knows
+                        return
+                    logger.info("stop not announced: %s", error)
+                    if not is_transient(error):
+                        return
+                    await trio.sleep(RETRY_PAUSE_S)
+                else:
+                    return
+
+    async def _beat(self) -> None:
+        failure_count = 0
+        while not self._is_stopping:
+            self._triggered = trio.Event()
+            try:
+                answer = await self._send()
+            except FsError as error:
+                failure_count += 1
+                logger.log(
+                    _level(failure_count), "heartbeat %d: %s", self._heartbeat_version, error
+                )
+                pause_s = min(RETRY_PAUSE_S * failure_count, RETRY_PAUSE_S_MAX)
+                await trio.sleep(pause_s * self._runtime.random.uniform(0.5, 1.5))
+                continue
+            failure_count = 0
+            if answer.lease_duration_s > 0:
+                self._joined.set()
+            elif answer.routing_version > self.routing.info.routing_version:
+                info = await self.routing.refresh()  # the lease waits for us to see what we missed
+                if info.routing_version < answer.routing_version:
+                    await trio.sleep(RETRY_PAUSE_S)
+                continue
+            with trio.move_on_after(self._section.heartbeat_interval_s):
+                await self._triggered.wait()
+
+    async def _send(self) -> HeartbeatRsp:
+        """Send one heartbeat to one manager; raises FsError."""
+        self._heartbeat_version += 1
+        sent_s = self._runtime.clock.monotonic_s()
+        request = HeartbeatReq(
+            node=self._node,
+            heartbeat_version=self._heartbeat_version,
+            targets=self.report(),
+            known_routing_version=self.routing.info.routing_version,
+            is_stopping=self._is_stopping,
+        )
+        timeout_s = self._section.node_lease_s / TRIES_PER_LEASE
+        answer = await self.caller.call_once(MGMTD_HEARTBEAT, request, timeout_s=timeout_s)
+        if not request.is_stopping:
+            self.lease.grant(sent_s, answer.lease_duration_s)
+        return answer
+
+
+def _level(failure_count: int) -> int:
+    """Return a log level that tells of trouble without filling the log with it."""
+    return (
+        logging.WARNING if failure_count in {3, 10} or failure_count % 100 == 0 else logging.DEBUG
+    )

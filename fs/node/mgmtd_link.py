@@ -1,0 +1,132 @@
+"""The way to the primary manager, wherever it is.
+
+Tries the manager that answered last, follows its hint when it is not the primary any more, else goes round all
+known addresses.  Every method of the manager may be repeated, so an unknown outcome is just another try.
+
+Concurrency: any number of calls at once; what one finds out about the primary serves all.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+
+from ..rpc.api import Channels
+from ..runtime.ports import Runtime
+from ..schema.method import Method, ReqT, RspT
+from ..schema.proto.mgmtd_pb2 import GetPrimaryReq
+from ..schema.services import MGMTD_GET_PRIMARY
+from ..schema.status import FsError, Retry, Status
+
+logger = logging.getLogger(__name__)
+
+TRY_TIMEOUT_S: Final = 2.0
+"""Of one try, unless the caller says more; a silent manager costs this much."""
+
+CALL_TIMEOUT_S: Final = 30.0
+PAUSE_S_MIN: Final = 0.02
+PAUSE_S_MAX: Final = 0.5
+
+
+class MgmtdLink:
+    """A `MgmtdCaller`."""
+
+    def __init__(self, channels: Channels, addresses: Iterable[str], runtime: Runtime) -> None:
+        self._channels = channels
+        self._addresses = list(dict.fromkeys(addresses))
+        assert self._addresses, "no manager's address is configured"
+        self._runtime = runtime
+        self._next_index = 0
+        self._hint = ""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All known managers."""
+        return tuple(self._addresses)
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """Add managers that routing info names."""
+        self._addresses = list(dict.fromkeys([*self._addresses, *addresses]))
+
+    async def call(
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        *,
+        timeout_s: float | None = None,
+        try_timeout_s: float = TRY_TIMEOUT_S,
+    ) -> RspT:
+        """Call, trying all known managers until the timeout (default 30 s).
+
+        Raises:
+            FsError: what the primary replied, or RPC_TIMEOUT when no primary answered in time.
+        """
+        timeout_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
+        deadline_s = self._runtime.clock.monotonic_s() + timeout_s
+        attempt = 0
+        while True:
+            left_s = deadline_s - self._runtime.clock.monotonic_s()
+            if left_s <= 0:
+                raise FsError(Status.RPC_TIMEOUT, f"{method}: no primary among {self._addresses}")
+            try:
+                return await self.call_once(
+                    method, request, timeout_s=min(try_timeout_s, max(left_s, 0.001))
+                )
+            except FsError as error:
+                if not is_transient(error):
+                    raise
+                logger.debug("%s: %s", method, error)
+            attempt += 1
+            if attempt % (len(self._addresses) + 1) == 0:  # a round, and one hint
+                await trio.sleep(min(self._pause_s(attempt), max(left_s, 0.0)))
+
+    async def call_once(
+        self, method: Method[ReqT, RspT], request: ReqT, *, timeout_s: float
+    ) -> RspT:
+        """Call the most likely manager once; a failure makes another one the most likely.
+
+        Raises:
+            FsError: the reply's status, or any status of the transport; `is_transient` tells them apart.
+        """
+        address = self._hint or self._addresses[self._next_index % len(self._addresses)]
+        try:
+            channel = self._channels.get(address)
+            received = await channel.call(method, request, timeout_s=timeout_s)
+        except FsError as error:
+            if is_transient(error):
+                await self._turn_away(address, error, timeout_s)
+            raise
+        return received.message
+
+    async def _turn_away(self, address: str, error: FsError, timeout_s: float) -> None:
+        """Choose whom to ask next: the one this manager names, else the next in the round."""
+        if address == self._hint:
+            self._hint = ""
+        else:
+            self._next_index += 1
+        if error.status is not Status.NOT_PRIMARY:
+            return
+        try:
+            channel = self._channels.get(address)
+            received = await channel.call(
+                MGMTD_GET_PRIMARY, GetPrimaryReq(), timeout_s=min(timeout_s, TRY_TIMEOUT_S)
+            )
+        except FsError as other:
+            logger.debug("no hint from %s: %s", address, other)
+            return
+        if received.message.address not in {"", address}:
+            self._hint = received.message.address
+
+    def _pause_s(self, attempt: int) -> float:
+        rounds = min(attempt // len(self._addresses), 8)
+        ceiling_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2.0**rounds)
+        return self._runtime.random.uniform(ceiling_s / 2, ceiling_s)
+
+
+def is_transient(error: FsError) -> bool:
+    """Tell whether another manager, or the same one later, may answer better."""
+    is_elsewhere = error.retry in {Retry.OTHER, Retry.SAME} and error.status is not (
+        Status.NODE_FAILED
+    )
+    return is_elsewhere or error.status is Status.RPC_WRONG_NODE
