@@ -40,7 +40,6 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
-    ReadOptions,
     Snapshot,
     WriteBatch,
     WriteOptions,
@@ -100,17 +99,23 @@ def _options() -> Options:
 
 
 class RocksDbView:
-    """A RocksDB snapshot; shared by the transactions that begin between two commits."""
+    """One state of the store; shared by the transactions that begin between two commits.
 
-    __slots__ = ("__weakref__", "_snapshot", "version")
+    The cursor is made together with the snapshot, because the binding's `Snapshot.iter` reads the
+    newest state instead of the snapshot's; a plain cursor stays at the state in which it was made.
+    """
 
-    def __init__(self, snapshot: Snapshot, version: int) -> None:
-        self._snapshot: Snapshot | None = snapshot
+    __slots__ = ("__weakref__", "_cursor", "_snapshot", "version")
+
+    def __init__(self, db: Rdict, version: int) -> None:
+        self._snapshot: Snapshot | None = db.snapshot()
+        self._cursor: RdictIter | None = db.iter()
         self.version = version
 
     def release(self) -> None:
         """Let go of the store; later reads are a bug."""
         self._snapshot = None
+        self._cursor = None
 
     def get(self, key: bytes) -> bytes | None:
         """See View.get."""
@@ -126,14 +131,11 @@ class RocksDbView:
 
     def scan(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
         """See View.scan."""
-        assert self._snapshot is not None, "the engine is closed"
-        options = ReadOptions()
-        options.set_iterate_upper_bound(end)
+        cursor = self._cursor
+        assert cursor is not None, "the engine is closed"
+        collect = _backward if reverse else _forward
         try:
-            cursor = self._snapshot.iter(options)
-            rows = (
-                _backward(cursor, begin, end, limit) if reverse else _forward(cursor, begin, limit)
-            )
+            rows = collect(cursor, begin, end, limit)
             cursor.status()  # a cursor that failed looks like one at its end
         except Exception as error:
             raise FsError(
@@ -142,12 +144,11 @@ class RocksDbView:
         return rows
 
 
-def _forward(cursor: RdictIter, begin: bytes, limit: int) -> list[KeyValue]:
-    """Collect rows up to the cursor's upper bound."""
+def _forward(cursor: RdictIter, begin: bytes, end: bytes, limit: int) -> list[KeyValue]:
     rows: list[KeyValue] = []
     cursor.seek(begin)
-    while cursor.valid():
-        rows.append((cursor.key(), cursor.value()))
+    while cursor.valid() and (key := cursor.key()) < end:
+        rows.append((key, cursor.value()))
         if len(rows) == limit:
             break
         cursor.next()
@@ -155,7 +156,6 @@ def _forward(cursor: RdictIter, begin: bytes, limit: int) -> list[KeyValue]:
 
 
 def _backward(cursor: RdictIter, begin: bytes, end: bytes, limit: int) -> list[KeyValue]:
-    """Collect rows down to `begin`, which is compared here: the binding has no lower bound."""
     rows: list[KeyValue] = []
     cursor.seek_for_prev(end)
     if cursor.valid() and cursor.key() >= end:
@@ -275,7 +275,7 @@ class RocksDbEngine(LocalEngine):
         self._check_health()
         view = self._newest_view
         if view is None:
-            view = self._newest_view = RocksDbView(self._db.snapshot(), self._version)
+            view = self._newest_view = RocksDbView(self._db, self._version)
             self._views.add(view)
         return view
 
