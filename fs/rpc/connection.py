@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import trio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from ..runtime.ports import Buffer, Stream
 from ..schema.method import Method, ReqT, RspT
@@ -28,7 +28,6 @@ from .frame import (
     Header,
     Kind,
     decode_error,
-    encode_error,
     encode_header,
 )
 from .framed_stream import FramedStream

@@ -33,6 +33,7 @@ BUSY_COUNT_MAX: Final = 16
 
 SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
 LISTEN_BACKLOG: Final = 1024
+PORT_MAX: Final = 65_535
 SUN_PATH_BYTES_MAX: Final = 107
 CONNECT_TIMEOUT_S: Final = 10.0
 SILENCE_MS_MAX: Final = 10_000
@@ -171,7 +172,7 @@ class SocketNetwork:
         """
         listener = await _listen(address)
         bound = _bound_address(address, listener)
-        inode = os.stat(listener.getsockname()).st_ino if bound.startswith("unix:") else 0  # noqa: ASYNC240,PTH116 - local and short
+        inode = os.stat(listener.getsockname()).st_ino if bound.startswith("unix:") else 0  # noqa: PTH116 - a plain string
         try:
             async with trio.open_nursery() as nursery:
                 task_status.started(bound)
@@ -227,7 +228,7 @@ def split_tcp(address: str) -> tuple[str, int]:
     """Return host and port of `tcp:HOST:PORT`; raises FsError(BAD_CONFIG)."""
     kind, _, rest = address.partition(":")
     host, _, port = rest.rpartition(":")
-    if kind != "tcp" or not host or not port.isdecimal() or int(port) > 0xFFFF:
+    if kind != "tcp" or not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise FsError(Status.BAD_CONFIG, f"address {address!r}; allowed: tcp:HOST:PORT, unix:/PATH")
     return host.strip("[]"), int(port)
 

@@ -68,7 +68,7 @@ class MemoryStream:
         """Send all of the buffers."""
         for buffer in buffers:
             view = memoryview(buffer)
-            while len(view):
+            while len(view) > 0:
                 view = view[await self.send_some([view]) :]
 
     async def send_some(self, buffers: Sequence[Buffer]) -> int:
@@ -218,7 +218,7 @@ class MemoryNetwork:
         self,
         seed: int = 0,
         *,
-        delay: DelayRange = DelayRange(),  # noqa: B008 - frozen
+        delay: DelayRange = DelayRange(),
         silence_s_max: float = 10.0,
     ) -> None:
         """Make a network without listeners.

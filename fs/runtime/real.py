@@ -25,7 +25,7 @@ class RealClock:
         return time.time_ns()
 
     def monotonic_s(self) -> float:
-        """trio's time."""
+        """Seconds on the scale of trio."""
         return trio.current_time()
 
 
@@ -38,10 +38,9 @@ class ThreadRunBlocking:
     async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
         """Call `function(*args)` in a thread; cancellation is noticed after it, never during it."""
         with trio.CancelScope(shield=True):
-            result = await trio.to_thread.run_sync(
+            return await trio.to_thread.run_sync(
                 function, *args, abandon_on_cancel=False, limiter=self._limiter
             )
-        return result
 
 
 def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:

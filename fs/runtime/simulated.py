@@ -30,7 +30,7 @@ class SimulatedClock:
         return self.wall_offset_ns + round(trio.current_time() * 1e9)
 
     def monotonic_s(self) -> float:
-        """trio's time."""
+        """Seconds on the (virtual) scale of trio."""
         return trio.current_time()
 
 

@@ -16,6 +16,12 @@ from fs.schema.status import FsError, Status
 ECHO = services.CORE_ECHO
 
 
+async def eventually(condition):
+    with trio.fail_after(2):
+        while not condition():  # noqa: ASYNC110 - the condition is somebody else's
+            await trio.sleep(0.01)
+
+
 async def test_a_call_returns_its_reply(net, process):
     async with process(net) as p:
         received = await p.channel.call(ECHO, core.EchoReq(data=b"hello"))
@@ -100,7 +106,7 @@ class Core:
             self.ended.append("cancelled")
             raise
 
-    async def get_info(self, call, request):
+    async def get_info(self, _call, _request):
         return core.GetInfoRsp()
 
 
@@ -111,7 +117,8 @@ def core_service(monkeypatch):
     return service
 
 
-async def test_errors_cross_with_status_and_detail(net, process, core_service):
+@pytest.mark.usefixtures("core_service")
+async def test_errors_cross_with_status_and_detail(net, process):
     async with process(net) as p:
         with pytest.raises(FsError) as caught:
             await p.channel.call(ECHO, core.EchoReq(data=b"error"))
@@ -141,9 +148,7 @@ async def test_the_deadline_reaches_the_method(net, process, core_service):
             await p.channel.call(ECHO, core.EchoReq(data=b"wait"), timeout_s=0.1)
         assert caught.value.status is Status.RPC_TIMEOUT
         assert 0.09 < trio.current_time() - begin < 2
-        with trio.fail_after(2):
-            while core_service.ended != ["cancelled"]:
-                await trio.sleep(0.01)
+        await eventually(lambda: core_service.ended == ["cancelled"])
         reply = await p.channel.call(ECHO, core.EchoReq(data=b"peer"), timeout_s=50)
         client, deadline = reply.message.data.decode().split()
         assert client == "client-1"
@@ -160,9 +165,7 @@ async def test_a_cancelled_call_cancels_the_method_and_the_channel_lives(
             )
             await core_service.started.wait()
             nursery.cancel_scope.cancel()
-        with trio.fail_after(2):
-            while core_service.ended != ["cancelled"]:
-                await trio.sleep(0.01)
+        await eventually(lambda: core_service.ended == ["cancelled"])
         assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
         assert p.server.connection_count == 1
 
@@ -215,9 +218,7 @@ async def test_when_the_server_goes_calls_fail_and_the_next_ones_connect_again(
             nursery.start_soon(call, channel)
             await core_service.started.wait()
             p.nursery.cancel_scope.cancel()
-        with trio.fail_after(2):
-            while not outcome:
-                await trio.sleep(0.01)
+        await eventually(lambda: bool(outcome))
         assert outcome == [Status.RPC_CONNECTION_LOST]
         with pytest.raises(ConnectionRefused):
             await channel.call(ECHO, core.EchoReq())
@@ -228,7 +229,7 @@ async def test_when_the_server_goes_calls_fail_and_the_next_ones_connect_again(
 
 async def test_handshake_refusals(net, process):
     async with process(net, caller=Identity("other-cluster")) as p:
-        with pytest.raises(FsError, match="test-cluster.*other-cluster") as caught:
+        with pytest.raises(FsError, match=r"test-cluster.*other-cluster") as caught:
             await p.channel.call(ECHO, core.EchoReq())
         assert caught.value.status is Status.RPC_WRONG_CLUSTER
     async with process(net, node_id=8) as p:

@@ -80,7 +80,7 @@ async def test_a_cancelled_receive_took_nothing_and_a_cancelled_send_sent_nothin
         hold.set()
         await stream.send_all([b"END"])
         with trio.fail_after(5):
-            while len(received) < sent + 3:
+            while len(received) < sent + 3:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         whole = piece * (sent // len(piece) + 1)
         assert bytes(received) == whole[:sent] + b"END"

@@ -1,0 +1,166 @@
+"""Configuration files: TOML to `ProcessConfig` and back.
+
+Every refusal is one line that names file, key, problem and what is allowed.
+
+Invariant: `read_config(path)` after `write_config(path, config)` returns an equal config.
+
+Does not do: defaults and bounds, which stand in fs/schema/config.py.
+"""
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, inspect
+
+from ..schema.config import ProcessConfig, check_relations
+from ..schema.status import FsError, Status
+
+_AT: Final = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$")
+_UNKNOWN: Final = re.compile(r"unknown field `(?P<key>.*?)`")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+
+def read_config(path: Path) -> ProcessConfig:
+    """Read and check a configuration file.
+
+    Raises:
+        FsError: BAD_CONFIG, one line: file, key, problem, what is allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _bad(path, f"is not UTF-8 text: byte {error.start}") from error
+    return parse_config(text, path)
+
+
+def parse_config(text: str, path: Path) -> ProcessConfig:
+    """Check the text of a configuration file; `path` is for messages.
+
+    Raises:
+        FsError: BAD_CONFIG, as `read_config`.
+    """
+    try:
+        config = msgspec.convert(tomllib.loads(text), ProcessConfig)
+        check_relations(config)
+    except tomllib.TOMLDecodeError as error:
+        raise _bad(path, f"is not valid TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise _bad(path, _explain(str(error))) from error
+    except FsError as error:
+        raise _bad(path, error.detail) from error
+    return config
+
+
+def write_config(path: Path, config: ProcessConfig) -> None:
+    """Write a configuration file, whole or not at all; replaces an old one.
+
+    Raises:
+        FsError: BAD_CONFIG when the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(format_config(config))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise _bad(path, f"cannot be written: {error.strerror}") from error
+
+
+def format_config(config: ProcessConfig) -> str:
+    """Return the TOML text of a config, every key of every section."""
+    lines: list[str] = []
+    for section in config.__struct_fields__:
+        lines += [f"[{section}]", *_section_lines(section, getattr(config, section)), ""]
+    return "\n".join(lines)
+
+
+def _section_lines(name: str, section: Struct) -> list[str]:
+    values = {key: getattr(section, key) for key in section.__struct_fields__}
+    tables = {key: value for key, value in values.items() if _is_tables(value)}
+    lines = [f"{key} = {_value(value)}" for key, value in values.items() if key not in tables]
+    for key, entries in tables.items():
+        for entry in entries:
+            lines += ["", f"[[{name}.{key}]]", *_section_lines(f"{name}.{key}", entry)]
+    return lines
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Struct)
+
+
+def _value(value: object) -> str:
+    """Return one TOML value."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list():
+            return "[" + ", ".join(_value(item) for item in value) + "]"
+        case _:
+            raise AssertionError(value)
+
+
+def _bad(path: Path, problem: str) -> FsError:
+    return FsError(Status.BAD_CONFIG, f"{path}: " + " ".join(problem.split()))
+
+
+def _explain(message: str) -> str:
+    """Turn the checker's message into `KEY: problem; allowed: ...`."""
+    found = _AT.match(message)
+    assert found is not None
+    problem, place = found["problem"], (found["path"] or "$").removeprefix("$")
+    kind = _type_at(place)
+    unknown = _UNKNOWN.search(problem)
+    if unknown is not None and isinstance(kind, inspect.StructType):
+        key = f"{place}.{unknown['key']}".lstrip(".")
+        return f"{key}: unknown key; allowed: {', '.join(f.name for f in kind.fields)}"
+    return f"{place.lstrip('.')}: {problem}; allowed: {_describe(kind)}"
+
+
+def _type_at(place: str) -> inspect.Type:
+    """Return the declared type at a path such as `.storage.disks[0].path`."""
+    kind = inspect.type_info(ProcessConfig)
+    for name, _ in _STEP.findall(place):
+        if name and isinstance(kind, inspect.StructType):
+            kind = next(field.type for field in kind.fields if field.name == name)
+        elif isinstance(kind, inspect.ListType):
+            kind = kind.item_type
+    return kind
+
+
+def _describe(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.IntType() | inspect.FloatType():
+            word = "whole number" if isinstance(kind, inspect.IntType) else "number"
+            return word + _bounds(kind.ge, kind.le)
+        case inspect.StrType():
+            text = f"text that matches {kind.pattern}" if kind.pattern else "text"
+            return text + _bounds(kind.min_length, kind.max_length, " of length")
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.ListType():
+            return f"list of {_describe(kind.item_type)}"
+        case inspect.StructType():
+            return "section with keys " + ", ".join(field.name for field in kind.fields)
+        case _:
+            raise AssertionError(kind)
+
+
+def _bounds(low: Any, high: Any, unit: str = "") -> str:
+    if low is None and high is None:
+        return ""
+    if low is None or high is None:
+        return f"{unit} at least {low}" if high is None else f"{unit} at most {high}"
+    return f"{unit} {low} to {high}"

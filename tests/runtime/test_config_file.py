@@ -1,0 +1,116 @@
+"""Configuration files: round trips, and refusals that name file, key and what is allowed."""
+
+import string
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fs.runtime.config_file import format_config, parse_config, read_config, write_config
+from fs.schema.config import DiskSection, ProcessConfig, ProcessSection, StorageSection
+from fs.schema.status import FsError, Status
+
+text = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+def test_defaults_come_back(tmp_path):
+    path = tmp_path / "c.toml"
+    write_config(path, ProcessConfig())
+    assert read_config(path) == ProcessConfig()
+    assert [p.name for p in tmp_path.iterdir()] == ["c.toml"]
+    path.write_text("")
+    assert read_config(path) == ProcessConfig()
+
+
+@given(
+    process=st.builds(
+        ProcessSection,
+        listen=text,
+        mgmtd_addresses=st.lists(text, max_size=3),
+        node_id=st.integers(0, 2**32 - 1),
+    ),
+    fraction=st.floats(0, 1),
+    disks=st.lists(st.tuples(text, st.lists(st.integers(0, 2**63 - 1), max_size=3)), max_size=3),
+)
+def test_any_config_comes_back(tmp_path_factory, process, fraction, disks):
+    config = ProcessConfig(
+        process=process,
+        storage=StorageSection(
+            low_space_fraction=fraction,
+            disks=[DiskSection(path=path, target_ids=ids) for path, ids in disks],
+        ),
+    )
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    write_config(path, config)
+    assert read_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "words"),
+    [
+        ("[rpcs]\n", "rpcs", ["unknown key", "allowed: process, rpc, kv"]),
+        ("[process]\nnode = 3\n", "process.node", ["unknown key", "cluster_id, node_id, listen"]),
+        ("[process]\nnode_id = 'x'\n", "process.node_id", ["whole number 0 to 4294967295", "str"]),
+        ("[process]\nnode_id = -1\n", "process.node_id", ["allowed: whole number 0 to"]),
+        ("[process]\nlog_level = 'loud'\n", "process.log_level", ["debug|info|warning|error"]),
+        ("[process]\ncluster_id = ''\n", "process.cluster_id", ["of length 1 to 64"]),
+        ("[rpc]\ncall_timeout_s = 0.0\n", "rpc.call_timeout_s", ["number 0.001 to 86400"]),
+        ("[client]\nverify_reads = 1\n", "client.verify_reads", ["true or false"]),
+        ("[client]\ndirty_bytes_max = 1\n", "client.dirty_bytes_max", ["at least 1048576"]),
+        ("[storage]\ndisks = 3\n", "storage.disks", ["list of section with keys path"]),
+        (
+            "[[storage.disks]]\npath='a'\n[[storage.disks]]\ntarget_ids=[1]\n",
+            "storage.disks[",
+            ["path", "required"],
+        ),
+        ("[[storage.disks]]\npaths='a'\n", "storage.disks[", ["paths: unknown key", "target_ids"]),
+        ("rpc = 7\n", "rpc", ["section with keys message_bytes_max"]),
+        ("[rpc\n", "", ["not valid TOML", "line 1"]),
+        ("[mgmtd]\nnode_lease_s = 5.9\n", "mgmtd.node_lease_s", ["node_failed_after_s"]),
+    ],
+)
+def test_refusals_name_file_key_and_what_is_allowed(tmp_path, body, key, words):
+    path = tmp_path / "node.toml"
+    path.write_text(body)
+    with pytest.raises(FsError) as caught:
+        read_config(path)
+    detail = caught.value.detail
+    assert caught.value.status is Status.BAD_CONFIG
+    assert detail.startswith(f"{path}: {key}")
+    assert "\n" not in detail
+    for word in words:
+        assert word in detail
+
+
+def test_unreadable_files(tmp_path):
+    for path, word in ((tmp_path / "none", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(FsError, match=word):
+            read_config(path)
+    (tmp_path / "b").write_bytes(b"\xff\xfe")
+    with pytest.raises(FsError, match="not UTF-8"):
+        read_config(tmp_path / "b")
+    with pytest.raises(FsError, match="cannot be written"):
+        write_config(tmp_path / "none" / "c", ProcessConfig())
+
+
+@given(st.text(string.printable, max_size=60))
+def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory, body):
+    path = tmp_path_factory.getbasetemp() / "x"
+    try:
+        parse_config(body, path)
+    except FsError as error:
+        found = error
+    else:
+        return
+    assert found.status is Status.BAD_CONFIG
+    assert "\n" not in str(found)
+
+
+def test_every_key_is_written():
+    sections = msgspec.to_builtins(ProcessConfig())
+    written = format_config(ProcessConfig())
+    for section, keys in sections.items():
+        assert f"[{section}]" in written
+        for key in keys:
+            assert f"\n{key} = " in written

@@ -1,0 +1,47 @@
+"""Log lines."""
+
+import logging
+
+import pytest
+
+from fs.runtime.log import set_up_logging
+
+
+@pytest.fixture(autouse=True)
+def _restore():
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    root.handlers.clear()
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_one_record_one_line_and_tracebacks_indented(tmp_path):
+    path = tmp_path / "log"
+    set_up_logging("info", path)
+    set_up_logging("info", path)
+    log = logging.getLogger("fs.some.module")
+    log.debug("hidden")
+    log.info("target %d\nsecond", 7)
+    try:
+        int("bad")
+    except ValueError:
+        log.exception("failed")
+    lines = path.read_text().splitlines()
+    assert lines[0].endswith("Z info    fs.some.module: target 7")
+    assert lines[1] == "    second"
+    assert lines[2].endswith("error   fs.some.module: failed")
+    assert all(line.startswith("    ") for line in lines[3:])
+    assert lines[-1].strip() == "ValueError: invalid literal for int() with base 10: 'bad'"
+
+
+def test_stderr_is_the_default(capsys):
+    set_up_logging("warning")
+    logging.getLogger("x").warning("seen")
+    logging.getLogger("x").info("not seen")
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "warning x: seen" in captured.err
