@@ -31,7 +31,6 @@ def handler(
 ) -> Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]:
     """Map what a handler raises to an errno; a bug becomes EIO and a traceback in the log."""
 
-    @functools.wraps(function)
     async def mapped(self: "Operations", *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await function(self, *args, **kwargs)
@@ -42,6 +41,7 @@ def handler(
             _log.exception("bug in %s%s", function.__name__, args[:2])
             raise pyfuse3.FUSEError(errno.EIO) from error
 
+    functools.update_wrapper(mapped, function)
     return mapped
 
 

@@ -47,7 +47,7 @@ class Files:
     # -- open and close ---------------------------------------------------------------------------
 
     async def open(self, inode_id: InodeId, flags: int, caller: Caller) -> Opened:
-        """Give out a handle of a regular file; flags as for open(2), O_TRUNC among them.
+        """Give out a handle of a regular file; O_ACCMODE, O_APPEND and O_TRUNC of the flags count.
 
         Raises:
             FsError: ACCESS_DENIED, IS_DIRECTORY, STALE, NOT_FOUND and whatever meta says.

@@ -1,0 +1,135 @@
+"""Joins the parts of a client: link to the manager, routing info, session, meta side and storage side.
+
+`open_client` serves every kind of client (native, mount daemon); `connect` is the native one, from a list of
+manager addresses to a file system.
+
+Invariants:
+    - When the block is entered, routing info is known and the client session exists; when it is left, the
+      session is closed, so that file sessions of this client can be cleaned up at once.
+"""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from ..node.client_session import ClientSessionKeeper
+from ..node.mgmtd_link import MgmtdLink
+from ..node.routing_cache import RoutingCache
+from ..rpc.api import Channels
+from ..rpc.api import Identity as RpcIdentity
+from ..rpc.channel import open_channels
+from ..runtime.background import open_background
+from ..runtime.ports import Runtime
+from ..schema.config import ProcessConfig
+from ..schema.ids import ClientId
+from ..schema.status import FsError, Status
+from .meta_client import MetaClient
+from .native import EmberFs, Identity
+from .storage_client import StorageClient
+
+CLIENT_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A connected client."""
+
+    client_id: ClientId
+    mgmtd: MgmtdLink
+    routing: RoutingCache
+    meta: MetaClient
+    chunks: StorageClient
+
+
+@asynccontextmanager
+async def open_client(
+    runtime: Runtime,
+    config: ProcessConfig,
+    channels: Channels,
+    *,
+    client_id: ClientId,
+    mount_point: str = "",
+    release: str = "",
+) -> AsyncIterator[Client]:
+    """Connect and keep a client session, alive as long as the block.
+
+    Args:
+        runtime: clock, randomness.
+        config: process.mgmtd_addresses and section client are used.
+        channels: owned by the caller.
+        client_id: new for every process.
+        mount_point: shown to operators.
+        release: shown to operators.
+
+    Raises:
+        FsError: RPC_TIMEOUT when no manager answers within client.retry_time_s_max.
+    """
+    mgmtd = MgmtdLink(channels, config.process.mgmtd_addresses, runtime)
+    routing = RoutingCache(mgmtd, runtime)
+    session = ClientSessionKeeper(
+        mgmtd,
+        runtime,
+        client_id,
+        host_name=socket.gethostname(),
+        mount_point=mount_point,
+        pid=os.getpid(),
+        release=release,
+    )
+    meta = MetaClient(
+        client_id, channels=channels, routing=routing, runtime=runtime, section=config.client
+    )
+    chunks = StorageClient(
+        client_id,
+        channels=channels,
+        routing=routing,
+        mgmtd=mgmtd,
+        runtime=runtime,
+        section=config.client,
+    )
+    async with open_background() as nursery:
+        nursery.start_soon(routing.run)
+        with trio.move_on_after(config.client.retry_time_s_max) as scope:
+            await routing.wait_newer(0)
+            await nursery.start(session.run)
+        if scope.cancelled_caught:
+            raise FsError(Status.RPC_TIMEOUT, f"no manager answers at {', '.join(mgmtd.addresses)}")
+        yield Client(client_id, mgmtd, routing, meta, chunks)
+
+
+@asynccontextmanager
+async def connect(
+    mgmtd_addresses: Sequence[str],
+    cluster_id: str,
+    *,
+    runtime: Runtime,
+    config: ProcessConfig | None = None,
+    identity: Identity | None = None,
+) -> AsyncIterator[EmberFs]:
+    """Connect to a cluster and use it without a mount.
+
+    Args:
+        mgmtd_addresses: one or more managers, `tcp:HOST:PORT` or `unix:/PATH`.
+        cluster_id: of the cluster that is expected there.
+        runtime: clock, network, randomness; `fs.runtime.real` makes one.
+        config: limits and retry times; default: as built in.
+        identity: on whose behalf; default: this process's user.
+    """
+    given = config or ProcessConfig()
+    process = type(given.process)(cluster_id=cluster_id, mgmtd_addresses=list(mgmtd_addresses))
+    config = ProcessConfig(process=process, rpc=given.rpc, client=given.client)
+    client_id = ClientId(runtime.random.randbytes(CLIENT_ID_BYTES).hex())
+    speaker = RpcIdentity(cluster_id=cluster_id, client_id=client_id)
+    async with (
+        open_channels(runtime, speaker, config.rpc) as channels,
+        open_client(runtime, config, channels, client_id=client_id) as client,
+    ):
+        yield EmberFs(
+            client.meta,
+            client.chunks,
+            runtime=runtime,
+            identity=identity or Identity.of_process(),
+        )
