@@ -1,0 +1,144 @@
+"""Drives what needs a file's chunks: cutting them after a truncation, asking for their length.
+
+A truncation is three steps: a transaction sets the new length and marks the file; the chunks are
+cut; a transaction takes the mark away.  Whoever finds the mark repeats the last two steps, so a
+service may die between any two of them.
+
+Within one process a truncation is driven once, however many tasks wait for it: a second, slower
+run could cut what a writer has written after the first had finished.
+
+Concurrency: any number of tasks.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import trio
+
+from ..kv.api import KvEngine, Transaction
+from ..kv.transact import snapshot_read, transact
+from ..runtime.ports import Runtime
+from ..schema.ids import InodeId
+from ..schema.layout import FileRef, layout_from_pb
+from ..schema.proto.common_pb2 import FilePartPb, InodePb
+from ..schema.status import FsError, Status
+from . import records
+from .context import LengthUnknownError, PreciseLength, TruncationUnfinishedError
+from .ops.finish_truncation import finish_truncation
+from .ports import ChunkPort
+
+T = TypeVar("T")
+
+ROUND_COUNT_MAX: Final = 32
+"""How often one operation may be rerun because of the chunks before it gives up as BUSY."""
+
+
+def file_ref(inode_id: int, part: FilePartPb) -> FileRef:
+    """Return what finds the chunks of a file."""
+    return FileRef(InodeId(inode_id), layout_from_pb(part.layout), max(part.dyn_stripe, 1))
+
+
+class _Cut:
+    """One cut that tasks wait for."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: FsError | None = None
+
+
+class ContentDriver:
+    """Brings chunks and inodes into step."""
+
+    def __init__(
+        self, engine: KvEngine, runtime: Runtime, chunks: ChunkPort, retry_time_s_max: float
+    ) -> None:
+        self._engine = engine
+        self._runtime = runtime
+        self._chunks = chunks
+        self._retry_time_s_max = retry_time_s_max
+        self._running: dict[int, _Cut] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Run and commit `fn`; see fs/kv/transact.py."""
+        return await transact(
+            self._engine,
+            fn,
+            runtime=self._runtime,
+            retry_time_s_max=self._retry_time_s_max,
+        )
+
+    async def run(self, attempt: Callable[[PreciseLength | None], Awaitable[T]]) -> T:
+        """Run an operation, doing with the chunks whatever it asks for, until it succeeds.
+
+        Raises:
+            FsError: what `attempt` or the storage raises; BUSY when others truncate the file faster
+                than this can follow.
+        """
+        known: PreciseLength | None = None
+        for _ in range(ROUND_COUNT_MAX):
+            try:
+                return await attempt(known)
+            except TruncationUnfinishedError as error:
+                await self.finish_truncation(error.inode.inode_id)
+            except LengthUnknownError as error:
+                known = await self._ask_length(error.inode)
+        raise FsError(Status.BUSY, "the file is being truncated again and again")
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the tasks that cut chunks, so that a caller who goes away does not stop them halfway.
+
+        Without it the caller's own task does the work.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def finish_truncation(self, inode_id: int) -> None:
+        """Cut the chunks of a file whose truncation is pending, and take the mark away.
+
+        Raises:
+            FsError: what the storage or the key-value layer raised.
+        """
+        cut = self._running.get(inode_id)
+        if cut is None:
+            cut = self._running[inode_id] = _Cut()
+            if self._nursery is not None:
+                self._nursery.start_soon(self._drive, inode_id, cut)
+            else:
+                await self._drive(inode_id, cut)
+        await cut.done.wait()
+        if cut.error is not None:
+            raise FsError(cut.error.status, cut.error.detail) from cut.error
+
+    async def _drive(self, inode_id: int, cut: "_Cut") -> None:
+        try:
+            await self._cut(inode_id)
+        except FsError as error:
+            cut.error = error
+        finally:
+            del self._running[inode_id]
+            cut.done.set()
+
+    async def _cut(self, inode_id: int) -> None:
+        # Read afresh: what the caller saw may have been finished, and written over, since.
+        value = await snapshot_read(
+            self._engine, lambda tr: tr.get(records.inode_key(inode_id), snapshot=True)
+        )
+        if value is not None:
+            part = InodePb.FromString(value).file
+            if not part.truncate_pending:
+                return
+            await self._chunks.truncate_file(file_ref(inode_id, part), part.length)
+        else:
+            part = FilePartPb()
+        await self.transact(lambda tr: finish_truncation(tr, inode_id, part.truncate_ver))
+
+    async def _ask_length(self, inode: InodePb) -> PreciseLength:
+        part = inode.file
+        length, used_bytes = await self._chunks.file_length(file_ref(inode.inode_id, part))
+        return PreciseLength(inode.inode_id, part.truncate_ver, length, used_bytes)

@@ -1,0 +1,159 @@
+"""Garbage collection: everything that a removal leaves for later.
+
+Four kinds of work, each found by a range read and safe to be done twice or by several services:
+    1. removed trees are emptied, a batch of names per transaction;
+    2. inodes without names are deleted when their delay is over and nobody has them open, then
+       their chunks are removed, then the record of it;
+    3. truncations that a dead service left unfinished are finished;
+    4. remembered outcomes older than idempotency_expiry_s are forgotten.
+
+Concurrency: one task runs `run`; tests call `step`.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from ..kv.api import KeyValue, KvEngine, prefix_end
+from ..kv.transact import snapshot_read
+from ..schema.config import MetaSection
+from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb
+from ..schema.status import FsError
+from . import records
+from .content_driver import ContentDriver, file_ref
+from .context import OpContext
+from .ops.retire import empty_tree, forget, postpone, retire
+from .ports import ChunkPort
+
+log = logging.getLogger(__name__)
+
+RETIRE_COUNT_MAX: Final = 32
+"""Inodes per transaction."""
+
+EMPTY_COUNT_MAX: Final = 64
+"""Names of a removed directory per transaction."""
+
+CHUNK_RETRY_S: Final = 10.0
+"""A file whose chunks cannot be removed now waits this long."""
+
+TRUNCATION_AGE_S_MIN: Final = 10.0
+"""A younger truncation is left to whoever began it."""
+
+FORGET_COUNT: Final = 512
+"""Remembered outcomes looked at per step."""
+
+
+class GarbageCollector:
+    """The collector of one service."""
+
+    def __init__(
+        self,
+        engine: KvEngine,
+        config: MetaSection,
+        *,
+        chunks: ChunkPort,
+        driver: ContentDriver,
+        make_context: Callable[[], OpContext],
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._chunks = chunks
+        self._driver = driver
+        self._make_context = make_context
+        self._forget_cursor = records.IDEMPOTENCY
+
+    async def run(self) -> None:
+        """Collect until cancelled; while there is much to do, without pauses."""
+        while True:
+            try:
+                done_count = await self.step()
+            except FsError as error:
+                log.warning("garbage collection: %s", error)
+                done_count = 0
+            if done_count < self._config.gc_batch_count:
+                await trio.sleep(self._config.gc_interval_s)
+            else:
+                await trio.lowlevel.checkpoint()
+
+    async def step(self) -> int:
+        """Do one batch of each kind of work; return how many things were done.
+
+        Raises:
+            FsError: the key-value layer or the storage stays away; the work is still there.
+        """
+        done_count = await self._empty_trees()
+        done_count += await self._delete_inodes()
+        await self._finish_truncations()
+        await self._forget_outcomes()
+        return done_count
+
+    async def _range(self, begin: bytes, end: bytes, limit: int) -> list[KeyValue]:
+        return await snapshot_read(
+            self._engine, lambda tr: tr.get_range(begin, end, limit=limit, snapshot=True)
+        )
+
+    async def _due(self, prefix: bytes) -> list[bytes]:
+        end = records.gc_key(prefix, self._make_context().now_ns + 1, 0)
+        return [key for key, _ in await self._range(prefix, end, self._config.gc_batch_count)]
+
+    async def _empty_trees(self) -> int:
+        done_count = 0
+        for key in await self._due(records.GC_DIRECTORY):
+            done_count += await self._empty_tree(key)
+        return done_count
+
+    async def _empty_tree(self, key: bytes) -> int:
+        ctx = self._make_context()
+        return await self._driver.transact(lambda tr: empty_tree(tr, ctx, key, EMPTY_COUNT_MAX))
+
+    async def _delete_inodes(self) -> int:
+        keys = await self._due(records.GC_FILE)
+        for start in range(0, len(keys), RETIRE_COUNT_MAX):
+            await self._delete_some(keys[start : start + RETIRE_COUNT_MAX])
+        return len(keys)
+
+    async def _delete_some(self, keys: Sequence[bytes]) -> None:
+        ctx = self._make_context()
+        retired = await self._driver.transact(lambda tr: retire(tr, ctx, keys))
+        if not retired:
+            return
+        done = [key for key, _ in retired]
+        try:
+            await self._remove_chunks([record for _, record in retired])
+        except FsError as error:
+            log.warning("chunks of %d removed files stay for now: %s", len(done), error)
+            due_ns = self._make_context().now_ns + int(CHUNK_RETRY_S * 1e9)
+            await self._driver.transact(lambda tr: postpone(tr, done, due_ns))
+            return
+        await self._driver.transact(lambda tr: forget(tr, done))
+
+    async def _remove_chunks(self, gone: Sequence[GcRecordPb]) -> None:
+        await self._chunks.remove_files([file_ref(r.inode_id, r.file) for r in gone])
+
+    async def _finish_truncations(self) -> None:
+        end = prefix_end(records.TRUNCATION)
+        started_before_ns = self._make_context().now_ns - int(TRUNCATION_AGE_S_MIN * 1e9)
+        for key, value in await self._range(records.TRUNCATION, end, self._config.gc_batch_count):
+            if records.unpack_u64(value) <= started_before_ns:
+                inode_id = records.truncation_inode(key)
+                log.info("finishing the truncation of inode %#x", inode_id)
+                await self._driver.finish_truncation(inode_id)
+
+    async def _forget_outcomes(self) -> None:
+        """Look at the next few remembered outcomes, round and round."""
+        end = prefix_end(records.IDEMPOTENCY)
+        pairs = await self._range(self._forget_cursor, end, FORGET_COUNT)
+        self._forget_cursor = (
+            pairs[-1][0] + b"\x00" if len(pairs) == FORGET_COUNT else records.IDEMPOTENCY
+        )
+        now_ns = self._make_context().now_ns
+        expired_before_ns = now_ns - int(self._config.idempotency_expiry_s * 1e9)
+        old = [
+            key
+            for key, value in pairs
+            if IdempotencyRecordPb.FromString(value).created_ns < expired_before_ns
+        ]
+        if old:
+            await self._driver.transact(lambda tr: forget(tr, old))

@@ -1,0 +1,117 @@
+"""Making an empty file system, and recognising one.  Idempotent."""
+
+from ..kv.api import KvEngine, Transaction
+from ..kv.transact import snapshot_read, transact
+from ..runtime.ports import Runtime
+from ..schema.config import MetaSection
+from ..schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
+from ..schema.proto import common_pb2 as pb
+from ..schema.proto.record_pb2 import FormatRecordPb
+from ..schema.status import FsError, Status
+from . import records
+from .inodes import store_inode
+
+_WHAT = "meta"
+
+
+def _directory(inode_id: int, mode: int, now_ns: int) -> pb.InodePb:
+    inode = pb.InodePb(
+        inode_id=inode_id,
+        type=pb.DIRECTORY,
+        mode=mode,
+        nlink=2,
+        atime_ns=now_ns,
+        mtime_ns=now_ns,
+        ctime_ns=now_ns,
+        btime_ns=now_ns,
+    )
+    inode.directory.parent_inode_id = inode_id
+    return inode
+
+
+def _root(layout: pb.LayoutPb, uid: int, gid: int, now_ns: int) -> pb.InodePb:
+    root = _directory(ROOT_INODE_ID, 0o755, now_ns)
+    root.uid, root.gid = uid, gid
+    root.directory.default_layout.CopyFrom(layout)
+    return root
+
+
+def _gc_root(now_ns: int) -> pb.InodePb:
+    gc_root = _directory(GC_ROOT_INODE_ID, 0o700, now_ns)
+    gc_root.nlink = 0  # Nobody may make anything in there.
+    return gc_root
+
+
+def check_format_record(value: bytes | None, cluster_id: str) -> bool:
+    """Return whether the store holds a file system of this cluster; False when it is empty.
+
+    Raises:
+        FsError: KV_BAD_FORMAT for another cluster's, or one of a newer version.
+    """
+    if value is None:
+        return False
+    record = FormatRecordPb.FromString(value)
+    if record.format_version > records.FORMAT_VERSION:
+        raise FsError(
+            Status.KV_BAD_FORMAT,
+            f"metadata format {record.format_version}, this release knows {records.FORMAT_VERSION}",
+        )
+    if record.cluster_id != cluster_id:
+        raise FsError(
+            Status.KV_BAD_FORMAT, f"metadata of cluster {record.cluster_id}, not {cluster_id}"
+        )
+    return True
+
+
+async def require_format(engine: KvEngine, cluster_id: str) -> None:
+    """Raise FsError(KV_BAD_FORMAT) unless the store holds this cluster's file system."""
+    value = await snapshot_read(engine, lambda tr: tr.get(records.FORMAT_KEY, snapshot=True))
+    if not check_format_record(value, cluster_id):
+        raise FsError(Status.KV_BAD_FORMAT, "the metadata store has not been initialised")
+
+
+async def initialise(
+    engine: KvEngine,
+    *,
+    runtime: Runtime,
+    cluster_id: str,
+    config: MetaSection,
+    uid: int = 0,
+    gid: int = 0,
+    table_id: int = 1,
+    chain_count: int = 0,
+) -> bool:
+    """Make the root directory, the GC root and the format record; return whether that was new.
+
+    Args:
+        engine: the store, empty or initialised before.
+        runtime: for the time of the root directory.
+        cluster_id: whose file system it is.
+        config: chunk size and stripe size of the root's default layout.
+        uid: owner of the root directory.
+        gid: its group.
+        table_id: chain table of the root's default layout.
+        chain_count: length of that table; the stripe is cut to it.  0: not known.
+
+    Raises:
+        FsError: KV_BAD_FORMAT when the store holds something else.
+    """
+    stripe_size = min(config.stripe_size, chain_count or config.stripe_size)
+    layout = pb.LayoutPb(
+        table_id=table_id, chunk_size_bytes=config.chunk_size_bytes, stripe_size=stripe_size
+    )
+    now_ns = runtime.clock.wall_ns()
+
+    async def make(tr: Transaction) -> bool:
+        if check_format_record(await tr.get(records.FORMAT_KEY), cluster_id):
+            return False
+        store_inode(tr, _root(layout, uid, gid, now_ns))
+        store_inode(tr, _gc_root(now_ns))
+        tr.atomic_add(records.INODE_COUNT_KEY, 1)
+        record = FormatRecordPb(
+            format_version=records.FORMAT_VERSION, cluster_id=cluster_id, what=_WHAT
+        )
+        tr.set(records.FORMAT_KEY, record.SerializeToString())
+        return True
+
+    return await transact(engine, make, runtime=runtime)

@@ -1,0 +1,30 @@
+"""Gives new files their layout from the newest routing info.  No waiting here."""
+
+import random
+
+from ..node.api import RoutingView
+from ..schema.proto.common_pb2 import LayoutPb
+from ..schema.status import FsError, Status
+from . import chain_pick
+
+
+class RoutedLayouts:
+    """The LayoutSource of a running service; first chains go round per instance."""
+
+    def __init__(self, routing: RoutingView, source: random.Random) -> None:
+        self._routing = routing
+        self._random = source
+        # A random start: several services do not all begin with the same chain.
+        self._turn = chain_pick.Turn(source.getrandbits(16))
+
+    def place(self, default: LayoutPb) -> LayoutPb:
+        """Return a layout with table version, first chain and seed filled in.
+
+        Raises:
+            FsError: CHAIN_TABLE_UNKNOWN when the table is not known (yet) or has no chains.
+        """
+        table = self._routing.info.chain_table(default.table_id, default.table_version)
+        if not table.chain_ids:
+            raise FsError(Status.CHAIN_TABLE_UNKNOWN, f"chain table {table.table_id} is empty")
+        self._turn = self._turn.next()
+        return chain_pick.place(default, table, self._turn, self._random.getrandbits(64))

@@ -1,0 +1,82 @@
+"""The metadata service as a running thing: the RPC methods and the loops beside them."""
+
+import logging
+
+import trio
+
+from ..kv.api import KvEngine
+from ..node.api import MgmtdCaller, RoutingView
+from ..runtime.ports import Runtime
+from ..schema.config import ProcessConfig
+from ..schema.status import FsError
+from .gc import GarbageCollector
+from .init import require_format
+from .layouts import RoutedLayouts
+from .ports import ChunkPort
+from .service import MetaService
+from .sessions import SessionPruner
+
+log = logging.getLogger(__name__)
+
+PREFETCH_PAUSE_S = 0.5
+"""After a failed attempt to fetch inode ids ahead."""
+
+
+class Meta:
+    """One metadata service; stateless but for prefetched inode ids."""
+
+    def __init__(  # noqa: PLR0917 - the composition root passes them all
+        self,
+        engine: KvEngine,
+        runtime: Runtime,
+        config: ProcessConfig,
+        routing: RoutingView,
+        chunks: ChunkPort,
+        mgmtd: MgmtdCaller,
+    ) -> None:
+        self._engine = engine
+        self._cluster_id = config.process.cluster_id
+        self.service = MetaService(
+            engine,
+            runtime,
+            config,
+            layouts=RoutedLayouts(routing, runtime.random),
+            chunks=chunks,
+        )
+        """Serves the Meta RPCs; usable without `run`, then nothing is collected."""
+        self.gc = GarbageCollector(
+            engine,
+            config.meta,
+            chunks=chunks,
+            driver=self.service.driver,
+            make_context=self.service.own_context,
+        )
+        self.sessions = SessionPruner(
+            engine,
+            config.meta,
+            mgmtd=mgmtd,
+            end_session=self.service.end_session,
+            now_ns=self.service.now_ns,
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the loops until cancelled; started when the store is known to be this cluster's.
+
+        Raises:
+            FsError: KV_BAD_FORMAT, or the store does not answer at the start.
+        """
+        await require_format(self._engine, self._cluster_id)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.service.driver.serve)
+            nursery.start_soon(self.gc.run)
+            nursery.start_soon(self.sessions.run)
+            nursery.start_soon(self._prefetch_inode_ids)
+            task_status.started()
+
+    async def _prefetch_inode_ids(self) -> None:
+        while True:
+            try:
+                await self.service.inode_ids.prefetch_when_low()
+            except FsError as error:
+                log.warning("fetching inode ids ahead: %s", error)
+                await trio.sleep(PREFETCH_PAUSE_S)

@@ -1,0 +1,124 @@
+"""The transactions of garbage collection: emptying removed trees, deleting inodes, forgetting.
+
+An inode goes before its chunks do: once it is deleted nobody can open the file, and the GC record,
+which then carries the file part, leads to the chunks until they are gone.
+"""
+
+from collections.abc import Sequence
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
+from .. import records
+from ..context import OpContext
+from ..dentries import clear_dentry
+from ..inodes import complete, drop_link, load_complete
+from .remove_tree import detach_tree
+
+
+def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
+    inode_id = inode.inode_id
+    tr.clear(records.inode_key(inode_id))
+    tr.clear_range(records.xattr_prefix(inode_id), records.xattr_prefix(inode_id) + b"\xff")
+    tr.atomic_add(records.INODE_COUNT_KEY, -1)
+    if inode.type == pb.DIRECTORY:
+        tr.clear(records.directory_times_key(inode_id))
+        tr.clear(records.subdirectory_count_key(inode_id))
+    elif inode.type == pb.FILE:
+        tr.clear(records.truncation_key(inode_id))
+
+
+async def _is_open(tr: Transaction, inode_id: int) -> bool:
+    prefix = records.file_session_prefix(inode_id)
+    return bool(await tr.get_range(prefix, prefix + b"\xff", limit=1))
+
+
+async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb | None:
+    value = await tr.get(key)
+    if value is None:
+        return None
+    record = GcRecordPb.FromString(value)
+    if record.HasField("file"):
+        return record
+    if await _is_open(tr, record.inode_id):
+        tr.clear(key)
+        due_ns = ctx.now_ns + int(ctx.config.session_scan_interval_s * 1e9)
+        tr.set(records.gc_key(records.GC_FILE, due_ns, record.inode_id), value)
+        return None
+    stored = await tr.get(records.inode_key(record.inode_id))
+    assert stored is not None, f"GC record of inode {record.inode_id:#x}, which does not exist"
+    inode = pb.InodePb.FromString(stored)
+    assert inode.nlink == 0, f"GC record of inode {record.inode_id:#x} with {inode.nlink} names"
+    _delete_inode(tr, inode)
+    if inode.type != pb.FILE:
+        tr.clear(key)
+        return None
+    record.file.CopyFrom(inode.file)
+    tr.set(key, record.SerializeToString())
+    return record
+
+
+async def retire(
+    tr: Transaction, ctx: OpContext, keys: Sequence[bytes]
+) -> list[tuple[bytes, GcRecordPb]]:
+    """Delete the inodes of due GC records that nobody has open; others become due later.
+
+    Returns the records whose chunks are to be removed next.
+    """
+    found = []
+    for key in keys:
+        record = await _retire_one(tr, ctx, key)
+        if record is not None:
+            found.append((key, record))
+    return found
+
+
+async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
+    """Make GC records due later."""
+    for key in keys:
+        value = await tr.get(key)
+        if value is not None:
+            tr.clear(key)
+            inode_id = GcRecordPb.FromString(value).inode_id
+            tr.set(records.gc_key(records.GC_FILE, due_ns, inode_id), value)
+
+
+async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:
+    """Drop records that have done their duty."""
+    for key in keys:
+        tr.clear(key)
+
+
+async def _detach_child(
+    tr: Transaction, ctx: OpContext, directory_id: int, name: bytes, record: DentryRecordPb
+) -> None:
+    clear_dentry(tr, directory_id, name)
+    child = await load_complete(tr, record.inode_id)
+    if child.type == pb.DIRECTORY:
+        detach_tree(tr, ctx, child)
+    else:
+        drop_link(tr, ctx, child)
+
+
+async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_max: int) -> int:
+    """Take some names out of a removed directory; delete it when none is left.
+
+    Returns how many names and directories went; 0 when somebody else did the work.
+    """
+    value = await tr.get(key)
+    if value is None:
+        return 0
+    directory_id = GcRecordPb.FromString(value).inode_id
+    begin, end = records.dentry_prefix(directory_id), records.dentry_end(directory_id)
+    # Not cut by the limit, this read also conflicts with names being added.
+    pairs = await tr.get_range(begin, end, limit=entry_count_max + 1)
+    for child_key, child in pairs[:entry_count_max]:
+        name = records.dentry_name(child_key)
+        await _detach_child(tr, ctx, directory_id, name, DentryRecordPb.FromString(child))
+    if len(pairs) > entry_count_max:
+        return entry_count_max
+    stored = await tr.get(records.inode_key(directory_id))
+    assert stored is not None, f"removed directory {directory_id:#x} does not exist"
+    _delete_inode(tr, await complete(tr, pb.InodePb.FromString(stored)))
+    tr.clear(key)
+    return len(pairs) + 1

@@ -1,0 +1,355 @@
+"""The metadata service: one method per RPC, each one transaction of an operation in `ops`.
+
+Here stands what operations must not do: check what a request may contain at all, reserve inode ids,
+ask storage, wait for the disk.  Methods are named like the RPCs of fs/schema/proto/meta.proto, which
+states what they mean; what they raise is what their operation raises, and RPC_BAD_REQUEST.
+
+Invariants:
+    - A request without a caller is refused: it would be root's otherwise.
+    - Times never go back within one service.
+
+Concurrency: any number of requests at once; conflicts are resolved by the key-value layer.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import trio
+
+from ..kv.api import KvEngine, Transaction
+from ..kv.transact import snapshot_read, transact
+from ..rpc.api import Call
+from ..runtime.ports import Runtime
+from ..schema.config import ProcessConfig
+from ..schema.proto import meta_pb2 as meta
+from ..schema.proto.common_pb2 import CallerPb, InodePb
+from ..schema.status import FsError, Status
+from . import records
+from .content_driver import ContentDriver
+from .context import (
+    CLIENT_ID_BYTES_MAX,
+    GROUP_COUNT_MAX,
+    REQUEST_ID_BYTES,
+    Caller,
+    LayoutSource,
+    OpContext,
+    PreciseLength,
+    caller_from_pb,
+)
+from .inode_ids import InodeIds
+from .ops.access import access
+from .ops.create import create
+from .ops.end_session import end_session
+from .ops.extend_stripe import extend_stripe
+from .ops.get_attr import batch_get_attr, get_attr
+from .ops.get_real_path import get_real_path
+from .ops.link import link
+from .ops.list_ import list_
+from .ops.lookup import lookup
+from .ops.mkdir import mkdir
+from .ops.mknod import mknod
+from .ops.open import open_
+from .ops.remove_tree import remove_tree
+from .ops.rename import rename
+from .ops.reserve_append import reserve_append
+from .ops.rmdir import rmdir
+from .ops.set_attr import set_attr
+from .ops.symlink import symlink
+from .ops.sync import close, sync
+from .ops.unlink import unlink
+from .ops.xattr import get_xattr, list_xattrs, remove_xattr, set_xattr
+from .ports import ChunkPort
+from .resolve import resolve_path
+
+ReqT = TypeVar("ReqT")
+RspT = TypeVar("RspT")
+
+Operation = Callable[[Transaction, OpContext, ReqT], Awaitable[RspT]]
+
+SPACE_AGE_S_MAX: Final = 2.0
+"""StatFs answers from what storage said at most this long ago."""
+
+PRUNE_COUNT_MAX: Final = 4096
+
+ROOT_CALLER: Final = Caller(0, 0, frozenset({0}))
+"""On whose behalf the service itself acts."""
+
+
+def check_caller(message: CallerPb) -> None:
+    """Raise FsError(RPC_BAD_REQUEST) for ids of a wrong size or too many groups."""
+    if len(message.client_id) > CLIENT_ID_BYTES_MAX or "\x00" in message.client_id:
+        raise FsError(Status.RPC_BAD_REQUEST, f"client id {message.client_id!r}")
+    if message.request_id and len(message.request_id) != REQUEST_ID_BYTES:
+        raise FsError(Status.RPC_BAD_REQUEST, f"request id of {len(message.request_id)} bytes")
+    if len(message.groups) > GROUP_COUNT_MAX:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{len(message.groups)} groups")
+
+
+class MetaService:
+    """What the RPC server calls."""
+
+    def __init__(
+        self,
+        engine: KvEngine,
+        runtime: Runtime,
+        config: ProcessConfig,
+        *,
+        layouts: LayoutSource,
+        chunks: ChunkPort,
+    ) -> None:
+        self._engine = engine
+        self._runtime = runtime
+        self._config = config.meta
+        self._retry_time_s_max = config.kv.retry_time_s_max
+        self._layouts = layouts
+        self._chunks = chunks
+        self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
+        self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
+        self._last_now_ns = 0
+        self._space = (0, 0)
+        self._space_until_s = -1.0
+        self._space_lock = trio.Lock()
+
+    # ---- how an operation is run -------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """Return the wall time, strictly growing."""
+        self._last_now_ns = max(self._last_now_ns + 1, self._runtime.clock.wall_ns())
+        return self._last_now_ns
+
+    def own_context(self, known: PreciseLength | None = None) -> OpContext:
+        """Return the context of work that the service does by itself."""
+        return OpContext(
+            ROOT_CALLER, self.now_ns(), self._config, self._layouts, precise_length=known
+        )
+
+    def _caller(self, request: object) -> Caller:
+        if isinstance(request, meta.CloseReq):
+            request = request.sync
+        if not request.HasField("caller"):  # type: ignore[attr-defined]
+            raise FsError(Status.RPC_BAD_REQUEST, f"{type(request).__name__} without a caller")
+        message: CallerPb = request.caller  # type: ignore[attr-defined]
+        check_caller(message)
+        if not message.request_id:
+            # Reruns of this one attempt must still know each other.
+            message.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
+        return caller_from_pb(message)
+
+    async def _read(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
+        ctx = OpContext(self._caller(request), self.now_ns(), self._config, self._layouts)
+        return await snapshot_read(self._engine, lambda tr: op(tr, ctx, request))
+
+    async def _change(
+        self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0
+    ) -> RspT:
+        ctx = OpContext(
+            self._caller(request), self.now_ns(), self._config, self._layouts, new_inode_id
+        )
+        return await transact(
+            self._engine,
+            lambda tr: op(tr, ctx, request),
+            runtime=self._runtime,
+            retry_time_s_max=self._retry_time_s_max,
+        )
+
+    async def _make(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
+        return await self._change(op, request, new_inode_id=await self.inode_ids.take())
+
+    async def _change_content(
+        self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0
+    ) -> RspT:
+        """As `_change`, for operations that may need the chunks of the file first."""
+        caller = self._caller(request)
+
+        async def attempt(known: PreciseLength | None) -> RspT:
+            ctx = OpContext(caller, self.now_ns(), self._config, self._layouts, new_inode_id, known)
+            return await self.driver.transact(lambda tr: op(tr, ctx, request))
+
+        return await self.driver.run(attempt)
+
+    async def _finish_truncation(self, inode: InodePb) -> None:
+        """Do the second half of a truncation, after its first transaction has committed."""
+        if inode.file.truncate_pending:
+            await self.driver.finish_truncation(inode.inode_id)
+            inode.file.truncate_pending = False
+
+    # ---- reading -----------------------------------------------------------------------------
+
+    async def get_attr(self, _call: Call, request: meta.GetAttrReq) -> meta.InodeRsp:
+        """Serve GetAttr."""
+        return await self._read(get_attr, request)
+
+    async def batch_get_attr(
+        self, _call: Call, request: meta.BatchGetAttrReq
+    ) -> meta.BatchGetAttrRsp:
+        """Serve BatchGetAttr."""
+        return await self._read(batch_get_attr, request)
+
+    async def lookup(self, _call: Call, request: meta.LookupReq) -> meta.InodeRsp:
+        """Serve Lookup."""
+        return await self._read(lookup, request)
+
+    async def resolve_path(self, _call: Call, request: meta.ResolvePathReq) -> meta.InodeRsp:
+        """Serve ResolvePath."""
+        return await self._read(resolve_path, request)
+
+    async def get_real_path(self, _call: Call, request: meta.GetRealPathReq) -> meta.GetRealPathRsp:
+        """Serve GetRealPath."""
+        return await self._read(get_real_path, request)
+
+    async def list(self, _call: Call, request: meta.ListReq) -> meta.ListRsp:
+        """Serve List."""
+        return await self._read(list_, request)
+
+    async def access(self, _call: Call, request: meta.AccessReq) -> meta.AccessRsp:
+        """Serve Access."""
+        return await self._read(access, request)
+
+    async def get_xattr(self, _call: Call, request: meta.GetXattrReq) -> meta.GetXattrRsp:
+        """Serve GetXattr."""
+        return await self._read(get_xattr, request)
+
+    async def list_xattrs(self, _call: Call, request: meta.ListXattrsReq) -> meta.ListXattrsRsp:
+        """Serve ListXattrs."""
+        return await self._read(list_xattrs, request)
+
+    async def stat_fs(self, _call: Call, request: meta.StatFsReq) -> meta.StatFsRsp:
+        """Serve StatFs."""
+        self._caller(request)
+        async with self._space_lock:
+            now_s = self._runtime.clock.monotonic_s()
+            if now_s >= self._space_until_s:
+                self._space = await self._chunks.space()
+                self._space_until_s = now_s + SPACE_AGE_S_MAX
+        count = await snapshot_read(
+            self._engine, lambda tr: tr.get(records.INODE_COUNT_KEY, snapshot=True)
+        )
+        capacity_bytes, free_bytes = self._space
+        return meta.StatFsRsp(
+            capacity_bytes=capacity_bytes,
+            free_bytes=free_bytes,
+            inode_count=max(0, records.unpack_count(count)),
+        )
+
+    # ---- names -------------------------------------------------------------------------------
+
+    async def create(self, _call: Call, request: meta.CreateReq) -> meta.CreateRsp:
+        """Serve Create."""
+        new_inode_id = await self.inode_ids.take()
+        reply = await self._change_content(create, request, new_inode_id=new_inode_id)
+        if request.is_truncate:
+            await self._finish_truncation(reply.inode)
+        return reply
+
+    async def mkdir(self, _call: Call, request: meta.MkdirReq) -> meta.InodeRsp:
+        """Serve Mkdir."""
+        return await self._make(mkdir, request)
+
+    async def symlink(self, _call: Call, request: meta.SymlinkReq) -> meta.InodeRsp:
+        """Serve Symlink."""
+        return await self._make(symlink, request)
+
+    async def mknod(self, _call: Call, request: meta.MknodReq) -> meta.InodeRsp:
+        """Serve Mknod."""
+        return await self._make(mknod, request)
+
+    async def link(self, _call: Call, request: meta.LinkReq) -> meta.InodeRsp:
+        """Serve Link."""
+        return await self._change(link, request)
+
+    async def unlink(self, _call: Call, request: meta.UnlinkReq) -> meta.RemoveRsp:
+        """Serve Unlink."""
+        return await self._change(unlink, request)
+
+    async def rmdir(self, _call: Call, request: meta.RmdirReq) -> meta.RemoveRsp:
+        """Serve Rmdir."""
+        return await self._change(rmdir, request)
+
+    async def remove_tree(self, _call: Call, request: meta.RemoveTreeReq) -> meta.RemoveRsp:
+        """Serve RemoveTree."""
+        return await self._change(remove_tree, request)
+
+    async def rename(self, _call: Call, request: meta.RenameReq) -> meta.RenameRsp:
+        """Serve Rename."""
+        return await self._change(rename, request)
+
+    # ---- attributes and content --------------------------------------------------------------
+
+    async def open(self, _call: Call, request: meta.OpenReq) -> meta.InodeRsp:
+        """Serve Open."""
+        reply = await self._change_content(open_, request)
+        if request.is_truncate:
+            await self._finish_truncation(reply.inode)
+        return reply
+
+    async def set_attr(self, _call: Call, request: meta.SetAttrReq) -> meta.InodeRsp:
+        """Serve SetAttr."""
+        reply = await self._change_content(set_attr, request)
+        if request.HasField("length"):
+            await self._finish_truncation(reply.inode)
+        return reply
+
+    async def sync(self, _call: Call, request: meta.SyncReq) -> meta.InodeRsp:
+        """Serve Sync."""
+        reply = await self._change_content(sync, request)
+        if request.is_durable:
+            await self._engine.sync()
+        return reply
+
+    async def close(self, _call: Call, request: meta.CloseReq) -> meta.InodeRsp:
+        """Serve Close."""
+        reply = await self._change_content(close, request)
+        if request.sync.is_durable:
+            await self._engine.sync()
+        return reply
+
+    async def reserve_append(
+        self, _call: Call, request: meta.ReserveAppendReq
+    ) -> meta.ReserveAppendRsp:
+        """Serve ReserveAppend."""
+        return await self._change_content(reserve_append, request)
+
+    async def extend_stripe(self, _call: Call, request: meta.ExtendStripeReq) -> meta.InodeRsp:
+        """Serve ExtendStripe."""
+        return await self._change_content(extend_stripe, request)
+
+    async def set_xattr(self, _call: Call, request: meta.SetXattrReq) -> meta.SetXattrRsp:
+        """Serve SetXattr."""
+        return await self._change(set_xattr, request)
+
+    async def remove_xattr(self, _call: Call, request: meta.RemoveXattrReq) -> meta.RemoveXattrRsp:
+        """Serve RemoveXattr."""
+        return await self._change(remove_xattr, request)
+
+    # ---- the rest ----------------------------------------------------------------------------
+
+    async def prune_sessions(
+        self, _call: Call, request: meta.PruneSessionsReq
+    ) -> meta.PruneSessionsRsp:
+        """Serve PruneSessions: only sessions of the caller's own client are ended."""
+        client_id = self._caller(request).client_id
+        if len(request.sessions) > PRUNE_COUNT_MAX:
+            raise FsError(Status.RPC_BAD_REQUEST, f"{len(request.sessions)} sessions")
+        for pruned in request.sessions:
+            await self.end_session(pruned.inode_id, pruned.session_id, client_id)
+        return meta.PruneSessionsRsp()
+
+    async def end_session(self, inode_id: int, session_id: str, client_id: str) -> bool:
+        """End one file session, recording the precise length of what its writer left.
+
+        Returns whether it existed and belonged to the client.
+        """
+
+        async def attempt(known: PreciseLength | None) -> bool:
+            ctx = self.own_context(known)
+            return await self.driver.transact(
+                lambda tr: end_session(tr, ctx, inode_id, session_id, client_id)
+            )
+
+        return await self.driver.run(attempt)
+
+    async def sync_meta(self, _call: Call, request: meta.SyncMetaReq) -> meta.SyncMetaRsp:
+        """Serve SyncMeta."""
+        self._caller(request)
+        await self._engine.sync()
+        return meta.SyncMetaRsp()

@@ -1,0 +1,94 @@
+"""File sessions of dead clients: found by comparing with the manager's list, and ended.
+
+Invariant: no session is ended unless the manager says its list of clients is complete and the
+session is older than session_grace_s, so a client that just appeared, or a manager that just
+started, costs nobody an open file.
+
+Concurrency: one task runs `run`; tests call `step`.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from ..kv.api import KvEngine, next_key, prefix_end
+from ..kv.transact import snapshot_read
+from ..node.api import MgmtdCaller
+from ..schema.config import MetaSection
+from ..schema.proto.mgmtd_pb2 import ListClientSessionsReq
+from ..schema.proto.record_pb2 import FileSessionRecordPb
+from ..schema.services import MGMTD_LIST_CLIENT_SESSIONS
+from ..schema.status import FsError
+from . import records
+
+log = logging.getLogger(__name__)
+
+PAGE_COUNT = 1024
+
+
+class SessionPruner:
+    """Ends the file sessions of clients that are gone."""
+
+    def __init__(
+        self,
+        engine: KvEngine,
+        config: MetaSection,
+        *,
+        mgmtd: MgmtdCaller,
+        end_session: Callable[[int, str, str], Awaitable[bool]],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._mgmtd = mgmtd
+        self._end_session = end_session
+        self._now_ns = now_ns
+
+    async def run(self) -> None:
+        """Prune every session_scan_interval_s until cancelled."""
+        while True:
+            await trio.sleep(self._config.session_scan_interval_s)
+            try:
+                await self.step()
+            except FsError as error:
+                log.warning("pruning file sessions: %s", error)
+
+    async def step(self) -> int:
+        """Look at all file sessions once; return how many were ended.
+
+        Raises:
+            FsError: the manager or the key-value layer does not answer.
+        """
+        reply = await self._mgmtd.call(MGMTD_LIST_CLIENT_SESSIONS, ListClientSessionsReq())
+        if not reply.is_complete:
+            return 0
+        living = {session.client_id for session in reply.sessions}
+        # Taken after the answer: whoever opened a file later is not judged by it.
+        old_before_ns = self._now_ns() - int(self._config.session_grace_s * 1e9)
+        ended_count = 0
+        cursor = records.FILE_SESSION
+        while True:
+            page = await self._page(cursor)
+            for key, value in page:
+                record = FileSessionRecordPb.FromString(value)
+                if record.client_id not in living and record.created_ns < old_before_ns:
+                    ended_count += await self._end(records.file_session_inode(key), record)
+            if len(page) < PAGE_COUNT:
+                return ended_count
+            cursor = next_key(page[-1][0])
+
+    async def _page(self, cursor: bytes) -> list[tuple[bytes, bytes]]:
+        end = prefix_end(records.FILE_SESSION)
+        return await snapshot_read(
+            self._engine, lambda tr: tr.get_range(cursor, end, limit=PAGE_COUNT, snapshot=True)
+        )
+
+    async def _end(self, inode_id: int, record: FileSessionRecordPb) -> bool:
+        try:
+            has_ended = await self._end_session(inode_id, record.session_id, record.client_id)
+        except FsError as error:
+            log.warning("session %s of inode %#x stays: %s", record.session_id, inode_id, error)
+            return False
+        log.info("ended session %s of inode %#x: its client is gone", record.session_id, inode_id)
+        return has_ended
