@@ -15,6 +15,9 @@ Invariants:
     - After a failed flush or a commit whose failure proves nothing, the engine is poisoned: nothing
       is read, committed or reported durable again (IO_ERROR).  The process must end; the next one
       finds what the disk really holds.
+    - A full disk refuses commits (NO_SPACE, definite) and nothing else: reads go on, what was
+      committed before is made durable.  RocksDB never writes again after such an error, so the
+      store is opened anew, in place, once there is space; transactions begun before become too old.
 
 Keys: user keys are below \xff; \xff/format holds a FormatRecordPb, \xff/version the newest commit
 version (8 bytes, big-endian).
@@ -26,6 +29,7 @@ each call, and nowhere else.
 
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -71,6 +75,12 @@ WRITE_BUFFER_BYTES: Final = 256 * MIB
 BLOCK_CACHE_BYTES: Final = 64 * MIB
 CLEAR_ROWS_MAX: Final = 256
 """A range of fewer rows is cleared row by row: range tombstones make later reads slower."""
+
+REOPEN_INTERVAL_S: Final = 1.0
+"""A full store looks for space no more often."""
+
+REOPEN_FREE_BYTES_MIN: Final = 4 * MIB
+"""Free space, beyond twice the log, that a full store waits for: opening writes the log to tables."""
 
 ROW_MISSING: Final = ("key not found",)
 """Arguments of the exception by which a snapshot reports an absent key."""
@@ -188,6 +198,7 @@ class RocksDbEngine(LocalEngine):
         self._flush_done: trio.Event | None = None
         self._flush_ended_s = float("-inf")
         self._failure: str | None = None
+        self._full_since_s: float | None = None  # or since the last look for space
         self._is_closed = False
 
     @classmethod
@@ -255,7 +266,11 @@ class RocksDbEngine(LocalEngine):
         """Make the log durable; blocks.  A failure poisons: the kernel may have dropped pages."""
         self._check_health()
         try:
-            self._db.flush_wal(True)
+            if self._full_since_s is None:
+                self._db.flush_wal(True)
+            else:
+                for path in _logs(self._path):
+                    _sync_path(path)
         except Exception as error:
             raise self._poison(f"flush of the log: {error}") from error
 
@@ -286,6 +301,7 @@ class RocksDbEngine(LocalEngine):
     def apply(self, version: int, mutations: Mutations) -> None:
         """See LocalEngine.apply."""
         self._check_health()
+        self._check_space()
         batch = WriteBatch(raw_mode=True)
         for begin, end in mutations.ranges:
             self._clear_range(batch, begin, end)
@@ -317,11 +333,50 @@ class RocksDbEngine(LocalEngine):
         except Exception as error:
             if "No space left on device" in str(error):
                 # A log record that did not fit is incomplete, and recovery drops it.
+                self._full_since_s = self.now_s()
+                log.warning(
+                    "key-value store %s: disk full at version %d", self._path, self._version
+                )
                 raise FsError(Status.NO_SPACE, f"key-value store {self._path}: {error}") from error
             self._poison(f"commit: {error}")
             raise FsError(
                 Status.KV_COMMIT_UNKNOWN, f"key-value store {self._path}: {error}"
             ) from error
+
+    def _check_space(self) -> None:
+        """Refuse while the disk is full; once it is not, open the store anew and ask for a retry."""
+        if self._full_since_s is None:
+            return
+        if self._flush_done is None and self.now_s() - self._full_since_s >= REOPEN_INTERVAL_S:
+            self._full_since_s = self.now_s()
+            log_bytes = sum(path.stat().st_size for path in _logs(self._path))
+            if shutil.disk_usage(self._path).free >= 2 * log_bytes + REOPEN_FREE_BYTES_MIN:
+                self._reopen()
+                raise FsError(Status.KV_TOO_OLD, f"{self._path}: opened anew after a full disk")
+        raise FsError(Status.NO_SPACE, f"key-value store {self._path}: the disk is full")
+
+    def _reopen(self) -> None:
+        self._release_views()
+        try:
+            self._db.close()
+        except Exception as error:  # noqa: BLE001 - it repeats the error that made it full
+            log.warning("key-value store %s: closing the full store: %s", self._path, error)
+        try:
+            self._db = _open_store(self._path)
+            version = int.from_bytes(self._db.get(VERSION_KEY) or b"", "big")
+        except Exception as error:
+            raise self._poison(f"opening after a full disk: {error}") from error
+        if version != self._version:
+            raise self._poison(f"version {version} after a full disk, {self._version} before")
+        self._restart_at(version)
+        self._log_cost_bytes = 0
+        self._full_since_s = None
+        log.info("key-value store %s: has space again at version %d", self._path, version)
+
+    def _release_views(self) -> None:
+        self._newest_view = None
+        for view in list(self._views):
+            view.release()
 
     def _rotate(self) -> None:
         """Begin a new log after syncing the old one; blocks for one flush, every 32 MiB or so."""
@@ -349,10 +404,19 @@ class RocksDbEngine(LocalEngine):
                 while self._flush_done is not None:
                     await self._flush_done.wait()
                 self._is_closed = True
-                self._newest_view = None
-                for view in list(self._views):
-                    view.release()
-                await self._runtime.run_blocking(self._db.close)
+                self._release_views()
+                await self._runtime.run_blocking(self._close_store)
+
+    def _close_store(self) -> None:
+        try:
+            self._db.close()
+        except Exception as error:
+            if self._full_since_s is None:
+                raise FsError(
+                    Status.IO_ERROR, f"key-value store {self._path}: close: {error}"
+                ) from error
+            # All of it is in the synced log already; the next opening reads it from there.
+            log.warning("key-value store %s: closing the full store: %s", self._path, error)
 
 
 def _open_store(path: str) -> Rdict:
@@ -360,7 +424,7 @@ def _open_store(path: str) -> Rdict:
         directory = Path(path)
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            _sync_directory(directory.parent)
+            _sync_path(directory.parent)
         return Rdict(path, options=_options())
     except Exception as error:
         is_locked = "/LOCK" in str(error) and "lock" in str(error).lower()
@@ -368,8 +432,13 @@ def _open_store(path: str) -> Rdict:
         raise FsError(status, f"key-value store {path}: {error}") from error
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _logs(path: str) -> list[Path]:
+    """Return the log files, oldest first."""
+    return sorted(Path(path).glob("*.log"))
+
+
+def _sync_path(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
