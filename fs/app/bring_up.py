@@ -266,7 +266,9 @@ def start_services(
         add_service(directory, name, "storage")
     wait_running(directory, CONTROL)
     progress.step(f"starting {record.node_count} storage processes")
-    initialise(directory, record, plan_chains(record), timeout_s=SERVICE_TIMEOUT_S)
+    info = fetch_routing(directory, record.cluster_id, timeout_s=SERVICE_TIMEOUT_S)
+    if not info.chain_tables:
+        initialise(directory, record, plan_chains(record), timeout_s=SERVICE_TIMEOUT_S)
     for name in storage_names(record):
         wait_running(directory, name)
     progress.step(f"waiting for {record.chain_count} chains")

@@ -1,13 +1,15 @@
 """From a cluster's record to what each process is told: targets, chains, configuration.  Pure.
 
 Invariants:
-    - Equal records give equal plans, for ever: target ids lie on disk.
+    - A plan is made once, for a new cluster; afterwards the manager and the configuration files say what is.
     - Target ids are node id * 1000 + slot, slot from 1 on each node.
 """
 
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
+
+from placement.chain_table import chain_table
 
 from ..schema.config import (
     ClientSection,
@@ -81,8 +83,15 @@ def plan_chains(record: ClusterRecord) -> list[PlannedChain]:
 
 
 def node_rows(record: ClusterRecord, node_ids: list[int]) -> list[list[int]]:
-    """Return the nodes of each chain, head first: heads and tails go round all nodes evenly."""
+    """Return the nodes of each chain, head first.
+
+    A balanced table when the figures divide; else heads and tails just go round all nodes.
+    """
     count = len(node_ids)
+    targets_per_node, left_over = divmod(record.chain_count * record.replica_count, count)
+    if not left_over:
+        table = chain_table(node_ids, targets_per_node, record.replica_count)
+        return [[slot.node_id for slot in chain] for chain in table]
     return [
         [node_ids[(index + step) % count] for step in range(record.replica_count)]
         for index in range(record.chain_count)

@@ -31,7 +31,7 @@ from ..runtime.real import real_runtime
 from ..schema.config import ProcessConfig
 from ..schema.ids import NodeId
 from ..schema.routing import Node, Role
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from .errors import check_interpreter, first_error
 from .release import RELEASE
 
@@ -53,12 +53,16 @@ class Process:
     channels: ChannelPool
     stopping: trio.Event
 
-    def node(self, roles: frozenset[Role], address: str) -> Node:
-        """Return how this process presents itself to the manager."""
+    def node(self, roles: frozenset[Role]) -> Node:
+        """Return how this process presents itself to the manager.
+
+        Raises:
+            FsError: BAD_CONFIG when others could not find it.
+        """
         return Node(
             NodeId(self.identity.node_id),
             roles,
-            address,
+            public_address(self.config),
             self.identity.incarnation,
             host_name=socket.gethostname(),
             release=RELEASE,
@@ -93,6 +97,20 @@ def new_identity(config: ProcessConfig, runtime: Runtime) -> Identity:
         client_id=runtime.random.randbytes(INCARNATION_BYTES).hex(),
         release=RELEASE,
     )
+
+
+def public_address(config: ProcessConfig) -> str:
+    """Return the address that others reach this process at.
+
+    Raises:
+        FsError: BAD_CONFIG for a port that only the kernel would know, or without a node id.
+    """
+    address = config.process.listen
+    if address.startswith("tcp:") and address.endswith(":0"):
+        raise FsError(Status.BAD_CONFIG, f"process.listen {address}: a service needs a fixed port")
+    if not config.process.node_id:
+        raise FsError(Status.BAD_CONFIG, "process.node_id 0: a service needs an id of its own")
+    return address.replace("tcp:0.0.0.0:", f"tcp:{socket.gethostname()}:")
 
 
 async def _watch_signals(stopping: trio.Event) -> None:

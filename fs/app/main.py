@@ -139,6 +139,24 @@ def control(config: ConfigOption) -> None:
 
 
 @app.command()
+def mgmtd(config: ConfigOption) -> None:
+    """Run a manager alone, with its own store."""
+    from . import mgmtd as root  # noqa: PLC0415
+    from .compose import run_process  # noqa: PLC0415
+
+    run_process(root.run, config)
+
+
+@app.command()
+def meta(config: ConfigOption) -> None:
+    """Run a metadata service alone, with its own store."""
+    from . import meta as root  # noqa: PLC0415
+    from .compose import run_process  # noqa: PLC0415
+
+    run_process(root.run, config)
+
+
+@app.command()
 def storage(config: ConfigOption) -> None:
     """Run a storage process."""
     from . import storage as root  # noqa: PLC0415

@@ -15,7 +15,15 @@ from ..schema.method import Method, ReqT, RspT
 from ..schema.proto import common_pb2, mgmtd_pb2
 from ..schema.routing import RoutingInfo, routing_info_from_pb
 from ..schema.status import FsError, Retry, Status
-from .cluster_dir import CHAIN_TABLE_ID, CONTROL, ClusterDir, ClusterRecord, storage_node_id
+from .cluster_dir import (
+    CHAIN_TABLE_ID,
+    CONTROL,
+    CONTROL_NODE_ID,
+    ClusterDir,
+    ClusterRecord,
+    storage_names,
+    storage_node_id,
+)
 from .cluster_plan import PlannedChain
 from .errors import first_error
 from .release import RELEASE
@@ -88,15 +96,21 @@ def initialise(
     directory: ClusterDir, record: ClusterRecord, chains: list[PlannedChain], *, timeout_s: float
 ) -> None:
     """Tell a manager about the nodes, chains and the chain table; repeating is harmless."""
-    nodes = sorted({node for chain in chains for _, node in chain.targets})
-    names = {storage_node_id(f"storage-{i + 1}"): f"storage-{i + 1}" for i in range(len(nodes))}
-    register = [
+    control = common_pb2.NodePb(
+        node_id=CONTROL_NODE_ID,
+        roles=[common_pb2.MGMTD, common_pb2.META],
+        address=directory.address(CONTROL),
+    )
+    register = [mgmtd_pb2.RegisterNodeReq(node=control)]
+    register += [
         mgmtd_pb2.RegisterNodeReq(
             node=common_pb2.NodePb(
-                node_id=node, roles=[common_pb2.STORAGE], address=directory.address(names[node])
+                node_id=storage_node_id(name),
+                roles=[common_pb2.STORAGE],
+                address=directory.address(name),
             )
         )
-        for node in nodes
+        for name in storage_names(record)
     ]
     set_chains = mgmtd_pb2.SetChainsReq(
         chains=[

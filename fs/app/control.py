@@ -1,0 +1,98 @@
+"""The control process: mgmtd and meta over one embedded key-value store.
+
+Each also runs alone (mgmtd.py, meta.py) with a store of its own: they share no keys.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from ..client.storage_client import StorageClient
+from ..kv.api import KvEngine
+from ..kv.rocksdb import RocksDbEngine
+from ..meta.init import initialise
+from ..meta.meta import Meta
+from ..mgmtd.main import Mgmtd
+from ..node.membership import Membership
+from ..schema.ids import ClientId
+from ..schema.routing import Role
+from ..schema.status import FsError, Status
+from .compose import Process, main
+
+Loop = Callable[..., Awaitable[None]]
+
+
+async def run(process: Process) -> None:
+    """Run both services until asked to stop."""
+    await run_roles(process, frozenset({Role.MGMTD, Role.META}))
+
+
+async def run_roles(process: Process, roles: frozenset[Role]) -> None:
+    """Run the given services over one store until asked to stop."""
+    section = process.config.kv
+    if not section.path:
+        raise FsError(Status.BAD_CONFIG, "kv.path: where does this process keep its store?")
+    await trio.Path(section.path).mkdir(parents=True, exist_ok=True)
+    engine = await RocksDbEngine.open(
+        section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
+    )
+    try:
+        await _serve(process, roles, engine)
+    finally:
+        with trio.CancelScope(shield=True):
+            await engine.aclose()
+
+
+async def make_meta(process: Process, engine: KvEngine, membership: Membership) -> Meta:
+    """Return the metadata service, its records made when the store is new."""
+    config = process.config
+    await initialise(
+        engine,
+        runtime=process.runtime,
+        cluster_id=config.process.cluster_id,
+        config=config.meta,
+        uid=os.geteuid(),
+        gid=os.getegid(),
+    )
+    chunks = StorageClient(
+        ClientId(process.identity.client_id),
+        channels=process.channels,
+        routing=membership.routing,
+        mgmtd=membership.caller,
+        runtime=process.runtime,
+        section=config.client,
+    )
+    return Meta(engine, process.runtime, config, membership.routing, chunks, membership.caller)
+
+
+async def _serve(process: Process, roles: frozenset[Role], engine: KvEngine) -> None:
+    config, node = process.config, process.node(roles)
+    membership = Membership(process.runtime, config, node, process.channels)
+    targets: dict[str, Any] = {}
+    loops: list[Loop] = []
+    if Role.MGMTD in roles:
+        mgmtd = Mgmtd(engine, process.runtime, config, node, process.channels)
+        targets["Mgmtd"] = mgmtd.service
+        loops.append(mgmtd.run)
+    loops.append(membership.run)
+    if Role.META in roles:
+        meta = await make_meta(process, engine, membership)
+        targets["Meta"] = meta.service
+        loops.append(meta.run)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            process.server(targets).run, process.runtime.network, config.process.listen
+        )
+        for loop in loops:
+            await nursery.start(loop)
+        process.ready()
+        await process.stopping.wait()
+        if Role.MGMTD not in roles:
+            await membership.announce_stop()
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    main(run)

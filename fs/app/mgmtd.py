@@ -1,0 +1,14 @@
+"""A process that runs only the manager service, with a key-value store of its own (see control.py)."""
+
+from ..schema.routing import Role
+from .compose import Process, main
+from .control import run_roles
+
+
+async def run(process: Process) -> None:
+    """Run until asked to stop."""
+    await run_roles(process, frozenset({Role.MGMTD}))
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,68 @@
+"""The storage process: one chunk engine per disk, the CRAQ service over them, membership in the cluster."""
+
+import trio
+
+from ..chunkengine.api import ChunkEngine
+from ..chunkengine.factory import open_engine
+from ..node.membership import Membership
+from ..schema.routing import Role
+from ..schema.status import FsError, Status
+from ..storage.service import Storage
+from .compose import Process, main
+
+
+async def run(process: Process) -> None:
+    """Serve the configured disks until asked to stop."""
+    if not process.config.storage.disks:
+        raise FsError(Status.BAD_CONFIG, "storage.disks: a storage process needs at least one disk")
+    engines: list[ChunkEngine] = []
+    try:
+        for disk in process.config.storage.disks:
+            engines.append(await _open(process, disk.path))  # noqa: PERF401 - closed if one fails
+        await _serve(process, engines)
+    finally:
+        with trio.CancelScope(shield=True):
+            for engine in engines:
+                await process.runtime.run_blocking(engine.close)
+
+
+async def _open(process: Process, path: str) -> ChunkEngine:
+    def open_disk() -> ChunkEngine:
+        return open_engine(
+            path,
+            cluster_id=process.config.process.cluster_id,
+            node_id=process.identity.node_id,
+            section=process.config.storage,
+        )
+
+    return await process.runtime.run_blocking(open_disk)
+
+
+async def _serve(process: Process, engines: list[ChunkEngine]) -> None:
+    config, node = process.config, process.node(frozenset({Role.STORAGE}))
+    membership = Membership(process.runtime, config, node, process.channels)
+    storage = Storage(
+        process.runtime,
+        config,
+        process.identity,
+        engines,
+        routing=membership.routing,
+        lease=membership.lease,
+        channels=process.channels,
+        mgmtd=membership.caller,
+        trigger_heartbeat=membership.trigger,
+    )
+    membership.report = storage.report
+    server = process.server({"Storage": storage.service})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run, process.runtime.network, config.process.listen)
+        await nursery.start(storage.run)
+        await nursery.start(membership.run)
+        process.ready()
+        await process.stopping.wait()
+        await membership.announce_stop()
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    main(run)
