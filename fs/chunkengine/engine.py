@@ -37,6 +37,7 @@ from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.status import FsError, Status
 from .allocator import Reservation
 from .api import ChunkState, ReadDone, ReadIo, SpaceInfo
+from .books import Books
 from .content import UpdatePlan, cut_content, new_content
 from .format import (
     CHUNK_PREFIX,
@@ -53,7 +54,6 @@ from .format import (
     size_class_of,
     target_prefix,
 )
-from .ledger import Ledger
 from .ports import DataFiles, MetaStore
 from .recovery import open_ledger, punch_group
 from .verified import VerifiedReader
@@ -85,29 +85,28 @@ class DiskEngine:
         self._block = disk_format.checksum_block_bytes
         self._create_free_bytes_min = section.reject_create_free_bytes_min
         self._reader = VerifiedReader(files, self._block)
-        self._ledger = open_ledger(meta, files, self._reader)
-        self._lock = threading.Lock()
-        self._flush_done = threading.Condition(self._lock)
+        ledger = open_ledger(meta, files, self._reader)
+        self._books = Books(ledger, disk_format.disk_uuid)
+        self._flush_done = threading.Condition(self._books.lock)
         self._flushes_begun = 0
         self._flushes_ended = 0
-        self._failure = ""
 
     # ------------------------------------------------------------------ state
 
     def get(self, target_id: TargetId, chunk_id: ChunkId) -> ChunkState | None:
         """See `ChunkEngine`."""
         key = chunk_key(target_id, chunk_id)
-        with self._books() as ledger:
+        with self._books as ledger:
             return state_of(key, ledger.record(key), ledger.pendings.get(key))
 
     def used_bytes(self, target_id: TargetId) -> int:
         """See `ChunkEngine`."""
-        with self._books() as ledger:
+        with self._books as ledger:
             return ledger.used.get(target_id, 0)
 
     def space(self) -> SpaceInfo:
         """See `ChunkEngine`."""
-        with self._books() as ledger:
+        with self._books as ledger:
             allocator = ledger.allocator
             reusable, used = allocator.reusable_bytes(), allocator.used_bytes()
             reserved = allocator.reserved_bytes()
@@ -142,7 +141,7 @@ class DiskEngine:
         """See `ChunkEngine`."""
         first = chunk_key(target_id, ChunkId(InodeId(inode_id), 0))
         last = chunk_key(target_id, ChunkId(InodeId(inode_id), 2**32 - 1))
-        with self._books() as ledger:
+        with self._books as ledger:
             found = self._meta.scan(
                 CHUNK_PREFIX + first, CHUNK_PREFIX + last + b"\x00", is_reverse=True
             )
@@ -155,7 +154,7 @@ class DiskEngine:
 
     def _list(self, start: bytes, end: bytes, limit: int) -> list[ChunkState]:
         """Merge committed and pending versions with start <= chunk key < end."""
-        with self._books() as ledger:
+        with self._books as ledger:
             records: dict[ChunkKey, ChunkRecord] = {}
             for stored_key, value in self._meta.scan(CHUNK_PREFIX + start, CHUNK_PREFIX + end):
                 records[ChunkKey(stored_key[1:])] = ChunkRecord.unpack(value)
@@ -188,7 +187,7 @@ class DiskEngine:
         assert not is_full_replace or offset == 0, offset
         key = chunk_key(target_id, chunk_id)
         self._limit_quarantine()
-        with self._books() as ledger:
+        with self._books as ledger:
             old = ledger.record(key)
             check_version(key, old, version, is_any=is_full_replace)
             base = None if is_full_replace else old
@@ -219,7 +218,7 @@ class DiskEngine:
                 Status.INVALID_ARGUMENT, f"{chunk_id}: length {length} of {chunk_size_bytes}"
             )
         key = chunk_key(target_id, chunk_id)
-        with self._books() as ledger:
+        with self._books as ledger:
             old = ledger.record(key)
             check_version(key, old, version, is_any=False)
             is_cut = old is not None and length < old.length
@@ -248,7 +247,7 @@ class DiskEngine:
     def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
         """See `ChunkEngine`; `version` may be any above the committed one."""
         key = chunk_key(target_id, chunk_id)
-        with self._books() as ledger:
+        with self._books as ledger:
             old = ledger.record(key)
             if version <= (old.version if old else 0):
                 raise version_error(key, old, version)
@@ -286,25 +285,25 @@ class DiskEngine:
         try:
             self._files.write_at(file_id, start, parts)
         except FsError:
-            with self._lock:
-                self._ledger.abandon(position)
+            with self._books.lock:
+                self._books.ledger.abandon(position)
             raise
         return position
 
     def _allocate(self, key: ChunkKey, size_class: int, *, is_create: bool) -> Position:
         """Return a block with space behind it; a full disk is flushed once to free the quarantine."""
         for is_last_try in (False, True):
-            with self._books() as ledger:
+            with self._books as ledger:
                 position, reservation = ledger.allocate(size_class)
             if reservation is None:
                 return position
             try:
                 self._reserve(key, position, reservation, is_create=is_create)
             except FsError as error:
-                with self._lock:
-                    self._ledger.allocator.unreserve(reservation)
-                    self._ledger.abandon(position)
-                    has_quarantine = bool(self._ledger.epoch.quarantine)
+                with self._books.lock:
+                    self._books.ledger.allocator.unreserve(reservation)
+                    self._books.ledger.abandon(position)
+                    has_quarantine = bool(self._books.ledger.epoch.quarantine)
                 if error.status is not Status.NO_SPACE or is_last_try or not has_quarantine:
                     raise
                 self.sync()
@@ -331,14 +330,14 @@ class DiskEngine:
         except FsError as error:
             if error.status is not Status.NO_SPACE or reservation.block_count == 1:
                 raise
-            with self._lock:
-                self._ledger.allocator.unreserve(reservation)
+            with self._books.lock:
+                self._books.ledger.allocator.unreserve(reservation)
             file_id, start = place_of(position)
             self._files.reserve(file_id, start, capacity_of(position))
 
     def _put_pending(self, key: ChunkKey, record: ChunkRecord) -> ChunkState:
         pending = PendingRecord(record, is_remove=False)
-        with self._books() as ledger:
+        with self._books as ledger:
             old = ledger.record(key)
             ledger.change(key, old, pending, has_written=True)
             return known_state(key, old, pending)
@@ -350,7 +349,7 @@ class DiskEngine:
     ) -> ChunkState | None:
         """See `ChunkEngine`; raises FsError(MISSING_UPDATE) if that version was never prepared."""
         key = chunk_key(target_id, chunk_id)
-        with self._books() as ledger:
+        with self._books as ledger:
             old, pending = ledger.record(key), ledger.pendings.get(key)
             if pending is None or pending.record.version != version:
                 if (old is None and pending is None) or (old and version <= old.version):
@@ -375,14 +374,14 @@ class DiskEngine:
     def drop_pending(self, target_id: TargetId, chunk_id: ChunkId) -> None:
         """See `ChunkEngine`."""
         key = chunk_key(target_id, chunk_id)
-        with self._books() as ledger:
+        with self._books as ledger:
             if key in ledger.pendings:
                 ledger.change(key, ledger.record(key), None)
 
     def remove_target(self, target_id: TargetId) -> None:
         """See `ChunkEngine`; one batch per chunk, the lock is given up between lots."""
         while states := self.list_chunks(target_id, limit=256):
-            with self._books() as ledger:
+            with self._books as ledger:
                 for state in states:
                     ledger.change(chunk_key(target_id, state.chunk_id), None, None)
 
@@ -390,7 +389,7 @@ class DiskEngine:
 
     def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
         """See `ChunkEngine`; a bad sector is IO_ERROR of its read alone."""
-        with self._books() as ledger:
+        with self._books as ledger:
             found = [find_version(ledger, io.target_id, io.chunk_id, io.version) for io in ios]
             for record in found:
                 if isinstance(record, ChunkRecord):
@@ -398,10 +397,10 @@ class DiskEngine:
         try:
             return [self._read_one(io, record) for io, record in zip(ios, found, strict=True)]
         finally:
-            with self._lock:
+            with self._books.lock:
                 for record in found:
                     if isinstance(record, ChunkRecord):
-                        self._ledger.unpin(record)
+                        self._books.ledger.unpin(record)
 
     def _read_one(self, io: ReadIo, record: ChunkRecord | FsError) -> ReadDone:
         if isinstance(record, FsError):
@@ -417,7 +416,7 @@ class DiskEngine:
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""
-        with self._books() as ledger:
+        with self._books as ledger:
             record = find_version(ledger, target_id, chunk_id, version)
             if isinstance(record, FsError):
                 raise record
@@ -431,21 +430,21 @@ class DiskEngine:
 
     def sync(self) -> None:
         """See `ChunkEngine`."""
-        with self._lock:
-            self._check()
+        with self._books.lock:
+            self._books.check()
             wanted = self._flushes_begun + 1
             while self._flushes_ended < wanted and self._flushes_begun > self._flushes_ended:
                 self._flush_done.wait()
-                self._check()
-            if self._flushes_ended >= wanted or not self._ledger.epoch.has_batches:
+                self._books.check()
+            if self._flushes_ended >= wanted or not self._books.ledger.epoch.has_batches:
                 return
             self._flushes_begun += 1
-            closing = self._ledger.begin_flush()
+            closing = self._books.ledger.begin_flush()
         with self._poison_on_failure():
             self._files.flush(closing.dirty)
-            self._ledger.write_durable(closing)
-        with self._lock:
-            emptied = self._ledger.end_flush(closing)
+            self._books.ledger.write_durable(closing)
+        with self._books.lock:
+            emptied = self._books.ledger.end_flush(closing)
             self._flushes_ended += 1
             self._flush_done.notify_all()
         self._give_back(emptied)
@@ -453,11 +452,11 @@ class DiskEngine:
     def close(self) -> None:
         """See `ChunkEngine`."""
         try:
-            if not self._failure:
+            if not self._books.failure:
                 self.sync()
         finally:
-            with self._lock:
-                self._failure = self._failure or "the engine is closed"
+            with self._books.lock:
+                self._books.failure = self._books.failure or "the engine is closed"
             self._files.close()
             self._meta.close()
 
@@ -466,42 +465,25 @@ class DiskEngine:
         for size_class, numbers in emptied:
             for number in numbers:
                 punch_group(self._files, size_class, number)
-            with self._lock:
-                self._ledger.allocator.classes[size_class].finish_retire(numbers)
+            with self._books.lock:
+                self._books.ledger.allocator.classes[size_class].finish_retire(numbers)
 
     def _limit_quarantine(self) -> None:
-        if self._ledger.epoch.quarantined_bytes > QUARANTINE_BYTES_MAX:
+        if self._books.ledger.epoch.quarantined_bytes > QUARANTINE_BYTES_MAX:
             self.sync()
-
-    @contextmanager
-    def _books(self) -> Iterator[Ledger]:
-        """Lend the ledger under the lock; a failure to write it leaves the disk in doubt."""
-        with self._lock:
-            self._check()
-            try:
-                yield self._ledger
-            except FsError as error:
-                if error.status in (Status.IO_ERROR, Status.NO_SPACE):
-                    self._failure = str(error)
-                    raise FsError(Status.IO_ERROR, error.detail) from error
-                raise
 
     @contextmanager
     def _poison_on_failure(self) -> Iterator[None]:
         try:
             yield
         except FsError as error:
-            with self._lock:
-                self._failure = str(error)
+            with self._books.lock:
+                self._books.failure = str(error)
                 self._flush_done.notify_all()
             _log.exception("flush failed, the disk is not used any more")
             raise FsError(Status.IO_ERROR, error.detail) from error
 
-    def _check(self) -> None:
-        if self._failure:
-            raise FsError(Status.IO_ERROR, f"disk {self.disk_format.disk_uuid}: {self._failure}")
-
     def _unpin(self, record: ChunkRecord | None) -> None:
         if record is not None:
-            with self._lock:
-                self._ledger.unpin(record)
+            with self._books.lock:
+                self._books.ledger.unpin(record)

@@ -123,10 +123,10 @@ def _settle_committed(
         f"version {chosen.version}" if chosen else "nothing",
     )
     pending = ledger.pendings.get(key)
-    shared = pending.record.position if pending is not None else NO_POSITION
-    if chosen is not None and chosen.position not in (NO_POSITION, shared):
-        same_block = current is not None and current.position == chosen.position
-        if not same_block:
+    if chosen is not None:
+        if pending is not None and pending.record.version <= chosen.version:
+            pending = None  # of a chunk made anew after the removal that is undone here
+        if chosen.position != NO_POSITION and not ledger.allocator.is_used(chosen.position):
             ledger.allocator.claim(chosen.position)
     ledger.change(key, chosen, pending)
 

@@ -1,15 +1,20 @@
 """Reading versions out of data files: nothing leaves here that does not match its checksums.
 
-Reads are widened to checksum-block boundaries; the bytes asked for go straight into the caller's buffer and
-the widening into scratch space, by one preadv.
+Reads are widened to checksum-block boundaries.  The bytes asked for go straight into the caller's buffer and
+the widening into scratch space, by one preadv; small unaligned reads take one copy instead.
 
 Concurrency: none of its own; the caller keeps the block from being reused (Ledger.pin) meanwhile.
 """
+
+from typing import Final
 
 from ..schema.status import FsError, Status
 from .checksum import CHECKSUM_BYTES, packed_checksums
 from .format import ChunkRecord, file_name, place_of
 from .ports import DataFiles
+
+BOUNCE_BYTES_MAX: Final = 128 << 10
+"""Up to here one copy is cheaper than hashing and reading around the caller's buffer in pieces."""
 
 
 class VerifiedReader:
@@ -32,22 +37,25 @@ class VerifiedReader:
         end = offset + size
         low = offset - offset % block
         high = min(-(-end // block) * block, record.length)
-        parts = [buffer]
-        if low < offset:
-            parts.insert(0, memoryview(bytearray(offset - low)))
-        if end < high:
-            parts.append(memoryview(bytearray(high - end)))
-        file_id, start = place_of(record.position)
-        count = self._files.read_at(file_id, start + low, parts)
         expected = record.checksums[
             low // block * CHECKSUM_BYTES : -(-high // block) * CHECKSUM_BYTES
         ]
+        file_id, start = place_of(record.position)
+        parts = [buffer]
+        is_bounced = size != high - low and high - low <= BOUNCE_BYTES_MAX
+        if is_bounced:
+            parts = [memoryview(bytearray(high - low))]
+        elif size != high - low:
+            parts = [memoryview(bytearray(offset - low)), buffer, memoryview(bytearray(high - end))]
+        count = self._files.read_at(file_id, start + low, parts)
         if count != high - low or packed_checksums(parts, block) != expected:
             raise FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"data file {file_name(file_id)}, bytes {start + low} to {start + high},"
                 f" version {record.version}, {count} bytes read",
             )
+        if is_bounced:
+            buffer[:] = parts[0][offset - low : end - low]
 
     def read(self, record: ChunkRecord, start: int, end: int) -> memoryview:
         """Return the bytes start..end of a version in a buffer of their own."""

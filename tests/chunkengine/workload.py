@@ -201,6 +201,6 @@ def undo_count(meta: MetaStore) -> int:
 
 def place(engine: DiskEngine, chunk):
     """Return (data file, offset) of a chunk's committed version."""
-    record = engine._ledger.record(chunk_key(*chunk))
+    record = engine._books.ledger.record(chunk_key(*chunk))
     assert record is not None
     return place_of(record.position)
