@@ -1,0 +1,64 @@
+"""Import contracts that depend on which modules exist; the fixed ones stand in pyproject.toml."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+IMPURE = {
+    "trio", "asyncio", "socket", "ssl", "select", "threading", "subprocess",
+    "os", "io", "pathlib", "time", "random", "secrets", "logging",
+}  # fmt: skip
+CORES = [
+    "fs/schema/ids.py",
+    "fs/schema/status.py",
+    "fs/schema/config.py",
+    "fs/schema/layout.py",
+    "fs/schema/routing.py",
+    "fs/schema/inode.py",
+    "fs/rpc/frame.py",
+    "fs/kv/api.py",
+    "fs/kv/conflicts.py",
+    "fs/kv/buffer.py",
+    "fs/chunkengine/allocator.py",
+    "fs/chunkengine/format.py",
+    "fs/mgmtd/chain_state.py",
+    "fs/mgmtd/lease.py",
+    "fs/meta/records.py",
+    "fs/meta/permissions.py",
+    "fs/meta/chain_pick.py",
+    "fs/storage/replica.py",
+    "fs/storage/channels.py",
+    "fs/storage/local_state.py",
+    "fs/storage/resync_plan.py",
+    "fs/app/cluster_plan.py",
+]
+OPERATIONS = sorted(p.relative_to(ROOT) for p in (ROOT / "fs/meta/ops").glob("*.py"))
+
+
+def imported_roots(path: Path) -> set[str]:
+    """Top-level names of the absolute imports of a file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            assert node.module is not None
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("core", [*CORES, *map(str, OPERATIONS)])
+def test_cores_touch_no_loop_socket_file_clock_thread_or_randomness(core):
+    # PurePath is arithmetic on names; it is the one thing of pathlib that a core may use.
+    text = (ROOT / core).read_text()
+    allowed = {"pathlib"} if "from pathlib import PurePath\n" in text else set()
+    assert not imported_roots(ROOT / core) & (IMPURE - allowed)
+
+
+def test_nothing_imports_tests():
+    for folder in ("fs", "placement", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert "tests" not in imported_roots(path), path

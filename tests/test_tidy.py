@@ -1,0 +1,165 @@
+"""House rules that no linter knows: sizes, words, imports, empty package heads, docstrings."""
+
+import ast
+import re
+from pathlib import Path
+from statistics import median, quantiles
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+GENERATED = "_pb2"
+SOURCES = sorted(
+    path for folder in ("fs", "placement") for path in (ROOT / folder).rglob("*.py")
+    if GENERATED not in path.name
+)  # fmt: skip
+TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
+
+FUNCTION_LINES_MAX = 70
+FUNCTION_LINES_MEDIAN_MAX = 12
+DATA_PATH_LINES_MAX = 120
+DATA_PATHS = {"fs/storage/write_path.py", "fs/storage/read_path.py"}
+FILE_LINES_MAX = 800
+POSITIONAL_MAX = 7
+
+BANNED_WORDS = {
+    "brick": "target", "OSD": "target", "master": "primary", "slave": "successor",
+    "fan-out": "stripe size", "cluster map": "routing info", "topology": "routing info",
+    "replication group": "chain", "rebuild": "resync",
+}  # fmt: skip
+BANNED_MODULES = {"utils", "util", "helpers", "helper", "common", "manager", "data", "info", "misc"}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path):
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def code_lines(function) -> int:
+    """Lines from `def` to the end, without the docstring."""
+    count = function.end_lineno - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function) is not None:
+        count -= first.end_lineno - first.lineno + 1
+    return count
+
+
+def test_functions_are_short(capsys):
+    sizes, too_long = [], []
+    for path in SOURCES:
+        limit = DATA_PATH_LINES_MAX if name(path) in DATA_PATHS else FUNCTION_LINES_MAX
+        for function in functions(path):
+            size = code_lines(function)
+            sizes.append(size)
+            if size > limit:
+                too_long.append(f"{name(path)}:{function.lineno} {function.name}: {size} > {limit}")
+    cuts = quantiles(sizes, n=100)
+    with capsys.disabled():
+        print(
+            f"\n  {len(sizes)} functions: median {median(sizes):g}, p95 {cuts[94]:g}, max {max(sizes)}"
+        )
+    assert not too_long, "\n".join(too_long)
+    assert median(sizes) <= FUNCTION_LINES_MEDIAN_MAX
+
+
+def test_files_are_short(capsys):
+    sizes = {name(path): len(path.read_text().splitlines()) for path in SOURCES}
+    with capsys.disabled():
+        cuts = quantiles(sizes.values(), n=100)
+        print(
+            f"\n  {len(sizes)} files, {sum(sizes.values())} lines:"
+            f" median {median(sizes.values()):g}, p95 {cuts[94]:g}, max {max(sizes.values())}"
+        )
+    assert not {k: v for k, v in sizes.items() if v > FILE_LINES_MAX}
+
+
+def test_functions_take_few_positional_parameters():
+    found = []
+    for path in SOURCES:
+        for function in functions(path):
+            count = len([a for a in function.args.args if a.arg not in {"self", "cls"}])
+            is_command = any("app.command" in ast.unparse(d) for d in function.decorator_list)
+            if count > POSITIONAL_MAX and not is_command:
+                found.append(f"{name(path)}:{function.lineno} {function.name}: {count}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("word", BANNED_WORDS)
+def test_one_word_for_one_concept(word):
+    """specs/glossary.md says what to say instead."""
+    pattern = re.compile(rf"\b{re.escape(word)}s?\b", 0 if word.isupper() else re.IGNORECASE)
+    found = [
+        f"{name(path)}:{number}: {line.strip()}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, f"say {BANNED_WORDS[word]!r}:\n" + "\n".join(found)
+
+
+def test_the_glossary_names_the_banned_words():
+    glossary = (ROOT / "specs/glossary.md").read_text().lower()
+    assert not [word for word in BANNED_WORDS if word.lower() not in glossary]
+
+
+def test_modules_have_telling_names():
+    assert not [name(path) for path in SOURCES if path.stem in BANNED_MODULES]
+
+
+def test_own_modules_are_imported_relatively():
+    """`fs` is spelled only outside of fs/: the package could be renamed by one line of packaging."""
+    pattern = re.compile(r"^\s*(import fs\b|from fs\b)", re.MULTILINE)
+    inside = (path for path in SOURCES if (ROOT / "fs") in path.parents)
+    assert not [name(path) for path in inside if pattern.search(path.read_text())]
+
+
+def test_every_folder_is_a_package():
+    """The import checker silently skips folders without __init__.py."""
+    folders = {path.parent for path in SOURCES}
+    assert not [name(f) for f in folders if not (f / "__init__.py").exists()]
+
+
+def test_package_heads_hold_only_a_docstring():
+    """Python runs them on every import below, but the import checker does not count them."""
+    heads = [path for path in SOURCES if path.name == "__init__.py"]
+    assert not [name(p) for p in heads if len(TREES[p].body) > 1]
+
+
+def test_every_module_says_what_it_is_for():
+    assert not [name(p) for p in SOURCES if not ast.get_docstring(TREES[p])]
+
+
+def test_every_todo_names_somebody():
+    pattern = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\()")
+    assert not [name(p) for p in SOURCES if pattern.search(p.read_text())]
+
+
+def test_nothing_is_imported_by_a_computed_name():
+    """The import contracts cannot see it."""
+    assert not [name(p) for p in SOURCES if "import_module" in p.read_text()]
+
+
+def test_no_statement_is_empty_where_an_error_is_swallowed():
+    """`except ...: pass` needs a sentence that says why."""
+    found = []
+    for path in SOURCES:
+        lines = path.read_text().splitlines()
+        for node in ast.walk(TREES[path]):
+            if isinstance(node, ast.ExceptHandler) and isinstance(node.body[0], ast.Pass):
+                said = "".join(lines[node.lineno - 1 : node.end_lineno])
+                if "#" not in said:
+                    found.append(f"{name(path)}:{node.lineno}")
+    assert not found, found
+
+
+def test_test_folders_mirror_the_source():
+    """tests/<folder> exists for every component that has code."""
+    folders = {path.parent for path in SOURCES if path.name != "__init__.py"}
+    tops = {name(folder).removeprefix("fs/").split("/")[0] for folder in folders} - {"fs"}
+    missing = [top for top in tops if not (ROOT / "tests" / top).is_dir()]
+    assert not missing
