@@ -85,15 +85,18 @@ class ServerConnection:
     async def _serve(self, *, is_full: bool) -> None:
         try:
             if is_full:
-                limit = self._server.limits.connection_count_max
-                raise FsError(Status.RPC_OVERLOADED, f"{limit} connections are open already")
-            if await self._shake_hands():
+                await self._say_goodbye(self._too_many())
+            elif await self._shake_hands():
                 await self._receive_requests()
         except FsError as error:
             log.warning("connection from %s refused or closed: %s", self._stream.peer_name, error)
             await self._say_goodbye(error)
         except _BROKEN as error:
             log.debug("connection from %s broke: %s", self._stream.peer_name, error)
+
+    def _too_many(self) -> FsError:
+        limit = self._server.limits.connection_count_max
+        return FsError(Status.RPC_OVERLOADED, f"{limit} connections are open already")
 
     async def _say_goodbye(self, error: FsError) -> None:
         with trio.move_on_after(GOODBYE_TIMEOUT_S):

@@ -260,11 +260,12 @@ async def _connect(target: Target) -> socket.socket:
         if code == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(sock)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
     except BaseException:
         sock.close()
         raise
+    if code:
+        sock.close()
+        raise OSError(code, os.strerror(code))
     return sock
 
 

@@ -89,20 +89,19 @@ class MemoryStream:
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at least one byte; 0 at end of stream."""
-        await trio.lowlevel.checkpoint()
-        while True:
-            self._check()
-            end_s = self._silence_end_s()
-            if self._pieces and end_s is None:
-                arrival_s, data = self._pieces[0]
-                if arrival_s <= trio.current_time():
-                    return self._take(data, buffer)
-                end_s = arrival_s
-            await self._wait(end_s)
+        await self._wait_arrival()
+        return self._take(buffer)
 
     async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
-        """Receive at least one byte into the first buffers; 0 at end of stream."""
-        return await self.receive_into(next(buffer for buffer in buffers if len(buffer)))
+        """Receive at least one byte into several buffers; 0 at end of stream."""
+        await self._wait_arrival()
+        total = 0
+        for buffer in buffers:
+            count = self._take(buffer)
+            total += count
+            if count < len(buffer):
+                break
+        return total
 
     async def aclose(self) -> None:
         """Close this end; the other end reads what was sent, then the end of the stream."""
@@ -137,17 +136,35 @@ class MemoryStream:
         self._piece_bytes += len(data)
         self.wake()
 
-    def _take(self, data: memoryview, buffer: memoryview) -> int:
-        count = min(len(data), len(buffer))
-        if not count:
-            return 0  # the end stays in the queue
-        buffer[:count] = data[:count]
-        arrival_s, _ = self._pieces.popleft()
-        if count < len(data):
-            self._pieces.appendleft((arrival_s, data[count:]))
-        self._piece_bytes -= count
+    async def _wait_arrival(self) -> None:
+        """Wait until the first piece, or the end of the stream, has arrived."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            self._check()
+            until_s = self._silence_end_s()
+            if self._pieces and until_s is None:
+                until_s, _ = self._pieces[0]
+                if until_s <= trio.current_time():
+                    return
+            await self._wait(until_s)
+
+    def _take(self, buffer: memoryview) -> int:
+        """Move what has arrived into `buffer`, as far as it fits; return how much."""
+        done, now_s = 0, trio.current_time()
+        while done < len(buffer) and self._pieces:
+            arrival_s, data = self._pieces[0]
+            count = min(len(data), len(buffer) - done)
+            if arrival_s > now_s or not count:
+                break  # not here yet, or the end, which stays in the queue
+            buffer[done : done + count] = data[:count]
+            done += count
+            if count < len(data):
+                self._pieces[0] = (arrival_s, data[count:])
+            else:
+                self._pieces.popleft()
+        self._piece_bytes -= done
         self.other.wake()
-        return count
+        return done
 
     def _check(self) -> None:
         if self._is_closed:

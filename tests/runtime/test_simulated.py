@@ -2,14 +2,13 @@
 
 import threading
 
-import pytest
 import trio
 
 from fs.runtime.simulated import simulated_runtime
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_virtual_time_runs_both_clocks():
+async def test_virtual_time_runs_both_clocks(autojump_clock):
+    assert autojump_clock.autojump_threshold == 0
     runtime = simulated_runtime(None, 5, wall_epoch_ns=10**18)
     begin = runtime.clock.monotonic_s()
     await trio.sleep(3600)
