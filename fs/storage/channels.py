@@ -1,0 +1,117 @@
+"""Exactly once: one table per target remembers the last update of every client channel.  Pure.
+
+A client gives each update in flight a channel of its own and a sequence number that grows with each use of
+the channel.  A repeat carries the same number and request id and gets the first result.
+
+Invariants:
+    - A slot's sequence number never falls.
+    - Only successes are remembered: a definite failure may be repeated, an unknown outcome is resolved by the
+      chunk's pending version (write_path) before the table is asked again.
+    - Serving replicas record the tags of forwarded updates, so that a new head answers repeats.
+"""
+
+from dataclasses import dataclass
+
+from ..schema.status import FsError, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Who asks, and which of his updates it is."""
+
+    client_id: str
+    channel_id: int
+    sequence: int
+    request_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What the client was, or would have been, told."""
+
+    update_ver: int
+    chunk_length: int
+    chunk_checksum: int
+
+
+@dataclass(slots=True)
+class _Slot:
+    sequence: int
+    request_id: bytes
+    result: UpdateResult | None
+    is_busy: bool
+    used_s: float
+
+
+class ChannelTable:
+    """The channels of all clients on one target."""
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[str, int], _Slot] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def begin(self, tag: Tag, now_s: float) -> UpdateResult | None:
+        """Return the known result of a repeat, else occupy the channel until `end`.
+
+        Raises:
+            FsError: DUPLICATE_UPDATE if the channel was used for a later update; CHANNEL_BUSY if an update of the
+                channel is being executed; RPC_BAD_REQUEST if a number was used for two requests.
+        """
+        key = (tag.client_id, tag.channel_id)
+        slot = self._slots.get(key)
+        if slot is None:
+            self._slots[key] = _Slot(tag.sequence, tag.request_id, None, True, now_s)
+            return None
+        if tag.sequence < slot.sequence:
+            raise FsError(Status.DUPLICATE_UPDATE, f"{_name(tag)}, last was {slot.sequence}")
+        if slot.is_busy:
+            raise FsError(Status.CHANNEL_BUSY, _name(tag))
+        slot.used_s = now_s
+        if tag.sequence > slot.sequence:
+            slot.sequence, slot.request_id, slot.result = tag.sequence, tag.request_id, None
+        elif tag.request_id != slot.request_id:
+            raise FsError(Status.RPC_BAD_REQUEST, f"{_name(tag)} was used for another request")
+        elif slot.result is not None:
+            return slot.result
+        slot.is_busy = True
+        return None
+
+    def result_of(self, tag: Tag) -> UpdateResult | None:
+        """Return the result if exactly this update is known to have been executed."""
+        slot = self._slots.get((tag.client_id, tag.channel_id))
+        if slot is None or slot.sequence != tag.sequence or slot.request_id != tag.request_id:
+            return None
+        return slot.result
+
+    def end(self, tag: Tag) -> None:
+        """Free the channel that `begin` occupied."""
+        slot = self._slots.get((tag.client_id, tag.channel_id))
+        if slot is not None:
+            slot.is_busy = False
+
+    def record(self, tag: Tag, result: UpdateResult, now_s: float) -> None:
+        """Remember a success, unless the channel has been used for a later update."""
+        key = (tag.client_id, tag.channel_id)
+        slot = self._slots.get(key)
+        if slot is None:
+            self._slots[key] = _Slot(tag.sequence, tag.request_id, result, False, now_s)
+        elif tag.sequence >= slot.sequence:
+            slot.sequence, slot.request_id, slot.result = tag.sequence, tag.request_id, result
+            slot.used_s = now_s
+
+    def expire(self, now_s: float, idle_s: float) -> int:
+        """Forget channels unused for `idle_s` seconds; return how many."""
+        old = [
+            key
+            for key, slot in self._slots.items()
+            if not slot.is_busy and now_s - slot.used_s > idle_s
+        ]
+        for key in old:
+            del self._slots[key]
+        return len(old)
+
+
+def _name(tag: Tag) -> str:
+    return f"client {tag.client_id} channel {tag.channel_id} sequence {tag.sequence}"

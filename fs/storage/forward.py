@@ -1,0 +1,428 @@
+"""Passing an update on to the successor, and completing leftover pending versions.
+
+Every attempt acts on the newest routing info, so an update follows its chain through changes: the successor may
+disappear (then we are the tail), be replaced, or be syncing (then it gets the whole chunk).
+
+Late copies: an attempt of unknown outcome may still be under way when the next one is made.  Each such
+outcome raises the target's epoch; the receiver, holding its chunk lock, refuses lower epochs of the same
+chain version.  So once a later attempt has been answered, no earlier copy can take effect.
+
+Concurrency: the caller holds the chunk lock of the update's chunk on our target.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+import xxhash
+
+from ..chunkengine.api import ChunkState
+from ..rpc.api import ConnectionRefused
+from ..runtime.ports import Buffer
+from ..schema import services
+from ..schema.ids import ChunkId
+from ..schema.proto import mgmtd_pb2, storage_pb2
+from ..schema.routing import ChainTarget, PublicState
+from ..schema.status import FsError, Status
+from .channels import Tag, UpdateResult
+from .context import StorageContext
+from .replica import UpdateType
+from .target import LocalTarget, Place
+
+log = logging.getLogger(__name__)
+
+PAUSE_S_MAX = 1.0
+EVICT_TIMEOUT_S = 2.0
+_CONTRADICTIONS = {Status.MISSING_UPDATE, Status.CHUNK_DIVERGED}
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The local half of an update: set once, by the task that prepares."""
+
+    state: ChunkState | None = None
+    error: FsError | None = None
+    is_over: trio.Event = field(default_factory=trio.Event)
+
+    async def run(self, prepare: Callable[[], Awaitable[ChunkState]]) -> None:
+        """Prepare and keep the outcome.  Shielded: a version that was forwarded must be pending here.
+
+        Otherwise a cancelled head could give the same number to another update although the successor has
+        committed this one.
+        """
+        with trio.CancelScope(shield=True):
+            try:
+                self.state = await prepare()
+            except FsError as error:
+                self.error = error
+            finally:
+                self.is_over.set()
+
+    async def wait(self) -> ChunkState:
+        """Return the state with the pending version; raises what preparing raised."""
+        await self.is_over.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.state is not None
+        return self.state
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """An update as its sender knows it."""
+
+    chunk_id: ChunkId
+    type: UpdateType
+    version: int
+    chunk_size_bytes: int
+    offset: int = 0
+    length: int = 0
+    payload: Buffer = b""
+    payload_checksum: int = 0
+    tag: Tag | None = None
+    is_whole: bool = False
+    """The payload is the chunk's whole new content."""
+    commit_chain_version: int = 0
+    """0: the chain version under which it is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """The rest of the chain has the update."""
+
+    chain_version: int
+    """The one that the successful attempt was made under."""
+    reply: storage_pb2.UpdateRsp | None
+    """None: there is no successor."""
+
+
+async def forward(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    update: Outgoing,
+    prepared: Prepared,
+    *,
+    deadline_s: float,
+    only_version: int = 0,
+) -> Forwarded:
+    """Bring an update to the successor, whoever that is by then; return when it is committed there.
+
+    Args:
+        context: ports, targets and limits of this process.
+        target: ours; the caller holds the chunk's lock on it.
+        chain_id: the chain to follow.
+        update: what to bring there.
+        prepared: the local half, which may still be under way.
+        deadline_s: trio time after which to give up.
+        only_version: if not 0, stop as soon as the chain has another version (resync).
+
+    Raises:
+        FsError: NO_SPACE: nobody below has the update or will get it; ROUTING_MISMATCH: `only_version` is over;
+            OUTCOME_UNKNOWN: gave up, or our target has left its chain; what `prepared` raised, when the
+            whole content was needed.
+    """
+    pause_s = context.section.forward_retry_s
+    is_whole_wanted = False
+    trouble: FsError | None = None
+    while True:
+        place = _place_to_forward(context, target, chain_id, only_version, trouble)
+        successor = place.successor
+        if successor is None:
+            return Forwarded(place.chain.chain_version, None)
+        is_whole = is_whole_wanted or successor.public_state is PublicState.SYNCING
+        info = context.targets.look()
+        try:
+            sent = await _whole(target, update, prepared) if is_whole else update
+            reply = await _attempt(context, place, successor, sent, deadline_s)
+            if await _agrees(reply, update, prepared):
+                return Forwarded(place.chain.chain_version, reply)
+            trouble = FsError(Status.CHUNK_DIVERGED, f"digest of version {update.version} differs")
+        except FsError as error:
+            if error is prepared.error or error.status is Status.NO_SPACE:
+                raise
+            trouble = error
+        # A damaged committed copy over there is healed by sending the whole chunk.
+        is_whole_wanted |= trouble.status is Status.CHECKSUM_MISMATCH
+        log.warning(
+            "target %d chunk %s version %d: successor target %d (chain %d version %d): %s",
+            target.target_id,
+            update.chunk_id,
+            update.version,
+            successor.target_id,
+            chain_id,
+            place.chain.chain_version,
+            trouble,
+        )
+        await _react(context, successor, trouble)
+        if trio.current_time() + pause_s >= deadline_s:
+            raise FsError(Status.OUTCOME_UNKNOWN, f"gave up forwarding: {trouble}")
+        with trio.move_on_after(pause_s):
+            await context.routing.wait_newer(info.routing_version)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+async def settle(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    state: ChunkState,
+    *,
+    deadline_s: float,
+    only_version: int = 0,
+) -> None:
+    """Complete a leftover pending version down the chain, or drop it when NO_SPACE proves it absent below.
+
+    Any replica may do it: everybody below gets it first, and predecessors that have it pending will be
+    answered "already committed".
+
+    Raises:
+        FsError: as `forward`, except NO_SPACE; CHECKSUM_MISMATCH if the pending bytes are damaged.
+    """
+    engine, chunk_id, version = target.disk.engine, state.chunk_id, state.pending_ver
+    assert version > 0, state
+    known = target.unsettled.get(chunk_id)
+    tag = known.tag if known else None
+    update = Outgoing(
+        chunk_id,
+        UpdateType.REMOVE if state.pending_is_remove else UpdateType.WRITE,
+        version,
+        state.chunk_size_bytes,
+        tag=tag,
+    )
+    prepared = Prepared(state)
+    prepared.is_over.set()
+    if not state.pending_is_remove:
+        update = await _whole(target, update, prepared)
+    try:
+        forwarded = await forward(
+            context,
+            target,
+            chain_id,
+            update,
+            prepared,
+            deadline_s=deadline_s,
+            only_version=only_version,
+        )
+    except FsError as error:
+        if error.status is not Status.NO_SPACE:
+            raise
+        await target.disk.run(engine.drop_pending, target.target_id, chunk_id)
+        target.unsettled.pop(chunk_id, None)
+        return
+    await commit(target, chunk_id, version, forwarded.chain_version)
+    log.info("target %d chunk %s: completed leftover %d", target.target_id, chunk_id, version)
+    if tag is not None:
+        result = UpdateResult(version, state.pending_length, state.pending_checksum)
+        target.channels.record(tag, result, trio.current_time())
+
+
+async def commit(
+    target: LocalTarget, chunk_id: ChunkId, version: int, chain_version: int
+) -> ChunkState | None:
+    """Commit a pending version here; the chunk is settled then."""
+    engine = target.disk.engine
+    with trio.CancelScope(shield=True):
+        state = await target.disk.run(
+            lambda: engine.commit(
+                target.target_id, chunk_id, version=version, chain_version=chain_version
+            )
+        )
+        target.unsettled.pop(chunk_id, None)
+    return state
+
+
+async def transfer(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    state: ChunkState,
+    *,
+    chain_version: int,
+    deadline_s: float,
+) -> int:
+    """Send the committed content of a chunk to the syncing successor; return the number of bytes.
+
+    Raises:
+        FsError: as `forward`; CHECKSUM_MISMATCH if our copy is damaged: it is no source.
+    """
+    engine = target.disk.engine
+    content = await target.disk.run(engine.read_whole, target.target_id, state.chunk_id)
+    update = Outgoing(
+        state.chunk_id,
+        UpdateType.WRITE,
+        state.commit_ver,
+        state.chunk_size_bytes,
+        length=len(content),
+        payload=content,
+        payload_checksum=xxhash.xxh3_64_intdigest(content),
+        is_whole=True,
+        commit_chain_version=state.chain_version,
+    )
+    # What is compared with the successor's answer is the committed digest.
+    prepared = Prepared(
+        ChunkState(
+            state.chunk_id,
+            state.commit_ver,
+            state.chain_version,
+            state.length,
+            state.checksum,
+            state.chunk_size_bytes,
+            state.commit_ver,
+            False,
+            state.length,
+            state.checksum,
+        )
+    )
+    prepared.is_over.set()
+    await forward(
+        context,
+        target,
+        chain_id,
+        update,
+        prepared,
+        deadline_s=deadline_s,
+        only_version=chain_version,
+    )
+    return len(content)
+
+
+def _place_to_forward(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    only_version: int,
+    trouble: FsError | None,
+) -> Place:
+    try:
+        place = context.targets.place(chain_id)
+    except FsError as error:
+        raise FsError(Status.OUTCOME_UNKNOWN, str(error)) from error
+    if only_version and place.chain.chain_version != only_version:
+        raise FsError(Status.ROUTING_MISMATCH, f"chain {chain_id} left version {only_version}")
+    if place.target is not target or not place.can_write:
+        raise FsError(
+            Status.OUTCOME_UNKNOWN,
+            f"target {target.target_id} is {place.public_state.name} here"
+            f" {target.local_state.name}; last trouble: {trouble}",
+        )
+    return place
+
+
+async def _whole(target: LocalTarget, update: Outgoing, prepared: Prepared) -> Outgoing:
+    """Return the update as one that carries the whole new content."""
+    if update.type is UpdateType.REMOVE or update.is_whole:
+        return update
+    state = await prepared.wait()
+    covers_all = (
+        update.type is UpdateType.WRITE
+        and update.offset == 0
+        and update.payload
+        and update.length == state.pending_length
+    )
+    content: Buffer = update.payload
+    if not covers_all:
+        engine = target.disk.engine
+        content = await target.disk.run(
+            lambda: engine.read_whole(target.target_id, update.chunk_id, version=state.pending_ver)
+        )
+    return Outgoing(
+        update.chunk_id,
+        UpdateType.WRITE,
+        update.version,
+        update.chunk_size_bytes or state.chunk_size_bytes,
+        length=len(content),
+        payload=content,
+        payload_checksum=xxhash.xxh3_64_intdigest(content),
+        tag=update.tag,
+        is_whole=True,
+    )
+
+
+async def _attempt(
+    context: StorageContext,
+    place: Place,
+    successor: ChainTarget,
+    update: Outgoing,
+    deadline_s: float,
+) -> storage_pb2.UpdateRsp:
+    """Make one call; an unknown outcome raises the epoch before anybody else can act on it."""
+    target = place.target
+    request = storage_pb2.UpdateReq(
+        inode_id=update.chunk_id.inode_id,
+        chunk_index=update.chunk_id.index,
+        chain_id=place.chain.chain_id,
+        chain_version=place.chain.chain_version,
+        type=storage_pb2.UpdateTypePb.ValueType(update.type),
+        offset=update.offset,
+        length=update.length,
+        chunk_size_bytes=update.chunk_size_bytes,
+        update_ver=update.version,
+        is_full_replace=update.is_whole,
+        payload_checksum=update.payload_checksum,
+        commit_chain_version=update.commit_chain_version,
+        sender_epoch=target.epoch,
+    )
+    if update.tag is not None:
+        request.tag.client_id = update.tag.client_id
+        request.tag.channel_id = update.tag.channel_id
+        request.tag.sequence = update.tag.sequence
+        request.tag.request_id = update.tag.request_id
+    is_known = False
+    scope = trio.CancelScope()
+    target.forward_scopes[scope] = successor.target_id
+    try:
+        with scope:
+            received = await context.channel_to(successor.target_id).call(
+                services.STORAGE_UPDATE,
+                request,
+                payload=[update.payload] if len(update.payload) else (),
+                timeout_s=max(0.001, deadline_s - trio.current_time()),
+            )
+            is_known = True
+            return received.message
+    except FsError as error:
+        is_known = error.definite
+        raise
+    finally:
+        del target.forward_scopes[scope]
+        if not is_known:
+            target.epoch += 1
+    raise FsError(Status.RPC_CANCELLED, f"target {successor.target_id} is no longer successor")
+
+
+async def _agrees(reply: storage_pb2.UpdateRsp, update: Outgoing, prepared: Prepared) -> bool:
+    """Compare the successor's digest with ours, where both are of the same version."""
+    await prepared.is_over.wait()
+    state = prepared.state
+    if state is None or update.type is UpdateType.REMOVE or reply.commit_ver != update.version:
+        return True
+    return (
+        reply.chunk_checksum == state.pending_checksum
+        and reply.chunk_length == state.pending_length
+    )
+
+
+async def _react(context: StorageContext, successor: ChainTarget, trouble: FsError) -> None:
+    """Do what helps the next attempt; a failure to do it is only logged, the attempts go on."""
+    try:
+        if trouble.status in _CONTRADICTIONS:
+            await context.channel_to(successor.target_id).call(
+                services.STORAGE_OFFLINE_TARGET,
+                storage_pb2.OfflineTargetReq(
+                    target_id=successor.target_id, is_forced=True, is_for_resync=True
+                ),
+                timeout_s=EVICT_TIMEOUT_S,
+            )
+        elif isinstance(trouble, ConnectionRefused):
+            node = context.routing.info.node_of_target(successor.target_id)
+            await context.mgmtd.call(
+                services.MGMTD_REPORT_UNREACHABLE,
+                mgmtd_pb2.ReportUnreachableReq(node_id=node.node_id, incarnation=node.incarnation),
+                timeout_s=EVICT_TIMEOUT_S,
+            )
+        elif trouble.status is Status.ROUTING_MISMATCH:
+            await context.routing.refresh()
+    except FsError as error:
+        log.warning("target %d: reaction to %s failed: %s", successor.target_id, trouble, error)

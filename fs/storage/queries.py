@@ -1,0 +1,232 @@
+"""What a storage node answers besides reads and updates: last chunks, removals of ranges, durability, space.
+
+Each chain or range of a request has its own status where the message has room for one.
+"""
+
+from functools import partial
+
+import trio
+
+from ..chunkengine.api import ChunkState
+from ..schema.ids import ChunkId, InodeId
+from ..schema.proto import storage_pb2
+from ..schema.status import FsError, Status
+from .context import StorageContext
+from .read_path import committed_version
+from .replica import UpdateType
+from .resync import state_to_pb
+from .target import LocalTarget, Place
+from .write_path import run_update
+
+PAGE_CHUNK_COUNT = 1024
+REMOVE_COUNT_MAX = 1024
+REMOVE_CONCURRENCY = 8
+
+
+def _head(context: StorageContext, place: Place) -> LocalTarget:
+    context.check_lease()
+    if not place.can_read or not place.is_head:
+        raise FsError(
+            Status.NOT_HEAD, f"target {place.target.target_id} in chain {place.chain.chain_id}"
+        )
+    return place.target
+
+
+def _check_tail(place: Place) -> None:
+    if not place.can_read or not place.is_tail:
+        raise FsError(Status.NOT_SERVING, f"target {place.target.target_id} is not the tail")
+
+
+async def query_last_chunk(
+    context: StorageContext, query: storage_pb2.LastChunkQueryPb
+) -> storage_pb2.LastChunkResultPb:
+    """Find the last chunk of a file on one chain; what was acknowledged is counted."""
+    try:
+        place = await context.place_at(query.chain_id, query.chain_version)
+        target = _head(context, place)
+        last, count, used = await target.disk.run(_measure_file, target, query.inode_id)
+        context.check_lease()
+    except FsError as error:
+        return storage_pb2.LastChunkResultPb(status=error.status, detail=error.detail)
+    return storage_pb2.LastChunkResultPb(
+        has_chunk=last is not None,
+        chunk_index=last.chunk_id.index if last else 0,
+        chunk_length=last.length if last else 0,
+        chunk_count=count,
+        used_bytes=used,
+    )
+
+
+def _measure_file(target: LocalTarget, inode_id: int) -> tuple[ChunkState | None, int, int]:
+    """Return (last chunk that is not empty, number of chunks, their bytes); one page at a time."""
+    engine, last = target.disk.engine, None
+    count = used = first_index = 0
+    while True:
+        page = engine.list_file(
+            target.target_id, inode_id, first_index=first_index, limit=PAGE_CHUNK_COUNT
+        )
+        for state in page:
+            if state.commit_ver:
+                count, used = count + 1, used + state.length
+                last = state if state.length else last
+        if len(page) < PAGE_CHUNK_COUNT:
+            return last, count, used
+        first_index = page[-1].chunk_id.index + 1
+
+
+async def remove_range(
+    context: StorageContext,
+    wanted: storage_pb2.RemoveRangePb,
+    chunk_count_max: int,
+    deadline_s: float,
+) -> storage_pb2.RemoveResultPb:
+    """Remove chunks of one file on one chain, each as a replicated update; up to `chunk_count_max`.
+
+    One removal of a file at a time: a repeat begins after an earlier copy of the request has ended, so that
+    it cannot remove what is written after the repeat has been answered.
+    """
+    removed: list[ChunkId] = []
+    try:
+        place = await context.place_at(wanted.chain_id, wanted.chain_version)
+        target = _head(context, place)
+        async with target.remove_locks.hold(wanted.inode_id):
+            context.place_now(wanted.chain_id, wanted.chain_version)
+            engine = target.disk.engine
+            states = await target.disk.run(
+                partial(
+                    engine.list_file,
+                    target.target_id,
+                    wanted.inode_id,
+                    first_index=wanted.first_index,
+                    end_index=min(wanted.end_index or 2**32, 2**32),
+                    limit=chunk_count_max,
+                )
+            )
+            await _remove_chunks(context, wanted, states, removed, deadline_s)
+    except FsError as error:
+        return storage_pb2.RemoveResultPb(
+            status=error.status, detail=error.detail, removed_count=len(removed), has_more=True
+        )
+    return storage_pb2.RemoveResultPb(
+        removed_count=len(removed), has_more=len(states) == chunk_count_max
+    )
+
+
+async def _remove_chunks(
+    context: StorageContext,
+    wanted: storage_pb2.RemoveRangePb,
+    states: list[ChunkState],
+    removed: list[ChunkId],
+    deadline_s: float,
+) -> None:
+    """Remove the chunks, some at a time; raises the first error after all have ended."""
+    todo, errors = iter(states), list[FsError]()
+
+    async def work() -> None:
+        for state in todo:
+            request = storage_pb2.UpdateReq(
+                inode_id=wanted.inode_id,
+                chunk_index=state.chunk_id.index,
+                chain_id=wanted.chain_id,
+                chain_version=wanted.chain_version,
+                type=storage_pb2.UpdateTypePb.ValueType(UpdateType.REMOVE),
+            )
+            try:
+                await run_update(
+                    context, request, memoryview(b""), is_from_client=True, deadline_s=deadline_s
+                )
+            except FsError as error:
+                errors.append(error)
+                return
+            removed.append(state.chunk_id)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(REMOVE_CONCURRENCY, len(states))):
+            nursery.start_soon(work)
+    if errors:
+        raise errors[0]
+
+
+async def query_version(
+    context: StorageContext, query: storage_pb2.VersionQueryPb, deadline_s: float
+) -> storage_pb2.VersionResultPb:
+    """Tell a replica the committed version of a chunk; we are the tail."""
+    chunk_id = ChunkId(InodeId(query.inode_id), query.chunk_index)
+    try:
+        context.check_lease()
+        place = await context.place_at(query.chain_id, query.chain_version)
+        _check_tail(place)
+        version = await committed_version(context, place, chunk_id, deadline_s)
+        context.place_now(query.chain_id, query.chain_version)
+        context.check_lease()
+    except FsError as error:
+        return storage_pb2.VersionResultPb(status=error.status)
+    return storage_pb2.VersionResultPb(commit_ver=version)
+
+
+async def sync_chains(context: StorageContext, request: storage_pb2.SyncChainsReq) -> None:
+    """Make what was acknowledged on our targets of these chains durable: one flush per disk.
+
+    Raises:
+        FsError: ROUTING_MISMATCH or NOT_SERVING if we are not a writable member; IO_ERROR.
+    """
+    context.check_lease()
+    disks = {}
+    for wanted in request.chains:
+        place = await context.place_at(wanted.chain_id, wanted.chain_version)
+        if not place.can_write:
+            raise FsError(Status.NOT_SERVING, f"target {place.target.target_id}")
+        disks[place.target.disk.index] = place.target.disk
+    async with trio.open_nursery() as nursery:
+        for disk in disks.values():
+            nursery.start_soon(disk.run, disk.engine.sync)
+
+
+async def space_info(context: StorageContext) -> storage_pb2.SpaceInfoRsp:
+    """Return the space of every disk of this node that works."""
+    disks = {target.disk.index: target.disk for target in context.targets.targets.values()}
+    reply = storage_pb2.SpaceInfoRsp()
+    for index, disk in sorted(disks.items()):
+        if disk.is_failed:
+            continue
+        space = await disk.run(disk.engine.space)
+        reply.disks.append(
+            storage_pb2.DiskSpacePb(
+                disk_index=index,
+                path=disk.path,
+                capacity_bytes=space.capacity_bytes,
+                free_bytes=space.free_bytes,
+                used_bytes=space.used_bytes,
+                target_ids=[
+                    target.target_id
+                    for target in context.targets.targets.values()
+                    if target.disk is disk
+                ],
+            )
+        )
+    return reply
+
+
+async def list_chunks(
+    context: StorageContext, request: storage_pb2.ListChunksReq
+) -> storage_pb2.ListChunksRsp:
+    """List chunks of one of our targets as they are, whatever its state (for checks)."""
+    target = context.targets.target(request.target_id)
+    limit = min(request.chunk_count_max or PAGE_CHUNK_COUNT, PAGE_CHUNK_COUNT)
+    engine = target.disk.engine
+    if request.inode_id:
+        after = request.after
+        first_index = ChunkId.unpack(after).index + 1 if after else 0
+        listing = partial(
+            engine.list_file,
+            target.target_id,
+            request.inode_id,
+            first_index=first_index,
+            limit=limit,
+        )
+    else:
+        listing = partial(engine.list_chunks, target.target_id, after=request.after, limit=limit)
+    states = await target.disk.run(listing)
+    return storage_pb2.ListChunksRsp(
+        chunks=[state_to_pb(state) for state in states], has_more=len(states) == limit
+    )

@@ -1,0 +1,329 @@
+"""The way of one batch of reads through one replica, top to bottom (CRAQ reads).
+
+A read may return the committed version here unless an update of its chunk is inside (`LocalTarget.unsettled`): then
+the tail may already have committed, and shown, a newer one.  So:
+    - not the tail: ask the tail which version is committed, serve that one, committed or pending here;
+    - the tail: wait for the update inside; a leftover pending version is completed before the read, since a
+      former tail may have shown it.
+If the version named by the tail is not here (updates went on meanwhile), the read is repeated under the chunk
+lock, where nothing moves.
+
+Concurrency: no lock on the usual way; one blocking call per disk and batch.
+"""
+
+import logging
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+import xxhash
+
+from ..chunkengine.api import ReadDone, ReadIo
+from ..rpc.api import Reply
+from ..schema import services
+from ..schema.ids import ChunkId, TargetId
+from ..schema.layout import CHUNK_SIZE_BYTES_MAX
+from ..schema.proto import storage_pb2
+from ..schema.status import FsError, Status
+from .context import StorageContext
+from .forward import settle
+from .read_buffers import page_rounded
+from .target import Disk, LocalTarget, Place
+
+log = logging.getLogger(__name__)
+
+IO_COUNT_MAX = 4096
+_NOT_HERE = {Status.MISSING_UPDATE, Status.CHUNK_NOT_FOUND}
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The I/Os of a request on their way: `ios[i]` is None once `done[i]` is set without reading."""
+
+    buffer: mmap.mmap
+    places: list[Place | None] = field(default_factory=list)
+    ios: list[ReadIo | None] = field(default_factory=list)
+    done: list[ReadDone | None] = field(default_factory=list)
+
+
+async def read_batch(
+    context: StorageContext, request: storage_pb2.BatchReadReq, *, deadline_s: float
+) -> Reply[storage_pb2.BatchReadRsp]:
+    """Read a batch; each I/O has its own status, the reply's payload holds the bytes of all in order.
+
+    Raises:
+        FsError: LEASE_EXPIRED; RPC_BAD_REQUEST or RPC_TOO_LARGE for the whole batch.
+    """
+    # 1. The lease, and the limits.
+    context.check_lease()
+    size = _check_request(context, request)
+    view = memoryview(buffer := context.buffers.take(size))
+    batch = _Batch(buffer)
+    is_given = False
+    try:
+        # 2. Our place in each chain, at the sender's version; a trouble concerns its I/O only.
+        unsettled: list[int] = []
+        known: dict[tuple[int, int], tuple[Place | None, ReadDone | None]] = {}
+        start = 0
+        for wanted in request.ios:
+            key = (wanted.chain_id, wanted.chain_version)
+            if key not in known:
+                known[key] = await _place_of(context, *key)
+            place, error = known[key]
+            batch.places.append(place)
+            if place is None or not place.can_read:
+                batch.ios.append(None)
+                batch.done.append(error or _not_serving(place))
+                continue
+            end = start + wanted.length
+            chunk_id = ChunkId(wanted.inode_id, wanted.chunk_index)  # type: ignore[arg-type]
+            target = place.target
+            io = ReadIo(target.target_id, chunk_id, wanted.offset, wanted.length, view[start:end])
+            # 3. Is the committed version here beyond doubt?
+            if chunk_id in target.unsettled and not request.is_relaxed:
+                unsettled.append(len(batch.ios))
+            batch.ios.append(io)
+            batch.done.append(None)
+            start += page_rounded(wanted.length)
+        # 4. If not, find out which version is the committed one.
+        if unsettled:
+            await _ask_tails(context, batch, unsettled, deadline_s)
+        # 5. Read and verify, one blocking call per disk.
+        await _read_disks(batch)
+        # 6. Versions that moved on meanwhile: again, under the chunk lock.
+        for index in unsettled:
+            done, asked = batch.done[index], batch.ios[index]
+            if asked and asked.version and done is not None and done.status in _NOT_HERE:
+                batch.done[index] = await _read_locked(
+                    context, batch.places[index], asked, deadline_s
+                )
+        # 7. What was read counts only if the lease held until now.
+        context.check_lease()
+        reply = _make_reply(context, batch, want_checksums=request.want_checksums)
+        is_given = True
+        return reply
+    finally:
+        if not is_given:
+            context.buffers.give(buffer)
+
+
+async def committed_version(
+    context: StorageContext, place: Place, chunk_id: ChunkId, deadline_s: float
+) -> int:
+    """Return the committed version of a chunk at the tail, 0 for none; `place` is the tail.
+
+    Waits for an update inside, and completes a leftover.
+    """
+    target = place.target
+    engine = target.disk.engine
+    if chunk_id in target.unsettled:
+        async with target.locks.hold(chunk_id):
+            state = target.disk.run_inline(engine.get, target.target_id, chunk_id)
+            if state is not None and state.pending_ver:
+                await settle(context, target, place.chain.chain_id, state, deadline_s=deadline_s)
+            else:
+                target.unsettled.pop(chunk_id, None)
+    state = target.disk.run_inline(engine.get, target.target_id, chunk_id)
+    return state.commit_ver if state else 0
+
+
+def _check_request(context: StorageContext, request: storage_pb2.BatchReadReq) -> int:
+    """Return how many bytes of buffer the batch needs."""
+    if not 0 < len(request.ios) <= IO_COUNT_MAX:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{len(request.ios)} reads in a batch")
+    size = 0
+    for io in request.ios:
+        if io.length == 0 or io.offset + io.length > CHUNK_SIZE_BYTES_MAX:
+            raise FsError(Status.RPC_BAD_REQUEST, f"read of {io.length} bytes at {io.offset}")
+        size += page_rounded(io.length)
+    if size > context.payload_bytes_max:
+        raise FsError(Status.RPC_TOO_LARGE, f"{size} bytes in a batch of reads")
+    return size
+
+
+async def _place_of(
+    context: StorageContext, chain_id: int, chain_version: int
+) -> tuple[Place | None, ReadDone | None]:
+    try:
+        return await context.place_at(chain_id, chain_version), None
+    except FsError as error:
+        return None, ReadDone(error.status, 0, 0, error.detail)
+
+
+def _not_serving(place: Place | None) -> ReadDone:
+    assert place is not None
+    return ReadDone(
+        Status.NOT_SERVING,
+        0,
+        0,
+        f"target {place.target.target_id} is {place.public_state.name},"
+        f" here {place.target.local_state.name}",
+    )
+
+
+async def _ask_tails(
+    context: StorageContext, batch: _Batch, indexes: Sequence[int], deadline_s: float
+) -> None:
+    """Set the version to read of each named I/O; one call per tail's node."""
+    remote: dict[TargetId, list[int]] = {}
+    for index in indexes:
+        place, io = batch.places[index], batch.ios[index]
+        assert place is not None and io is not None
+        if not place.is_tail:
+            remote.setdefault(place.chain.serving[-1], []).append(index)
+            continue
+        try:
+            await committed_version(context, place, io.chunk_id, deadline_s)
+        except FsError as error:
+            batch.ios[index], batch.done[index] = None, ReadDone(error.status, 0, 0, error.detail)
+    by_node: dict[str, list[int]] = {}
+    tails: dict[str, TargetId] = {}
+    for tail, asked in remote.items():
+        address = context.routing.info.node_of_target(tail).address
+        by_node.setdefault(address, []).extend(asked)
+        tails[address] = tail
+    async with trio.open_nursery() as nursery:
+        for address, asked in by_node.items():
+            nursery.start_soon(_ask_tail, context, tails[address], batch, asked, deadline_s)
+
+
+async def _ask_tail(
+    context: StorageContext,
+    tail: TargetId,
+    batch: _Batch,
+    indexes: Sequence[int],
+    deadline_s: float,
+) -> None:
+    pairs = [(batch.places[index], batch.ios[index]) for index in indexes]
+    try:
+        answers = await _query_versions(
+            context, tail, [(p, io.chunk_id) for p, io in pairs if p and io], deadline_s
+        )
+    except FsError as error:
+        for index in indexes:
+            batch.ios[index], batch.done[index] = None, ReadDone(error.status, 0, 0, error.detail)
+        return
+    for index, answer in zip(indexes, answers, strict=True):
+        _take_answer(batch, index, answer)
+
+
+def _take_answer(batch: _Batch, index: int, answer: storage_pb2.VersionResultPb) -> None:
+    io = batch.ios[index]
+    assert io is not None
+    if answer.status:
+        detail = "the tail could not name the committed version"
+        batch.ios[index], batch.done[index] = None, ReadDone(answer.status, 0, 0, detail)
+    elif answer.commit_ver == 0:
+        batch.ios[index], batch.done[index] = None, ReadDone(Status.CHUNK_NOT_FOUND, 0, 0)
+    else:
+        io.version = answer.commit_ver
+
+
+async def _query_versions(
+    context: StorageContext,
+    tail: TargetId,
+    chunks: Sequence[tuple[Place, ChunkId]],
+    deadline_s: float,
+) -> Sequence[storage_pb2.VersionResultPb]:
+    request = storage_pb2.QueryVersionsReq(
+        queries=[
+            storage_pb2.VersionQueryPb(
+                inode_id=chunk_id.inode_id,
+                chunk_index=chunk_id.index,
+                chain_id=place.chain.chain_id,
+                chain_version=place.chain.chain_version,
+            )
+            for place, chunk_id in chunks
+        ]
+    )
+    received = await context.channel_to(tail).call(
+        services.STORAGE_QUERY_VERSIONS,
+        request,
+        timeout_s=max(0.001, deadline_s - trio.current_time()),
+    )
+    if len(received.message.results) != len(chunks):
+        raise FsError(Status.RPC_BAD_FRAME, f"target {tail} named too few versions")
+    return received.message.results
+
+
+async def _read_disks(batch: _Batch) -> None:
+    by_disk: dict[Disk, list[int]] = {}
+    for index, (place, io) in enumerate(zip(batch.places, batch.ios, strict=True)):
+        if io is not None and place is not None:
+            by_disk.setdefault(place.target.disk, []).append(index)
+    if len(by_disk) == 1:
+        await _read_disk(batch, *by_disk.popitem())
+        return
+    async with trio.open_nursery() as nursery:
+        for disk, indexes in by_disk.items():
+            nursery.start_soon(_read_disk, batch, disk, indexes)
+
+
+async def _read_disk(batch: _Batch, disk: Disk, indexes: Sequence[int]) -> None:
+    ios = [io for index in indexes if (io := batch.ios[index]) is not None]
+    try:
+        async with disk.read_limiter:
+            results = await disk.run(disk.engine.read_batch, ios)
+    except FsError as error:
+        results = [ReadDone(error.status, 0, 0, error.detail)] * len(ios)
+    for index, done in zip(indexes, results, strict=True):
+        batch.done[index] = done
+        if done.status == Status.CHECKSUM_MISMATCH:
+            place, io = batch.places[index], batch.ios[index]
+            assert place is not None and io is not None
+            note_damage(place.target, io.chunk_id, done.detail)
+
+
+def note_damage(target: LocalTarget, chunk_id: ChunkId, detail: str) -> None:
+    """Count and log a damaged copy."""
+    target.checksum_error_count += 1
+    log.error("target %d chunk %s: damaged copy: %s", target.target_id, chunk_id, detail)
+
+
+async def _read_locked(
+    context: StorageContext, place: Place | None, io: ReadIo, deadline_s: float
+) -> ReadDone:
+    """Read the version that the tail names while no update can come in between."""
+    assert place is not None
+    target = place.target
+    try:
+        async with target.locks.hold(io.chunk_id):
+            context.place_now(place.chain.chain_id, place.chain.chain_version)
+            (answer,) = await _query_versions(
+                context, place.chain.serving[-1], [(place, io.chunk_id)], deadline_s
+            )
+            if answer.status:
+                return ReadDone(answer.status, 0, 0, "the tail could not name the version")
+            if answer.commit_ver == 0:
+                return ReadDone(Status.CHUNK_NOT_FOUND, 0, 0)
+            io.version = answer.commit_ver
+            async with target.disk.read_limiter:
+                (done,) = await target.disk.run(target.disk.engine.read_batch, [io])
+    except FsError as error:
+        return ReadDone(error.status, 0, 0, error.detail)
+    if done.status not in _NOT_HERE:
+        return done
+    # The chain is changing: what the tail has, has not come by here.  The client asks another replica.
+    return ReadDone(Status.NOT_SERVING, 0, 0, f"version {io.version} is not here: {done.detail}")
+
+
+def _make_reply(
+    context: StorageContext, batch: _Batch, *, want_checksums: bool
+) -> Reply[storage_pb2.BatchReadRsp]:
+    results, payload = [], []
+    for io, done in zip(batch.ios, batch.done, strict=True):
+        assert done is not None
+        result = storage_pb2.ReadResultPb(
+            status=done.status, length=done.length, commit_ver=done.commit_ver, detail=done.detail
+        )
+        if done.length and io is not None and not done.status:
+            piece = io.buffer[: done.length]
+            payload.append(piece)
+            if want_checksums:
+                result.checksum = xxhash.xxh3_64_intdigest(piece)
+        else:
+            result.length = 0
+        results.append(result)
+    buffers, buffer = context.buffers, batch.buffer
+    return Reply(storage_pb2.BatchReadRsp(results=results), payload, lambda: buffers.give(buffer))

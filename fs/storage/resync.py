@@ -1,0 +1,274 @@
+"""Bringing a syncing successor up to date, beside normal traffic.
+
+One attempt (`resync_successor`), made by the predecessor for one chain version:
+    1. Wait until every update that came in under an older chain version has left: it may have ended as the
+       tail's, without the successor.  Every later one is forwarded as a full-chunk-replace.
+    2. Walk both listings in chunk-id order, page by page (memory is bounded by two pages), and decide.
+    3. Bring each chunk over under its chunk lock: leftover pending versions are completed, present chunks are
+       sent whole, absent ones removed there.
+    4. Nothing failed: SyncDone; the successor makes itself durable and reports UPTODATE.
+The attempt ends when the chain version changes; the next one starts over, and skips what is equal.
+
+Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_plan.py.
+"""
+
+import logging
+from collections.abc import Sequence
+from itertools import takewhile
+
+import trio
+
+from ..chunkengine.api import ChunkState
+from ..schema import services
+from ..schema.ids import ChunkId, InodeId
+from ..schema.proto import storage_pb2
+from ..schema.routing import PublicState
+from ..schema.status import FsError, Status
+from .context import StorageContext
+from .forward import Outgoing, Prepared, forward, settle, transfer
+from .read_path import note_damage
+from .replica import UpdateType
+from .resync_plan import Item, Need, merge, window_end
+from .target import LocalTarget, Place, ResyncProgress
+
+log = logging.getLogger(__name__)
+
+PAGE_CHUNK_COUNT = 1024
+CALL_TIMEOUT_S = 10.0
+DONE_TIMEOUT_S = 120.0
+"""SyncDone includes a flush of the successor's disk."""
+
+
+class RateLimit:
+    """Spreads bytes over time; shared by all resyncs of a process."""
+
+    def __init__(self, bytes_per_s_max: int) -> None:
+        self._bytes_per_s_max = bytes_per_s_max
+        self._free_at_s = 0.0
+
+    async def take(self, byte_count: int) -> None:
+        """Wait until `byte_count` more bytes are allowed; 0 as the limit means no limit."""
+        if not self._bytes_per_s_max:
+            return
+        start_s = max(trio.current_time(), self._free_at_s)
+        self._free_at_s = start_s + byte_count / self._bytes_per_s_max
+        await trio.sleep_until(start_s)
+
+
+class Resync:
+    """The resync work of one process."""
+
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+        self._rate = RateLimit(context.section.resync_bytes_per_s_max)
+        self._slots = trio.Semaphore(context.section.resync_concurrency)
+        self._running: set[LocalTarget] = set()
+
+    async def run(self) -> None:
+        """Look for syncing successors for ever."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for place in self._context.targets.places():
+                    if self._is_wanted(place):
+                        self._running.add(place.target)
+                        nursery.start_soon(self._attempt, place)
+                await trio.sleep(self._context.section.resync_interval_s)
+
+    def _is_wanted(self, place: Place) -> bool:
+        successor = place.successor
+        return (
+            successor is not None
+            and successor.public_state is PublicState.SYNCING
+            and place.can_write
+            and place.target not in self._running
+            and place.target.resynced_version != place.chain.chain_version
+            and self._context.lease.is_valid()
+        )
+
+    async def _attempt(self, place: Place) -> None:
+        target, chain = place.target, place.chain
+        try:
+            await self.resync_successor(place)
+        except FsError as error:
+            log.warning(
+                "target %d chain %d version %d: resync attempt ended: %s",
+                target.target_id,
+                chain.chain_id,
+                chain.chain_version,
+                error,
+            )
+        finally:
+            self._running.discard(target)
+
+    async def resync_successor(self, place: Place) -> None:
+        """Make one attempt for the chain version of `place`.
+
+        Raises:
+            FsError: why it could not be completed; nothing is lost, the next attempt goes on.
+        """
+        target, successor = place.target, place.successor
+        assert successor is not None
+        chain_id, chain_version = place.chain.chain_id, place.chain.chain_version
+        target.progress = ResyncProgress()
+        # 1. The barrier.
+        await target.inflight.wait_older_left(chain_version)
+        # 2. and 3., window by window.
+        after: bytes | None = b""
+        while after is not None:
+            after = await self._resync_window(place, after)
+        progress = target.progress
+        if progress.failed_count:
+            raise FsError(Status.CHECKSUM_MISMATCH, f"{progress.failed_count} chunks are no source")
+        # 4. The successor is complete.
+        self._context.place_now(chain_id, chain_version)
+        await self._context.channel_to(successor.target_id).call(
+            services.STORAGE_SYNC_DONE,
+            storage_pb2.SyncDoneReq(
+                chain_id=chain_id, chain_version=chain_version, target_id=successor.target_id
+            ),
+            timeout_s=DONE_TIMEOUT_S,
+        )
+        target.resynced_version = chain_version
+        log.info(
+            "target %d: successor %d is resynced: %s",
+            target.target_id,
+            successor.target_id,
+            progress,
+        )
+
+    async def _resync_window(self, place: Place, after: bytes) -> bytes | None:
+        """Bring one window of chunk ids over; return where the next one starts, None at the end."""
+        target, successor = place.target, place.successor
+        assert successor is not None
+        engine = target.disk.engine
+        received = await self._context.channel_to(successor.target_id).call(
+            services.STORAGE_SYNC_START,
+            storage_pb2.SyncStartReq(
+                chain_id=place.chain.chain_id,
+                chain_version=place.chain.chain_version,
+                target_id=successor.target_id,
+                after=after,
+                chunk_count_max=PAGE_CHUNK_COUNT,
+            ),
+            timeout_s=CALL_TIMEOUT_S,
+        )
+        remote = [state_from_pb(chunk) for chunk in received.message.chunks]
+        # After the remote page: what is listed here is then never older than what is listed there.
+        local = await target.disk.run(
+            lambda: engine.list_chunks(target.target_id, after=after, limit=PAGE_CHUNK_COUNT)
+        )
+        end = window_end(
+            local[-1].chunk_id.pack() if len(local) == PAGE_CHUNK_COUNT else None,
+            remote[-1].chunk_id.pack() if received.message.has_more else None,
+        )
+        async with trio.open_nursery() as nursery:
+            for item in merge(_until(local, end), _until(remote, end)):
+                if item.need is Need.SKIP:
+                    target.progress.skipped_count += 1
+                    continue
+                await self._slots.acquire()
+                nursery.start_soon(self._bring_in_slot, place, item)
+                if target.progress.failed_count and not self._is_current(place):
+                    break
+        self._context.place_now(place.chain.chain_id, place.chain.chain_version)
+        return end
+
+    def _is_current(self, place: Place) -> bool:
+        now = self._context.targets.place(place.chain.chain_id)
+        return now.chain.chain_version == place.chain.chain_version
+
+    async def _bring_in_slot(self, place: Place, item: Item) -> None:
+        try:
+            await self._bring_chunk(place, item)
+        except FsError as error:
+            place.target.progress.failed_count += 1
+            if error.status is Status.CHECKSUM_MISMATCH:
+                note_damage(place.target, item.chunk_id, f"not resynced: {error}")
+            else:
+                log.warning("chunk %s: not resynced: %s", item.chunk_id, error)
+        finally:
+            self._slots.release()
+
+    async def _bring_chunk(self, place: Place, item: Item) -> None:
+        """Bring one chunk of the successor to our state of it, whatever that is by now."""
+        context, target, progress = self._context, place.target, place.target.progress
+        chain_id, chain_version = place.chain.chain_id, place.chain.chain_version
+        deadline_s = trio.current_time() + context.section.forward_timeout_s
+        if item.is_suspect:
+            progress.suspect_count += 1
+            log.error(
+                "target %d chunk %s: successor's looks newer", target.target_id, item.chunk_id
+            )
+        async with target.locks.hold(item.chunk_id):
+            context.place_now(chain_id, chain_version)
+            state = target.disk.run_inline(target.disk.engine.get, target.target_id, item.chunk_id)
+            if state is not None and state.pending_ver:
+                await settle(
+                    context,
+                    target,
+                    chain_id,
+                    state,
+                    deadline_s=deadline_s,
+                    only_version=chain_version,
+                )
+                progress.transferred_count += 1
+            elif state is None:
+                await self._remove_there(place, item.chunk_id, deadline_s)
+                progress.removed_count += 1
+            else:
+                await self._rate.take(state.length)
+                progress.transferred_bytes += await transfer(
+                    context,
+                    target,
+                    chain_id,
+                    state,
+                    chain_version=chain_version,
+                    deadline_s=deadline_s,
+                )
+                progress.transferred_count += 1
+
+    async def _remove_there(self, place: Place, chunk_id: ChunkId, deadline_s: float) -> None:
+        prepared = Prepared()
+        prepared.is_over.set()
+        await forward(
+            self._context,
+            place.target,
+            place.chain.chain_id,
+            Outgoing(chunk_id, UpdateType.REMOVE, 1, 0),
+            prepared,
+            deadline_s=deadline_s,
+            only_version=place.chain.chain_version,
+        )
+
+
+def state_to_pb(state: ChunkState) -> storage_pb2.ChunkMetaPb:
+    """Return the wire form of a listed chunk."""
+    return storage_pb2.ChunkMetaPb(
+        inode_id=state.chunk_id.inode_id,
+        chunk_index=state.chunk_id.index,
+        chain_version=state.chain_version,
+        commit_ver=state.commit_ver,
+        pending_ver=state.pending_ver,
+        length=state.length,
+        checksum=state.checksum,
+        chunk_size_bytes=state.chunk_size_bytes,
+    )
+
+
+def state_from_pb(message: storage_pb2.ChunkMetaPb) -> ChunkState:
+    """Inverse of `state_to_pb`, as far as it goes: nothing of a pending version but its number."""
+    return ChunkState(
+        ChunkId(InodeId(message.inode_id), message.chunk_index),
+        message.commit_ver,
+        message.chain_version,
+        message.length,
+        message.checksum,
+        message.chunk_size_bytes,
+        message.pending_ver,
+    )
+
+
+def _until(states: Sequence[ChunkState], end: bytes | None) -> Sequence[ChunkState]:
+    if end is None:
+        return states
+    return list(takewhile(lambda state: state.chunk_id.pack() <= end, states))

@@ -1,0 +1,172 @@
+"""The storage service as the RPC server sees it: one method per RPC, each a few lines around the paths.
+
+What is refused here and nowhere else: requests beyond the counts below.
+"""
+
+from ..rpc.api import Call, Reply
+from ..schema.proto import storage_pb2
+from ..schema.routing import LocalState, PublicState
+from ..schema.status import FsError, Status
+from . import queries
+from .context import StorageContext
+from .local_state import Hold
+from .read_path import read_batch
+from .resync import PAGE_CHUNK_COUNT, state_to_pb
+from .target import Place
+from .write_path import run_update
+
+QUERY_COUNT_MAX = 4096
+
+
+class StorageService:
+    """Serves the RPCs of fs/schema/proto/storage.proto."""
+
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+
+    async def batch_read(
+        self, call: Call, request: storage_pb2.BatchReadReq
+    ) -> Reply[storage_pb2.BatchReadRsp]:
+        """Read from any serving target of each chain."""
+        return await read_batch(self._context, request, deadline_s=call.deadline_s)
+
+    async def write(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:
+        """Execute a client's update; we are the head."""
+        return await run_update(
+            self._context,
+            request,
+            call.payload,
+            is_from_client=True,
+            deadline_s=call.deadline_s,
+        )
+
+    async def update(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:
+        """Execute an update that our predecessor passes on."""
+        return await run_update(
+            self._context,
+            request,
+            call.payload,
+            is_from_client=False,
+            deadline_s=call.deadline_s,
+        )
+
+    async def query_last_chunk(
+        self, _call: Call, request: storage_pb2.QueryLastChunkReq
+    ) -> storage_pb2.QueryLastChunkRsp:
+        """Find last chunks; we are the head of each chain."""
+        _limit(len(request.queries))
+        results = [await queries.query_last_chunk(self._context, q) for q in request.queries]
+        return storage_pb2.QueryLastChunkRsp(results=results)
+
+    async def remove_chunks(
+        self, call: Call, request: storage_pb2.RemoveChunksReq
+    ) -> storage_pb2.RemoveChunksRsp:
+        """Remove chunks of files; the count is bounded per call and range."""
+        _limit(len(request.ranges))
+        count_max = min(
+            request.chunk_count_max or queries.REMOVE_COUNT_MAX, queries.REMOVE_COUNT_MAX
+        )
+        return storage_pb2.RemoveChunksRsp(
+            results=[
+                await queries.remove_range(self._context, wanted, count_max, call.deadline_s)
+                for wanted in request.ranges
+            ]
+        )
+
+    async def query_versions(
+        self, call: Call, request: storage_pb2.QueryVersionsReq
+    ) -> storage_pb2.QueryVersionsRsp:
+        """Tell committed versions; we are the tail of each chain."""
+        _limit(len(request.queries))
+        results = [
+            await queries.query_version(self._context, query, call.deadline_s)
+            for query in request.queries
+        ]
+        return storage_pb2.QueryVersionsRsp(results=results)
+
+    async def sync_chains(
+        self, _call: Call, request: storage_pb2.SyncChainsReq
+    ) -> storage_pb2.SyncChainsRsp:
+        """Make acknowledged updates durable."""
+        _limit(len(request.chains))
+        await queries.sync_chains(self._context, request)
+        return storage_pb2.SyncChainsRsp()
+
+    async def space_info(
+        self, _call: Call, _request: storage_pb2.SpaceInfoReq
+    ) -> storage_pb2.SpaceInfoRsp:
+        """Tell the space of our disks."""
+        return await queries.space_info(self._context)
+
+    async def sync_start(
+        self, _call: Call, request: storage_pb2.SyncStartReq
+    ) -> storage_pb2.SyncStartRsp:
+        """List a page of our syncing target's chunks for the predecessor."""
+        place = await self._syncing_place(
+            request.chain_id, request.chain_version, request.target_id
+        )
+        target = place.target
+        limit = max(1, min(request.chunk_count_max, PAGE_CHUNK_COUNT))
+        engine, after = target.disk.engine, request.after
+        states = await target.disk.run(
+            lambda: engine.list_chunks(target.target_id, after=after, limit=limit)
+        )
+        return storage_pb2.SyncStartRsp(
+            chunks=[state_to_pb(state) for state in states], has_more=len(states) == limit
+        )
+
+    async def sync_done(
+        self, _call: Call, request: storage_pb2.SyncDoneReq
+    ) -> storage_pb2.SyncDoneRsp:
+        """Take note that our target has everything; it is made durable before we say so."""
+        place = await self._syncing_place(
+            request.chain_id, request.chain_version, request.target_id
+        )
+        target = place.target
+        await target.disk.run(target.disk.engine.sync)
+        await self._syncing_place(request.chain_id, request.chain_version, request.target_id)
+        target.sync_done_version = request.chain_version
+        self._context.targets.set_local(target, LocalState.UPTODATE)
+        return storage_pb2.SyncDoneRsp()
+
+    async def list_chunks(
+        self, _call: Call, request: storage_pb2.ListChunksReq
+    ) -> storage_pb2.ListChunksRsp:
+        """List chunks of a target, for checks."""
+        return await queries.list_chunks(self._context, request)
+
+    async def offline_target(
+        self, _call: Call, request: storage_pb2.OfflineTargetReq
+    ) -> storage_pb2.OfflineTargetRsp:
+        """Take a target out of service; the last serving one only by force."""
+        targets = self._context.targets
+        target = targets.target(request.target_id)
+        own = [place for place in targets.places() if place.target is target]
+        for place in own:
+            if place.chain.serving == (target.target_id,) and (
+                not request.is_forced or request.is_for_resync
+            ):
+                raise FsError(Status.BUSY, f"target {target.target_id} is the last serving one")
+        hold = Hold.EVICTED if request.is_for_resync else Hold.REQUESTED
+        targets.put_offline(target, hold, "on request")
+        return storage_pb2.OfflineTargetRsp()
+
+    async def _syncing_place(self, chain_id: int, chain_version: int, target_id: int) -> Place:
+        self._context.check_lease()
+        place = await self._context.place_at(chain_id, chain_version)
+        if (
+            place.target.target_id != target_id
+            or place.public_state is not PublicState.SYNCING
+            or not place.can_write
+        ):
+            raise FsError(
+                Status.SYNC_REFUSED,
+                f"target {target_id} is {place.public_state.name},"
+                f" here {place.target.local_state.name}",
+            )
+        return place
+
+
+def _limit(count: int) -> None:
+    if count > QUERY_COUNT_MAX:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{count} parts in one request")

@@ -1,0 +1,225 @@
+"""One storage process: its disks and targets, and the loops that run beside the requests.
+
+Loops: take in routing info; carry out local-state steps; measure space; resync successors; forget idle channels.
+Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from ..chunkengine.api import ChunkEngine
+from ..node.api import MgmtdCaller, NodeLease, RoutingView
+from ..rpc.api import Channels, Identity
+from ..runtime.ports import Runtime
+from ..schema.config import ProcessConfig
+from ..schema.ids import NodeId, TargetId
+from ..schema.proto import mgmtd_pb2
+from ..schema.routing import LocalState, PublicState
+from ..schema.status import FsError
+from .context import StorageContext
+from .local_state import Hold, Step
+from .read_buffers import ReadBuffers
+from .resync import Resync
+from .service import StorageService
+from .target import Disk, LocalTarget, Targets
+
+log = logging.getLogger(__name__)
+
+SPACE_INTERVAL_S: Final = 1.0
+CHANNEL_IDLE_S: Final = 3600.0
+CHANNEL_SCAN_INTERVAL_S: Final = 60.0
+STEP_RETRY_S: Final = 1.0
+READ_BUFFER_BYTES_MAX: Final = 128 * 1024 * 1024
+PAGE_CHUNK_COUNT: Final = 1024
+
+
+class Storage:
+    """The storage service of one process.
+
+    `service` is for the RPC server, `report` for the heartbeats; `run` does the rest.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ProcessConfig,
+        identity: Identity,
+        engines: Sequence[ChunkEngine],
+        *,
+        routing: RoutingView,
+        lease: NodeLease,
+        channels: Channels,
+        mgmtd: MgmtdCaller,
+        trigger_heartbeat: Callable[[], None],
+    ) -> None:
+        """Wire a process.
+
+        Args:
+            runtime: clock, network, blocking calls, randomness.
+            config: its [storage] section lists the disks and their targets.
+            identity: who this process is.
+            engines: one open engine per configured disk, in that order; they stay the caller's.
+            routing: the newest routing info.
+            lease: this node's right to serve.
+            channels: to other nodes.
+            mgmtd: to the primary manager.
+            trigger_heartbeat: makes the next heartbeat go out at once; must not wait.
+        """
+        section = config.storage
+        assert len(engines) == len(section.disks), (len(engines), len(section.disks))
+        targets: list[LocalTarget] = []
+        self._disks: list[Disk] = []
+        for index, (disk_section, engine) in enumerate(zip(section.disks, engines, strict=True)):
+            disk = Disk(index, disk_section.path, engine, runtime.run_blocking, section)
+            self._disks.append(disk)
+            targets += [LocalTarget(TargetId(t), disk) for t in disk_section.target_ids]
+        self.targets = Targets(NodeId(identity.node_id), targets, routing, trigger_heartbeat)
+        self._context = StorageContext(
+            runtime,
+            section,
+            config.rpc.payload_bytes_max,
+            NodeId(identity.node_id),
+            self.targets,
+            routing,
+            lease,
+            channels,
+            mgmtd,
+            ReadBuffers(READ_BUFFER_BYTES_MAX),
+        )
+        self._resync = Resync(self._context)
+        self.service = StorageService(self._context)
+
+    def report(self) -> list[mgmtd_pb2.TargetReportPb]:
+        """Return what the next heartbeat says of our targets."""
+        reports = self.targets.report()
+        fraction = self._context.section.low_space_fraction
+        for report in reports:
+            disk = self._disks[report.disk_index]
+            report.low_space = disk.free_bytes < fraction * disk.capacity_bytes
+        return reports
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the loops until cancelled."""
+        await self._measure()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_routing)
+            nursery.start_soon(self._carry_out_steps)
+            nursery.start_soon(self._measure_loop)
+            nursery.start_soon(self._forget_idle_channels)
+            nursery.start_soon(self._resync.run)
+            task_status.started()
+
+    async def stop(self) -> None:
+        """Say OFFLINE for every target, so that the chains change before the process ends."""
+        for target in self.targets.targets.values():
+            self.targets.put_offline(target, Hold.REQUESTED, "the process is stopping")
+
+    async def _follow_routing(self) -> None:
+        """Let every new routing info take effect at once, also on calls in flight."""
+        while True:
+            info = self.targets.look()
+            for place in self.targets.places():
+                successor_id = place.successor.target_id if place.successor else None
+                for scope, callee in list(place.target.forward_scopes.items()):
+                    if callee != successor_id:
+                        scope.cancel()
+            await self._context.routing.wait_newer(info.routing_version)
+
+    async def _carry_out_steps(self) -> None:
+        while True:
+            await self.targets.steps_wanted.wait()
+            self.targets.steps_wanted = trio.Event()
+            self.targets.look()
+            for target in self.targets.targets.values():
+                if target.pending_step is not Step.STAY:
+                    await self._carry_out(target)
+
+    async def _carry_out(self, target: LocalTarget) -> None:
+        step = target.pending_step
+        try:
+            if step is Step.RELOAD:
+                await self._reload(target)
+            else:
+                await self._promote(target)
+        except FsError as error:
+            log.warning("target %d: %s failed: %s", target.target_id, step.value, error)
+            await trio.sleep(STEP_RETRY_S)
+            if target.pending_step is step:
+                self.targets.steps_wanted.set()
+
+    async def _reload(self, target: LocalTarget) -> None:
+        """Start the target anew: nothing of its former service is inside any more."""
+        await target.inflight.wait_older_left(2**32)
+        if target.pending_step is not Step.RELOAD:
+            return
+        target.pending_step = Step.STAY
+        target.channels = type(target.channels)()
+        target.sync_done_version = target.resynced_version = 0
+        self.targets.set_local(target, LocalState.ONLINE)
+
+    async def _promote(self, target: LocalTarget) -> None:
+        """The chain says SERVING: our copy is the truth, so what is pending here is committed.
+
+        Only a new chain's target and the last serving one come this way; a former tail may have committed, and
+        shown, what is pending here.
+        """
+        place = next((p for p in self.targets.places() if p.target is target), None)
+        target.pending_step = Step.STAY
+        if place is None or place.public_state is not PublicState.SERVING:
+            return
+        count = await target.disk.run(_commit_pending, target, place.chain.chain_version)
+        target.unsettled.clear()
+        if count:
+            log.info("target %d: committed %d leftover versions", target.target_id, count)
+        if target.local_state is LocalState.ONLINE:
+            self.targets.set_local(target, LocalState.UPTODATE)
+
+    async def _measure_loop(self) -> None:
+        while True:
+            await trio.sleep(SPACE_INTERVAL_S)
+            await self._measure()
+
+    async def _measure(self) -> None:
+        """Read the disks' space; a target that was full comes back when there is room."""
+        for disk in self._disks:
+            try:
+                if not disk.is_failed:
+                    await disk.measure()
+            except FsError as error:
+                log.warning("disk %d (%s): no space figures: %s", disk.index, disk.path, error)
+        room = 2 * self._context.section.reject_create_free_bytes_min
+        for target in self.targets.targets.values():
+            if not target.disk.is_failed:
+                target.used_bytes = target.disk.run_inline(
+                    target.disk.engine.used_bytes, target.target_id
+                )
+            if target.hold is Hold.FULL and target.disk.free_bytes > room:
+                self.targets.put_offline(target, Hold.EVICTED, "there is room again")
+
+    async def _forget_idle_channels(self) -> None:
+        while True:
+            await trio.sleep(CHANNEL_SCAN_INTERVAL_S)
+            for target in self.targets.targets.values():
+                target.channels.expire(trio.current_time(), CHANNEL_IDLE_S)
+
+
+def _commit_pending(target: LocalTarget, chain_version: int) -> int:
+    """Commit every pending version of a target; return how many."""
+    engine, after, count = target.disk.engine, b"", 0
+    while True:
+        page = engine.list_chunks(target.target_id, after=after, limit=PAGE_CHUNK_COUNT)
+        for state in page:
+            if state.pending_ver:
+                engine.commit(
+                    target.target_id,
+                    state.chunk_id,
+                    version=state.pending_ver,
+                    chain_version=chain_version,
+                )
+                count += 1
+        if len(page) < PAGE_CHUNK_COUNT:
+            return count
+        after = page[-1].chunk_id.pack()

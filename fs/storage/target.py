@@ -1,0 +1,329 @@
+"""The disks and targets of one storage process: what is in memory about them.
+
+Invariants:
+    - `LocalTarget.unsettled` names every chunk with an update inside or a leftover pending version, from before
+      the update is forwarded until it is committed or dropped here.  A read that finds its chunk not in it may
+      return the committed version: whatever any reader saw of the chunk before, is committed here.
+    - A target changes its local state only in `Targets.look` and in the functions below; every change
+      triggers a heartbeat.
+    - No request acts on routing info that `Targets.look` has not seen.
+
+Concurrency: one event loop; nothing here waits, except `Disk.run`, which does the engine's blocking calls.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from ..chunkengine.api import ChunkEngine
+from ..node.api import RoutingView
+from ..runtime.ports import RunBlocking
+from ..schema.config import StorageSection
+from ..schema.ids import ChainId, ChunkId, NodeId, TargetId
+from ..schema.proto import common_pb2, mgmtd_pb2
+from ..schema.routing import Chain, ChainTarget, LocalState, PublicState, RoutingInfo
+from ..schema.status import FsError, Status
+from .channels import ChannelTable, Tag
+from .chunk_locks import ChunkLocks
+from .inflight import InFlight
+from .local_state import Hold, Step, next_step, start_is_over
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Disk:
+    """One disk: its engine, and how much may be asked of it at once."""
+
+    def __init__(
+        self,
+        index: int,
+        path: str,
+        engine: ChunkEngine,
+        run_blocking: RunBlocking,
+        section: StorageSection,
+    ) -> None:
+        self.index = index
+        self.path = path
+        self.engine = engine
+        self.is_failed = False
+        self.free_bytes = 0
+        self.capacity_bytes = 0
+        self.read_limiter = trio.Semaphore(section.read_concurrency)
+        self.write_limiter = trio.Semaphore(section.write_concurrency)
+        self._run_blocking = run_blocking
+        self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call an engine method off the event loop; an IO_ERROR takes the disk out of service."""
+        try:
+            return await self._run_blocking(function, *arguments)
+        except FsError as error:
+            if error.status is Status.IO_ERROR:
+                self._fail(error)
+            raise
+
+    def run_inline(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call an engine method that takes microseconds, right here; errors as in `run`."""
+        try:
+            return function(*arguments)
+        except FsError as error:
+            if error.status is Status.IO_ERROR:
+                self._fail(error)
+            raise
+
+    async def measure(self) -> None:
+        """Read the disk's space anew."""
+        space = await self.run(self.engine.space)
+        self.free_bytes, self.capacity_bytes = space.free_bytes, space.capacity_bytes
+
+    def _fail(self, error: FsError) -> None:
+        if not self.is_failed:
+            self.is_failed = True
+            self.on_failure(self, error)
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """A chunk whose newest version is not committed here yet."""
+
+    tag: Tag | None = None
+    """Of the update that made the pending version, to answer its client's repeats."""
+
+
+@dataclass(slots=True)
+class ResyncProgress:
+    """Counters of the last or present resync of this target's successor."""
+
+    transferred_count: int = 0
+    transferred_bytes: int = 0
+    removed_count: int = 0
+    skipped_count: int = 0
+    failed_count: int = 0
+    suspect_count: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class LocalTarget:
+    """One target of this node."""
+
+    target_id: TargetId
+    disk: Disk
+    local_state: LocalState = LocalState.OFFLINE
+    hold: Hold = Hold.STARTING
+    locks: ChunkLocks = field(default_factory=ChunkLocks)
+    channels: ChannelTable = field(default_factory=ChannelTable)
+    inflight: InFlight = field(default_factory=InFlight)
+    unsettled: dict[ChunkId, Unsettled] = field(default_factory=dict)
+    remove_locks: ChunkLocks = field(default_factory=ChunkLocks)
+    sync_done_version: int = 0
+    """Chain version under which this target's resync was completed."""
+    resynced_version: int = 0
+    """Chain version under which this target brought its successor up to date."""
+    pending_step: Step = Step.STAY
+    """RELOAD or PROMOTE: being carried out by Storage."""
+    epoch: int = 1
+    """Sent with what this target forwards; grows after every attempt of unknown outcome."""
+    epoch_seen: tuple[int, int] = (0, 0)
+    """The highest (chain version, epoch) that the predecessor sent."""
+    forward_scopes: dict[trio.CancelScope, TargetId] = field(default_factory=dict)
+    """Calls to successors in flight; one is cancelled when its callee stops being our successor."""
+    used_bytes: int = 0
+    checksum_error_count: int = 0
+    progress: ResyncProgress = field(default_factory=ResyncProgress)
+
+    def admit_epoch(self, chain_version: int, epoch: int) -> None:
+        """Let an update of the predecessor pass unless a later attempt has voided it.
+
+        Raises:
+            FsError: SUPERSEDED_UPDATE.
+        """
+        if (chain_version, epoch) < self.epoch_seen:
+            raise FsError(
+                Status.SUPERSEDED_UPDATE, f"target {self.target_id}: epoch {epoch} is over"
+            )
+        self.epoch_seen = (chain_version, epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a target of this node stands in its chain, at one version of it."""
+
+    target: LocalTarget
+    chain: Chain
+    public_state: PublicState
+    is_head: bool
+    is_tail: bool
+    """The last serving one: what is committed here is committed."""
+    successor: ChainTarget | None
+
+    @property
+    def can_read(self) -> bool:
+        """Clients may read here."""
+        return (
+            self.public_state is PublicState.SERVING
+            and self.target.local_state is LocalState.UPTODATE
+        )
+
+    @property
+    def can_write(self) -> bool:
+        """Updates may pass through here."""
+        if self.public_state is PublicState.SYNCING:
+            return self.target.local_state is not LocalState.OFFLINE
+        return self.can_read
+
+
+class Targets:
+    """All targets of this node, seen through the newest routing info."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        targets: Sequence[LocalTarget],
+        routing: RoutingView,
+        trigger_heartbeat: Callable[[], None],
+    ) -> None:
+        self.node_id = node_id
+        self.targets = {target.target_id: target for target in targets}
+        self.trigger_heartbeat = trigger_heartbeat
+        self.steps_wanted = trio.Event()
+        self._routing = routing
+        self._seen: RoutingInfo | None = None
+        self._places: dict[ChainId, Place] = {}
+        for disk in {target.disk.index: target.disk for target in targets}.values():
+            disk.on_failure = self._on_disk_failure
+
+    def look(self) -> RoutingInfo:
+        """Take in the newest routing info and the local-state steps that follow from it; no checkpoint."""
+        info = self._routing.info
+        if info is not self._seen:
+            self._seen = info
+            self._places = self._find_places(info)
+            self._decide_steps(info)
+        return info
+
+    def place(self, chain_id: int) -> Place:
+        """Return this node's place in a chain; raises FsError(NOT_SERVING) if it has none."""
+        self.look()
+        found = self._places.get(ChainId(chain_id))
+        if found is None:
+            raise FsError(Status.NOT_SERVING, f"node {self.node_id} is not in chain {chain_id}")
+        return found
+
+    def places(self) -> list[Place]:
+        """Return this node's places in all chains, by chain id."""
+        self.look()
+        return [self._places[chain_id] for chain_id in sorted(self._places)]
+
+    def target(self, target_id: int) -> LocalTarget:
+        """Return a target of this node; raises FsError(TARGET_UNKNOWN)."""
+        found = self.targets.get(TargetId(target_id))
+        if found is None:
+            raise FsError(Status.TARGET_UNKNOWN, f"target {target_id} on node {self.node_id}")
+        return found
+
+    def report(self) -> list[mgmtd_pb2.TargetReportPb]:
+        """Return what the heartbeat says of every target, under the routing info just looked at."""
+        self.look()
+        versions = {p.target.target_id: p.chain.chain_version for p in self._places.values()}
+        return [
+            mgmtd_pb2.TargetReportPb(
+                target_id=target.target_id,
+                disk_index=target.disk.index,
+                local_state=common_pb2.LocalStatePb.ValueType(target.local_state),
+                chain_version=versions.get(target.target_id, 0),
+                used_bytes=target.used_bytes,
+            )
+            for target in self.targets.values()
+        ]
+
+    def put_offline(self, target: LocalTarget, hold: Hold, reason: str) -> None:
+        """Take a target out of service at once; `hold` says when it may come back."""
+        stronger = {Hold.BROKEN, Hold.REQUESTED}
+        if target.hold in stronger and hold not in stronger:
+            return
+        log.warning(
+            "node %d target %d goes offline (%s): %s",
+            self.node_id,
+            target.target_id,
+            hold.value,
+            reason,
+        )
+        target.hold = hold
+        target.pending_step = Step.STAY
+        self.set_local(target, LocalState.OFFLINE)
+        self._seen = None
+
+    def set_local(self, target: LocalTarget, state: LocalState) -> None:
+        """Change a local state and tell the manager."""
+        if state is target.local_state:
+            return
+        log.info(
+            "node %d target %d: %s -> %s",
+            self.node_id,
+            target.target_id,
+            target.local_state.name,
+            state.name,
+        )
+        target.local_state = state
+        if state is not LocalState.OFFLINE:
+            target.hold = Hold.NONE
+        self._seen = None
+        self.trigger_heartbeat()
+
+    def _find_places(self, info: RoutingInfo) -> dict[ChainId, Place]:
+        places = {}
+        for chain in info.chains.values():
+            for member in chain.targets:
+                target = self.targets.get(member.target_id)
+                if target is not None:
+                    places[chain.chain_id] = _place(target, chain, member.public_state)
+        return places
+
+    def _decide_steps(self, info: RoutingInfo) -> None:
+        if any(t.hold is Hold.STARTING for t in self.targets.values()) and start_is_over(
+            info, self.targets
+        ):
+            for target in self.targets.values():
+                if target.hold is Hold.STARTING:
+                    self.set_local(target, LocalState.ONLINE)
+        place_of = {place.target.target_id: place for place in self._places.values()}
+        for target in self.targets.values():
+            place = place_of.get(target.target_id)
+            step = next_step(
+                target.local_state,
+                target.hold,
+                place.public_state if place else None,
+                chain_version=place.chain.chain_version if place else 0,
+                sync_done_version=target.sync_done_version,
+            )
+            if step is Step.DEMOTE:
+                self.set_local(target, LocalState.ONLINE)
+            elif step in {Step.RELOAD, Step.PROMOTE} and target.pending_step is not step:
+                if step is Step.RELOAD:
+                    target.hold = Hold.EVICTED
+                    self.set_local(target, LocalState.OFFLINE)
+                target.pending_step = step
+                self.steps_wanted.set()
+
+    def _on_disk_failure(self, disk: Disk, error: FsError) -> None:
+        log.error("node %d disk %d (%s) failed: %s", self.node_id, disk.index, disk.path, error)
+        for target in self.targets.values():
+            if target.disk is disk:
+                self.put_offline(target, Hold.BROKEN, str(error))
+
+
+def _place(target: LocalTarget, chain: Chain, public_state: PublicState) -> Place:
+    serving = chain.serving
+    return Place(
+        target,
+        chain,
+        public_state,
+        is_head=bool(serving) and serving[0] == target.target_id,
+        is_tail=bool(serving) and serving[-1] == target.target_id,
+        successor=chain.successor_of(target.target_id),
+    )

@@ -1,0 +1,402 @@
+"""The way of one update through one replica, top to bottom.
+
+Invariants:
+    - A version is forwarded only if it is, or will be, pending here: otherwise this target leaves its chain.
+    - It is committed here only after everybody below has committed it.
+    - A client is told of success only under a valid lease, and at most one success per tag.
+    - NO_SPACE means: neither here nor below has anybody the update, nor will anybody get it.
+
+Why dropping a pending version on NO_SPACE is safe (step 9).  The successor answers NO_SPACE only when it holds
+nothing of the version itself and, by the same rule, nobody below it does.  Earlier attempts at the same successor
+whose outcome stayed unknown are void since its answer (epochs, forward.py).  Earlier attempts at a former successor
+do not matter: had it got the version down to a replica that still serves, the present successor, which took its
+place and is serving, would have it and would have answered success.  A syncing successor never answers
+NO_SPACE: it leaves the chain instead, because the former tail may have committed the version, and shown it.
+
+Concurrency: any number of updates at once; those of one chunk one after the other.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NoReturn
+
+import trio
+import xxhash
+
+from ..chunkengine.api import ChunkState
+from ..schema.ids import ChunkId, InodeId
+from ..schema.layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN
+from ..schema.proto import storage_pb2
+from ..schema.routing import PublicState
+from ..schema.status import FsError, Status
+from .channels import Tag, UpdateResult
+from .context import StorageContext
+from .forward import Forwarded, Outgoing, Prepared, commit, forward, settle
+from .local_state import Hold
+from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
+from .target import LocalTarget, Place, Unsettled
+
+log = logging.getLogger(__name__)
+
+SEQUENTIAL_BELOW_BYTES: Final = 2 * 1024**3
+"""With less free space the local prepare goes first, so that its NO_SPACE comes before anybody else is asked."""
+
+_UPDATE_TYPES: Final = frozenset(int(kind) for kind in UpdateType)
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """A checked request."""
+
+    request: storage_pb2.UpdateReq
+    payload: memoryview
+    kind: UpdateType
+    chunk_id: ChunkId
+    tag: Tag | None
+    is_from_client: bool
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How the two halves of an update ended; `forwarded` and `failure` None: nothing was forwarded."""
+
+    prepared: Prepared
+    forwarded: Forwarded | None = None
+    failure: FsError | None = None
+
+
+async def run_update(
+    context: StorageContext,
+    request: storage_pb2.UpdateReq,
+    payload: memoryview,
+    *,
+    is_from_client: bool,
+    deadline_s: float,
+) -> storage_pb2.UpdateRsp:
+    """Execute one update here and below; return when it is committed on the whole rest of the chain.
+
+    Args:
+        context: ports, targets and limits of this process.
+        request: from a client (head only; `update_ver` 0) or from the predecessor.
+        payload: the bytes of a WRITE; read until return, not kept.
+        is_from_client: which of the two.
+        deadline_s: trio time at which the sender stops waiting.
+
+    Raises:
+        FsError: as the status registry says; a definite status means no replica has the update.
+    """
+    deadline_s = min(deadline_s, trio.current_time() + context.section.forward_timeout_s)
+    # 1. The lease, and our place in the chain at the sender's version of it.
+    context.check_lease()
+    place = await context.place_at(request.chain_id, request.chain_version)
+    target = place.target
+    # 2. The request's own consistency, and the payload's bytes.
+    update = _check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
+    chunk_id, tag = update.chunk_id, update.tag
+    # 3. Exactly once: a repeat gets the first result.
+    is_channel_held = is_from_client and tag is not None
+    if is_from_client and tag is not None:
+        known = target.channels.begin(tag, trio.current_time())
+        if known is not None:
+            return _reply(known, place.chain.chain_version)
+    target.inflight.enter(request.chain_version)
+    try:
+        # 4. Updates of one chunk one after the other.
+        async with target.locks.hold(chunk_id):
+            # 5. Everything may have changed while we waited.
+            context.check_lease()
+            place = context.place_now(request.chain_id, request.chain_version)
+            position = _position(place, is_from_client)
+            if not is_from_client:
+                target.admit_epoch(request.chain_version, request.sender_epoch)
+            # 6. What is to be done?  A leftover pending version is completed first.
+            while True:
+                state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
+                if is_from_client and tag is not None:
+                    # Completing a leftover, or an update forwarded by a former head, may have been this one.
+                    known = target.channels.result_of(tag)
+                    if known is not None:
+                        return _reply(known, place.chain.chain_version)
+                decision = decide_update(state, _facts(update, target), position)
+                if decision.action is not Action.SETTLE_FIRST:
+                    break
+                assert state is not None
+                await settle(context, target, request.chain_id, state, deadline_s=deadline_s)
+            if decision.action is Action.DONE:
+                result = _result_of(decision.version, state)
+                return _done(context, place, update, result)
+            _check_new_version(context, place, update, state)
+            # 7. From here on readers of this chunk ask the tail.
+            target.unsettled.setdefault(chunk_id, Unsettled()).tag = tag
+            # 8. Prepare here while the rest of the chain does the same.
+            outcome = await _prepare_and_forward(context, place, update, decision, state)
+            prepared, forwarded = outcome.prepared.state, outcome.forwarded
+            # 9. If it failed: undo what nobody can have seen, keep what somebody may have.
+            if outcome.failure is not None or prepared is None or forwarded is None:
+                await _fail(context, place, update, state, outcome)
+            # 10. Everybody below has committed: commit here.
+            commit_chain_version = request.commit_chain_version or forwarded.chain_version
+            await commit(target, chunk_id, decision.version, commit_chain_version)
+            result = UpdateResult(decision.version, 0, 0)
+            if update.kind is not UpdateType.REMOVE:
+                result = UpdateResult(
+                    decision.version, prepared.pending_length, prepared.pending_checksum
+                )
+            # 11. Remember it for repeats; a client is answered under a valid lease only.
+            return _done(context, place, update, result)
+    finally:
+        target.inflight.leave(request.chain_version)
+        if is_channel_held and tag is not None:
+            target.channels.end(tag)
+
+
+async def _prepare_and_forward(
+    context: StorageContext,
+    place: Place,
+    update: _Update,
+    decision: Decision,
+    state: ChunkState | None,
+) -> _Outcome:
+    """Do both halves, at the same time where that is safe; report how each ended."""
+    target, request, prepared = place.target, update.request, Prepared()
+    prepare = partial(_prepare, place, update, decision, state)
+    outgoing = Outgoing(
+        update.chunk_id,
+        update.kind,
+        decision.version,
+        request.chunk_size_bytes,
+        request.offset,
+        request.length,
+        update.payload,
+        request.payload_checksum,
+        update.tag,
+        request.is_full_replace,
+    )
+    pass_on = partial(
+        forward,
+        context,
+        target,
+        request.chain_id,
+        outgoing,
+        prepared,
+        deadline_s=update.deadline_s,
+    )
+    successor = place.successor
+    is_sequential = (
+        successor is None
+        or successor.public_state is PublicState.SYNCING  # needs the whole new content
+        or target.disk.free_bytes < SEQUENTIAL_BELOW_BYTES
+        or decision.action is Action.RESUME
+    )
+    if is_sequential:
+        await prepared.run(prepare)
+        if prepared.error is not None:
+            return _Outcome(prepared)
+        try:
+            return _Outcome(prepared, await pass_on())
+        except FsError as error:
+            return _Outcome(prepared, failure=error)
+    forwarded, failure = None, None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(prepared.run, prepare)
+        try:
+            forwarded = await pass_on()
+        except FsError as error:
+            failure = error
+    if failure is None and prepared.error is not None:
+        failure = FsError(Status.OUTCOME_UNKNOWN, f"only below: {prepared.error}")
+    return _Outcome(prepared, forwarded, failure)
+
+
+async def _fail(
+    context: StorageContext,
+    place: Place,
+    update: _Update,
+    state: ChunkState | None,
+    outcome: _Outcome,
+) -> NoReturn:
+    """Clean up after an update that did not get through; always raises."""
+    target, chunk_id = place.target, update.chunk_id
+    prepared, failure = outcome.prepared, outcome.failure
+    had_pending = state is not None and state.pending_ver != 0
+    if failure is None:
+        # Nothing was forwarded: only an older pending version could still be somewhere.
+        assert prepared.error is not None, prepared
+        if place.public_state is PublicState.SYNCING:
+            hold = Hold.FULL if prepared.error.status is Status.NO_SPACE else Hold.EVICTED
+            context.targets.put_offline(target, hold, f"{chunk_id}: {prepared.error}")
+            raise FsError(Status.TARGET_OFFLINE, str(prepared.error))
+        if had_pending:
+            raise FsError(Status.OUTCOME_UNKNOWN, str(prepared.error))
+        target.unsettled.pop(chunk_id, None)
+        raise prepared.error
+    if failure.status is Status.NO_SPACE:
+        if prepared.state is not None:
+            await target.disk.run(target.disk.engine.drop_pending, target.target_id, chunk_id)
+        target.unsettled.pop(chunk_id, None)
+        raise failure
+    if prepared.error is not None:
+        # The successor may have what we cannot hold: leave the chain, come back through resync.
+        context.targets.put_offline(target, Hold.EVICTED, f"{chunk_id}: {prepared.error}")
+        raise FsError(Status.OUTCOME_UNKNOWN, str(prepared.error))
+    # The version stays pending: a repeat, the next update or resync completes it.
+    raise failure
+
+
+async def _prepare(
+    place: Place, update: _Update, decision: Decision, state: ChunkState | None
+) -> ChunkState:
+    """Make the pending version on our disk."""
+    if decision.action is Action.RESUME:
+        assert state is not None
+        return state
+    disk = place.target.disk
+    is_syncing = place.public_state is PublicState.SYNCING
+    async with disk.write_limiter:
+        return await disk.run(
+            partial(
+                _prepare_blocking, place.target, update, decision.version, is_syncing=is_syncing
+            )
+        )
+
+
+def _prepare_blocking(
+    target: LocalTarget, update: _Update, version: int, *, is_syncing: bool
+) -> ChunkState:
+    engine, target_id = target.disk.engine, target.target_id
+    request, chunk_id = update.request, update.chunk_id
+    if update.kind is UpdateType.WRITE:
+        return engine.prepare_write(
+            target_id,
+            chunk_id,
+            version=version,
+            chunk_size_bytes=request.chunk_size_bytes,
+            offset=request.offset,
+            data=update.payload,
+            is_full_replace=request.is_full_replace,
+        )
+    if update.kind is UpdateType.REMOVE:
+        if is_syncing:
+            engine.drop_pending(target_id, chunk_id)
+        return engine.prepare_remove(target_id, chunk_id, version=version)
+    return engine.prepare_truncate(
+        target_id,
+        chunk_id,
+        version=version,
+        chunk_size_bytes=request.chunk_size_bytes,
+        length=request.length,
+    )
+
+
+def _check(
+    request: storage_pb2.UpdateReq,
+    payload: memoryview,
+    *,
+    is_from_client: bool,
+    deadline_s: float,
+) -> _Update:
+    """Check everything that needs no state; raises FsError(RPC_BAD_REQUEST or CHECKSUM_MISMATCH)."""
+    size, length = request.chunk_size_bytes, request.length
+    where = f"inode {request.inode_id} chunk {request.chunk_index}"
+    if request.type not in _UPDATE_TYPES or request.inode_id == 0:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: update type {request.type}")
+    kind = UpdateType(request.type)
+    if kind is not UpdateType.REMOVE:
+        if not CHUNK_SIZE_BYTES_MIN <= size <= CHUNK_SIZE_BYTES_MAX or size & (size - 1):
+            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: chunk size {size}")
+        if request.offset + length > size:
+            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {request.offset} + {length} > {size}")
+    if is_from_client and (request.update_ver or request.is_full_replace):
+        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: clients do not choose versions")
+    if not is_from_client and not request.update_ver:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: a forwarded update has a version")
+    if request.is_full_replace and (request.offset or kind is not UpdateType.WRITE):
+        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: no whole chunk")
+    if kind is UpdateType.WRITE:
+        if len(payload) != length or (length == 0 and is_from_client):
+            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {len(payload)} bytes for {length}")
+        if xxhash.xxh3_64_intdigest(payload) != request.payload_checksum:
+            raise FsError(Status.CHECKSUM_MISMATCH, f"{where}: payload changed on its way")
+    tag = None
+    if request.tag.client_id:
+        if not request.tag.channel_id:
+            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: channel 0")
+        wire = request.tag
+        tag = Tag(wire.client_id, wire.channel_id, wire.sequence, wire.request_id)
+    chunk_id = ChunkId(InodeId(request.inode_id), request.chunk_index)
+    return _Update(request, payload, kind, chunk_id, tag, is_from_client, deadline_s)
+
+
+def _position(place: Place, is_from_client: bool) -> Position:
+    if not place.can_write:
+        raise FsError(
+            Status.NOT_SERVING,
+            f"target {place.target.target_id} is {place.public_state.name}, here"
+            f" {place.target.local_state.name}",
+        )
+    if place.public_state is PublicState.SYNCING and not is_from_client:
+        return Position.SYNCING
+    if is_from_client is not place.is_head:
+        head = place.chain.serving[0] if place.chain.serving else 0
+        raise FsError(Status.NOT_HEAD, f"chain {place.chain.chain_id}: the head is target {head}")
+    return Position.HEAD if is_from_client else Position.INNER
+
+
+def _check_new_version(
+    context: StorageContext, place: Place, update: _Update, state: ChunkState | None
+) -> None:
+    """Check what depends on the chunk that is there."""
+    if update.kind is UpdateType.REMOVE:
+        return
+    is_syncing = place.public_state is PublicState.SYNCING
+    if state is not None and state.commit_ver and not is_syncing:
+        size = state.chunk_size_bytes
+        if update.request.chunk_size_bytes != size:
+            raise FsError(Status.INVALID_ARGUMENT, f"{state.chunk_id}: its chunk size is {size}")
+    disk = place.target.disk
+    if state is None and disk.free_bytes < context.section.reject_create_free_bytes_min:
+        if is_syncing:
+            context.targets.put_offline(place.target, Hold.FULL, f"{disk.free_bytes} bytes free")
+            raise FsError(Status.TARGET_OFFLINE, f"disk {disk.index} is full")
+        raise FsError(Status.NO_SPACE, f"disk {disk.path}: {disk.free_bytes} bytes free")
+
+
+def _facts(update: _Update, target: LocalTarget) -> UpdateFacts:
+    request, known = update.request, target.unsettled.get(update.chunk_id)
+    return UpdateFacts(
+        update.kind,
+        request.chain_version,
+        request.update_ver,
+        request.is_full_replace,
+        request.length,
+        is_pending_request=known is not None and known.tag is not None and known.tag == update.tag,
+    )
+
+
+def _done(
+    context: StorageContext, place: Place, update: _Update, result: UpdateResult
+) -> storage_pb2.UpdateRsp:
+    """Record a success and make the reply."""
+    if update.tag is not None:
+        place.target.channels.record(update.tag, result, trio.current_time())
+    if update.is_from_client and not context.lease.is_valid():
+        raise FsError(
+            Status.OUTCOME_UNKNOWN, f"the lease of node {context.node_id} ran out meanwhile"
+        )
+    return _reply(result, place.chain.chain_version)
+
+
+def _result_of(version: int, state: ChunkState | None) -> UpdateResult:
+    return UpdateResult(version, state.length if state else 0, state.checksum if state else 0)
+
+
+def _reply(result: UpdateResult, chain_version: int) -> storage_pb2.UpdateRsp:
+    return storage_pb2.UpdateRsp(
+        update_ver=result.update_ver,
+        commit_ver=result.update_ver,
+        chunk_length=result.chunk_length,
+        chunk_checksum=result.chunk_checksum,
+        chain_version=chain_version,
+    )
