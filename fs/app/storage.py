@@ -7,7 +7,7 @@ from ..chunkengine.factory import open_engine
 from ..node.membership import Membership
 from ..schema.routing import Role
 from ..schema.status import FsError, Status
-from ..storage.service import Storage
+from ..storage.storage import Storage
 from .compose import Process, main
 
 
@@ -19,7 +19,7 @@ async def run(process: Process) -> None:
     try:
         for disk in process.config.storage.disks:
             engines.append(await _open(process, disk.path))  # noqa: PERF401 - closed if one fails
-        await _serve(process, engines)
+        await serve_storage(process, engines)
     finally:
         with trio.CancelScope(shield=True):
             for engine in engines:
@@ -38,7 +38,8 @@ async def _open(process: Process, path: str) -> ChunkEngine:
     return await process.runtime.run_blocking(open_disk)
 
 
-async def _serve(process: Process, engines: list[ChunkEngine]) -> None:
+async def serve_storage(process: Process, engines: list[ChunkEngine]) -> None:
+    """Serve open disks until asked to stop; the caller owns the engines."""
     config, node = process.config, process.node(frozenset({Role.STORAGE}))
     membership = Membership(process.runtime, config, node, process.channels)
     storage = Storage(
