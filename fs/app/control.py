@@ -39,7 +39,7 @@ async def run_roles(process: Process, roles: frozenset[Role]) -> None:
         section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
     )
     try:
-        await _serve(process, roles, engine)
+        await serve_control(process, roles, engine)
     finally:
         with trio.CancelScope(shield=True):
             await engine.aclose()
@@ -67,7 +67,8 @@ async def make_meta(process: Process, engine: KvEngine, membership: Membership) 
     return Meta(engine, process.runtime, config, membership.routing, chunks, membership.caller)
 
 
-async def _serve(process: Process, roles: frozenset[Role], engine: KvEngine) -> None:
+async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngine) -> None:
+    """Run the given services over an open store until asked to stop; the caller owns it."""
     config, node = process.config, process.node(roles)
     membership = Membership(process.runtime, config, node, process.channels)
     targets: dict[str, Any] = {}

@@ -131,7 +131,10 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                reason = await self._receive_replies()
+                try:
+                    reason = await self._receive_replies()
+                finally:
+                    self._nursery = None  # it takes no more tasks
                 nursery.cancel_scope.cancel()
         finally:
             await self.aclose(reason)
@@ -175,7 +178,7 @@ class Connection:
         request_id, frame = self._encode_request(method, message, payload, timeout_s)
         waiter = self._waiters[request_id] = _Waiter()
         try:
-            await self._framed.send(frame)
+            await self._framed.send_or_post(frame, is_busy=len(self._waiters) > 1)
             await waiter.wait()
             if waiter.error is not None:
                 raise waiter.error

@@ -1,0 +1,38 @@
+"""A sample of simulated clusters, and the proof that a seed decides everything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .scenario import run_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_seed(seed):
+    result = run_seed(seed)
+    assert result.op_count > 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_runs_of_one_seed_are_the_same():
+    """In two fresh processes with different hash seeds."""
+    lines = []
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.sim", "3", "--seconds", "6", "--trace"],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": hash_seed, "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines.append(done.stdout.splitlines()[:-1])
+    assert lines[0] == lines[1]
+    assert len(lines[0]) > 50
