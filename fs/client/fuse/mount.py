@@ -23,15 +23,12 @@ import trio
 from ...runtime.ports import Runtime
 from ...schema.config import ClientSection
 from ...schema.ids import InodeId
-from ...schema.layout import MIB
 from ...schema.status import FsError, Status
 from ..vfs.vfs import Vfs
 from .operations import Operations
 
 _log = logging.getLogger(__name__)
 
-MAX_READ_BYTES = 1 * MIB
-"""The largest request of current kernels (256 pages)."""
 _READ_AHEAD_KIB = 1024
 _TASK_COUNT_MIN = 99
 _MNT_DETACH = 2
@@ -64,12 +61,15 @@ class KernelNotifier:
 
 
 def mount_options(cluster_id: str) -> set[str]:
-    """Return the mount options for this user; allow_other where the system lets us."""
+    """Return the mount options for this user; allow_other where the system lets us.
+
+    max_read is left alone: the kernel's own limit of 256 pages is 1 MiB, and libfuse aborts when the option
+    is given and the file system, as with pyfuse3, cannot repeat it in its handshake.
+    """
     options = {
         f"fsname=emberfs:{cluster_id}",
         "subtype=ember",
         "default_permissions",
-        f"max_read={MAX_READ_BYTES}",
     }
     if os.geteuid() == 0 or _may_allow_other():
         options.add("allow_other")
