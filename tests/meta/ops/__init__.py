@@ -1,0 +1,1 @@
+"""Tests of the metadata operations, one file per operation."""

@@ -1,0 +1,140 @@
+"""unlink, rmdir, remove_tree: what goes, when, and what they refuse."""
+
+import pytest
+
+from fs.schema.status import Status
+
+from tests.meta.harness import ROOT, refused, session
+
+
+async def test_unlink_refusals(world, root, alice):
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    await root.create(d, b"f")
+    with refused(Status.NOT_FOUND, "ENOENT"):
+        await root.unlink(d, b"nothing")
+    with refused(Status.IS_DIRECTORY, "EISDIR"):
+        await root.unlink(ROOT, b"d")
+    for name in (b".", b".."):
+        with refused(Status.IS_DIRECTORY, "EISDIR"):
+            await root.unlink(d, name)
+    with refused(Status.ACCESS_DENIED, "EACCES"):
+        await alice.unlink(d, b"f")
+    with refused(Status.NOT_DIRECTORY):
+        await root.unlink((await root.lookup(d, b"f")).inode_id, b"x")
+
+
+async def test_sticky_directory(world, root, alice, bob):
+    tmp = (await root.mkdir(ROOT, b"tmp", 0o1777)).inode_id
+    await alice.create(tmp, b"a")
+    with refused(Status.NOT_PERMITTED, "EPERM"):
+        await bob.unlink(tmp, b"a")
+    with refused(Status.NOT_PERMITTED, "EPERM"):
+        await bob.rename(tmp, b"a", tmp, b"b")
+    await bob.create(tmp, b"mine")
+    with refused(Status.NOT_PERMITTED, "EPERM"):  # replacing counts as removing
+        await bob.rename(tmp, b"mine", tmp, b"a")
+    await alice.unlink(tmp, b"a")
+    await root.unlink(tmp, b"mine")
+
+
+async def test_last_link_leaves_an_inode_for_those_who_hold_it(world, root):
+    file = await root.create(ROOT, b"f")
+    await root.link(file.inode_id, ROOT, b"g")
+    assert (await root.unlink(ROOT, b"f")).nlink == 1
+    removed = await root.unlink(ROOT, b"g")
+    assert removed.nlink == 0 and removed.ctime_ns > file.ctime_ns
+    assert (await root.attr(file.inode_id)).nlink == 0
+    await root.open(file.inode_id, wants_read=True)
+
+
+async def test_keep_session_is_stored_with_the_last_link_only(world, root):
+    file = await root.create(ROOT, b"f")
+    await root.link(file.inode_id, ROOT, b"g")
+    keep = {"keep_session": session(5, is_write=False), "keep_inode_id": file.inode_id}
+    await root.unlink(ROOT, b"f", **keep)
+    assert not await sessions(world)
+    await root.unlink(ROOT, b"g", **keep)
+    assert len(await sessions(world)) == 1
+    other = await root.create(ROOT, b"h")
+    await root.unlink(ROOT, b"h", **keep)  # it was another file than the caller thought
+    assert len(await sessions(world)) == 1
+    assert other.inode_id != file.inode_id
+
+
+async def sessions(world):
+    tr = world.engine.transaction()
+    return await tr.get_range(b"INOS", b"INOT")
+
+
+async def test_rmdir_rules(world, root, alice):
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    await root.mkdir(d, b"sub")
+    await root.create(ROOT, b"f")
+    with refused(Status.NOT_EMPTY, "ENOTEMPTY"):
+        await root.rmdir(ROOT, b"d")
+    with refused(Status.NOT_DIRECTORY, "ENOTDIR"):
+        await root.rmdir(ROOT, b"f")
+    with refused(Status.INVALID_ARGUMENT, "EINVAL"):
+        await root.rmdir(d, b".")
+    with refused(Status.NOT_EMPTY, "ENOTEMPTY"):
+        await root.rmdir(d, b"..")
+    with refused(Status.ACCESS_DENIED):
+        await alice.rmdir(ROOT, b"d")
+    assert (await root.rmdir(d, b"sub")).nlink == 0
+    assert (await root.attr(d)).nlink == 2
+    removed = await root.rmdir(ROOT, b"d")
+    assert (await root.attr(removed.inode_id)).nlink == 0
+    with refused(Status.NOT_FOUND):
+        await root.lookup(removed.inode_id, b"..")
+    assert await root.names(removed.inode_id) == []
+
+
+async def test_remove_tree(world, root, alice, bob):
+    home = (await root.mkdir(ROOT, b"home", 0o777)).inode_id
+    top = (await alice.mkdir(home, b"t")).inode_id
+    sub = (await alice.mkdir(top, b"sub")).inode_id
+    await alice.create(sub, b"f")
+    with refused(Status.NOT_PERMITTED, "EPERM"):
+        await bob.remove_tree(home, b"t")
+    with refused(Status.NOT_FOUND):
+        await alice.remove_tree(home, b"t", inode_id=top + 1)
+    with refused(Status.NOT_DIRECTORY):
+        await alice.remove_tree(sub, b"f")
+    await alice.remove_tree(home, b"t", inode_id=top)
+    assert await root.names(home) == [] and (await root.attr(home)).nlink == 2
+    with refused(Status.NOT_FOUND):
+        await alice.create(top, b"late")
+    with refused(Status.NOT_FOUND):
+        await root.call("get_real_path", real_path(sub))
+    await alice.create(sub, b"late")  # below: garbage collection takes it too
+    with refused(Status.NOT_FOUND):
+        await alice.rename(home, b"x", top, b"x")
+
+
+def real_path(inode_id):
+    from fs.schema.proto import meta_pb2 as meta  # noqa: PLC0415
+
+    return meta.GetRealPathReq(inode_id=inode_id)
+
+
+@pytest.mark.parametrize("flag", [0x10])
+async def test_immutable(world, root, alice, flag):
+    d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
+    f = (await alice.create(d, b"f")).inode_id
+    with refused(Status.NOT_PERMITTED):
+        await alice.set_attr(f, iflags=flag)
+    await root.set_attr(f, iflags=flag)
+    for attempt in (
+        root.unlink(d, b"f"),
+        root.rename(d, b"f", d, b"g"),
+        root.link(f, d, b"g"),
+        root.set_attr(f, mode=0o600),
+        root.open(f, wants_write=True, session=session(1)),
+    ):
+        with refused(Status.NOT_PERMITTED, "EPERM"):
+            await attempt
+    await root.set_attr(d, iflags=flag)
+    with refused(Status.NOT_PERMITTED):
+        await root.create(d, b"new")
+    with refused(Status.NOT_SUPPORTED):
+        await root.set_attr(f, iflags=1)
