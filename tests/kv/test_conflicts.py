@@ -35,7 +35,7 @@ class Everything:
         return True
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(commits, st.lists(keys, max_size=3), st.lists(ranges, max_size=3), st.data())
 def test_check_equals_looking_at_everything(history, read_keys, read_ranges, data):
     window, everything = ConflictWindow(0), Everything()
@@ -50,7 +50,7 @@ def test_check_equals_looking_at_everything(history, read_keys, read_ranges, dat
         )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_long_histories_use_the_index_and_stay_exact(source):
     window, everything = ConflictWindow(0), Everything()

@@ -1,0 +1,325 @@
+"""What only the embedded engine does: format, lock, shared flushes, failures of the disk."""
+
+# ruff: noqa: ARG001 - a test that sleeps names the clock it wants
+import gc
+import os
+import subprocess
+import weakref
+
+import pytest
+import trio
+from rocksdict import Options, Rdict
+
+from fs.kv import rocksdb as engine_module
+from fs.kv.rocksdb import RocksDbEngine
+from fs.kv.rocksdb_store import FORMAT_KEY, check_format, open_store
+from fs.kv.transact import snapshot_read, transact
+from fs.runtime.ports import Runtime
+from fs.runtime.real import ThreadRunBlocking
+from fs.schema.config import KvSection
+from fs.schema.proto import record_pb2
+from fs.schema.status import FsError, Status
+from tests.kv.harness import CLUSTER_ID, inline_runtime
+
+
+class FailingDb:
+    """The real store with one method that fails."""
+
+    def __init__(self, inner: Rdict, name: str, message: str) -> None:
+        self._inner, self._name, self._message = inner, name, message
+        self.call_count = 0
+
+    def __getattr__(self, name: str):
+        if name != self._name:
+            return getattr(self._inner, name)
+
+        def fail(*_: object, **__: object):
+            self.call_count += 1
+            raise Exception(self._message)  # noqa: TRY002 - as the binding does
+
+        return fail
+
+
+async def open_at(path, runtime: Runtime | None = None, **section) -> RocksDbEngine:
+    return await RocksDbEngine.open(
+        str(path), KvSection(**section), runtime or inline_runtime(), cluster_id=CLUSTER_ID
+    )
+
+
+async def put(engine, key: bytes, value: bytes = b"x") -> None:
+    tr = engine.transaction()
+    tr.set(key, value)
+    await tr.commit()
+
+
+async def expect(status: Status, act) -> FsError:
+    with pytest.raises(FsError) as caught:
+        await act
+    assert caught.value.status is status, caught.value
+    return caught.value
+
+
+async def test_only_one_opener(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    await expect(Status.ALREADY_RUNNING, open_at(tmp_path / "kv"))
+    await engine.aclose()
+    await (await open_at(tmp_path / "kv")).aclose()
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (record_pb2.FormatRecordPb(format_version=2, cluster_id=CLUSTER_ID, what="kv"), "format 2"),
+        (record_pb2.FormatRecordPb(format_version=1, cluster_id="other", what="kv"), "'other'"),
+        (record_pb2.FormatRecordPb(format_version=1, cluster_id=CLUSTER_ID, what="disk"), "'disk'"),
+        (None, "no format record"),
+    ],
+)
+async def test_foreign_stores_are_refused(tmp_path, record, problem):
+    engine = await open_at(tmp_path / "kv")
+    await put(engine, b"a")
+    await engine.aclose()
+    db = Rdict(str(tmp_path / "kv"), options=Options(raw_mode=True))
+    if record is None:
+        del db[FORMAT_KEY]
+    else:
+        db[FORMAT_KEY] = record.SerializeToString()
+    db.close()
+    error = await expect(Status.KV_BAD_FORMAT, open_at(tmp_path / "kv"))
+    assert problem in error.detail
+    # A refusal leaves the lock free and the store as it was.
+    db = open_store(str(tmp_path / "kv"))
+    assert db.get(b"a") == b"x"
+    db.close()
+
+
+def test_format_record_bytes(tmp_path):
+    db = open_store(str(tmp_path / "kv"))
+    assert check_format(db, "kv", "c1") == 0
+    assert dict(db.items()) == {
+        b"\xff/format": b"\x08\x01\x12\x02c1\x1a\x02kv",
+        b"\xff/version": bytes(8),
+    }
+    db.close()
+
+
+async def test_reserved_keys_are_invisible(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    tr = engine.transaction()
+    assert await tr.get_range(b"", b"\xff") == []
+    assert await tr.get_range(b"", b"\xff", reverse=True) == []
+    with pytest.raises(AssertionError):
+        await tr.get(b"\xff/version")
+    with pytest.raises(AssertionError):
+        tr.set(b"\xff", b"")
+    tr.close()
+    await engine.aclose()
+
+
+async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_clock):
+    engine = await open_at(tmp_path / "kv", group_sync_interval_s=0.005)
+    flushes = []
+    inner = engine._flush_log
+    monkeypatch.setattr(engine, "_flush_log", lambda: (flushes.append(1), inner()))
+
+    async def commit_and_sync(index: int) -> None:
+        await put(engine, b"%d" % index)
+        mine = engine.version
+        await engine.sync()
+        assert engine._synced_version >= mine
+
+    async with trio.open_nursery() as nursery:
+        for index in range(50):
+            nursery.start_soon(commit_and_sync, index)
+    assert 1 <= len(flushes) <= 2
+    await engine.sync()
+    assert len(flushes) <= 2
+    await engine.aclose()
+
+
+async def test_cancelled_leader_hands_over(tmp_path, autojump_clock):
+    engine = await open_at(tmp_path / "kv", group_sync_interval_s=1.0)
+    await put(engine, b"a")
+    await engine.sync()
+    await put(engine, b"b")
+    async with trio.open_nursery() as nursery:
+        scope = await nursery.start(_sync_in_scope, engine)
+        nursery.start_soon(engine.sync)
+        await trio.sleep(0.1)
+        scope.cancel()
+    assert engine._synced_version == 2
+    await engine.aclose()
+
+
+async def _sync_in_scope(engine, task_status) -> None:
+    with trio.CancelScope() as scope:
+        task_status.started(scope)
+        await engine.sync()
+
+
+async def test_background_flush_covers_commits_within_the_interval(tmp_path, autojump_clock):
+    engine = await open_at(tmp_path / "kv", group_sync_interval_s=0.005)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        for index in range(10):
+            await put(engine, b"%d" % index)
+            await trio.sleep(0.011)
+            assert engine._synced_version == engine.version
+        nursery.cancel_scope.cancel()
+    await engine.aclose()
+
+
+async def test_failed_flush_poisons_for_ever(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    await put(engine, b"a")
+    db = engine._db
+    failing = FailingDb(db, "flush_wal", "IO error: fdatasync: Input/output error")
+    engine._db = failing
+    await expect(Status.IO_ERROR, engine.sync())
+    engine._db = db  # the disk "works" again: too late
+    await expect(Status.IO_ERROR, engine.sync())
+    await expect(Status.IO_ERROR, put(engine, b"b"))
+    await expect(Status.IO_ERROR, snapshot_read(engine, lambda tr: tr.get(b"a")))
+    await expect(Status.IO_ERROR, engine.aclose())
+    assert failing.call_count == 1
+    await (await open_at(tmp_path / "kv")).aclose()  # and yet the store was released
+
+
+async def test_background_flush_failure_ends_run(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    engine._db = FailingDb(engine._db, "flush_wal", "IO error")
+    await put(engine, b"a")
+    await expect(Status.IO_ERROR, engine.run())
+    await expect(Status.IO_ERROR, engine.aclose())
+
+
+async def test_commit_failure_that_proves_nothing_is_unknown_and_poisons(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    db = engine._db
+    engine._db = FailingDb(db, "write", "IO error: While appending to file: Input/output error")
+    error = await expect(Status.KV_COMMIT_UNKNOWN, put(engine, b"a"))
+    assert not error.definite
+    engine._db = db
+    await expect(Status.IO_ERROR, put(engine, b"b"))
+    await engine.aclose()
+
+
+def mounted_tmpfs(path, size_mb: int) -> bool:
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(path)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+async def test_full_disk_refuses_commits_only_and_recovers(tmp_path, autojump_clock):
+    disk = tmp_path / "disk"
+    if not mounted_tmpfs(disk, 80):
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        engine = await open_at(disk / "kv")
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(72 << 20))
+        committed = 0
+        error = None
+        while error is None:
+            try:
+                await put(engine, b"%05d" % committed, os.urandom(50_000))
+                committed += 1
+            except FsError as caught:
+                error = caught
+        assert error.status is Status.NO_SPACE
+        assert error.definite
+        assert committed > 50
+        await engine.sync()
+        assert len(await snapshot_read(engine, lambda tr: tr.get_range(b"", b"\xff"))) == committed
+        await trio.sleep(2)
+        await expect(Status.NO_SPACE, put(engine, b"still full"))
+        old = engine.transaction()
+        await old.get(b"00000")
+        ballast.unlink()
+        await trio.sleep(2)
+
+        async def write(tr):
+            tr.set(b"%05d" % committed, b"after")
+
+        await transact(engine, write, runtime=inline_runtime())
+        await expect(Status.KV_TOO_OLD, old.get(b"00001"))
+        await engine.aclose()
+        engine = await open_at(disk / "kv")
+        found = await snapshot_read(engine, lambda tr: tr.get_range(b"", b"\xff"))
+        assert [key for key, _ in found] == [b"%05d" % i for i in range(committed + 1)]
+        await engine.aclose()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)  # noqa: ASYNC221
+
+
+async def test_log_is_rotated_right_after_a_sync(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_module, "ROTATE_COST_BYTES", 1 << 20)
+    engine = await open_at(tmp_path / "kv")
+    logs = set()
+    for index in range(60):
+        await put(engine, b"%d" % index, os.urandom(50_000))
+        logs.update(path.name for path in (tmp_path / "kv").glob("*.log"))
+    assert len(logs) >= 3
+    assert engine._synced_version >= 40
+    await engine.aclose()
+    engine = await open_at(tmp_path / "kv")
+    assert len(await snapshot_read(engine, lambda tr: tr.get_range(b"", b"\xff"))) == 60
+    assert engine.version == 60
+    await engine.aclose()
+
+
+async def test_snapshots_survive_flush_and_compaction(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    for index in range(100):
+        await put(engine, b"%03d" % index, b"old")
+    tr = engine.transaction()
+    assert await tr.get(b"000") == b"old"
+    for index in range(0, 100, 2):
+        await put(engine, b"%03d" % index, b"new")
+    engine._db.flush()
+    engine._db.compact_range(None, None)
+    expected = [(b"%03d" % index, b"old") for index in range(100)]
+    assert await tr.get_range(b"", b"\xff") == expected
+    assert await tr.get_range(b"", b"\xff", reverse=True) == expected[::-1]
+    tr.close()
+    await engine.aclose()
+
+
+async def test_views_are_released(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    await put(engine, b"a")
+    gc.disable()  # reference counts alone must do it
+    try:
+        views = []
+        for end in ("close", "commit", "drop"):
+            tr = engine.transaction()
+            await tr.get(b"a")
+            views.append(weakref.ref(tr._view))
+            if end == "close":
+                tr.close()
+            elif end == "commit":
+                tr.set(b"b", b"x")
+                await tr.commit()
+            del tr
+            await put(engine, b"c")
+        assert [view() for view in views] == [None] * 3
+    finally:
+        gc.enable()
+    forgotten = engine.transaction()
+    await forgotten.get(b"a")
+    await engine.aclose()
+    await (await open_at(tmp_path / "kv")).aclose()  # an open transaction does not hold the lock
+
+
+async def test_commits_go_on_while_a_flush_runs_in_its_thread(tmp_path):
+    inline = inline_runtime()
+    runtime = Runtime(inline.clock, inline.network, ThreadRunBlocking(), inline.random)
+    engine = await open_at(tmp_path / "kv", runtime, group_sync_interval_s=0.001)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        for index in range(500):
+            await put(engine, b"%d" % index)
+        await engine.sync()
+        nursery.cancel_scope.cancel()
+    assert engine._synced_version == 500
+    await engine.aclose()
