@@ -235,6 +235,14 @@ def sim(context: typer.Context) -> None:
     raise typer.Exit(run_sim(context.args))
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def admin(context: typer.Context) -> None:
+    """Look into a running cluster: `ember admin --help` lists the groups."""
+    from .admin_commands import admin as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember admin")
+
+
 @app.command()
 def version() -> None:
     """Print the release."""
