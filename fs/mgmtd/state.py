@@ -113,7 +113,7 @@ class ClusterState:
         )
         self._soft.clear()
         self._unsettled.update(change.chains)
-        if change.targets:
+        if change.targets or change.nodes:
             self._index()
 
     def _note_demotions(self, old: Chain | None, new: Chain, routing_version: int) -> None:
