@@ -74,8 +74,10 @@ class LocalDataFiles:
             self._release(file)
 
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
-        """See `DataFiles`."""
+        """See `DataFiles`; asks first, since a refused fallocate keeps what it had taken until then."""
         with self._using(file_id, is_write=True) as file:
+            if self.free_bytes() < length:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.posix_fallocate(file.fd, offset, length)
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:

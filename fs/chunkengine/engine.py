@@ -88,6 +88,7 @@ class DiskEngine:
         ledger = open_ledger(meta, files, self._reader)
         self._books = Books(ledger, disk_format.disk_uuid)
         self._flush_done = threading.Condition(self._books.lock)
+        self._is_closed = False
         self._flushes_begun = 0
         self._flushes_ended = 0
 
@@ -450,7 +451,10 @@ class DiskEngine:
         self._give_back(emptied)
 
     def close(self) -> None:
-        """See `ChunkEngine`."""
+        """See `ChunkEngine`; nobody may be inside a call.  Closing again is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             if not self._books.failure:
                 self.sync()

@@ -69,8 +69,8 @@ def open_ledger(meta: MetaStore, files: DataFiles, reader: VerifiedReader) -> Le
         _settle_committed(ledger, reader, chunk, versions)
     for chunk, pending in list(ledger.pendings.items()):
         _settle_pending(ledger, reader, chunk, pending)
-    _give_back(ledger, files, empty_groups)
-    _make_durable(ledger, meta, files, undos.stored_keys, empty_groups)
+    _make_durable(ledger, meta, files, undos.stored_keys)
+    _give_back(ledger, meta, files, empty_groups)
     return ledger
 
 
@@ -146,14 +146,18 @@ def _settle_pending(
     ledger.change(key, ledger.record(key), None)
 
 
-def _give_back(ledger: Ledger, files: DataFiles, empty_groups: list[GroupId]) -> None:
-    """Return the space of groups that were found empty and still are."""
-    for stored in list(empty_groups):
+def _give_back(
+    ledger: Ledger, meta: MetaStore, files: DataFiles, empty_groups: list[GroupId]
+) -> None:
+    """Return the space of groups that were found empty and still are.
+
+    Only once that is durable: until then a power loss may bring back records that name their blocks.
+    """
+    for stored in empty_groups:
         size_class, number = split_group_id(stored)
-        if number in ledger.allocator.classes[size_class].groups:
-            empty_groups.remove(stored)
-        else:
+        if number not in ledger.allocator.classes[size_class].groups:
             punch_group(files, size_class, number)
+            meta.write([(group_key(stored), None)])
 
 
 def punch_group(files: DataFiles, size_class: int, number: int) -> None:
@@ -167,13 +171,11 @@ def _make_durable(
     meta: MetaStore,
     files: DataFiles,
     undo_keys: list[bytes],
-    empty_groups: list[GroupId],
 ) -> None:
     files.flush_all()
     closing = ledger.begin_flush()
     batch: list[tuple[bytes, bytes | None]] = [(EPOCH_KEY, pack_u64(closing.number))]
     batch += [(key, None) for key in undo_keys]
-    batch += [(group_key(stored), None) for stored in empty_groups]
     meta.write(batch)
     ledger.write_durable(closing)
     ledger.end_flush(closing)

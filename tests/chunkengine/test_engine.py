@@ -1,0 +1,302 @@
+"""One contract for the engine over a simulated and over a real disk."""
+
+import random
+import threading
+
+import pytest
+
+from fs.chunkengine.api import ReadIo
+from fs.schema.config import StorageSection
+from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.status import FsError, Status
+
+from .workload import CHUNK_SIZE_BYTES, Workload, check_books, place
+
+A = (TargetId(1), ChunkId(InodeId(7), 0))
+KIB = 1024
+
+
+def prepare(engine, chunk, version, data, offset=0, **more):
+    return engine.prepare_write(
+        *chunk,
+        version=version,
+        chunk_size_bytes=CHUNK_SIZE_BYTES,
+        offset=offset,
+        data=data,
+        **more,
+    )
+
+
+def put(engine, chunk, version, data, offset=0, **more):
+    prepare(engine, chunk, version, data, offset, **more)
+    return engine.commit(*chunk, version=version, chain_version=3)
+
+
+def read(engine, chunk, offset, length, version=0):
+    buffer = bytearray(b"\xee" * length)
+    done = engine.read_batch([ReadIo(*chunk, offset, length, memoryview(buffer), version)])[0]
+    return done, bytes(buffer[: done.length])
+
+
+def expect(status: Status):
+    return pytest.raises(FsError, match=status.name)
+
+
+def test_a_prepared_version_is_not_readable_until_committed(lab) -> None:
+    engine = lab.engine
+    state = prepare(engine, A, 1, b"one")
+    assert (state.commit_ver, state.pending_ver, state.pending_length) == (0, 1, 3)
+    assert read(engine, A, 0, 3)[0].status == Status.CHUNK_NOT_FOUND
+    assert read(engine, A, 0, 3, version=1)[1] == b"one"
+    state = engine.commit(*A, version=1, chain_version=9)
+    assert (state.commit_ver, state.chain_version, state.length) == (1, 9, 3)
+    assert state == engine.get(*A)
+    assert read(engine, A, 1, 100) == (
+        engine.read_batch([ReadIo(*A, 1, 100, memoryview(bytearray(100)))])[0],
+        b"ne",
+    )
+    assert engine.commit(*A, version=1, chain_version=9) == state
+
+
+def test_pending_and_committed_are_both_readable_also_after_reopening(lab) -> None:
+    put(lab.engine, A, 1, b"a" * 5000)
+    prepare(lab.engine, A, 2, b"b" * 9000, 5000)
+    for open_ in (lambda: lab.engine, lab.reopen):
+        engine = open_()
+        assert engine.read_whole(*A) == b"a" * 5000
+        assert engine.read_whole(*A, version=2) == b"a" * 5000 + b"b" * 9000
+        assert read(engine, A, 4990, 20, version=1)[1] == b"a" * 10
+        assert read(engine, A, 4990, 20, version=2)[1] == b"a" * 10 + b"b" * 10
+        assert read(engine, A, 0, 1, version=3)[0].status == Status.MISSING_UPDATE
+        assert engine.get(*A).pending_ver == 2
+
+
+def test_a_dropped_pending_version_leaves_nothing(lab) -> None:
+    put(lab.engine, A, 1, b"a" * 5000)
+    for data, offset in ((b"x" * 70_000, 0), (b"y" * 100, 5000)):
+        used = lab.engine.used_bytes(A[0])
+        prepare(lab.engine, A, 2, data, offset)
+        lab.engine.drop_pending(*A)
+        assert lab.engine.used_bytes(A[0]) == used
+        assert lab.engine.get(*A).pending_ver == 0
+    put(lab.engine, A, 2, b"z" * 100, 5000)
+    assert lab.reopen().read_whole(*A) == b"a" * 5000 + b"z" * 100
+
+
+def test_versions_must_follow_one_another(lab) -> None:
+    put(lab.engine, A, 1, b"one")
+    with expect(Status.MISSING_UPDATE):
+        prepare(lab.engine, A, 3, b"x")
+    with expect(Status.COMMITTED_UPDATE):
+        prepare(lab.engine, A, 1, b"x")
+    with expect(Status.MISSING_UPDATE):
+        lab.engine.commit(*A, version=2, chain_version=1)
+    with expect(Status.COMMITTED_UPDATE):
+        lab.engine.prepare_remove(*A, version=1)
+    with expect(Status.INVALID_ARGUMENT):
+        prepare(lab.engine, A, 2, b"x", CHUNK_SIZE_BYTES)
+    assert put(lab.engine, A, 9, b"nine", is_full_replace=True).commit_ver == 9
+
+
+def test_a_full_replace_takes_any_version_and_replaces_a_pending_one(lab) -> None:
+    put(lab.engine, A, 8, b"eight" * 1000, is_full_replace=True)
+    prepare(lab.engine, A, 9, b"nine")
+    assert prepare(lab.engine, A, 5, b"five", is_full_replace=True).pending_ver == 5
+    assert lab.engine.commit(*A, version=5, chain_version=1).commit_ver == 5
+    assert lab.engine.read_whole(*A) == b"five"
+
+
+def test_removal_is_pending_first(lab) -> None:
+    put(lab.engine, A, 1, b"one")
+    state = lab.engine.prepare_remove(*A, version=2)
+    assert state.pending_is_remove
+    assert lab.engine.read_whole(*A) == b"one"
+    engine = lab.reopen()
+    assert engine.get(*A).pending_is_remove
+    assert engine.commit(*A, version=2, chain_version=1) is None
+    assert engine.commit(*A, version=2, chain_version=1) is None
+    assert engine.get(*A) is None
+    assert engine.used_bytes(A[0]) == 0
+
+
+def test_equal_content_has_an_equal_digest_whatever_its_history(lab) -> None:
+    content = random.Random(1).randbytes(200_000)
+    whole = put(lab.engine, A, 1, content)
+    other = (TargetId(2), A[1])
+    at = 0
+    for version, step in enumerate([1, 4095, 4096, 60_000, 3, 70_000, 200_000], 1):
+        state = put(lab.engine, other, version, content[at : at + step], at)
+        at = min(at + step, len(content))
+    assert at == len(content)
+    assert state.checksum == whole.checksum
+    state = put(lab.engine, other, 8, b"?" * 10_000, 5_000)
+    assert state.checksum != whole.checksum
+    assert put(lab.engine, other, 9, content[5_000:15_000], 5_000).checksum == whole.checksum
+    lab.engine.prepare_truncate(*other, version=10, chunk_size_bytes=CHUNK_SIZE_BYTES, length=99)
+    cut = lab.engine.commit(*other, version=10, chain_version=1)
+    third = (TargetId(3), A[1])
+    assert put(lab.engine, third, 1, content[:99]).checksum == cut.checksum
+
+
+def test_a_damaged_byte_is_never_returned(lab) -> None:
+    content = random.Random(2).randbytes(100_000)
+    put(lab.engine, A, 1, content)
+    file_id, start = place(lab.engine, A)
+    lab.flip(file_id, start + 50_000)
+    done, _ = read(lab.engine, A, 49_000, 4096)
+    assert done.status == Status.CHECKSUM_MISMATCH
+    assert done.length == 0
+    assert read(lab.engine, A, 0, 45_056)[1] == content[:45_056]
+    assert read(lab.engine, A, 60_000, 100)[1] == content[60_000:60_100]
+    with expect(Status.CHECKSUM_MISMATCH):
+        lab.engine.read_whole(*A)
+    with expect(Status.CHECKSUM_MISMATCH):
+        prepare(lab.engine, A, 2, b"x", 10)
+    with expect(Status.CHECKSUM_MISMATCH):
+        lab.engine.prepare_truncate(*A, version=2, chunk_size_bytes=CHUNK_SIZE_BYTES, length=51_000)
+    assert put(lab.engine, A, 2, content, is_full_replace=True).commit_ver == 2
+    assert lab.engine.read_whole(*A) == content
+
+
+@pytest.mark.parametrize("block", [4096, 16384, 65536])
+def test_reads_of_any_range_match(lab, block) -> None:
+    section = StorageSection(checksum_block_bytes=block)
+    lab.engine.close()
+    lab.path = lab.path / "other"
+    lab.disk = type(lab.disk)()
+    lab.engine = lab.open(section=section)
+    rng = random.Random(block)
+    content = rng.randbytes(250_001)
+    put(lab.engine, A, 1, content)
+    for _ in range(60):
+        offset, length = rng.randint(0, 260_000), rng.choice((1, 4096, rng.randint(0, 250_001)))
+        if rng.random() < 0.3:
+            offset -= offset % block
+        done, found = read(lab.engine, A, offset, length)
+        assert (done.status, found) == (Status.OK, content[offset : offset + length])
+
+
+def test_lists_are_in_order_paged_and_know_pending_chunks(lab) -> None:
+    engine = lab.engine
+    ids = [ChunkId(InodeId(i), n) for i in (3, 500, 7) for n in (0, 1, 70_000)]
+    for chunk_id in ids:
+        put(engine, (TargetId(1), chunk_id), 1, b"x")
+    prepare(engine, (TargetId(1), ChunkId(InodeId(7), 5)), 1, b"pending")
+    put(engine, (TargetId(2), ChunkId(InodeId(7), 0)), 1, b"other target")
+    expected = sorted([*ids, ChunkId(InodeId(7), 5)])
+    found, after = [], b""
+    while page := engine.list_chunks(TargetId(1), after=after, limit=3):
+        found += [state.chunk_id for state in page]
+        after = page[-1].chunk_id.pack()
+    assert found == expected
+    indices = [s.chunk_id.index for s in engine.list_file(TargetId(1), 7)]
+    assert indices == [0, 1, 5, 70_000]
+    part = engine.list_file(TargetId(1), 7, first_index=1, end_index=70_000)
+    assert [s.chunk_id.index for s in part] == [1, 5]
+    assert engine.list_file(TargetId(1), 8) == []
+
+
+def test_last_chunk_is_committed_and_not_empty(lab) -> None:
+    engine, target = lab.engine, TargetId(1)
+    assert engine.last_chunk(target, 7) is None
+    for index in (0, 2, 9):
+        put(engine, (target, ChunkId(InodeId(7), index)), 1, b"x")
+    put(engine, (target, ChunkId(InodeId(8), 0)), 1, b"x")
+    put(engine, (target, ChunkId(InodeId(6), 99)), 1, b"x")
+    prepare(engine, (target, ChunkId(InodeId(7), 12)), 1, b"x")
+    put(engine, (target, ChunkId(InodeId(7), 11)), 1, b"")
+    last = engine.last_chunk(target, 7)
+    assert last is not None
+    assert last.chunk_id.index == 9
+
+
+def test_removing_a_target_leaves_the_others(lab) -> None:
+    for target in (1, 2):
+        for index in range(300):
+            put(lab.engine, (TargetId(target), ChunkId(InodeId(7), index)), 1, b"x")
+    prepare(lab.engine, (TargetId(1), ChunkId(InodeId(9), 0)), 1, b"x")
+    lab.engine.remove_target(TargetId(1))
+    engine = lab.reopen()
+    assert engine.list_chunks(TargetId(1)) == []
+    assert engine.used_bytes(TargetId(1)) == 0
+    assert engine.used_bytes(TargetId(2)) == 300 * 64 * KIB
+    check_books(engine._meta)
+
+
+def test_space_counts_blocks(lab) -> None:
+    put(lab.engine, A, 1, b"x" * 70_000)
+    space = lab.engine.space()
+    assert space.used_bytes == 128 * KIB
+    assert space.used_bytes <= space.allocated_bytes
+    assert 0 < space.free_bytes <= space.capacity_bytes
+
+
+def test_a_foreign_or_unknown_disk_is_refused(lab) -> None:
+    lab.engine.close()
+    with expect(Status.FOREIGN_DISK):
+        lab.open(cluster_id="other")
+    with expect(Status.FOREIGN_DISK):
+        lab.open(node_id=2)
+    engine = lab.open(section=StorageSection(checksum_block_bytes=65536))
+    assert engine.disk_format.checksum_block_bytes == 4096
+    newer = engine.disk_format.__class__(
+        **{
+            **{f: getattr(engine.disk_format, f) for f in engine.disk_format.__struct_fields__},
+            "format_version": 99,
+        }
+    )
+    engine._meta.write_synced([(b"\x08", newer.pack())])
+    engine.close()
+    with expect(Status.BAD_DISK_FORMAT):
+        lab.open()
+    lab.engine = engine
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_operations_match_the_model_across_restarts(lab, seed) -> None:
+    workload = Workload(seed)
+    for _ in range(3):
+        for _ in range(40):
+            workload.step(lab.engine)
+        workload.check_now(lab.engine)
+        lab.reopen()
+        workload.check_now(lab.engine)
+        check_books(lab.engine._meta)
+
+
+def test_threads_on_different_chunks_beside_readers(lab) -> None:
+    engine, failures = lab.engine, []
+    stop = threading.Event()
+
+    def write(target: int) -> None:
+        workload = Workload(target, [(TargetId(target), ChunkId(InodeId(7), n)) for n in range(3)])
+        for _ in range(60):
+            workload.step(engine)
+        workload.check_now(engine)
+
+    def watch() -> None:
+        chunks = [(TargetId(t), ChunkId(InodeId(7), n)) for t in (1, 2, 3) for n in range(3)]
+        buffer = memoryview(bytearray(CHUNK_SIZE_BYTES))
+        while not stop.is_set():
+            for chunk in chunks:
+                done = engine.read_batch([ReadIo(*chunk, 0, CHUNK_SIZE_BYTES, buffer)])[0]
+                if done.status not in (Status.OK, Status.CHUNK_NOT_FOUND):
+                    failures.append(done)
+
+    def guarded(function, *args) -> None:
+        try:
+            function(*args)
+        except BaseException as error:  # noqa: BLE001 - a thread's failure must reach the test
+            failures.append(error)
+
+    writers = [threading.Thread(target=guarded, args=(write, t)) for t in (1, 2, 3)]
+    readers = [threading.Thread(target=guarded, args=(watch,)) for _ in range(2)]
+    for thread in writers + readers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+    assert failures == []
+    check_books(engine._meta)

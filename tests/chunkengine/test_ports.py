@@ -1,0 +1,117 @@
+"""Both metadata stores and both sets of data files keep one contract."""
+
+import pytest
+
+from fs.chunkengine.data_files import LocalDataFiles
+from fs.chunkengine.format import FileId
+from fs.chunkengine.meta_rocksdb import RocksMetaStore
+from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
+from fs.schema.status import FsError, Status
+
+KIB = 1024
+FILE = FileId(0x0203)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def meta(request, tmp_path):
+    memory = request.param == "memory"
+    store = SimulatedMetaStore(SimulatedDisk()) if memory else RocksMetaStore(tmp_path / "meta")
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["memory", "disk"])
+def files(request, tmp_path):
+    made = (
+        SimulatedDataFiles(SimulatedDisk())
+        if request.param == "memory"
+        else LocalDataFiles(tmp_path)
+    )
+    yield made
+    made.close()
+
+
+def read(files, offset: int, *lengths: int) -> tuple[int, list[bytes]]:
+    buffers = [bytearray(n) for n in lengths]
+    count = files.read_at(FILE, offset, [memoryview(b) for b in buffers])
+    return count, [bytes(b) for b in buffers]
+
+
+def test_a_batch_is_applied_in_order(meta) -> None:
+    meta.write([(b"a", b"1"), (b"b", b"2"), (b"a", None), (b"c", b""), (b"b", b"3")])
+    assert [meta.get(k) for k in (b"a", b"b", b"c", b"d")] == [None, b"3", b"", None]
+    meta.write_synced([(b"b", None)])
+    assert meta.get(b"b") is None
+
+
+def test_scans_are_half_open_both_ways(meta) -> None:
+    meta.write([(bytes([n]), b"%d" % n) for n in range(10)])
+    keys = [k[0] for k, _ in meta.scan(b"\x03", b"\x07")]
+    assert keys == [3, 4, 5, 6]
+    assert [k[0] for k, _ in meta.scan(b"\x03", b"\x07", is_reverse=True)] == keys[::-1]
+    assert [k[0] for k, _ in meta.scan(b"\x08", b"\xff", is_reverse=True)] == [9, 8]
+    assert list(meta.scan(b"\x20", b"\x30")) == []
+    assert list(meta.scan(b"\x20", b"\x30", is_reverse=True)) == []
+
+
+def test_a_scan_does_not_see_later_writes(meta) -> None:
+    meta.write([(b"a", b"1"), (b"b", b"2")])
+    found = meta.scan(b"a", b"z")
+    meta.write([(b"b", None), (b"c", b"3")])
+    assert [k for k, _ in found] == [b"a", b"b"]
+
+
+def test_bytes_come_back_and_reads_end_with_the_file(files) -> None:
+    files.write_at(FILE, 100, [b"hello ", memoryview(b"world"), b""])
+    assert read(files, 100, 3, 8) == (11, [b"hel", b"lo world"])
+    assert read(files, 98, 4) == (4, [b"\0\0he"])
+    assert read(files, 108, 10) == (3, [b"rld" + bytes(7)])
+    assert read(files, 500, 10)[0] == 0
+
+
+def test_many_buffers_are_one_write(files) -> None:
+    parts = [bytes([n % 256]) * 3 for n in range(3000)]
+    files.write_at(FILE, 5, parts)
+    assert read(files, 5, 9000)[1] == [b"".join(parts)]
+
+
+def test_reserving_keeps_content_and_punching_zeroes_it(files) -> None:
+    files.write_at(FILE, 0, [b"x" * (128 * KIB)])
+    free = files.free_bytes()
+    files.reserve(FILE, 0, 256 * KIB)
+    assert read(files, 64 * KIB, 4)[1] == [b"xxxx"]
+    assert files.free_bytes() <= free
+    files.punch(FILE, 64 * KIB, 64 * KIB)
+    assert read(files, 64 * KIB - 2, 4)[1] == [b"xx\0\0"]
+    assert read(files, 128 * KIB - 1, 4)[1] == [b"\0" * 4]
+    files.flush([FILE])
+    files.flush_all()
+    assert files.free_bytes() <= files.capacity_bytes()
+
+
+def test_no_room_is_no_space(files) -> None:
+    with pytest.raises(FsError) as caught:
+        files.reserve(FILE, 0, files.capacity_bytes() + (1 << 30))
+    assert caught.value.status is Status.NO_SPACE
+
+
+def test_a_store_has_one_owner(tmp_path) -> None:
+    store = RocksMetaStore(tmp_path / "meta")
+    with pytest.raises(FsError) as caught:
+        RocksMetaStore(tmp_path / "meta")
+    assert caught.value.status is Status.ALREADY_RUNNING
+    store.close()
+
+
+def test_descriptors_stay_bounded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("fs.chunkengine.data_files.FD_COUNT_MAX", 8)
+    files = LocalDataFiles(tmp_path)
+    for index in range(40):
+        files.write_at(FileId(index), 0, [b"%d" % index])
+        files.flush([FileId(index)])
+    assert len(files._open) <= 8
+    for index in range(40):
+        buffer = bytearray(2)
+        count = files.read_at(FileId(index), 0, [memoryview(buffer)])
+        assert bytes(buffer[:count]) == b"%d" % index
+    files.close()
