@@ -10,6 +10,10 @@ Invariants:
     - `payload_left` says at any checkpoint how much of the current payload has not been received, so
       whoever comes after a cancelled receiver can drain exactly the rest.
 
+Small frames of a busy connection are posted: copied to a queue that one task sends in one system call,
+after every task that is ready now has had its turn.  Waking the other process costs more
+than all the rest of a small call.
+
 Concurrency: many tasks may send, in the order they came; one task at a time may receive.
 """
 
@@ -23,6 +27,11 @@ from .frame import HEADER_BYTES, HELLO_VERSION, FrameLimits, Header, decode_head
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
+POST_BYTES_MAX: Final = 8 * 1024
+"""Larger frames are sent from where they are."""
+
+QUEUE_BYTES_MAX: Final = 1024 * 1024
+"""With more than this queued, senders wait: the peer does not read."""
 
 Spawn = Callable[..., Any]
 """`nursery.start_soon` of the connection."""
@@ -60,6 +69,9 @@ class FramedStream:
         self._is_sending = False
         self._senders = trio.lowlevel.ParkingLot()
         self._is_closed = False
+        self._queue: list[bytes] = []
+        self._queue_bytes = 0
+        self._queue_filled: trio.lowlevel.ParkingLot | None = None
 
     async def aclose(self) -> None:
         """Close the stream; whoever waits to send fails."""
@@ -156,6 +168,40 @@ class FramedStream:
         return count
 
     # ---- sending -----------------------------------------------------------------------------
+
+    async def send_or_post(self, buffers: Sequence[Buffer], *, is_busy: bool) -> None:
+        """Send one frame at once, or together with others when the connection is busy.
+
+        Args:
+            buffers: belong to the caller again when this returns or raises.
+            is_busy: other calls are under way, so others are likely to send in this moment too.
+        """
+        if is_busy and self._queue_bytes < QUEUE_BYTES_MAX:
+            size = sum(map(len, buffers))
+            if size <= POST_BYTES_MAX and not self._is_closed:
+                self._queue.append(b"".join(buffers))
+                self._queue_bytes += size
+                if self._queue_filled is None:
+                    self._queue_filled = trio.lowlevel.ParkingLot()
+                    self._spawn(self._send_queue)
+                else:
+                    self._queue_filled.unpark()
+                return
+        await self.send(buffers)
+
+    async def _send_queue(self) -> None:
+        """Send what is posted, for as long as the connection lives."""
+        assert self._queue_filled is not None
+        try:
+            while True:
+                while self._queue:
+                    frames = b"".join(self._queue)
+                    self._queue.clear()
+                    self._queue_bytes = 0
+                    await self.send([frames])
+                await self._queue_filled.park()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the receiving side sees the broken stream too and ends the connection
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
         """Send one frame, whole, after those that came before.

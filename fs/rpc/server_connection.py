@@ -265,4 +265,5 @@ class ServerConnection:
         header = encode_header(
             Kind.REPLY, request_id, message_bytes=len(message), payload_bytes=payload_bytes
         )
-        await self._framed.send([header, message, *payload])
+        frame: list[Buffer] = [header, message, *payload]
+        await self._framed.send_or_post(frame, is_busy=len(self._scopes) > 1)

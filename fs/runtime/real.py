@@ -41,6 +41,7 @@ class ThreadRunBlocking:
             return await trio.to_thread.run_sync(
                 function, *args, abandon_on_cancel=False, limiter=self._limiter
             )
+        raise AssertionError("nothing cancels the shielding scope itself")
 
 
 def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:

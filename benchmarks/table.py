@@ -1,0 +1,43 @@
+"""The table every benchmark prints: a figure, the machine's own limit in the same run, their ratio."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+    """What the bare machine does, in the same unit; None where there is nothing to compare with."""
+    is_smaller_better: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """How much of the machine's limit is reached: 1 is all of it."""
+        if not self.limit or not self.value:
+            return None
+        return self.limit / self.value if self.is_smaller_better else self.value / self.limit
+
+
+def print_rows(title: str, rows: Sequence[Row]) -> None:
+    """Print rows for people."""
+    table = Table(title=title)
+    table.add_column("what")
+    for heading in ("value", "unit", "machine", "ratio"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        limit = "" if row.limit is None else _number(row.limit)
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        table.add_row(row.name, _number(row.value), row.unit, limit, ratio)
+    Console().print(table)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
