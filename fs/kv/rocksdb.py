@@ -3,8 +3,9 @@
 Durability: a commit is one RocksDB batch, appended to the write-ahead log with write(2) and not
 synced, so it survives the death of the process at once.  Flushes (`flush_wal(sync=True)`: fdatasync
 of the log, seen with strace) run off the event loop, cover all commits before them, and are shared by
-everybody who waits; `run` starts one whenever something is unsynced, at most one per
-kv.group_sync_interval_s, so that a power loss takes a few milliseconds of commits at most.
+everybody who waits: who asks while one is under way gets the next, together with all others.  `run`
+flushes what nobody waits for kv.group_sync_interval_s after it was committed, so that a power loss
+takes a few milliseconds of commits at most.
 
 Invariants:
     - The version of the newest commit is stored in that commit's batch: versions, and so
@@ -86,7 +87,6 @@ class RocksDbEngine(LocalEngine):
         self._log_cost_bytes = 0
         self._has_unsynced = trio.Event()
         self._flush_done: trio.Event | None = None
-        self._flush_ended_s = float("-inf")
         self._failure: str | None = None
         self._full_since_s: float | None = None  # or since the last look for space
         self._is_closed = False
@@ -120,6 +120,7 @@ class RocksDbEngine(LocalEngine):
         task_status.started()
         while True:
             await self._has_unsynced.wait()
+            await trio.sleep(self._interval_s)
             self._has_unsynced = trio.Event()
             await self.sync()
 
@@ -138,16 +139,12 @@ class RocksDbEngine(LocalEngine):
                 await self._flush_done.wait()
 
     async def _flush(self) -> None:
-        """Flush once for everybody, no sooner than the interval after the flush before."""
+        """Flush once for everybody; those who come meanwhile wait and share the next."""
         done = self._flush_done = trio.Event()
         try:
-            gather_s = self._flush_ended_s + self._interval_s - self.now_s()
-            if gather_s > 0:
-                await trio.sleep(gather_s)
             version = self._version
             await self._runtime.run_blocking(self._flush_log)
             self._synced_version = max(self._synced_version, version)
-            self._flush_ended_s = self.now_s()
         finally:
             self._flush_done = None
             done.set()

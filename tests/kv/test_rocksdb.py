@@ -117,7 +117,7 @@ async def test_reserved_keys_are_invisible(tmp_path):
 
 
 async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_clock):
-    engine = await open_at(tmp_path / "kv", group_sync_interval_s=0.005)
+    engine = await open_at(tmp_path / "kv")
     flushes = []
     inner = engine._flush_log
     monkeypatch.setattr(engine, "_flush_log", lambda: (flushes.append(1), inner()))
@@ -138,16 +138,21 @@ async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_cl
 
 
 async def test_cancelled_leader_hands_over(tmp_path, autojump_clock):
-    engine = await open_at(tmp_path / "kv", group_sync_interval_s=1.0)
+    async def slow(function, /, *args):
+        await trio.sleep(1)
+        return function(*args)
+
+    inline = inline_runtime()
+    runtime = Runtime(inline.clock, inline.network, slow, inline.random)
+    engine = await open_at(tmp_path / "kv", runtime)
     await put(engine, b"a")
-    await engine.sync()
-    await put(engine, b"b")
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(_sync_in_scope, engine)
+        await trio.sleep(0.1)
         nursery.start_soon(engine.sync)
         await trio.sleep(0.1)
         scope.cancel()
-    assert engine._synced_version == 2
+    assert engine._synced_version == 1
     await engine.aclose()
 
 
@@ -163,7 +168,7 @@ async def test_background_flush_covers_commits_within_the_interval(tmp_path, aut
         await nursery.start(engine.run)
         for index in range(10):
             await put(engine, b"%d" % index)
-            await trio.sleep(0.011)
+            await trio.sleep(0.006)
             assert engine._synced_version == engine.version
         nursery.cancel_scope.cancel()
     await engine.aclose()

@@ -1,0 +1,168 @@
+"""Key-value layer: cost of transactions next to the bare store in the same run.
+
+Everything runs on one event loop; the bare figures call RocksDB directly, without transactions.
+"""
+
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+from rocksdict import Rdict, WriteBatch
+
+from fs.kv.api import KvEngine, Transaction
+from fs.kv.memory import MemoryEngine
+from fs.kv.rocksdb import RocksDbEngine
+from fs.kv.rocksdb_store import open_store
+from fs.kv.transact import snapshot_read, transact
+from fs.rpc.transport import SocketNetwork
+from fs.runtime.ports import Runtime
+from fs.runtime.real import real_runtime
+from fs.schema.config import KvSection
+
+from .table import Row, print_rows
+
+KEY_COUNT: Final = 10_000
+VALUE: Final = bytes(100)
+RANGE_ROWS: Final = 100
+SCAN_COUNT: Final = 1_000
+SYNC_COUNT: Final = 200
+WRITER_COUNT: Final = 64
+
+
+def _key(index: int) -> bytes:
+    return b"key/%08d" % (index % KEY_COUNT)
+
+
+def _timed(call: Callable[[int], object], count: int) -> float:
+    """Return microseconds per call."""
+    began = time.perf_counter()
+    for index in range(count):
+        call(index)
+    return (time.perf_counter() - began) / count * 1e6
+
+
+async def _timed_async(call: Callable[[int], Awaitable[object]], count: int) -> float:
+    began = time.perf_counter()
+    for index in range(count):
+        await call(index)
+    return (time.perf_counter() - began) / count * 1e6
+
+
+def _bare_figures(db: Rdict) -> dict[str, float]:
+    """Return microseconds per operation of RocksDB itself."""
+
+    def write(index: int) -> None:
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_key(index), VALUE)
+        db.write(batch)
+
+    def synced(index: int) -> None:
+        write(index)
+        db.flush_wal(True)
+
+    def scan(index: int) -> None:
+        cursor = db.iter()
+        cursor.seek(_key(index % (KEY_COUNT - RANGE_ROWS)))
+        for _ in range(RANGE_ROWS):
+            cursor.key()
+            cursor.value()
+            cursor.next()
+
+    return {
+        "set": _timed(write, KEY_COUNT),
+        "get": _timed(lambda index: db.get(_key(index)), KEY_COUNT),
+        "range": _timed(scan, SCAN_COUNT),
+        "synced": _timed(synced, SYNC_COUNT),
+    }
+
+
+class _Work:
+    """The measured operations on one engine."""
+
+    def __init__(self, engine: KvEngine, runtime: Runtime) -> None:
+        self._engine = engine
+        self._runtime = runtime
+
+    async def commit_one(self, index: int) -> None:
+        async def fn(tr: Transaction) -> None:
+            tr.set(_key(index), VALUE)
+
+        await transact(self._engine, fn, runtime=self._runtime)
+
+    async def read_modify_write(self, index: int) -> None:
+        async def fn(tr: Transaction) -> None:
+            for key in (_key(index), _key(index * 7919)):
+                await tr.get(key)
+                tr.set(key, VALUE)
+
+        await transact(self._engine, fn, runtime=self._runtime)
+
+    async def get(self, index: int) -> None:
+        await snapshot_read(self._engine, lambda tr: tr.get(_key(index)))
+
+    async def scan(self, index: int) -> None:
+        first = index % (KEY_COUNT - RANGE_ROWS)
+        await snapshot_read(
+            self._engine, lambda tr: tr.get_range(_key(first), _key(first + RANGE_ROWS))
+        )
+
+    async def synced(self, index: int) -> None:
+        await self.commit_one(index)
+        await self._engine.sync()
+
+    async def many_synced(self, count: int) -> float:
+        """Return microseconds per synced commit of WRITER_COUNT tasks together."""
+
+        async def writer(first: int) -> None:
+            for index in range(first, count, WRITER_COUNT):
+                await self.synced(index)
+
+        began = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for first in range(WRITER_COUNT):
+                nursery.start_soon(writer, first)
+        return (time.perf_counter() - began) / count * 1e6
+
+
+async def _engine_rows(name: str, work: _Work, bare: dict[str, float]) -> list[Row]:
+    figures = [
+        ("1-set commit", await _timed_async(work.commit_one, KEY_COUNT), bare["set"]),
+        ("get, own transaction", await _timed_async(work.get, KEY_COUNT), bare["get"]),
+        ("2 gets, 2 sets, commit", await _timed_async(work.read_modify_write, KEY_COUNT), None),
+        (f"range of {RANGE_ROWS}", await _timed_async(work.scan, SCAN_COUNT), bare["range"]),
+        ("synced commit, alone", await _timed_async(work.synced, SYNC_COUNT), bare["synced"]),
+        (
+            f"synced commit, {WRITER_COUNT} at once",
+            await work.many_synced(SYNC_COUNT * 10),
+            bare["synced"],
+        ),
+    ]
+    return [
+        Row(f"{name}: {what}", value, "us", limit, is_smaller_better=True)
+        for what, value, limit in figures
+    ]
+
+
+async def run() -> list[Row]:
+    """Measure; takes a few seconds and a few MB in the temporary directory."""
+    runtime = real_runtime(SocketNetwork())
+    with tempfile.TemporaryDirectory(prefix="ember-bench-kv-") as directory:
+        db = open_store(f"{directory}/bare")
+        bare = _bare_figures(db)
+        db.close()
+        engine = await RocksDbEngine.open(
+            f"{directory}/kv", KvSection(), runtime, cluster_id="benchmark"
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(engine.run)
+            rows = await _engine_rows("rocksdb", _Work(engine, runtime), bare)
+            nursery.cancel_scope.cancel()
+        await engine.aclose()
+    memory = MemoryEngine(runtime.clock)
+    return rows + await _engine_rows("memory", _Work(memory, runtime), bare)
+
+
+if __name__ == "__main__":
+    print_rows("key-value layer", trio.run(run))
