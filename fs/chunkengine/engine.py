@@ -316,25 +316,22 @@ class DiskEngine:
         self, key: ChunkKey, position: Position, reservation: Reservation, *, is_create: bool
     ) -> None:
         """Claim space for a run of blocks, near the end for one; refuse new chunks a little before."""
-        length = capacity_of(reservation.first) * reservation.block_count
-        if is_create:
-            free = self._files.free_bytes()
-            if free - length < self._create_free_bytes_min:
-                raise FsError(
-                    Status.NO_SPACE,
-                    f"chunk {chunk_id_of_key(key)}: {free} bytes free on the disk,"
-                    f" {self._create_free_bytes_min} are kept",
-                )
-        file_id, start = place_of(reservation.first)
-        try:
-            self._files.reserve(file_id, start, length)
-        except FsError as error:
-            if error.status is not Status.NO_SPACE or reservation.block_count == 1:
-                raise
-            with self._books.lock:
-                self._books.ledger.allocator.unreserve(reservation)
-            file_id, start = place_of(position)
-            self._files.reserve(file_id, start, capacity_of(position))
+        one = capacity_of(position)
+        free = self._files.free_bytes()
+        kept = self._create_free_bytes_min if is_create else 0
+        if free - one < kept:
+            raise FsError(
+                Status.NO_SPACE,
+                f"chunk {chunk_id_of_key(key)}: {free} bytes free on the disk, {kept} are kept",
+            )
+        if free - one * reservation.block_count >= kept:
+            file_id, start = place_of(reservation.first)
+            self._files.reserve(file_id, start, one * reservation.block_count)
+            return
+        with self._books.lock:
+            self._books.ledger.allocator.unreserve(reservation)
+        file_id, start = place_of(position)
+        self._files.reserve(file_id, start, one)
 
     def _put_pending(self, key: ChunkKey, record: ChunkRecord) -> ChunkState:
         pending = PendingRecord(record, is_remove=False)

@@ -1,6 +1,7 @@
 import pytest
 
 from fs.chunkengine.factory import memory_engine, open_engine
+from fs.chunkengine.format import file_name
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.schema.config import StorageSection
 
@@ -30,8 +31,6 @@ class Lab:
         if self.kind == "memory":
             self.disk.flip_bit(file_id, offset)
             return
-        from fs.chunkengine.format import file_name
-
         with (self.path / file_name(file_id)).open("r+b") as file:
             file.seek(offset)
             byte = file.read(1)[0]

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +51,7 @@ def test_a_cut_keeps_the_front(old_length: int, draw) -> None:
 @given(st.binary(max_size=600), st.lists(st.integers(0, 600), max_size=6))
 def test_checksums_do_not_depend_on_how_content_is_cut(data: bytes, cuts: list[int]) -> None:
     points = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
-    parts = [data[a:b] for a, b in zip(points, points[1:], strict=False)]
+    parts = [data[a:b] for a, b in pairwise(points)]
     assert packed_checksums(parts, BLOCK) == packed_checksums([data], BLOCK)
 
 

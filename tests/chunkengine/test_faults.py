@@ -1,0 +1,246 @@
+"""Full, failing and dying disks."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fs.chunkengine.factory import memory_engine, open_engine
+from fs.chunkengine.simulated_disk import SimulatedDisk
+from fs.schema.config import StorageSection
+from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.status import FsError, Status
+
+from .workload import CHUNK_SIZE_BYTES, Workload, check_books
+
+MIB = 1 << 20
+KILLS = int(os.environ.get("EMBERFS_KILLS", "10"))
+SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
+FIRST = (TargetId(1), ChunkId(InodeId(7), 0))
+
+
+def open_on(disk: SimulatedDisk, section: StorageSection = SECTION):
+    return memory_engine(disk, cluster_id="c", node_id=1, section=section)
+
+
+def put(engine, index: int, version: int, data: bytes):
+    chunk = (TargetId(1), ChunkId(InodeId(7), index))
+    engine.prepare_write(*chunk, version=version, chunk_size_bytes=MIB, offset=0, data=data)
+    return engine.commit(*chunk, version=version, chain_version=1)
+
+
+def fill(engine) -> int:
+    """Write chunks of 1 MiB until the disk refuses; return how many it took."""
+    count = 0
+    with expect(Status.NO_SPACE):
+        while True:
+            put(engine, count, 1, bytes(MIB))
+            count += 1
+    return count
+
+
+def fail_on(disk: SimulatedDisk, name: str, status: Status) -> None:
+    def hook(step: str) -> None:
+        if step == name:
+            raise FsError(status, step)
+
+    disk.on_step = hook
+
+
+def expect(status: Status):
+    return pytest.raises(FsError, match=status.name)
+
+
+def test_a_full_disk_refuses_and_stays_healthy() -> None:
+    engine = open_on(SimulatedDisk(capacity_bytes=20 * MIB))
+    assert fill(engine) == 20
+    assert engine.used_bytes(TargetId(1)) == 20 * MIB
+    with expect(Status.NO_SPACE):
+        put(engine, 0, 2, b"x" * MIB)
+    assert engine.read_whole(*FIRST) == bytes(MIB)
+    engine.prepare_remove(TargetId(1), ChunkId(InodeId(7), 3), version=2)
+    engine.commit(TargetId(1), ChunkId(InodeId(7), 3), version=2, chain_version=1)
+    engine.sync()
+    assert put(engine, 0, 2, b"x" * MIB).commit_ver == 2
+    check_books(engine._meta)
+
+
+def test_a_full_disk_flushes_to_reach_quarantined_blocks() -> None:
+    engine = open_on(SimulatedDisk(capacity_bytes=20 * MIB))
+    for index in range(18):
+        put(engine, index, 1, bytes(MIB))
+    engine.sync()
+    for index in range(18):
+        put(engine, index, 2, bytes([index]) * MIB)
+    for index in range(18):
+        found = engine.read_whole(TargetId(1), ChunkId(InodeId(7), index))
+        assert found == bytes([index]) * MIB
+
+
+def test_the_quarantine_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr("fs.chunkengine.engine.QUARANTINE_BYTES_MAX", 4 * MIB)
+    engine = open_on(SimulatedDisk())
+    for version in (1, 2):
+        for index in range(8):
+            put(engine, index, version, bytes(MIB))
+        engine.sync()
+    assert engine._books.ledger.allocator.reserved_bytes() <= 16 * MIB
+
+
+def test_new_chunks_are_refused_before_the_disk_is_full() -> None:
+    disk = SimulatedDisk(capacity_bytes=100 * MIB)
+    engine = open_on(disk, StorageSection(reject_create_free_bytes_min=60 * MIB))
+    assert 16 <= fill(engine) <= 40
+    assert put(engine, 0, 2, b"y" * MIB).commit_ver == 2
+
+
+def test_space_of_removed_chunks_goes_back_to_the_disk() -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk)
+    for index in range(600):
+        put(engine, index, 1, b"x" * 64)
+    engine.sync()
+    taken = disk.reserved_bytes()
+    engine.remove_target(TargetId(1))
+    engine.sync()
+    assert disk.reserved_bytes() < taken
+    for index in range(600):
+        put(engine, index, 1, b"y" * 64)
+    engine.close()
+    again = open_on(disk)
+    assert again.read_whole(TargetId(1), ChunkId(InodeId(7), 599)) == b"y" * 64
+    again.remove_target(TargetId(1))
+    again.close()
+    open_on(disk).close()
+    assert disk.reserved_bytes() == 0
+
+
+def test_a_failed_flush_is_for_ever() -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk)
+    put(engine, 0, 1, b"x")
+    fail_on(disk, "flush", Status.IO_ERROR)
+    with expect(Status.IO_ERROR):
+        engine.sync()
+    disk.on_step = None
+    for call in (engine.sync, engine.space, lambda: put(engine, 1, 1, b"y")):
+        with expect(Status.IO_ERROR):
+            call()
+    engine.close()
+
+
+@pytest.mark.parametrize("status", [Status.IO_ERROR, Status.NO_SPACE])
+def test_a_failed_metadata_write_is_for_ever(status) -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk)
+    put(engine, 0, 1, b"x")
+    fail_on(disk, "meta_write", status)
+    with expect(Status.IO_ERROR):
+        put(engine, 0, 2, b"y")
+    disk.on_step = None
+    with expect(Status.IO_ERROR):
+        engine.get(*FIRST)
+    disk.crash()
+    assert open_on(disk).read_whole(*FIRST) == b"x"
+
+
+@pytest.mark.parametrize("status", [Status.IO_ERROR, Status.NO_SPACE])
+def test_a_failed_data_write_leaves_the_old_version(status) -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk)
+    put(engine, 0, 1, b"x" * 1000)
+    used = engine.space().used_bytes
+    fail_on(disk, "write", status)
+    with expect(status):
+        put(engine, 0, 2, b"y" * 100_000)
+    disk.on_step = None
+    assert engine.space().used_bytes == used
+    assert put(engine, 0, 2, b"z").length == 1000
+    check_books(engine._meta)
+
+
+def test_a_bad_sector_fails_its_read_alone() -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk)
+    put(engine, 0, 1, b"x" * 1000)
+    fail_on(disk, "read", Status.IO_ERROR)
+    with expect(Status.IO_ERROR):
+        engine.read_whole(*FIRST)
+    disk.on_step = None
+    assert engine.read_whole(*FIRST) == b"x" * 1000
+
+
+def test_a_workload_on_a_small_disk_keeps_its_books() -> None:
+    engine, workload, refused = open_on(SimulatedDisk(capacity_bytes=2 * MIB)), Workload(3), 0
+    for _ in range(300):
+        try:
+            workload.step(engine)
+        except FsError as error:
+            if error.status is not Status.NO_SPACE:
+                raise
+            refused += 1
+    assert refused > 0
+    workload.check_now(engine)
+    check_books(engine._meta)
+
+
+WORKER = """
+import random, sys
+sys.path.insert(0, {root!r})
+from fs.chunkengine.factory import open_engine
+from fs.schema.config import StorageSection
+from fs.schema.ids import ChunkId, InodeId, TargetId
+rng = random.Random(int(sys.argv[2]))
+engine = open_engine(sys.argv[1], cluster_id="c", node_id=1,
+                     section=StorageSection(checksum_block_bytes=4096))
+while True:
+    index = rng.randrange(6)
+    chunk = (TargetId(1), ChunkId(InodeId(7), index))
+    state = engine.get(*chunk)
+    version, length = (state.commit_ver, state.length) if state else (0, 0)
+    size = rng.choice((100, 4096, 50_000))
+    offset = length if rng.random() < 0.6 and length + size <= {size} else rng.randrange(1000)
+    data = bytes([(version + 1) * 7 + index & 255]) * size
+    engine.prepare_write(*chunk, version=version + 1, chunk_size_bytes={size}, offset=offset, data=data)
+    if rng.random() < 0.9:
+        state = engine.commit(*chunk, version=version + 1, chain_version=1)
+        print(index, state.commit_ver, state.checksum, flush=True)
+    if rng.random() < 0.05:
+        engine.sync()
+"""
+
+
+def run_and_kill(directory: Path, seed: int, line_count: int) -> list[list[int]]:
+    """Run the worker until it has acknowledged some commits; return all it has acknowledged."""
+    code = WORKER.format(root=str(Path(__file__).parents[2]), size=CHUNK_SIZE_BYTES)
+    command = [sys.executable, "-c", code, str(directory), str(seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(line_count)]
+        child.send_signal(signal.SIGKILL)
+        lines += child.stdout.readlines()
+    return [list(map(int, line.split())) for line in lines if line.endswith("\n")]
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_nothing_acknowledged(tmp_path) -> None:
+    acknowledged: dict[int, tuple[int, int]] = {}
+    rng = random.Random(5)
+    for kill in range(KILLS):
+        for index, version, checksum in run_and_kill(tmp_path / "disk", kill, rng.randint(1, 200)):
+            acknowledged[index] = (version, checksum)
+        engine = open_engine(tmp_path / "disk", cluster_id="c", node_id=1, section=SECTION)
+        check_books(engine._meta)
+        for index, (version, checksum) in acknowledged.items():
+            chunk = (TargetId(1), ChunkId(InodeId(7), index))
+            state = engine.get(*chunk)
+            assert state is not None
+            assert state.commit_ver >= version
+            assert state.commit_ver > version or state.checksum == checksum
+            assert len(engine.read_whole(*chunk)) == state.length
+        engine.close()
+    assert len(acknowledged) == 6
