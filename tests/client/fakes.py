@@ -51,44 +51,34 @@ class FakeChunks:
     chunk_size_bytes: int = CHUNK
     chunks: dict = field(default_factory=dict)
     delay_s: float = 0.0
-    random: random.Random = field(default_factory=lambda: random.Random(7))
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
     write_faults: list = field(default_factory=list)
     """FsErrors for the next writes; None lets one pass."""
     gate: trio.Event | None = None
     """Writes wait for it."""
-    busy: set = field(default_factory=set)
     writes: list = field(default_factory=list)
     reads: list = field(default_factory=list)
     sync_count: int = 0
 
     async def _pause(self):
         if self.delay_s:
-            await trio.sleep(self.random.random() * self.delay_s)
+            await trio.sleep(self.rng.random() * self.delay_s)
 
     async def write(self, file: FileRef, offset, data):
-        parts = list(extents(file.layout.chunk_size_bytes, offset, len(data)))
-        keys = {(file.inode_id, e.chunk_index) for e in parts}
-        assert not keys & self.busy, f"two writes to one chunk at a time: {keys & self.busy}"
-        for e in parts:
-            assert e.chunk_index % file.layout.stripe_size < file.dyn_stripe, "beyond dyn_stripe"
-        self.busy |= keys
-        try:
-            if self.gate is not None:
-                await self.gate.wait()
-            await self._pause()
-            fault = self.write_faults.pop(0) if self.write_faults else None
-            if fault is not None:
-                raise fault
-            view = memoryview(data)
-            for e in parts:
-                chunk = self.chunks.setdefault((file.inode_id, e.chunk_index), bytearray())
-                start = e.file_offset - offset
-                if len(chunk) < e.offset:
-                    chunk.extend(bytes(e.offset - len(chunk)))
-                chunk[e.offset : e.offset + e.length] = view[start : start + e.length]
-            self.writes.append((file.inode_id, offset, len(data)))
-        finally:
-            self.busy -= keys
+        if self.gate is not None:
+            await self.gate.wait()
+        await self._pause()
+        fault = self.write_faults.pop(0) if self.write_faults else None
+        if fault is not None:
+            raise fault
+        view = memoryview(data)
+        for e in extents(file.layout.chunk_size_bytes, offset, len(data)):
+            chunk = self.chunks.setdefault((file.inode_id, e.chunk_index), bytearray())
+            start = e.file_offset - offset
+            if len(chunk) < e.offset:
+                chunk.extend(bytes(e.offset - len(chunk)))
+            chunk[e.offset : e.offset + e.length] = view[start : start + e.length]
+        self.writes.append((file.inode_id, offset, len(data)))
 
     async def read(self, reads, *, is_relaxed=False):
         await self._pause()
@@ -128,6 +118,29 @@ class FakeChunks:
         return 1 << 40, 1 << 39
 
 
+class FakeStore:
+    """ChunkStore of one client: checks that this client keeps its order per chunk."""
+
+    def __init__(self, chunks):
+        self.chunks = chunks
+        self.busy = set()
+
+    def __getattr__(self, name):
+        return getattr(self.chunks, name)
+
+    async def write(self, file, offset, data):
+        parts = list(extents(file.layout.chunk_size_bytes, offset, len(data)))
+        keys = {(file.inode_id, e.chunk_index) for e in parts}
+        assert not keys & self.busy, f"two writes to one chunk at a time: {keys & self.busy}"
+        for e in parts:
+            assert e.chunk_index % file.layout.stripe_size < file.dyn_stripe, "beyond dyn_stripe"
+        self.busy |= keys
+        try:
+            await self.chunks.write(file, offset, data)
+        finally:
+            self.busy -= keys
+
+
 class FakeCluster:
     """The namespace; see module head."""
 
@@ -158,6 +171,9 @@ class FakeCluster:
 
     def meta(self, client_id="client"):
         return FakeMeta(self, client_id)
+
+    def store(self):
+        return FakeStore(self.chunks)
 
     def get(self, inode_id):
         inode = self.inodes.get(inode_id)
@@ -305,9 +321,7 @@ class FakeMeta:
                 inode = await c.truncate(inode, 0)
         else:
             file = FilePart(0, 0, c.layout, 1, 0)
-            inode = c.add(
-                r.caller, r.parent_inode_id, r.name, InodeType.FILE, r.mode, file=file
-            )
+            inode = c.add(r.caller, r.parent_inode_id, r.name, InodeType.FILE, r.mode, file=file)
             c.open_session(inode.inode_id, r.session)
         return meta_pb2.CreateRsp(inode=inode_to_pb(inode), was_created=existing is None)
 

@@ -55,7 +55,7 @@ class Readahead(Generic[BlockT]):
         self.next_offset = max(self.next_offset, end)
         if self.sequential_count >= SEQUENTIAL_READ_COUNT:
             fetched_end = self.blocks[-1].end if self.blocks else end
-            if self.window_bytes == 0 or fetched_end - end < self.window_bytes // 2:
+            if self.window_bytes == 0 or fetched_end - end <= self.window_bytes // 2:
                 self.window_bytes = max(self.window_bytes * 2, WINDOW_BYTES_MIN)
         self.window_bytes = min(self.window_bytes, window_bytes_max)
         while self.blocks and self.blocks[0].end + SLACK_BYTES <= self.next_offset:

@@ -1,0 +1,70 @@
+"""A program for mount tests: serves one mount over the in-memory model until SIGTERM or unmount.
+
+Usage: serve_fakes.py MOUNT_POINT [key=value of ClientSection ...]; prints "ready" when mounted.
+"""
+
+import json
+import logging
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import trio
+
+from fs.client.fuse.mount import run_mount
+from fs.client.vfs.vfs import Vfs
+from fs.runtime.ports import Runtime
+from fs.schema.config import ClientSection
+from fs.schema.status import FsError
+from tests.client.fakes import FakeCluster, run_inline
+
+
+class RealClock:
+    def wall_ns(self):
+        return time.time_ns()
+
+    def monotonic_s(self):
+        return trio.current_time()
+
+
+async def main(mount_point, section):
+    clock = RealClock()
+    cluster = FakeCluster(clock, chunk_size_bytes=1 << 20)
+    runtime = Runtime(clock, None, run_inline, random.Random(1))
+    vfs = Vfs(cluster.meta(), cluster.store(), runtime, section)
+    async with trio.open_nursery() as nursery:
+
+        async def serve(task_status=trio.TASK_STATUS_IGNORED):
+            await run_mount(
+                vfs,
+                mount_point,
+                runtime=runtime,
+                section=section,
+                cluster_id="model",
+                task_status=task_status,
+            )
+            nursery.cancel_scope.cancel()
+
+        await nursery.start(serve)
+        print("ready", flush=True)
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                break
+        nursery.cancel_scope.cancel()
+    report = {
+        "sessions": sum(map(len, cluster.sessions.values())),
+        "lengths": {n.decode(): cluster.get(i).length for n, i in cluster.names[1].items()},
+    }
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    settings = {k: json.loads(v) for k, v in (a.split("=") for a in sys.argv[2:])}
+    try:
+        trio.run(main, Path(sys.argv[1]), ClientSection(**settings))
+    except* FsError as errors:
+        print(f"error: {errors.exceptions[0]}", flush=True)
+        sys.exit(1)

@@ -1,0 +1,117 @@
+import os
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from fs.client.vfs.ports import Caller
+from fs.client.vfs.vfs import Vfs
+from fs.runtime.ports import Runtime
+from fs.schema.config import ClientSection
+from tests.client.fakes import FakeClock, FakeCluster, run_inline
+
+ROOT = Caller(0, 0)
+RW = os.O_RDWR
+
+
+class RecordingKernel:
+    def __init__(self):
+        self.attributes = []
+        self.content = []
+
+    async def invalidate_attributes(self, inode_id):
+        self.attributes.append(inode_id)
+
+    async def invalidate_content(self, inode_id):
+        self.content.append(inode_id)
+
+
+def small_section(**changes):
+    settings = {
+        "write_buffer_bytes": 64 * 1024,
+        "dirty_bytes_max": 1024 * 1024,
+        "readahead_bytes_max": 512 * 1024,
+    } | changes
+    return ClientSection(**settings)
+
+
+class Mount:
+    """One vfs with shorthands by name in the root directory."""
+
+    def __init__(self, cluster, name, seed, **settings):
+        clock = cluster.clock
+        runtime = Runtime(clock, None, run_inline, random.Random(seed))
+        self.kernel = RecordingKernel()
+        self.cluster = cluster
+        self.vfs = Vfs(
+            cluster.meta(name), cluster.store(), runtime, small_section(**settings), self.kernel
+        )
+        self.files = self.vfs.files
+        self.names = self.vfs.namespace
+
+    async def create(self, name, flags=RW, mode=0o644):
+        opened, inode = await self.files.create(1, name, mode, flags | os.O_CREAT, ROOT)
+        self.names.remember_dentry(1, name, inode.inode_id)
+        self.names.give(inode, lookup_count=1)
+        return opened.handle_id
+
+    async def open(self, name, flags=RW):
+        inode = await self.names.lookup(1, name, ROOT)
+        return await self.files.open(inode.inode_id, flags, ROOT)
+
+    async def close(self, handle_id):
+        try:
+            await self.files.flush(handle_id)
+        finally:
+            await self.files.release(handle_id)
+
+    async def write_file(self, name, data):
+        handle_id = await self.create(name, RW | os.O_TRUNC)
+        await self.files.write(handle_id, 0, data)
+        await self.close(handle_id)
+
+    async def read_file(self, name):
+        handle_id = (await self.open(name, os.O_RDONLY)).handle_id
+        try:
+            return await self.read_all(handle_id)
+        finally:
+            await self.close(handle_id)
+
+    async def read_all(self, handle_id, step=100_000):
+        parts = []
+        while part := await self.files.read(handle_id, sum(map(len, parts)), step):
+            parts.append(bytes(part))
+        return b"".join(parts)
+
+    async def stat(self, name):
+        return await self.names.lookup(1, name, ROOT)
+
+
+@pytest.fixture
+def autojump_clock():
+    return MockClock(autojump_threshold=0)
+
+
+@pytest.fixture
+def cluster(autojump_clock):
+    return FakeCluster(FakeClock())
+
+
+@pytest.fixture
+def mounts(cluster):
+    @asynccontextmanager
+    async def start(count=1, **settings):
+        async with trio.open_nursery() as nursery:
+            made = [Mount(cluster, f"client{i}", i, **settings) for i in range(count)]
+            for mount in made:
+                await nursery.start(mount.vfs.run)
+            yield made if count > 1 else made[0]
+            for mount in made:
+                await mount.vfs.shut_down()
+        assert not any(m.vfs._core.budget.used_bytes for m in made)
+        assert not any(m.vfs._core.states for m in made)
+        assert not any(m.vfs._core.readahead_bytes for m in made)
+
+    return start

@@ -1,0 +1,76 @@
+import random
+
+import pytest
+
+from fs.client.vfs import directory as directory_module
+from fs.schema.status import FsError, Status
+
+from .conftest import ROOT
+
+
+async def listing(m, handle_id, cookie=0, take=7):
+    """Names after a cookie, in steps of `take` as a kernel with small buffers reads them."""
+    names = []
+    while entries := (await m.vfs.directories.readdir(handle_id, cookie))[:take]:
+        names += [e.name for e in entries]
+        cookie = entries[-1].cookie
+    return names
+
+
+async def test_cursor_is_stable_while_entries_come_and_go(autojump_clock, mounts, monkeypatch):
+    monkeypatch.setattr(directory_module, "PAGE_ENTRY_COUNT", 16)
+    rng = random.Random(5)
+    async with mounts() as m:
+        stay = {b"stay%03d" % i for i in range(100)}
+        for name in sorted(stay):
+            await m.names.mkdir(1, name, 0o755, ROOT)
+        d = await m.vfs.directories.opendir(1, ROOT)
+        seen, cookie, others = [], 0, 0
+        while entries := (await m.vfs.directories.readdir(d, cookie))[:5]:
+            seen += [e.name for e in entries]
+            cookie = entries[-1].cookie
+            if others < 60:
+                others += 1
+                await m.names.mkdir(
+                    1, b"%c-other%d" % (rng.randrange(97, 123), others), 0o755, ROOT
+                )
+            if rng.random() < 0.5 and seen[-1] not in stay:
+                await m.names.rmdir(1, seen[-1], ROOT)
+        assert sorted(n for n in seen if n in stay) == sorted(stay)
+        assert len(seen) == len(set(seen))
+        await m.vfs.directories.releasedir(d)
+
+
+async def test_seek_back_and_rewind(autojump_clock, mounts, monkeypatch):
+    monkeypatch.setattr(directory_module, "PAGE_ENTRY_COUNT", 8)
+    async with mounts() as m:
+        for i in range(30):
+            await m.names.mkdir(1, b"d%02d" % i, 0o755, ROOT)
+        d = await m.vfs.directories.opendir(1, ROOT)
+        everything = await listing(m, d)
+        assert everything == [b"d%02d" % i for i in range(30)]
+        assert await listing(m, d, cookie=12) == everything[12:]
+        assert await listing(m, d, cookie=25) == everything[25:]
+        await m.names.mkdir(1, b"a-first", 0o755, ROOT)
+        assert (await listing(m, d))[0] == b"a-first"
+        with pytest.raises(FsError) as e:
+            await m.vfs.directories.readdir(d, 4711)
+        assert e.value.status is Status.INVALID_ARGUMENT
+        await m.vfs.directories.releasedir(d)
+        with pytest.raises(FsError) as e:
+            await m.vfs.directories.readdir(d, 0)
+        assert e.value.status is Status.BAD_FILE
+
+
+async def test_listing_shows_local_lengths_and_fsyncdir_is_durable(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"12345")
+        d = await m.vfs.directories.opendir(1, ROOT)
+        entries = await m.vfs.directories.readdir(d, 0)
+        assert [(e.name, e.inode.length) for e in entries] == [(b"f", 5)]
+        assert await m.vfs.directories.readdir(d, entries[-1].cookie) == []
+        assert await m.vfs.directories.parent_of(d) == (1, 1)
+        await m.vfs.directories.fsyncdir(d)
+        assert cluster.durable_calls == 1
+        await m.close(h)

@@ -1,0 +1,370 @@
+import os
+import random
+
+import pytest
+import trio
+
+from fs.schema.status import FsError, Status
+from tests.client.fakes import CHUNK
+
+from .conftest import ROOT, RW
+
+A = os.O_WRONLY | os.O_APPEND
+
+
+def fault(status=Status.NO_SPACE):
+    return FsError(status, "injected")
+
+
+async def test_sequential_writer_produces_whole_chunk_writes(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        for i in range(64):
+            await m.files.write(h, i * 4096, bytes([i]) * 4096)
+        await m.close(h)
+        assert sorted(w[1:] for w in cluster.chunks.writes) == [
+            (i * CHUNK, CHUNK) for i in range(4)
+        ]
+
+
+async def test_misaligned_writer_is_cut_at_chunk_boundaries(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 1000, bytes(2 * CHUNK))
+        await m.close(h)
+        writes = sorted(w[1:] for w in cluster.chunks.writes)
+        assert writes == [(1000, CHUNK - 1000), (CHUNK, CHUNK), (2 * CHUNK, 1000)]
+
+
+async def test_read_your_writes_before_any_flush(autojump_clock, mounts):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 10, b"hello")
+        assert bytes(await m.files.read(h, 0, 100)) == bytes(10) + b"hello"
+        await m.files.write(h, 12, b"XY")
+        assert bytes(await m.files.read(h, 10, 5)) == b"heXYo"
+        await m.close(h)
+
+
+async def test_close_to_open_between_two_mounts(autojump_clock, mounts):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"first")
+        assert await b.read_file(b"f") == b"first"
+        await a.write_file(b"f", b"second, longer")
+        assert await b.read_file(b"f") == b"second, longer"
+        await b.write_file(b"f", b"3")
+        assert await a.read_file(b"f") == b"3"
+
+
+async def test_keep_cache_only_when_nobody_else_wrote(autojump_clock, mounts):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"one")
+
+        async def reopen(m):
+            opened = await m.open(b"f", os.O_RDONLY)
+            await m.close(opened.handle_id)
+            return opened.keep_cache
+
+        assert await reopen(a)  # its own write, seen to the end
+        assert not await reopen(b)
+        assert await reopen(b)
+        await b.write_file(b"f", b"two")
+        assert not await reopen(a)
+        assert await reopen(a)
+        # Both write at once: neither may trust its pages.
+        ha, hb = (await a.open(b"f")).handle_id, (await b.open(b"f")).handle_id
+        await a.files.write(ha, 0, b"A")
+        await b.files.write(hb, 1, b"B")
+        await a.close(ha)
+        await b.close(hb)
+        assert not await reopen(a)
+        assert not await reopen(b)
+
+
+async def test_stale_attributes_are_invalidated_at_open(autojump_clock, mounts):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"one")
+        inode = await b.stat(b"f")
+        await a.write_file(b"f", b"longer")
+        h = (await b.files.open(inode.inode_id, os.O_RDONLY, ROOT)).handle_id
+        assert b.kernel.attributes == [inode.inode_id]
+        await b.close(h)
+
+
+async def test_close_is_durable_once_and_only_when_written(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x")
+        await m.files.flush(h)
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
+        await m.files.flush(h)  # close of a duplicate
+        await m.files.release(h)
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
+        await m.read_file(b"f")
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
+
+
+async def test_durable_close_can_be_turned_off_but_fsync_cannot(autojump_clock, mounts, cluster):
+    async with mounts(durable_close=False) as m:
+        await m.write_file(b"f", b"x")
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (0, 0)
+        assert cluster.get((await m.stat(b"f")).inode_id).length == 1
+        h = (await m.open(b"f", os.O_RDONLY)).handle_id
+        await m.files.fsync(h, is_data_only=True)  # another open file's bytes as well
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
+        await m.close(h)
+
+
+async def test_fsync_reports_length_while_open(autojump_clock, mounts):
+    async with mounts(2) as (a, b):
+        h = await a.create(b"f")
+        await a.files.write(h, 0, b"12345")
+        assert (await b.stat(b"f")).length == 0
+        assert (await a.stat(b"f")).length == 5
+        await a.files.fsync(h, is_data_only=False)
+        assert (await b.stat(b"f")).length == 5
+        await a.close(h)
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "flush"])
+async def test_a_flush_error_is_raised_once_at_every_writer(autojump_clock, mounts, cluster, step):
+    async with mounts() as m:
+        h1 = await m.create(b"f")
+        h2 = (await m.open(b"f")).handle_id
+        cluster.chunks.write_faults.append(fault())
+        await m.files.write(h1, 0, bytes(CHUNK))
+        await trio.sleep(1)
+
+        async def act(h):
+            if step == "write":
+                await m.files.write(h, 0, b"y")
+            elif step == "fsync":
+                await m.files.fsync(h, is_data_only=False)
+            else:
+                await m.files.flush(h)
+
+        for h in (h1, h2):
+            with pytest.raises(FsError) as e:
+                await act(h)
+            assert e.value.status is Status.NO_SPACE
+            await act(h)
+            await m.close(h)
+        length = (await m.stat(b"f")).length
+        assert length == (1 if step == "write" else 0)
+
+
+async def test_flushes_overlap_but_never_on_one_chunk(autojump_clock, mounts, cluster):
+    cluster.chunks.delay_s = 1.0
+    async with mounts() as m:
+        h = await m.create(b"f")
+        started = trio.current_time()
+        for i in range(16):
+            await m.files.write(h, i * CHUNK, bytes([i]) * CHUNK)
+        for i in range(16):  # the fake asserts that these do not overtake
+            await m.files.write(h, i * CHUNK + 100, b"second")
+        await m.files.fsync(h, is_data_only=False)
+        assert trio.current_time() - started < 6
+        for i in range(16):
+            found = bytes(await m.files.read(h, i * CHUNK, CHUNK))
+            assert found == bytes([i]) * 100 + b"second" + bytes([i]) * (CHUNK - 106)
+        await m.close(h)
+
+
+async def test_dirty_bytes_are_bounded_over_the_mount(autojump_clock, mounts, cluster):
+    cluster.chunks.gate = trio.Event()
+    async with mounts() as m:
+        handles = [await m.create(b"f%d" % i) for i in range(4)]
+        written = 0
+
+        async def writer(h):
+            nonlocal written
+            for i in range(32):
+                await m.files.write(h, i * 16384, bytes(16384))
+                written += 16384
+
+        async with trio.open_nursery() as nursery:
+            for h in handles:
+                nursery.start_soon(writer, h)
+            await trio.sleep(1)
+            assert written == m.vfs._core.budget.used_bytes == 1024 * 1024
+            cluster.chunks.gate.set()
+        for i, h in enumerate(handles):
+            await m.close(h)
+            assert await m.read_file(b"f%d" % i) == bytes(32 * 16384)
+
+
+async def test_write_back_after_the_interval(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"old")
+        a = await m.create(b"log", A)
+        await m.files.write(a, 0, b"record")
+        await trio.sleep(6)
+        assert len(cluster.chunks.writes) == 2
+        assert cluster.child(1, b"f").length == 3
+        assert cluster.child(1, b"log").length == 6
+        assert cluster.chunks.sync_count == 0
+        await m.close(h)
+        await m.close(a)
+
+
+async def test_two_appenders_lose_and_tear_nothing(autojump_clock, mounts, cluster):
+    cluster.chunks.delay_s = 0.2
+    async with mounts(2, write_buffer_bytes=4096) as both:
+        await both[0].write_file(b"log", b"")
+        rng = random.Random(3)
+
+        async def appender(m, tag):
+            h = (await m.open(b"log", A)).handle_id
+            for i in range(60):
+                body = b"%s%04d" % (tag, i) + b"." * rng.randrange(300)
+                await m.files.write(h, 0, b"<" + body + b">\n")
+                if rng.random() < 0.2:
+                    await m.files.fsync(h, is_data_only=False)
+                await trio.sleep(rng.random() / 50)
+            await m.close(h)
+
+        async with trio.open_nursery() as nursery:
+            for m, tag in zip((*both, both[0]), (b"a", b"b", b"c"), strict=True):
+                nursery.start_soon(appender, m, tag)
+        lines = (await both[1].read_file(b"log")).splitlines()
+        assert all(line.startswith(b"<") and line.endswith(b">") for line in lines)
+        for tag in (b"a", b"b", b"c"):
+            mine = [line[2:6] for line in lines if line[1:2] == tag]
+            assert mine == [b"%04d" % i for i in range(60)]
+        assert both[0].kernel.content  # the kernel's guess of the offset was wrong at times
+
+
+async def test_append_handles_see_their_own_records(autojump_clock, mounts):
+    async with mounts() as m:
+        h = await m.create(b"log", os.O_RDWR | os.O_APPEND)
+        await m.files.write(h, 0, b"one")
+        assert (await m.stat(b"log")).length == 3
+        await m.files.write(h, 3, b"two")
+        assert bytes(await m.files.read(h, 0, 100)) == b"onetwo"
+        await m.close(h)
+
+
+async def test_a_failed_reservation_is_an_error_at_close(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"log", A)
+        await m.files.write(h, 0, b"one")
+        cluster.meta_faults["ReserveAppend"] = [fault(Status.QUOTA_EXCEEDED)]
+        with pytest.raises(FsError) as e:
+            await m.files.flush(h)
+        assert e.value.status is Status.QUOTA_EXCEEDED
+        await m.close(h)
+
+
+async def test_truncate_comes_after_earlier_writes(autojump_clock, mounts, cluster):
+    cluster.chunks.delay_s = 0.5
+    async with mounts(2) as (a, b):
+        h = await a.create(b"f")
+        await a.files.write(h, 0, b"x" * 5000)
+        await set_length(a, h, b"f", 1000)
+        assert (await a.stat(b"f")).length == 1000
+        await set_length(a, h, b"f", 3000)
+        assert bytes(await a.files.read(h, 0, 9999)) == b"x" * 1000 + bytes(2000)
+        await a.close(h)
+        assert await b.read_file(b"f") == b"x" * 1000 + bytes(2000)
+        opened = await b.open(b"f", RW | os.O_TRUNC)
+        await b.files.write(opened.handle_id, 0, b"new")
+        await b.close(opened.handle_id)
+        assert await a.read_file(b"f") == b"new"
+
+
+async def set_length(m, handle_id, name, length):
+    from fs.client.vfs.namespace import AttrChange
+
+    inode_id = (await m.stat(name)).inode_id
+    await m.names.setattr(inode_id, AttrChange(length=length), handle_id, ROOT)
+
+
+async def test_remote_truncation_voids_the_length_hint(autojump_clock, mounts, cluster):
+    async with mounts(2) as (a, b):
+        h = await a.create(b"f")
+        await a.files.write(h, 0, b"x" * 5000)
+        await a.files.fsync(h, is_data_only=False)
+        await set_length(b, None, b"f", 10)
+        await a.files.write(h, 0, b"y")
+        await a.close(h)
+        assert await b.read_file(b"f") == b"y" + b"x" * 9
+
+
+async def test_explicit_mtime_survives_the_close_after_it(autojump_clock, mounts):
+    from fs.client.vfs.namespace import AttrChange
+
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x")
+        inode_id = (await m.stat(b"f")).inode_id
+        await m.names.setattr(inode_id, AttrChange(mtime_ns=1234, atime_ns=99), h, ROOT)
+        await m.close(h)
+        assert (await m.stat(b"f")).mtime_ns == 1234
+
+
+async def test_dyn_stripe_is_extended_before_writing(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"small")
+        await m.files.fsync(h, is_data_only=False)
+        assert "ExtendStripe" not in cluster.calls
+        await m.files.write(h, 9 * CHUNK, b"far")
+        assert bytes(await m.files.read(h, 9 * CHUNK, 10)) == b"far"
+        assert cluster.child(1, b"f").file.dyn_stripe == 4
+        await m.close(h)
+
+
+async def test_open_modes_are_enforced(autojump_clock, mounts):
+    async with mounts() as m:
+        h = await m.create(b"f", os.O_WRONLY)
+        with pytest.raises(FsError) as e:
+            await m.files.read(h, 0, 1)
+        assert e.value.status is Status.BAD_FILE
+        await m.close(h)
+        h = (await m.open(b"f", os.O_RDONLY)).handle_id
+        with pytest.raises(FsError) as e:
+            await m.files.write(h, 0, b"x")
+        assert e.value.status is Status.BAD_FILE
+        await m.close(h)
+        with pytest.raises(FsError) as e:
+            await m.files.read(h, 0, 1)
+        assert e.value.status is Status.BAD_FILE
+
+
+async def test_sequential_read_is_prefetched_and_invalidated_by_writes(
+    autojump_clock, mounts, cluster
+):
+    data = random.Random(1).randbytes(2_000_000)
+    async with mounts() as m:
+        await m.write_file(b"f", data)
+        cluster.chunks.reads.clear()
+        h = (await m.open(b"f")).handle_id
+        got = [bytes(await m.files.read(h, o, 50_000)) for o in range(0, 1_000_000, 50_000)]
+        assert b"".join(got) == data[:1_000_000]
+        assert len(cluster.chunks.reads) < 12
+        assert max(r[2] for r in cluster.chunks.reads) > 100_000
+        await m.files.write(h, 1_010_000, b"NEW")
+        expected = data[1_000_000:1_010_000] + b"NEW" + data[1_010_003:1_050_000]
+        assert bytes(await m.files.read(h, 1_000_000, 50_000)) == expected
+        await m.close(h)
+
+
+async def test_readahead_failure_falls_back_to_a_direct_read(autojump_clock, mounts, cluster):
+    data = bytes(1_000_000)
+    async with mounts() as m:
+        await m.write_file(b"f", data)
+        original = cluster.chunks.read
+        failed = []
+
+        async def failing_prefetch(reads, *, is_relaxed=False):
+            if len(reads[0].buffer) > 60_000:
+                failed.append(reads[0].offset)
+                raise FsError(Status.IO_ERROR, "injected")
+            await original(reads)
+
+        cluster.chunks.read = failing_prefetch
+        h = (await m.open(b"f", os.O_RDONLY)).handle_id
+        assert await m.read_all(h, 50_000) == data
+        assert failed
+        await m.close(h)

@@ -1,0 +1,143 @@
+import os
+
+import pytest
+
+from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.ports import Caller
+from fs.schema.status import FsError, Status
+
+from .conftest import ROOT
+
+
+async def test_unlinked_open_file_stays_readable_until_the_last_release(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"content")
+        h1 = (await a.open(b"f", os.O_RDONLY)).handle_id
+        h2 = (await a.open(b"f", os.O_RDONLY)).handle_id
+        inode_id = (await a.stat(b"f")).inode_id
+        await a.names.unlink(1, b"f", ROOT)
+        with pytest.raises(FsError):
+            await a.stat(b"f")
+        await a.close(h1)
+        assert await a.read_all(h2) == b"content"
+        assert len(cluster.sessions[inode_id]) == 1
+        await a.close(h2)
+        assert inode_id not in cluster.inodes
+        assert not cluster.chunks.chunks
+
+
+async def test_rename_over_an_open_file_keeps_it(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await m.write_file(b"old", b"old content")
+        await m.write_file(b"new", b"new content")
+        h = (await m.open(b"old", os.O_RDONLY)).handle_id
+        await m.names.rename((1, b"new"), (1, b"old"), ROOT)
+        assert await m.read_all(h) == b"old content"
+        assert await m.read_file(b"old") == b"new content"
+        await m.close(h)
+        assert len(cluster.inodes) == 2
+
+
+async def test_a_name_that_moved_meanwhile_gets_its_session_afterwards(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"one")
+        await a.write_file(b"g", b"two")
+        h = (await a.open(b"g", os.O_RDONLY)).handle_id
+        await a.stat(b"f")
+        inode_id = (await a.stat(b"g")).inode_id
+        await b.names.link(inode_id, 1, b"spare", ROOT)
+        await b.names.rename((1, b"g"), (1, b"f"), ROOT)
+        await b.names.unlink(1, b"spare", ROOT)
+        original = cluster.collect
+        cluster.collect = lambda inode: _no_collection()
+        await a.names.unlink(1, b"f", ROOT)
+        cluster.collect = original
+        assert cluster.sessions[inode_id]
+        assert await a.read_all(h) == b"two"
+        await a.close(h)
+        assert inode_id not in cluster.inodes
+
+
+async def _no_collection():
+    return None
+
+
+async def test_rename_flags(autojump_clock, mounts):
+    async with mounts() as m:
+        await m.write_file(b"a", b"A")
+        await m.write_file(b"b", b"B")
+        with pytest.raises(FsError) as e:
+            await m.names.rename((1, b"a"), (1, b"b"), ROOT, no_replace=True)
+        assert e.value.status is Status.EXISTS
+        await m.names.rename((1, b"a"), (1, b"b"), ROOT, exchange=True)
+        assert (await m.read_file(b"a"), await m.read_file(b"b")) == (b"B", b"A")
+
+
+async def test_touch_by_a_writer_who_does_not_own(autojump_clock, mounts):
+    async with mounts() as m:
+        await m.write_file(b"f", b"")
+        inode = await m.stat(b"f")
+        other = Caller(1000, 1000)
+        change = AttrChange(atime_ns=5, mtime_ns=5)
+        changed = await m.names.setattr(inode.inode_id, change, None, other)
+        assert changed.mtime_ns > inode.mtime_ns
+        with pytest.raises(FsError) as e:
+            await m.names.setattr(inode.inode_id, AttrChange(mode=0o777), None, other)
+        assert e.value.status is Status.NOT_PERMITTED
+
+
+async def test_forget_never_raises_and_balances(autojump_clock, mounts):
+    async with mounts() as m:
+        await m.write_file(b"f", b"")
+        inode_id = (await m.stat(b"f")).inode_id
+        known = m.vfs._core.known
+        assert known[inode_id].lookup_count == 2
+        m.names.forget(inode_id, 1)
+        assert inode_id in known
+        m.names.forget(inode_id, 5)
+        assert inode_id not in known
+        m.names.forget(inode_id, 1)
+        m.names.forget(424242, 1)
+
+
+async def test_xattrs_and_the_remembered_absence_of_capabilities(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        inode_id = (await m.stat(b"f")).inode_id
+        cluster.calls.clear()
+        for _ in range(3):
+            with pytest.raises(FsError) as e:
+                await m.names.getxattr(inode_id, b"security.capability", ROOT)
+            assert e.value.status is Status.NO_ATTRIBUTE
+        assert cluster.calls == ["GetXattr"]
+        await m.names.setxattr(inode_id, b"security.capability", b"x", ROOT)
+        assert await m.names.getxattr(inode_id, b"security.capability", ROOT) == b"x"
+        assert list(await m.names.listxattr(inode_id, ROOT)) == [b"security.capability"]
+        await m.names.removexattr(inode_id, b"security.capability", ROOT)
+        with pytest.raises(FsError) as e:
+            await m.names.getxattr(inode_id, b"system.posix_acl_access", ROOT)
+        assert e.value.status is Status.NOT_SUPPORTED
+        await m.close(h)
+
+
+async def test_special_files(autojump_clock, mounts):
+    async with mounts() as m:
+        fifo = await m.names.mknod(1, b"p", 0o010644, ROOT)
+        assert fifo.st_mode == 0o010644
+        plain = await m.names.mknod(1, b"r", 0o100600, ROOT)
+        assert plain.st_mode == 0o100600
+        with pytest.raises(FsError) as e:
+            await m.names.mknod(1, b"x", 0o170000, ROOT)
+        assert e.value.status is Status.INVALID_ARGUMENT
+        link = await m.names.symlink(1, b"s", b"target", ROOT)
+        assert await m.names.readlink(link.inode_id, ROOT) == b"target"
+        with pytest.raises(FsError) as e:
+            await m.names.readlink(fifo.inode_id, ROOT)
+        assert e.value.status is Status.INVALID_ARGUMENT
+        with pytest.raises(FsError) as e:
+            await m.files.open(fifo.inode_id, os.O_RDONLY, ROOT)
+        assert e.value.status is Status.NOT_REGULAR

@@ -1,0 +1,65 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fs.client.vfs.readahead import SLACK_BYTES, WINDOW_BYTES_MIN, Block, Readahead
+
+MIB = 1 << 20
+
+
+def step(ahead, offset, end, length, room=1 << 30, window_max=8 * MIB):
+    ahead.note_read(offset, end, window_max)
+    ranges = ahead.ranges_to_fetch(length, room)
+    for start, stop in ranges:
+        ahead.add(Block(start, stop, None))
+    return ranges
+
+
+def test_window_grows_on_a_stream_and_is_bounded():
+    ahead, windows = Readahead(), []
+    for i in range(200):
+        step(ahead, i * 131072, (i + 1) * 131072, 1 << 30, window_max=4 * MIB)
+        windows.append(ahead.window_bytes)
+    assert windows[0] == 0
+    assert windows[1] == WINDOW_BYTES_MIN
+    assert windows == sorted(windows)
+    assert windows[-1] == 4 * MIB
+    assert ahead.held_bytes <= 4 * MIB + 2 * SLACK_BYTES + MIB
+
+
+def test_a_jump_forgets_everything():
+    ahead = Readahead()
+    for i in range(8):
+        step(ahead, i * 65536, (i + 1) * 65536, 1 << 30)
+    assert ahead.blocks
+    step(ahead, 500 * MIB, 500 * MIB + 4096, 1 << 30)
+    assert not ahead.blocks
+    assert ahead.window_bytes == 0
+
+
+def test_random_reads_fetch_nothing():
+    ahead = Readahead()
+    for offset in (0, 40 * MIB, 7 * MIB, 99 * MIB):
+        assert step(ahead, offset, offset + 4096, 1 << 30) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6 * MIB), st.integers(1, MIB)), max_size=40),
+    st.integers(1, 6 * MIB),
+    st.integers(0, 3 * MIB),
+)
+def test_blocks_are_contiguous_bounded_and_within_the_file(reads, length, room):
+    ahead = Readahead()
+    for offset, count in reads:
+        end = min(offset + count, length)
+        if end <= offset:
+            continue
+        ranges = step(ahead, offset, end, length, room)
+        assert sum(b - a for a, b in ranges) <= room
+        blocks = list(ahead.blocks)
+        assert all(a.end == b.offset for a, b in zip(blocks, blocks[1:], strict=False))
+        assert all(b.end <= length for b in blocks)
+        assert ahead.held_bytes == sum(b.end - b.offset for b in blocks)
+        found = ahead.covering(offset, end)
+        if found:
+            assert found[0].offset <= offset
+            assert found[-1].end >= end

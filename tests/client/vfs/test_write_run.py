@@ -1,0 +1,36 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fs.client.vfs.write_run import FLUSH_BYTES_MAX, WriteRun, flush_unit_bytes
+
+MIB = 1 << 20
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12), st.data())
+def test_cut_tiles_exactly(pieces, data):
+    run = WriteRun(100, 0.0)
+    for piece in pieces:
+        run.append(piece)
+    whole = b"".join(pieces)
+    boundary = data.draw(st.integers(101, 100 + len(whole)))
+    front = run.cut_before(boundary)
+    assert (front.offset, front.end, run.offset, run.end) == (
+        100, boundary, boundary, 100 + len(whole),
+    )  # fmt: skip
+    assert bytes(front.joined()) == whole[: boundary - 100]
+    assert bytes(run.joined()) == whole[boundary - 100 :]
+
+
+def test_a_single_piece_is_not_copied():
+    data = b"x" * 1000
+    run = WriteRun(0, 0.0)
+    run.append(data)
+    assert run.joined() is data
+
+
+def test_flush_unit_is_whole_chunks():
+    assert flush_unit_bytes(MIB, MIB) == MIB
+    assert flush_unit_bytes(MIB // 4, MIB) == MIB
+    assert flush_unit_bytes(MIB, 3 * MIB + 5) == 3 * MIB
+    assert flush_unit_bytes(4 * MIB, MIB) == 4 * MIB
+    assert flush_unit_bytes(64 * MIB, MIB) == FLUSH_BYTES_MAX
