@@ -13,8 +13,7 @@ from rocksdict import Rdict, WriteBatch
 
 from fs.kv.api import KvEngine, Transaction
 from fs.kv.memory import MemoryEngine
-from fs.kv.rocksdb import RocksDbEngine
-from fs.kv.rocksdb_store import open_store
+from fs.kv.rocksdb import RocksDbEngine, open_store
 from fs.kv.transact import snapshot_read, transact
 from fs.rpc.transport import SocketNetwork
 from fs.runtime.ports import Runtime

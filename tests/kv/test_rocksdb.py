@@ -11,8 +11,7 @@ import trio
 from rocksdict import Options, Rdict
 
 from fs.kv import rocksdb as engine_module
-from fs.kv.rocksdb import RocksDbEngine
-from fs.kv.rocksdb_store import FORMAT_KEY, check_format, open_store
+from fs.kv.rocksdb import FORMAT_KEY, RocksDbEngine, check_format, open_store
 from fs.kv.transact import snapshot_read, transact
 from fs.runtime.ports import Runtime
 from fs.runtime.real import ThreadRunBlocking
