@@ -68,6 +68,7 @@ ChunkKey = NewType("ChunkKey", bytes)
 
 CHUNK_KEY_BYTES: Final = 8 + CHUNK_ID_BYTES
 _RECORD: Final = struct.Struct(">QQQQII")
+_KEY: Final = struct.Struct(">QQI")
 _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 
@@ -143,7 +144,7 @@ class DiskFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 def chunk_key(target_id: TargetId, chunk_id: ChunkId) -> ChunkKey:
     """Return the name of a chunk of this disk."""
-    return ChunkKey(_U64.pack(target_id) + chunk_id.pack())
+    return ChunkKey(_KEY.pack(target_id, chunk_id.inode_id, chunk_id.index))
 
 
 def target_of_key(key: ChunkKey) -> TargetId:
