@@ -1,0 +1,64 @@
+import pytest
+
+from fs.schema.status import FsError, Status
+from fs.storage.channels import ChannelTable, Tag, UpdateResult
+
+
+def tag(sequence, request_id=None, channel_id=1):
+    return Tag("c", channel_id, sequence, request_id or b"r%d" % sequence)
+
+
+DONE = UpdateResult(3, 10, 99)
+
+
+def status_of(table, wanted):
+    with pytest.raises(FsError) as caught:
+        table.begin(wanted, 0)
+    return caught.value.status
+
+
+def test_a_repeat_gets_the_first_result():
+    table = ChannelTable()
+    assert table.begin(tag(1), 0) is None
+    table.record(tag(1), DONE, 0)
+    table.end(tag(1))
+    assert table.begin(tag(1), 0) == DONE
+    assert table.begin(tag(1), 0) == DONE
+
+
+def test_a_failure_is_run_again():
+    table = ChannelTable()
+    assert table.begin(tag(1), 0) is None
+    table.end(tag(1))
+    assert table.begin(tag(1), 0) is None
+
+
+def test_busy_old_and_misused_channels():
+    table = ChannelTable()
+    table.begin(tag(5), 0)
+    assert status_of(table, tag(5)) is Status.CHANNEL_BUSY
+    assert status_of(table, tag(6)) is Status.CHANNEL_BUSY
+    assert status_of(table, tag(4)) is Status.DUPLICATE_UPDATE
+    table.end(tag(5))
+    assert status_of(table, tag(5, b"other")) is Status.RPC_BAD_REQUEST
+    assert table.begin(tag(4, channel_id=2), 0) is None
+
+
+def test_forwarded_updates_are_known_to_a_new_head():
+    table = ChannelTable()
+    table.record(tag(7), DONE, 0)
+    assert table.begin(tag(7), 0) == DONE
+    table.record(tag(6), UpdateResult(1, 1, 1), 0)
+    assert table.result_of(tag(7)) == DONE
+    assert table.result_of(tag(6)) is None
+    assert table.begin(tag(8), 0) is None
+    assert table.result_of(tag(8)) is None
+
+
+def test_idle_channels_are_forgotten_but_not_busy_ones():
+    table = ChannelTable()
+    table.record(tag(1), DONE, 0)
+    table.begin(tag(1, channel_id=2), 0)
+    table.record(tag(1, channel_id=3), DONE, 90)
+    assert table.expire(100, 50) == 1
+    assert len(table) == 2
