@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GOODBYE_TIMEOUT_S: Final = 1.0
+LINGER_S_MAX: Final = 0.2
+LINGER_BUFFER_BYTES: Final = 64 * 1024
 BUFFER_WAIT_S_MAX: Final = 2.0
 """How long a request may hold up its connection while receive buffers are short.
 
@@ -102,8 +104,16 @@ class ServerConnection:
         with trio.move_on_after(GOODBYE_TIMEOUT_S):
             try:
                 await self._framed.send(encode_error(Kind.GOODBYE, 0, error))
+                await self._linger()
             except _BROKEN:
                 log.debug("connection from %s broke before goodbye", self._stream.peer_name)
+
+    async def _linger(self) -> None:
+        """Drop what the peer still sends: closing with bytes unread would reset the goodbye away."""
+        scratch = memoryview(bytearray(LINGER_BUFFER_BYTES))
+        with trio.move_on_after(LINGER_S_MAX):
+            while await self._stream.receive_into(scratch):
+                pass
 
     async def _shake_hands(self) -> bool:
         """Exchange hellos; False when the peer left without a word."""

@@ -55,6 +55,12 @@ def process():
         server.add_service("Core", CoreService(identity, runtime.clock, server.service_names))
         for name, target in services:
             server.add_service(name, target)
+        streams = []
+
+        async def connect():
+            streams.append(await net.b.connect(address))
+            return streams[-1]
+
         async with trio.open_nursery() as nursery:
             address = await nursery.start(server.run, net.a, net.address())
             caller = caller or Identity(CLUSTER, client_id="client-1")
@@ -65,8 +71,10 @@ def process():
                     address=address,
                     channel=channels.get(address, node_id=node_id),
                     nursery=nursery,
-                    network=net.b,
+                    connect=connect,
                 )
+            for stream in streams:
+                await stream.aclose()
             nursery.cancel_scope.cancel()
 
     return make

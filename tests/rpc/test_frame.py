@@ -1,0 +1,121 @@
+"""Frame headers: golden bytes, round trips, and nothing believed that is not whole."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fs.rpc.frame import (
+    DETAIL_BYTES_MAX,
+    HEADER_BYTES,
+    FrameLimits,
+    Kind,
+    decode_error,
+    decode_header,
+    encode_error,
+    encode_header,
+)
+from fs.schema.status import FsError, Status
+
+LIMITS = FrameLimits(1 << 20, 1 << 30)
+GOLDEN = (
+    "454d4252 01 02 0000 0807060504030201 0300 1100 0000 0000 e8030000 10000000 0000100000000000"
+)
+
+u16 = st.integers(0, 2**16 - 1)
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+
+
+def golden_header():
+    return encode_header(
+        Kind.REQUEST,
+        0x0102030405060708,
+        service=3,
+        method=17,
+        timeout_ms=1000,
+        message_bytes=16,
+        payload_bytes=1 << 20,
+    )
+
+
+def test_golden_bytes():
+    data = golden_header()
+    assert data[:40] == bytes.fromhex(GOLDEN)
+    assert data[40:] == bytes.fromhex("17b4ca92a5abc3dd")
+    assert len(data) == HEADER_BYTES == 48
+
+
+@given(
+    kind=st.sampled_from(Kind),
+    request_id=u64,
+    numbers=st.tuples(u16, u16, u16, u32),
+    message_bytes=st.integers(0, LIMITS.message_bytes_max),
+    payload_bytes=st.integers(0, LIMITS.payload_bytes_max),
+)
+def test_round_trip(kind, request_id, numbers, message_bytes, payload_bytes):
+    service, method, status, timeout_ms = numbers
+    data = encode_header(
+        kind,
+        request_id,
+        service=service,
+        method=method,
+        status=status,
+        timeout_ms=timeout_ms,
+        message_bytes=message_bytes,
+        payload_bytes=payload_bytes,
+    )
+    header = decode_header(memoryview(data), LIMITS)
+    assert header[1:] == (kind, request_id, *numbers, message_bytes, payload_bytes)
+
+
+@given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
+def test_garbage_is_refused(data):
+    with pytest.raises(FsError) as caught:
+        decode_header(data, LIMITS)
+    assert caught.value.status is Status.RPC_BAD_FRAME
+
+
+@given(bit=st.integers(0, HEADER_BYTES * 8 - 1))
+def test_every_flipped_bit_is_noticed(bit):
+    data = bytearray(golden_header())
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(FsError) as caught:
+        decode_header(data, LIMITS)
+    assert caught.value.status is Status.RPC_BAD_FRAME
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"version": 2}, Status.RPC_BAD_VERSION),
+        ({"message_bytes": LIMITS.message_bytes_max + 1}, Status.RPC_TOO_LARGE),
+        ({"payload_bytes": LIMITS.payload_bytes_max + 1}, Status.RPC_TOO_LARGE),
+    ],
+)
+def test_refusals(fields, status):
+    with pytest.raises(FsError) as caught:
+        decode_header(encode_header(Kind.REPLY, 1, **fields), LIMITS)
+    assert caught.value.status is status
+
+
+@pytest.mark.parametrize("kind", [0, 6, 255])
+def test_unknown_kinds(kind):
+    with pytest.raises(FsError, match=f"kind {kind}"):
+        decode_header(encode_header(kind, 1), LIMITS)
+
+
+@given(status=st.sampled_from([s for s in Status if s]), detail=st.text(max_size=2000))
+def test_errors_cross(status, detail):
+    header, data = encode_error(Kind.REPLY, 5, FsError(status, detail))
+    decoded = decode_header(header, LIMITS)
+    assert decoded.message_bytes == len(data) <= DETAIL_BYTES_MAX
+    error = decode_error(decoded.status, data)
+    assert error.status is status
+    if len(detail.encode(errors="replace")) <= DETAIL_BYTES_MAX:
+        assert error.detail == detail.encode(errors="replace").decode()
+
+
+def test_a_status_of_a_newer_release_is_an_internal_error():
+    error = decode_error(64_999, b"text")
+    assert error.status is Status.INTERNAL_ERROR
+    assert "64999" in error.detail

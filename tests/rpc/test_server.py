@@ -1,0 +1,201 @@
+"""A server among peers that send garbage, stop in the middle, or ask for what is not there."""
+
+import random
+
+import pytest
+import trio
+
+from fs.rpc.api import Identity
+from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_header
+from fs.rpc.handshake import encode_hello
+from fs.rpc.server import Server, methods_of, snake_name
+from fs.schema import services
+from fs.schema.config import RpcSection
+from fs.schema.proto import core_pb2 as core
+from fs.schema.status import Status
+
+ME = Identity("test-cluster", client_id="raw")
+LIMITS = FrameLimits(1 << 30, 1 << 40)
+
+
+async def exactly(stream, count):
+    data = memoryview(bytearray(count))
+    done = 0
+    while done < count:
+        got = await stream.receive_into(data[done:])
+        if not got:
+            return None
+        done += got
+    return bytes(data)
+
+
+async def frame(stream):
+    """Receive one frame; None at the end of the stream."""
+    data = await exactly(stream, HEADER_BYTES)
+    if data is None:
+        return None
+    header = decode_header(data, LIMITS)
+    return header, await exactly(stream, header.message_bytes)
+
+
+async def greeted(p):
+    stream = await p.connect()
+    await stream.send_all(encode_hello(ME))
+    header, _ = await frame(stream)
+    assert header.kind == Kind.HELLO
+    return stream
+
+
+def echo_frame(request_id=1, data=b"x", **fields):
+    message = core.EchoReq(data=data).SerializeToString()
+    values = {
+        "service": services.CORE_ECHO.service_number,
+        "method": services.CORE_ECHO.number,
+        "message_bytes": len(message),
+    }
+    return encode_header(Kind.REQUEST, request_id, **{**values, **fields}) + message
+
+
+async def last_word(stream):
+    """Return the status of the goodbye with which the server closed the stream."""
+    with trio.fail_after(5):
+        header, detail = await frame(stream)
+        assert header.kind == Kind.GOODBYE
+        assert await frame(stream) is None
+    return decode_error(header.status, detail).status
+
+
+async def still_serves(p):
+    assert (await p.channel.call(services.CORE_ECHO, core.EchoReq(data=b"a"))).message.data == b"a"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\nAccept: text/html, ab\r\n", Status.RPC_BAD_FRAME),
+        (bytes(48), Status.RPC_BAD_FRAME),
+        (encode_header(Kind.REQUEST, 1), Status.RPC_BAD_FRAME),
+        (encode_header(Kind.HELLO, 0, version=9), Status.RPC_BAD_VERSION),
+        (encode_header(Kind.HELLO, 0, message_bytes=1 << 31), Status.RPC_TOO_LARGE),
+        (b"".join(encode_hello(ME, version_min=8, version_max=9)), Status.RPC_BAD_VERSION),
+        (b"".join(encode_hello(Identity("other"))), Status.RPC_WRONG_CLUSTER),
+    ],
+)
+async def test_no_handshake_no_service(net, process, words, status):
+    async with process(net) as p:
+        stream = await p.connect()
+        await stream.send_all([words])
+        assert await last_word(stream) is status
+        await still_serves(p)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (b"\x00" * 48, Status.RPC_BAD_FRAME),
+        (echo_frame(message_bytes=1 << 30), Status.RPC_TOO_LARGE),
+        (echo_frame(payload_bytes=1 << 40), Status.RPC_TOO_LARGE),
+        (encode_header(Kind.REPLY, 1), Status.RPC_BAD_FRAME),
+        (encode_header(Kind.HELLO, 1), Status.RPC_BAD_FRAME),
+    ],
+)
+async def test_what_cannot_be_trusted_ends_its_connection(net, process, words, status):
+    async with process(net) as p:
+        stream = await greeted(p)
+        await stream.send_all([words])
+        assert await last_word(stream) is status
+        await still_serves(p)
+
+
+async def test_refused_requests_leave_the_connection_in_step(net, process):
+    async with process(net) as p:
+        stream = await greeted(p)
+        refused = [
+            (echo_frame(1, method=999), Status.RPC_UNKNOWN_METHOD),
+            (echo_frame(2, service=999, payload_bytes=100_000), Status.RPC_UNKNOWN_METHOD),
+            (
+                encode_header(Kind.REQUEST, 3, service=1, method=1, message_bytes=3) + b"\xff" * 3,
+                Status.RPC_BAD_REQUEST,
+            ),
+            (echo_frame(4, method=2, payload_bytes=10), Status.RPC_BAD_REQUEST),
+        ]
+        for words, status in refused:
+            size = decode_header(words[:HEADER_BYTES], LIMITS).payload_bytes
+            await stream.send_all([words, bytes(size)])
+            header, detail = await frame(stream)
+            assert header.kind == Kind.REPLY
+            assert decode_error(header.status, detail).status is status
+        await stream.send_all([encode_header(Kind.CANCEL, 77), echo_frame(5)])
+        header, message = await frame(stream)
+        assert (header.request_id, header.status) == (5, 0)
+        assert core.EchoRsp.FromString(message).data == b"x"
+
+
+async def test_requests_arrive_in_any_pieces(net, process):
+    async with process(net) as p:
+        stream = await p.connect()
+        words = b"".join(
+            [*encode_hello(ME), echo_frame(1, payload_bytes=5), b"12345", echo_frame(2)]
+        )
+        for index in range(len(words)):
+            await stream.send_all([words[index : index + 1]])
+        header, _ = await frame(stream)
+        assert header.kind == Kind.HELLO
+        replies = {}
+        for _ in range(2):
+            header, message = await frame(stream)
+            payload = await exactly(stream, header.payload_bytes)
+            replies[header.request_id] = (core.EchoRsp.FromString(message).data, payload)
+        assert replies == {1: (b"x", b"12345"), 2: (b"x", b"")}
+
+
+async def test_peers_that_stop_anywhere_leave_nothing_behind(net, process):
+    words = b"".join([*encode_hello(ME), echo_frame(1, payload_bytes=5000), bytes(5000)])
+    rng = random.Random(5)
+    async with process(net) as p:
+        for cut in [0, 1, 47, 48, 49, *(rng.randrange(len(words)) for _ in range(30))]:
+            stream = await p.connect()
+            await stream.send_all([words[:cut]])
+            await stream.aclose()
+        await still_serves(p)
+        with trio.fail_after(3):
+            while p.server.connection_count > 1:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert p.server.pool.used_bytes == 0
+
+
+async def test_random_bytes_never_end_the_server(net, process):
+    rng = random.Random(9)
+    async with process(net) as p:
+        for _ in range(60):
+            stream = await greeted(p)
+            words = bytearray(echo_frame(1, payload_bytes=20) + bytes(20) + echo_frame(2))
+            for _ in range(rng.randrange(1, 8)):
+                words[rng.randrange(len(words))] = rng.randrange(256)
+            await stream.send_all([words])
+            await stream.aclose()
+        await still_serves(p)
+
+
+async def test_too_many_connections_are_told_so(net, process):
+    async with process(net, limits=RpcSection(connection_count_max=2)) as p:
+        streams = [await greeted(p) for _ in range(2)]
+        third = await p.connect()
+        assert await last_word(third) is Status.RPC_OVERLOADED
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_a_silent_peer_is_dropped_after_the_handshake_time(net, process):
+    async with process(net, limits=RpcSection(handshake_timeout_s=0.05)) as p:
+        stream = await p.connect()
+        assert await last_word(stream) is Status.RPC_TIMEOUT
+
+
+def test_every_method_must_be_there():
+    with pytest.raises(AssertionError, match="GetInfo"):
+        Server(ME, RpcSection()).add_service("Core", type("Half", (), {"echo": print})())
+    with pytest.raises(AssertionError, match="no service Cores"):
+        methods_of("Cores")
+    assert snake_name("GetRoutingInfo") == "get_routing_info"
+    assert snake_name("ListXattrs") == "list_xattrs"
