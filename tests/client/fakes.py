@@ -80,7 +80,7 @@ class FakeChunks:
             chunk[e.offset : e.offset + e.length] = view[start : start + e.length]
         self.writes.append((file.inode_id, offset, len(data)))
 
-    async def read(self, reads, *, is_relaxed=False):
+    async def read(self, reads, *, is_relaxed=False):  # noqa: ARG002 - the port has it
         await self._pause()
         for read in reads:
             size = read.file.layout.chunk_size_bytes
@@ -89,9 +89,11 @@ class FakeChunks:
                 slot = e.chunk_index % read.file.layout.stripe_size
                 chunk = self.chunks.get((read.file.inode_id, e.chunk_index), b"")
                 assert not chunk or slot < read.file.dyn_stripe
-                part = bytes(chunk[e.offset : e.offset + e.length])
+                part = memoryview(chunk)[e.offset : e.offset + e.length]
                 start = e.file_offset - read.offset
-                read.buffer[start : start + e.length] = part + bytes(e.length - len(part))
+                read.buffer[start : start + len(part)] = part
+                if len(part) < e.length:
+                    read.buffer[start + len(part) : start + e.length] = bytes(e.length - len(part))
 
     async def sync(self, files):
         assert list(files)
@@ -285,7 +287,7 @@ class FakeMeta:
         self.cluster = cluster
         self.client_id = client_id
 
-    async def call(self, method, request, *, timeout_s=None):
+    async def call(self, method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
         self.cluster.calls.append(method.name)
         await trio.lowlevel.checkpoint()
         faults = self.cluster.meta_faults.get(method.name)
@@ -304,7 +306,7 @@ class FakeMeta:
     async def get_attr(self, r):
         return self.cluster.get(r.inode_id)
 
-    async def stat_fs(self, r):
+    async def stat_fs(self, _request):
         return meta_pb2.StatFsRsp(capacity_bytes=1 << 40, free_bytes=1 << 39, inode_count=3)
 
     async def create(self, r):
@@ -500,7 +502,7 @@ class FakeMeta:
         inode = c.get(r.inode_id)
         return c.put_file(inode, dyn_stripe=max(inode.file.dyn_stripe, r.dyn_stripe_min))
 
-    async def sync_meta(self, r):
+    async def sync_meta(self, _request):
         self.cluster.durable_calls += 1
         return meta_pb2.SyncMetaRsp()
 

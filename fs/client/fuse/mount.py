@@ -183,7 +183,8 @@ async def run_mount(
                 with trio.CancelScope(shield=True):
                     await _stop(vfs, mount_point, served)
     finally:
-        pyfuse3.close(unmount=True)
+        # After a detach the mount point may be somebody else's already.
+        pyfuse3.close(unmount=False)
         _log.info("unmounted %s", mount_point)
 
 

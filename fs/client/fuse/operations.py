@@ -31,7 +31,7 @@ def handler(
 ) -> Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]:
     """Map what a handler raises to an errno; a bug becomes EIO and a traceback in the log."""
 
-    async def mapped(self: "Operations", *args: P.args, **kwargs: P.kwargs) -> T:
+    async def mapped(self: "Operations", /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await function(self, *args, **kwargs)
         except FsError as error:

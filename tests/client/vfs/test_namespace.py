@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 import os
 
 import pytest
