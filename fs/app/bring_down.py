@@ -21,6 +21,8 @@ from .mount_point import check_fuse, check_mount_point, clear_dead_mount
 from .supervisor import Supervisor, read_state, take_lock
 
 FOREGROUND_POLL_S: Final = 0.5
+POLL_S: Final = 0.02
+SUPERVISOR_END_TIMEOUT_S: Final = 10.0
 
 
 async def _stop_orphans(directory: ClusterDir) -> bool:
@@ -33,19 +35,28 @@ async def _stop_orphans(directory: ClusterDir) -> bool:
     return found
 
 
-def _stop(directory: ClusterDir) -> bool:
-    """Stop everything; return whether anything ran."""
-    if supervisor_link.is_answering(directory):
-        supervisor_link.ask(directory, command="stop")
-        return True
-    directory.make_folders()
-    lock = take_lock(directory)
+def _take_over(directory: ClusterDir) -> int:
+    """Wait until the supervisor has ended, then hold its lock, so that nothing starts meanwhile.
+
+    Raises:
+        FsError: ALREADY_RUNNING when it does not end.
+    """
+    deadline_s = time.monotonic() + SUPERVISOR_END_TIMEOUT_S
+    while True:
+        try:
+            return take_lock(directory)
+        except FsError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(POLL_S)
+
+
+def _stop(directory: ClusterDir, *, did_answer: bool) -> bool:
+    """Stop services that have lost their supervisor; return whether anything ran."""
     try:
-        return trio.run(_stop_orphans, directory)
+        return trio.run(_stop_orphans, directory) or did_answer
     except ExceptionGroup as group:
         raise first_error(group) from group
-    finally:
-        os.close(lock)
 
 
 def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
@@ -55,16 +66,30 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
         FsError: BAD_CLUSTER_DIR; NOT_RUNNING when there was nothing to stop (and nothing to wipe).
     """
     need_record(directory)
-    did_run = _stop(directory)
-    for service in read_state(directory).values():
-        if service["role"] == "mountd":
-            clear_dead_mount(Path(service["mount_point"]))
-    if wipe:
-        shutil.rmtree(directory.path)
-        if directory.run_path.exists():
-            shutil.rmtree(directory.run_path)
-    elif not did_run:
-        raise FsError(Status.NOT_RUNNING, f"no cluster runs in {directory.path}")
+    directory.make_folders()
+    did_answer = supervisor_link.is_answering(directory)
+    if did_answer:
+        supervisor_link.ask(directory, command="stop")
+    lock = _take_over(directory)
+    try:
+        did_run = _stop(directory, did_answer=did_answer)
+        for service in read_state(directory).values():
+            if service["role"] == "mountd":
+                clear_dead_mount(Path(service["mount_point"]))
+        if wipe:
+            _wipe(directory)
+        elif not did_run:
+            raise FsError(Status.NOT_RUNNING, f"no cluster runs in {directory.path}")
+    finally:
+        os.close(lock)
+
+
+def _wipe(directory: ClusterDir) -> None:
+    """Remove the cluster; the record goes first, so that half a cluster is never taken for one."""
+    directory.record_path.unlink()
+    shutil.rmtree(directory.path)
+    if directory.run_path.exists():
+        shutil.rmtree(directory.run_path)
 
 
 def _mounts(directory: ClusterDir) -> list[dict[str, Any]]:

@@ -86,6 +86,8 @@ def _stay(cluster: ClusterDir) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         wait_end(cluster)
+    except OSError as error:
+        sys.exit(f"ember: {error.filename or 'error'}: {error.strerror}")
     except KeyboardInterrupt:
         sys.stderr.write("ember: stopping\n")
         bring_down(cluster, wipe=False)
@@ -263,6 +265,8 @@ def main() -> None:
         if not isinstance(leaf, FsError):
             raise
         sys.exit(f"ember: {leaf}")
+    except OSError as error:
+        sys.exit(f"ember: {error.filename or 'error'}: {error.strerror}")
     except KeyboardInterrupt:
         sys.stderr.write("ember: interrupted\n")
         os._exit(130)

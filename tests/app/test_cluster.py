@@ -1,0 +1,220 @@
+"""Whole clusters of real processes: `ember up` to `ember down`, with faults in between."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+needs_fuse = pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
+
+
+class Ember:
+    """One cluster, driven only by the command line."""
+
+    def __init__(self, base: Path) -> None:
+        self.directory = base / "cluster"
+        self.mount = base / "mount"
+        self.mount.mkdir()
+
+    def run(self, *arguments, check=True):
+        done = subprocess.run(
+            [sys.executable, "-m", "fs.app.main", *map(str, arguments), "--dir", str(self.directory)],
+            capture_output=True, text=True, check=False, timeout=150,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, (done.stdout, done.stderr)
+        return done
+
+    def up(self, *arguments, check=True):
+        return self.run("up", *arguments, check=check)
+
+    def status(self):
+        return json.loads(self.run("status", "--json").stdout)
+
+    def service(self, name):
+        return next(s for s in self.status()["services"] if s["name"] == name)
+
+    def kill(self, name):
+        os.kill(self.service(name)["pid"], signal.SIGKILL)
+
+    def wait(self, predicate, timeout_s=30.0):
+        deadline_s = time.monotonic() + timeout_s
+        while not predicate(self.status()):
+            assert time.monotonic() < deadline_s, self.status()
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def ember(tmp_path):
+    cluster = Ember(tmp_path)
+    yield cluster
+    cluster.run("down", check=False)
+    assert not os.path.ismount(cluster.mount)
+
+
+def error_line(done):
+    """A failure is one line that begins with the program's name."""
+    assert done.returncode == 1, done
+    lines = [line for line in done.stderr.splitlines() if not line.endswith(("...", "started"))]
+    assert "Traceback" not in done.stderr
+    assert lines[-1].startswith("ember: "), done.stderr
+    return lines[-1]
+
+
+def processes_of(directory):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(directory) in path.read_bytes() and int(path.parent.name) != os.getpid():
+                found.append(path.read_bytes())
+    return found
+
+
+def test_without_a_mount(ember):
+    ember.up("--no-mount", "--nodes", 2, "--replicas", 2, "--chains", 3)
+    status = ember.status()
+    assert [s["name"] for s in status["services"]] == ["control", "storage-1", "storage-2"]
+    assert len(status["chains"]) == 3
+    assert status["is_healthy"]
+    assert "it runs already" in error_line(ember.up("--no-mount", check=False))
+    ember.run("down")
+    assert processes_of(ember.directory) == []
+    assert "does not run" in error_line(ember.run("down", check=False))
+    assert "does not run" in error_line(ember.run("status", check=False))
+    assert "was made with 2" in error_line(ember.up("--nodes", 3, check=False))
+    ember.run("down", "--wipe")
+    assert not ember.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", 2, "--replicas", 3], "--replicas 3"),
+        (["--mount", "/proc/nowhere"], "does not exist"),
+        (["--mount", "/etc"], "not empty"),
+        (["--mount", "/proc"], "something is mounted there"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(ember, arguments, message):
+    assert message in error_line(ember.up(*arguments, check=False))
+    assert processes_of(ember.directory) == []
+
+
+def test_a_directory_with_other_things_is_left_alone(ember):
+    ember.directory.mkdir()
+    (ember.directory / "thesis.tex").write_text("years of work")
+    assert "not empty" in error_line(ember.up("--no-mount", check=False))
+    assert "holds no cluster" in error_line(ember.run("down", "--wipe", check=False))
+    assert os.listdir(ember.directory) == ["thesis.tex"]
+
+
+def test_a_service_that_cannot_start_is_named_and_nothing_is_left(ember):
+    ember.up("--no-mount")
+    ember.run("down")
+    config = ember.directory / "config/storage-2.toml"
+    config.write_text(config.read_text().replace("resync_concurrency = ", "resync_konkurrency = "))
+    line = error_line(ember.up("--no-mount", check=False))
+    assert "storage-2" in line
+    assert "resync_konkurrency" in line
+    assert "storage-2.log" in line
+    assert processes_of(ember.directory) == []
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_data_survives_a_restart(ember):
+    ember.up("--mount", ember.mount)
+    content = random.Random(1).randbytes(3_000_001)
+    (ember.mount / "folder").mkdir()
+    (ember.mount / "folder/file").write_bytes(content)
+    (ember.mount / "link").symlink_to("folder/file")
+    ember.run("down")
+    assert os.listdir(ember.mount) == []
+    began_s = time.monotonic()
+    ember.up("--mount", ember.mount)
+    assert time.monotonic() - began_s < 15  # 3 s on an idle machine
+    assert (ember.mount / "link").read_bytes() == content
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_deaths_are_pauses(ember):
+    """Every kind of service is killed while a file is written, synced and read back again and again."""
+    ember.up("--mount", ember.mount)
+    expected = {}
+    for name in ("storage-1", "control", "storage-3"):
+        ember.kill(name)
+        for number in range(10):
+            path = ember.mount / f"{name}-{number}"
+            content = random.Random(number).randbytes(70_000 + number)
+            path.write_bytes(content)
+            expected[path] = hashlib.sha256(content).digest()
+            assert hashlib.sha256(path.read_bytes()).digest() == expected[path]
+        ember.wait(lambda status: status["is_healthy"])
+        assert ember.service(name)["restart_count"] == 1
+    for path, digest in expected.items():
+        assert hashlib.sha256(path.read_bytes()).digest() == digest
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_a_killed_mount_daemon_comes_back(ember):
+    ember.up("--mount", ember.mount)
+    (ember.mount / "file").write_text("closed, so durable")
+    ember.kill("mount-1")
+    ember.wait(lambda status: status["is_healthy"] and status["mounts"][0]["state"] == "mounted")
+    assert (ember.mount / "file").read_text() == "closed, so durable"
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_two_mounts_and_the_death_of_the_supervisor(ember, tmp_path):
+    ember.up("--mount", ember.mount)
+    second = tmp_path / "second"
+    second.mkdir()
+    ember.run("mount", second)
+    (ember.mount / "file").write_text("seen by both")
+    assert (second / "file").read_text() == "seen by both"
+    os.kill(ember.status()["supervisor_pid"], signal.SIGKILL)
+    assert (second / "file").read_text() == "seen by both"
+    ember.up("--mount", ember.mount)  # adopts what runs
+    assert {s["restart_count"] for s in ember.status()["services"]} == {0}
+    ember.run("umount", second)
+    assert os.listdir(second) == []
+    os.kill(ember.status()["supervisor_pid"], signal.SIGKILL)
+    ember.run("down")
+    assert processes_of(ember.directory) == []
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_clusters_side_by_side(tmp_path):
+    clusters = []
+    try:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            clusters.append(Ember(tmp_path / name))
+            clusters[-1].up("--nodes", 1, "--mount", clusters[-1].mount)
+            (clusters[-1].mount / "name").write_text(name)
+        assert [(c.mount / "name").read_text() for c in clusters] == ["one", "two"]
+    finally:
+        for cluster in clusters:
+            cluster.run("down", "--wipe")
+
+
+def test_a_lock_held_by_somebody_else_is_no_crash(ember):
+    """The supervisor of another `ember up` that is just starting holds the lock but does not answer yet."""
+    ember.up("--no-mount", "--nodes", 1)
+    ember.run("down")
+    with (ember.directory / "run/supervisor.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "runs already" in error_line(ember.up("--no-mount", check=False))
