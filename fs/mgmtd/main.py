@@ -82,9 +82,11 @@ class Mgmtd:
             await trio.sleep(self._section.primary_extend_interval_s)
 
     async def _step(self) -> Verdict | None:
+        """Elect once; None when the store did not answer: what we hold lapses by itself."""
         try:
-            return await self._election.step()
-        except FsError as error:
+            with trio.fail_after(self._section.primary_lease_s):
+                return await self._election.step()
+        except (FsError, trio.TooSlowError) as error:
             logger.warning("node %d: no election: %s", self._election.me.node_id, error)
             return None
 

@@ -119,13 +119,16 @@ class Primary:
         version = self.info.routing_version + 1
         if is_bootstrapping is None:
             is_bootstrapping = self.info.is_bootstrapping
-        with trio.CancelScope(shield=True):
+        me, is_written = self._election.me, False
+        with trio.move_on_after(self.section.primary_lease_s, shield=True):
             try:
-                await self._store.write(self._election.me, self._epoch, version, change.records())
+                await self._store.write(me, self._epoch, version, change.records())
+                is_written = True
             except FsError as error:
                 logger.warning("routing version %d was not written: %s", version, error)
-                self.lose()
-                raise FsError(Status.NOT_PRIMARY, f"routing version {version}: {error}") from error
+        if not is_written:
+            self.lose()
+            raise FsError(Status.NOT_PRIMARY, f"routing version {version} was not written")
         self.state.apply(change, version, is_bootstrapping=is_bootstrapping)
         self._message = None
         self._announce()
@@ -182,10 +185,11 @@ class Primary:
     async def judge_silent(self) -> None:
         """Judge everybody who has been silent too long; end the bootstrap grace when it is over."""
         async with self.lock:
+            judged: dict[NodeId, Node] = {}
             for node in list(self.state.silent_nodes(self.now_s)):
                 logger.warning("node %d has been silent too long", node.node_id)
-                await self.settle(self.state.judge(node, is_gone=False))
-            await self.settle(Change())
+                judged.update(self.state.judge(node, is_gone=False).nodes)
+            await self.settle(Change(nodes=judged))
             is_grace_over = self.now_s - self.state.started_s > self.section.node_failed_after_s
             if self.info.is_bootstrapping and is_grace_over:
                 await self.publish(Change(), is_bootstrapping=False)

@@ -130,9 +130,8 @@ class FakeStorage(Process):
         self.local = {TargetId(t): LocalState.OFFLINE for t in target_ids}
         self.resync_s = 0.3
         self.has_checked_out = False
-        self.lease_gaps = 0
 
-    def build(self, channels, server) -> None:
+    def build(self, channels, _server) -> None:
         self.member = Membership(self.runtime, self.config, self.node, channels, self.report)
 
     async def start(self, nursery) -> None:
@@ -261,7 +260,7 @@ class Cluster:
         for node_id in self.storage_ids:
             storage = await self.start_storage(node_id)
             await storage.member.wait_joined()
-            assert await self.until(lambda i, s=storage: s.has_checked_out)
+            await self.until(lambda _, s=storage: s.has_checked_out)
         await trio.sleep(0.1)  # the triggered heartbeats arrive
         await self.set_chains()
         await self.until(lambda i: self.states(i) == [S] * len(self.storage_ids))
@@ -286,6 +285,12 @@ class Cluster:
                     return info
                 await trio.sleep(0.01)
         raise AssertionError(f"not within {timeout_s} s: {await self.info()}")
+
+    async def wait_primary(self, *candidates: Manager) -> None:
+        """Wait until one of the managers acts as primary."""
+        with trio.fail_after(30):
+            while not any(m.mgmtd.is_primary for m in candidates):  # noqa: ASYNC110
+                await trio.sleep(0.01)
 
     @property
     def primaries(self) -> list[Manager]:

@@ -55,7 +55,7 @@ async def test_a_silent_node_is_judged_only_after_its_lease_has_run_out(autojump
         while silent.member.lease.is_valid():
             await trio.sleep(0.01)
             assert S is cluster.state_of(await cluster.info(), 12)
-        assert trio.current_time() - cut_s <= cluster.section.node_lease_s
+        assert trio.current_time() - cut_s <= cluster.section.node_lease_s + 0.05
         await cluster.until(lambda i: cluster.state_of(i, 12) is O)
         took_s = trio.current_time() - cut_s
         assert 4.9 < took_s < cluster.section.node_failed_after_s + 1
@@ -119,9 +119,7 @@ async def test_a_process_that_restarted_between_two_probes_is_noticed(autojump_c
         await cluster.storages[11].kill()
         await cluster.start_storage(11)
         versions = {(await cluster.info()).chain(1).chain_version}
-        await cluster.until(
-            lambda i: versions.add(i.chain(1).chain_version) or max(versions) >= 4
-        )
+        await cluster.until(lambda i: versions.add(i.chain(1).chain_version) or max(versions) >= 4)
         info = await cluster.until(lambda i: cluster.states(i) == [S, S, S])
         assert info.chain(1).targets[-1].target_id == 1101  # it went through resync
 
@@ -210,8 +208,7 @@ async def test_an_isolated_primary_stops_before_another_begins(autojump_clock):
         while first.mgmtd.is_primary:
             await trio.sleep(0.05)
             assert not any(m.mgmtd.is_primary for m in others)
-        while not any(m.mgmtd.is_primary for m in others):
-            await trio.sleep(0.05)
+        await cluster.wait_primary(*others)
         info = await cluster.info()
         assert cluster.states(info) == [S, S, S]
 
@@ -237,8 +234,7 @@ async def test_an_orderly_stop_hands_over_without_waiting(autojump_clock):
         first.scope.cancel()
         await first.ended.wait()
         began_s = trio.current_time()
-        while not second.mgmtd.is_primary:
-            await trio.sleep(0.01)
+        await cluster.wait_primary(second)
         assert trio.current_time() - began_s < 1.5
 
 

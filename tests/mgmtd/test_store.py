@@ -1,0 +1,109 @@
+"""The manager's key map, byte for byte, and loading what was written."""
+# ruff: noqa: ARG001 - a test that waits names the clock it wants
+
+import random
+
+import pytest
+
+from fs.kv.memory import MemoryEngine
+from fs.mgmtd.lease import Candidate, LeaseRecord
+from fs.mgmtd.store import (
+    FORMAT_KEY,
+    LEASE_KEY,
+    ROUTING_VERSION_KEY,
+    Change,
+    Store,
+    chain_key,
+    node_key,
+    pack_lease,
+    table_key,
+    target_key,
+    unpack_lease,
+)
+from fs.runtime.ports import Runtime
+from fs.runtime.simulated import SimulatedClock, run_inline
+from fs.schema.config import KvSection
+from fs.schema.ids import ChainId, ChainTableId, NodeId, TargetId
+from fs.schema.routing import (
+    Chain,
+    ChainTable,
+    ChainTarget,
+    LocalState,
+    Node,
+    PublicState,
+    Role,
+    Target,
+)
+from fs.schema.status import FsError, Status
+
+ME = Candidate(NodeId(1), "tcp:h:1", "one")
+LEASE = LeaseRecord(NodeId(1), "tcp:h:1", "one", 1, 2, 3)
+NODE = Node(NodeId(7), frozenset({Role.STORAGE}), "tcp:h:7", "seven", tags={"rack": "a"})
+TARGET = Target(TargetId(71), ChainId(5), NodeId(7), 2, LocalState.UPTODATE, 99, True)
+CHAIN = Chain(ChainId(5), 4, (ChainTarget(TargetId(71), PublicState.LASTSRV),), (TargetId(71),))
+TABLE = ChainTable(ChainTableId(1), 2, (ChainId(5),))
+CHANGE = Change({7: NODE}, {71: TARGET}, {5: CHAIN}, {(1, 2): TABLE})
+
+
+def test_keys_byte_for_byte():
+    assert FORMAT_KEY == b"MGFM"
+    assert LEASE_KEY == b"MGLS"
+    assert ROUTING_VERSION_KEY == b"MGRV"
+    assert node_key(NodeId(0x01020304)) == b"MGND\x01\x02\x03\x04"
+    assert target_key(TargetId(0x0102030405060708)) == b"MGTG\x01\x02\x03\x04\x05\x06\x07\x08"
+    assert chain_key(ChainId(258)) == b"MGCH\x00\x00\x01\x02"
+    assert table_key(ChainTableId(1), 2) == b"MGCT\x00\x00\x00\x01\x00\x00\x00\x02"
+
+
+def test_values_byte_for_byte():
+    assert pack_lease(LEASE).hex() == (
+        "08011207" + b"tcp:h:1".hex() + "1a03" + b"one".hex()
+        + "210100000000000000" + "290200000000000000" + "3003"
+    )  # fmt: skip
+    assert unpack_lease(pack_lease(LEASE)) == LEASE
+    assert unpack_lease(None) == LeaseRecord()
+    pairs = dict(CHANGE.records())
+    assert pairs[chain_key(ChainId(5))].hex() == "0a0d080510041a0408471002220147"
+    assert pairs[table_key(ChainTableId(1), 2)].hex() == "080110021a0105"
+    assert pairs[target_key(TargetId(71))].hex() == "0a080847100518072002"
+
+
+async def store_with_lease(engine=None, cluster_id="test"):
+    clock = SimulatedClock()
+    engine = engine or MemoryEngine(clock)
+    runtime = Runtime(clock, None, run_inline, random.Random(1))
+    store = Store(engine, runtime, KvSection(), cluster_id)
+    await store.elect(lambda _: LEASE)
+    return engine, store
+
+
+async def test_what_was_written_is_loaded(autojump_clock):
+    _, store = await store_with_lease()
+    await store.write(ME, 3, 17, CHANGE.records())
+    info = await store.load()
+    assert info.routing_version == 17
+    assert info.cluster_id == "test"
+    assert info.is_bootstrapping
+    assert info.nodes == {7: NODE}
+    assert info.targets == {71: Target(TargetId(71), ChainId(5), NodeId(7), 2)}  # no soft state
+    assert info.chains == {5: CHAIN}
+    assert info.chain_tables == {(1, 2): TABLE}
+    assert bool(CHANGE)
+    assert not Change()
+
+
+async def test_more_records_than_one_page_are_loaded(autojump_clock):
+    _, store = await store_with_lease()
+    targets = {TargetId(t): Target(TargetId(t), ChainId(0), NodeId(1), 0) for t in range(1, 2501)}
+    await store.write(ME, 3, 1, Change(targets=targets).records())
+    assert list((await store.load()).targets.values()) == list(targets.values())
+
+
+async def test_the_store_of_another_cluster_is_refused(autojump_clock):
+    engine, store = await store_with_lease()
+    await store.load()
+    _, other = await store_with_lease(engine, "another")
+    with pytest.raises(FsError) as caught:
+        await other.load()
+    assert caught.value.status is Status.KV_BAD_FORMAT
+    assert "another" in caught.value.detail
