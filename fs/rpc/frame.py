@@ -36,8 +36,10 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
+
+Buffer = bytes | bytearray | memoryview
+"""As in fs/runtime/ports.py, which this pure module stays clear of: it knows the event loop."""
 
 MAGIC: Final = b"EMBR"
 VERSION_MIN: Final = 1
