@@ -204,7 +204,9 @@ async def _serve(served: trio.Event, max_tasks: int) -> None:
 async def _stop(vfs: Vfs, mount_point: Path, served: trio.Event) -> None:
     if not served.is_set() and not await trio.to_thread.run_sync(_umount, mount_point):
         _log.warning("%s is in use; detached", mount_point)
-    await vfs.shut_down()
-    if not served.is_set():
-        pyfuse3.terminate()
-        await served.wait()
+    try:
+        await vfs.shut_down()
+    finally:  # also when a bug ended the vfs: the main loop must not outlive it
+        if not served.is_set():
+            pyfuse3.terminate()
+            await served.wait()

@@ -187,7 +187,7 @@ class VfsCore:
             self.start_flush(state)
         run = state.run
         if run is None:
-            run = state.run = WriteRun(offset, self.now_s())
+            run = state.run = WriteRun(offset)
         run.append(data)
         unit = flush_unit_bytes(state.ref.layout.chunk_size_bytes, self.section.write_buffer_bytes)
         boundary = (run.offset // unit + 1) * unit
@@ -237,6 +237,9 @@ class VfsCore:
         state.is_length_unknown = True
         state.acked_seq += 1
         state.recompute_written_end()
+        # The kernel's pages show what was lost.
+        state.cached_ver = None
+        self.spawn(self.kernel.invalidate_content, state.inode_id)
 
     def _note_acked(self, state: InodeState, flush: Flush) -> None:
         state.acked_seq += 1
@@ -280,7 +283,7 @@ class VfsCore:
                 self.note_failure(state, error, f"{batch.length} appended bytes")
                 raise
             state.append.length -= batch.length
-            run = WriteRun(offset, batch.since_s)
+            run = WriteRun(offset)
             for piece in batch.pieces:
                 run.append(piece)
             state.written_end = max(state.written_end, run.end)

@@ -256,7 +256,6 @@ class Files:
         core, append = self._core, state.append
         if not append.pieces:
             append.assumed_offset = offset
-            append.since_s = core.now_s()
         append.pieces.append(data)
         append.length += len(data)
         state.local_mtime_ns = core.runtime.clock.wall_ns()

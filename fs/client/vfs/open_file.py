@@ -52,7 +52,6 @@ class AppendBuffer:
     length: int = 0
     assumed_offset: int = 0
     """Where the kernel believes the first record to be."""
-    since_s: float = 0.0
 
 
 class InodeState:

@@ -26,13 +26,12 @@ def flush_unit_bytes(chunk_size_bytes: int, write_buffer_bytes: int) -> int:
 class WriteRun:
     """See module head."""
 
-    __slots__ = ("length", "offset", "pieces", "since_s")
+    __slots__ = ("length", "offset", "pieces")
 
-    def __init__(self, offset: int, since_s: float) -> None:
+    def __init__(self, offset: int) -> None:
         self.offset = offset
         self.length = 0
         self.pieces: list[Buffer] = []
-        self.since_s = since_s
 
     @property
     def end(self) -> int:
@@ -47,7 +46,7 @@ class WriteRun:
     def cut_before(self, boundary: int) -> "WriteRun":
         """Split off and return the bytes before file offset `boundary`; offset < boundary <= end."""
         assert self.offset < boundary <= self.end, (self.offset, boundary, self.end)
-        front = WriteRun(self.offset, self.since_s)
+        front = WriteRun(self.offset)
         missing = boundary - self.offset
         used = 0
         for piece in self.pieces:

@@ -13,7 +13,7 @@ from .conftest import ROOT
 async def test_unlinked_open_file_stays_readable_until_the_last_release(
     autojump_clock, mounts, cluster
 ):
-    async with mounts(2) as (a, b):
+    async with mounts() as a:
         await a.write_file(b"f", b"content")
         h1 = (await a.open(b"f", os.O_RDONLY)).handle_id
         h2 = (await a.open(b"f", os.O_RDONLY)).handle_id
@@ -54,7 +54,7 @@ async def test_a_name_that_moved_meanwhile_gets_its_session_afterwards(
         await b.names.rename((1, b"g"), (1, b"f"), ROOT)
         await b.names.unlink(1, b"spare", ROOT)
         original = cluster.collect
-        cluster.collect = lambda inode: _no_collection()
+        cluster.collect = _no_collection
         await a.names.unlink(1, b"f", ROOT)
         cluster.collect = original
         assert cluster.sessions[inode_id]
@@ -63,7 +63,7 @@ async def test_a_name_that_moved_meanwhile_gets_its_session_afterwards(
         assert inode_id not in cluster.inodes
 
 
-async def _no_collection():
+async def _no_collection(_inode):
     return None
 
 

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -6,7 +8,7 @@ from fs.client.vfs.readahead import SLACK_BYTES, WINDOW_BYTES_MIN, Block, Readah
 MIB = 1 << 20
 
 
-def step(ahead, offset, end, length, room=1 << 30, window_max=8 * MIB):
+def step(ahead, offset, end, length, *, room=1 << 30, window_max=8 * MIB):
     ahead.note_read(offset, end, window_max)
     ranges = ahead.ranges_to_fetch(length, room)
     for start, stop in ranges:
@@ -53,10 +55,10 @@ def test_blocks_are_contiguous_bounded_and_within_the_file(reads, length, room):
         end = min(offset + count, length)
         if end <= offset:
             continue
-        ranges = step(ahead, offset, end, length, room)
+        ranges = step(ahead, offset, end, length, room=room)
         assert sum(b - a for a, b in ranges) <= room
         blocks = list(ahead.blocks)
-        assert all(a.end == b.offset for a, b in zip(blocks, blocks[1:], strict=False))
+        assert all(a.end == b.offset for a, b in pairwise(blocks))
         assert all(b.end <= length for b in blocks)
         assert ahead.held_bytes == sum(b.end - b.offset for b in blocks)
         found = ahead.covering(offset, end)

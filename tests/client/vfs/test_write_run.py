@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12), st.data())
 def test_cut_tiles_exactly(pieces, data):
-    run = WriteRun(100, 0.0)
+    run = WriteRun(100)
     for piece in pieces:
         run.append(piece)
     whole = b"".join(pieces)
@@ -23,7 +23,7 @@ def test_cut_tiles_exactly(pieces, data):
 
 def test_a_single_piece_is_not_copied():
     data = b"x" * 1000
-    run = WriteRun(0, 0.0)
+    run = WriteRun(0)
     run.append(data)
     assert run.joined() is data
 
