@@ -2,6 +2,7 @@
 
 import pytest
 
+from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import Status
 
 from tests.meta.harness import ROOT, refused, session
@@ -112,8 +113,6 @@ async def test_remove_tree(world, root, alice, bob):
 
 
 def real_path(inode_id):
-    from fs.schema.proto import meta_pb2 as meta  # noqa: PLC0415
-
     return meta.GetRealPathReq(inode_id=inode_id)
 
 

@@ -1,0 +1,184 @@
+"""Garbage collection and file sessions: nothing goes too early, everything goes in the end."""
+
+import trio
+
+from fs.meta.check import check
+from fs.schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
+from fs.schema.proto import meta_pb2 as meta
+from fs.schema.status import FsError, Status
+from tests.meta.harness import ROOT, hint, refused, session
+
+
+async def keys(world, prefix):
+    tr = world.engine.transaction()
+    return [key for key, _ in await tr.get_range(prefix, prefix + b"\xff" * 40)]
+
+
+async def collect_all(world):
+    """Run the collector until nothing more is due."""
+    while await world.meta.gc.step():
+        assert await check(world.engine) == []
+
+
+async def test_a_removed_file_goes_after_the_delay(world, root):
+    f = await root.create(ROOT, b"f")
+    world.chunks.lengths[f.inode_id] = 10
+    request = meta.SetXattrReq(inode_id=f.inode_id, name=b"user.x", value=b"v")
+    await root.call("set_xattr", request)
+    await root.unlink(ROOT, b"f")
+    await trio.sleep(59)
+    await world.meta.gc.step()
+    assert (await root.open(f.inode_id, wants_read=True)).nlink == 0
+    await trio.sleep(2)
+    await collect_all(world)
+    assert world.chunks.removed == [f.inode_id]
+    with refused(Status.STALE, "ESTALE"):
+        await root.open(f.inode_id, wants_read=True)
+    assert not await keys(world, b"GC") and not await keys(world, b"XATR")
+
+
+async def test_an_open_file_stays_until_it_is_closed(world, root):
+    f = await root.create(ROOT, b"f", wants_write=True, session=session(1))
+    await root.unlink(ROOT, b"f")
+    for _ in range(20):
+        await trio.sleep(30)
+        await collect_all(world)
+    assert (await root.attr(f.inode_id)).nlink == 0
+    await root.close(f.inode_id, session(1).session_id)
+    await trio.sleep(30)
+    await collect_all(world)
+    with refused(Status.STALE):
+        await root.attr(f.inode_id)
+
+
+async def test_storage_that_stays_away_loses_nothing(world, root):
+    f = await root.create(ROOT, b"f")
+    await root.unlink(ROOT, b"f")
+    world.chunks.error = FsError(Status.CHAIN_UNAVAILABLE, "all dead")
+    await trio.sleep(61)
+    await collect_all(world)
+    # The inode is gone, so that nobody opens a file whose chunks go; the record stays.
+    with refused(Status.STALE):
+        await root.attr(f.inode_id)
+    assert await keys(world, b"GCFI")
+    world.chunks.error = None
+    world.meta = world.new_meta()
+    await trio.sleep(11)
+    await collect_all(world)
+    assert world.chunks.removed == [f.inode_id] and not await keys(world, b"GC")
+
+
+async def test_other_kinds_of_inodes_go_too(world, root):
+    await root.mkdir(ROOT, b"d")
+    await root.symlink(ROOT, b"l", b"x")
+    await root.rmdir(ROOT, b"d")
+    await root.unlink(ROOT, b"l")
+    await trio.sleep(61)
+    await collect_all(world)
+    inodes = await keys(world, b"INOD")
+    assert len(inodes) == 2
+    assert {int.from_bytes(key[4:], "little") for key in inodes} == {
+        ROOT_INODE_ID,
+        GC_ROOT_INODE_ID,
+    }
+    assert world.chunks.removed == []
+
+
+async def test_a_tree_of_thousands(world, root):
+    top = (await root.mkdir(ROOT, b"t")).inode_id
+    kept = await root.create(ROOT, b"kept")
+    await root.link(kept.inode_id, top, b"other-name")
+    file_count = 0
+    for number in range(12):
+        sub = (await root.mkdir(top, b"%d" % number)).inode_id
+        for inner in range(100):
+            await root.create(sub, b"%d" % inner)
+            file_count += 1
+        for inner in range(5):
+            await root.mkdir(sub, b"d%d" % inner)
+    await root.remove_tree(ROOT, b"t")
+    assert await root.names(ROOT) == [b"kept"]
+    assert await check(world.engine) == []
+    assert await world.meta.gc.step() > 0
+    assert await check(world.engine) == []
+    await collect_all(world)
+    assert (await root.attr(kept.inode_id)).nlink == 1
+    assert world.chunks.removed == []
+    await trio.sleep(61)
+    await collect_all(world)
+    assert len(set(world.chunks.removed)) == len(world.chunks.removed) == file_count
+    assert len(await keys(world, b"INOD")) == 3
+
+
+async def test_two_collectors_share_the_work(world, root, nursery):
+    for number in range(100):
+        await root.create(ROOT, b"%d" % number)
+        await root.unlink(ROOT, b"%d" % number)
+    await trio.sleep(61)
+    other = world.new_meta()
+    async with trio.open_nursery() as both:
+        both.start_soon(world.meta.gc.step)
+        both.start_soon(other.gc.step)
+    await collect_all(world)
+    assert len(set(world.chunks.removed)) == 100 and not await keys(world, b"GC")
+
+
+async def test_sessions_of_dead_clients(world, root):
+    living, dead = world.user(client="a" * 32), world.user(client="d" * 32)
+    world.mgmtd.client_ids = ["a" * 32]
+    f = (await dead.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
+    g = (await living.create(ROOT, b"g", wants_write=True, session=session(2))).inode_id
+    await dead.sync(f, length_hint=hint(10), has_new_data=True)
+    world.chunks.lengths[f] = 4096  # it wrote more than it reported
+    await trio.sleep(59)
+    assert await world.meta.sessions.step() == 0  # too young to be judged
+    await trio.sleep(2)
+    world.mgmtd.is_complete = False
+    assert await world.meta.sessions.step() == 0
+    world.mgmtd.is_complete = True
+    world.chunks.error = FsError(Status.CHAIN_UNAVAILABLE, "all dead")
+    assert await world.meta.sessions.step() == 0
+    world.chunks.error = None
+    before = (await root.attr(f)).file
+    assert await world.meta.sessions.step() == 1
+    after = (await root.attr(f)).file
+    assert after.length == 4096 and after.data_ver > before.data_ver
+    assert (await root.attr(g)).file.length == 0
+    assert len(await keys(world, b"INOS")) == 1
+    assert await world.meta.sessions.step() == 0
+
+
+async def test_prune_sessions_of_the_own_client_only(world, root):
+    stranger = world.user(client="e" * 32)
+    f = (await root.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
+    request = meta.PruneSessionsReq()
+    request.sessions.add(inode_id=f, session_id=session(1).session_id)
+    request.sessions.add(inode_id=f, session_id=session(9).session_id)
+    await stranger.call("prune_sessions", request)
+    assert len(await keys(world, b"INOS")) == 1
+    await root.call("prune_sessions", request)
+    assert not await keys(world, b"INOS")
+
+
+async def test_remembered_outcomes_are_forgotten(world, root):
+    for number in range(600):
+        await root.create(ROOT, b"%d" % number)
+        await root.unlink(ROOT, b"%d" % number)
+    assert len(await keys(world, b"IDEM")) == 600
+    await trio.sleep(1700)
+    await root.mkdir(ROOT, b"d")
+    await root.rmdir(ROOT, b"d")
+    await trio.sleep(110)
+    for _ in range(3):
+        await world.meta.gc.step()
+    assert len(await keys(world, b"IDEM")) == 1
+
+
+async def test_the_loops_run_by_themselves(world, root, nursery):
+    await nursery.start(world.meta.run)
+    dead = world.user(client="d" * 32)
+    f = (await dead.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
+    await root.unlink(ROOT, b"f")
+    await trio.sleep(200)
+    assert world.chunks.removed == [f]
+    nursery.cancel_scope.cancel()

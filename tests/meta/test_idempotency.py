@@ -1,0 +1,208 @@
+"""Every change comes out exactly once, however often its request or its transaction is repeated."""
+
+import pytest
+
+from fs.kv.faulty import Fate, ScriptedFaults
+from fs.meta.check import check
+from fs.schema.proto import common_pb2 as pb
+from fs.schema.proto import meta_pb2 as meta
+from fs.schema.status import FsError, Status
+from tests.meta.harness import ROOT, World, hint, refused, session
+
+
+async def prepare(world: World):
+    """A small tree that every request below can act on."""
+    root = world.user()
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    f = (await root.create(d, b"f", wants_write=True, session=session(1))).inode_id
+    await root.sync(f, length_hint=hint(100), has_new_data=True)
+    await root.mkdir(d, b"empty")
+    sub = (await root.mkdir(d, b"tree")).inode_id
+    await root.create(sub, b"inner")
+    await root.call("set_xattr", meta.SetXattrReq(inode_id=f, name=b"user.old", value=b"v"))
+    return d, f
+
+
+def requests(d, f):
+    """(name, RPC, request) of every RPC that changes something."""
+    place = {"parent_inode_id": d, "name": b"new"}
+    write = {"wants_write": True, "session": session(7)}
+    xattr = {"inode_id": f, "name": b"user.new"}
+    rename = {"old_parent_inode_id": d, "new_parent_inode_id": ROOT, "new_name": b"moved"}
+    swap = {"new_parent_inode_id": d, "new_name": b"tree", "exchange": True}
+    report = meta.SyncReq(inode_id=f, length_hint=hint(150), has_new_data=True)
+    return {
+        "create": ("create", meta.CreateReq(is_exclusive=True, **place, **write)),
+        "create-truncate": (
+            "create",
+            meta.CreateReq(parent_inode_id=d, name=b"f", is_truncate=True, **write),
+        ),
+        "mkdir": ("mkdir", meta.MkdirReq(**place)),
+        "symlink": ("symlink", meta.SymlinkReq(target=b"t", **place)),
+        "mknod": ("mknod", meta.MknodReq(type=pb.FIFO, **place)),
+        "link": ("link", meta.LinkReq(inode_id=f, **place)),
+        "unlink": ("unlink", meta.UnlinkReq(parent_inode_id=d, name=b"f")),
+        "rmdir": ("rmdir", meta.RmdirReq(parent_inode_id=d, name=b"empty")),
+        "remove_tree": ("remove_tree", meta.RemoveTreeReq(parent_inode_id=d, name=b"tree")),
+        "rename": ("rename", meta.RenameReq(old_name=b"f", **rename)),
+        "rename-directory": ("rename", meta.RenameReq(old_name=b"tree", **rename)),
+        "rename-replace": (
+            "rename",
+            meta.RenameReq(
+                old_parent_inode_id=d,
+                old_name=b"tree",
+                new_parent_inode_id=d,
+                new_name=b"empty",
+            ),
+        ),
+        "rename-exchange": (
+            "rename",
+            meta.RenameReq(old_parent_inode_id=d, old_name=b"f", **swap),
+        ),
+        "open": ("open", meta.OpenReq(inode_id=f, **write)),
+        "open-truncate": ("open", meta.OpenReq(inode_id=f, is_truncate=True, **write)),
+        "sync": ("sync", report),
+        "close": ("close", meta.CloseReq(sync=report, session_id=session(1).session_id)),
+        "chmod": ("set_attr", meta.SetAttrReq(inode_id=f, mode=0o600)),
+        "truncate": ("set_attr", meta.SetAttrReq(inode_id=f, length=10)),
+        "extend": ("set_attr", meta.SetAttrReq(inode_id=f, length=1000)),
+        "set_xattr": ("set_xattr", meta.SetXattrReq(mode=meta.XATTR_CREATE, **xattr)),
+        "remove_xattr": (
+            "remove_xattr",
+            meta.RemoveXattrReq(inode_id=f, name=b"user.old"),
+        ),
+        "append": ("reserve_append", meta.ReserveAppendReq(inode_id=f, length=5)),
+        "stripe": ("extend_stripe", meta.ExtendStripeReq(inode_id=f, dyn_stripe_min=4)),
+    }
+
+
+NAMES = sorted(requests(1, 2))
+NOT_COUNTED = {"sync", "close"}
+"""A repeated report of new content raises data_ver twice, which costs a cache and nothing else."""
+
+
+def comparable(engine, *, with_data_ver):
+    """The namespace without what may differ between two runs: times and random seeds."""
+    found = {}
+    for key, value in engine.dump().items():
+        kind = key[:4]
+        if kind == b"INOD":
+            inode = pb.InodePb.FromString(value)
+            inode.mtime_ns = inode.ctime_ns = inode.atime_ns = inode.btime_ns = 0
+            inode.file.layout.shuffle_seed = inode.file.layout.first_chain_index = 0
+            if not with_data_ver:
+                inode.file.data_ver = 0
+            found[key] = inode.SerializeToString()
+        elif kind in (b"DENT", b"DCNT", b"INOS", b"XATR") or key == b"SINGinode-count":
+            found[key] = value if kind != b"INOS" else b""
+        elif kind.startswith(b"GC"):
+            found[kind + key[12:]] = b""
+    return found
+
+
+async def outcome(world, name, *, repeat=1, fates=()):
+    """Prepare, run one request `repeat` times under one id, and return (last reply, namespace)."""
+    d, f = await prepare(world)
+    rpc, request = requests(d, f)[name]
+    user = world.user()
+    user.request_id = b"R" * 16
+    # Ids are prefetched, so that the faults below meet the request and not the id counter.
+    world.engine.faults = ScriptedFaults(fates)
+    reply = None
+    for _ in range(repeat):
+        reply = await user.call(rpc, request)
+    world.engine.faults = None
+    assert await check(world.engine) == []
+    return reply, comparable(world.engine, with_data_ver=name not in NOT_COUNTED)
+
+
+async def fresh(world):
+    made = World(type(world.engine)(world.runtime.clock))
+    await made.initialise()
+    return made
+
+
+@pytest.mark.parametrize(
+    "fates",
+    [
+        [Fate.CONFLICT] * 3,
+        [Fate.UNKNOWN_COMMITTED],
+        [Fate.UNKNOWN_LOST],
+        [Fate.UNKNOWN_LOST, Fate.CONFLICT, Fate.UNKNOWN_COMMITTED],
+        [Fate.UNKNOWN_COMMITTED, Fate.UNKNOWN_COMMITTED],
+    ],
+    ids=["conflicts", "committed", "lost", "mixed", "twice"],
+)
+@pytest.mark.parametrize("name", NAMES)
+async def test_faulty_commits(world, name, fates):
+    expected = (await outcome(await fresh(world), name))[1]
+    assert (await outcome(await fresh(world), name, fates=fates))[1] == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_repeated_requests(world, name):
+    once_reply, once = await outcome(await fresh(world), name)
+    again_reply, again = await outcome(await fresh(world), name, repeat=3)
+    assert again == once
+    field = once_reply.DESCRIPTOR.fields[0].name if once_reply.DESCRIPTOR.fields else None
+    if field == "inode":
+        assert again_reply.inode.inode_id == once_reply.inode.inode_id
+        assert again_reply.inode.nlink == once_reply.inode.nlink
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_repeated_at_another_service(world, name):
+    made = await fresh(world)
+    d, f = await prepare(made)
+    rpc, request = requests(d, f)[name]
+    user = made.user()
+    user.request_id = b"R" * 16
+    first = await user.call(rpc, request)
+    made.meta = made.new_meta()
+    second = await user.call(rpc, request)
+    assert first.DESCRIPTOR is second.DESCRIPTOR
+    assert await check(made.engine) == []
+
+
+async def test_a_request_without_an_id_survives_unknown_outcomes(world):
+    root = world.user()
+    await root.create(ROOT, b"f")
+    world.engine.faults = ScriptedFaults([Fate.UNKNOWN_COMMITTED])
+    request = meta.UnlinkReq(parent_inode_id=ROOT, name=b"f")
+    request.caller.uid = 0
+    reply = await world.meta.service.unlink(None, request)
+    world.engine.faults = None
+    assert reply.removed.nlink == 0 and await root.names(ROOT) == []
+
+
+async def test_one_id_for_two_methods_is_refused(world):
+    root = world.user()
+    await root.mkdir(ROOT, b"d")
+    await root.create(ROOT, b"f")
+    root.request_id = b"R" * 16
+    await root.unlink(ROOT, b"f")
+    with refused(Status.RPC_BAD_REQUEST):
+        await root.rmdir(ROOT, b"d")
+    root.request_id = None
+
+
+async def test_a_truncation_is_not_repeated_over_later_writes(world):
+    """The reply got lost, another client wrote, then the request came again."""
+    first, other = world.user(client="1" * 32), world.user(client="2" * 32)
+    f = (await first.create(ROOT, b"f")).inode_id
+    await first.sync(f, length_hint=hint(100), has_new_data=True)
+    first.request_id = b"T" * 16
+    await first.set_attr(f, length=0)
+    await other.sync(f, length_hint=hint(50, 1), has_new_data=True)
+    assert (await first.set_attr(f, length=0)).file.length == 50
+    assert world.chunks.truncated == [(f, 0)]
+
+
+async def test_an_error_is_final_and_leaves_nothing(world):
+    root = world.user()
+    await root.mkdir(ROOT, b"d")
+    before = world.engine.dump()
+    for _ in range(2):
+        with pytest.raises(FsError):
+            await root.unlink(ROOT, b"d")
+    assert world.engine.dump() == before
