@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 
 import pytest
 
@@ -300,3 +301,27 @@ def test_threads_on_different_chunks_beside_readers(lab) -> None:
         thread.join()
     assert failures == []
     check_books(engine._meta)
+
+
+def test_concurrent_syncs_share_flushes(lab, monkeypatch) -> None:
+    engine, failures = lab.engine, []
+    flush = engine._files.flush
+    monkeypatch.setattr(engine._files, "flush", lambda ids: (time.sleep(0.01), flush(ids)))
+
+    def work(target: int) -> None:
+        try:
+            for version in range(1, 16):
+                put(engine, (TargetId(target), A[1]), version, b"x" * 100)
+                engine.sync()
+        except BaseException as error:  # noqa: BLE001 - a thread's failure must reach the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(t,)) for t in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert failures == []
+    assert not any(thread.is_alive() for thread in threads)
+    assert 15 <= engine._flushes_ended <= 60
+    assert not engine._books.ledger.epoch.has_batches
