@@ -204,3 +204,26 @@ def test_one_seed_is_one_run():
     outcomes = {event[3] for event in first}
     assert {Status.RPC_CONNECTION_LOST, Status.RPC_TIMEOUT} & outcomes
     assert all(isinstance(e[3], Status) or e[3] == b"%d" % e[2] for e in first)
+
+
+async def test_after_a_silent_timeout_new_calls_take_a_new_connection(autojump_clock, network):
+    identity = Identity("c", 1)
+    runtime = simulated_runtime(network.endpoint("b"), 1)
+    async with trio.open_nursery() as nursery:
+        server = Server(identity, RpcSection())
+        server.add_service("Core", CoreService(identity, runtime.clock, ()))
+        await nursery.start(server.run, network.endpoint("s"), "mem:s")
+        async with open_channels(runtime, Identity("c"), RpcSection()) as channels:
+            channel = channels.get("mem:s")
+            await channel.call(services.CORE_ECHO, core.EchoReq())
+            network.partition(["b"], ["s"])
+            with pytest.raises(FsError) as caught:
+                await channel.call(services.CORE_ECHO, core.EchoReq(), timeout_s=1)
+            assert caught.value.status is Status.RPC_TIMEOUT
+            with pytest.raises(FsError) as caught:
+                await channel.call(services.CORE_ECHO, core.EchoReq(), timeout_s=30)
+            assert caught.value.status is Status.RPC_CONNECT_FAILED
+            assert caught.value.definite
+            network.heal()
+            await channel.call(services.CORE_ECHO, core.EchoReq(), timeout_s=1)
+        nursery.cancel_scope.cancel()
