@@ -8,6 +8,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 
@@ -46,6 +47,15 @@ S, L, Y, W, O = (  # noqa: E741
 IN_USE = {S, Y, W}
 
 
+class JumpingClock(SimulatedClock):
+    """Virtual time, ahead by what the process was stopped for."""
+
+    jump_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.jump_s
+
+
 class Process:
     """What every process has: an endpoint, an identity, a nursery that ends with it."""
 
@@ -58,7 +68,8 @@ class Process:
             NodeId(node_id), frozenset(roles), f"mem:{self.name}", self.incarnation, host_name="h"
         )
         self.network = cluster.network.endpoint(self.name)
-        self.runtime = simulated_runtime(self.network, number)
+        self.clock = JumpingClock()
+        self.runtime = replace(simulated_runtime(self.network, number), clock=self.clock)
         self.config = ProcessConfig(
             process=ProcessSection(
                 cluster_id=CLUSTER,
