@@ -22,7 +22,7 @@ from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.simulated import simulated_runtime
 from fs.schema import services
 from fs.schema.config import DiskSection, ProcessConfig, StorageSection
-from fs.schema.ids import ChainId, InodeId, NodeId, TargetId
+from fs.schema.ids import ChainId, ChunkId, InodeId, NodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.routing import (
     Chain,
@@ -88,7 +88,7 @@ class ScriptedLease:
 class SilentMgmtd:
     """Takes reports of unreachable nodes; the test's manager judges by itself."""
 
-    async def call(self, method, request, *, timeout_s=None):
+    async def call(self, method, _request, **_options):
         return method.reply_type()
 
 
@@ -176,7 +176,10 @@ class StorageCluster:
         self.random = random.Random(seed)
         self.network = MemoryNetwork(seed)
         self.forward_timeout_s = forward_timeout_s
-        self.nodes = {n: StorageNode(self, n, None, capacity_bytes=capacity_bytes) for n in range(1, node_count + 1)}
+        self.nodes = {
+            n: StorageNode(self, n, None, capacity_bytes=capacity_bytes)
+            for n in range(1, node_count + 1)
+        }
         self.local_states = {TargetId(100 + n): LocalState.OFFLINE for n in self.nodes}
         self.heard_s = {}
         self.cut_off = set()
@@ -229,7 +232,7 @@ class StorageCluster:
 
     async def start_node(self, node_id):
         node = self.nodes[node_id]
-        self.local_states[node.target_id if hasattr(node, "target_id") else TargetId(100 + node_id)] = LocalState.OFFLINE
+        self.local_states[TargetId(100 + node_id)] = LocalState.OFFLINE
         await self.nursery.start(node.run)
         self.heard_s[node_id] = trio.current_time()
         self.wake()
@@ -262,7 +265,6 @@ class StorageCluster:
         elif node_id not in self.cut_off:
             node.lease.until_s = now_s + LEASE_S
             self.heard_s[node_id] = now_s
-            node.routing.deliver(self.info) if not self.info.chains else None
             if node.routing.info.routing_version == 0:
                 node.routing.deliver(self.info)
             for report in node.storage.report():
@@ -274,7 +276,7 @@ class StorageCluster:
 
     async def wait_states(self, wanted, timeout_s=60.0):
         with trio.fail_after(timeout_s):
-            while self.states() != wanted or not self._is_settled():
+            while self.states() != wanted or not self._is_settled():  # noqa: ASYNC110 - polls
                 await trio.sleep(0.01)
 
     async def wait_all_serving(self, timeout_s=120.0):
@@ -416,18 +418,21 @@ class StorageCaller:
             serving = self.cluster.chain.serving
             chosen = node_id or (self.cluster.random.choice(serving) - 100 if serving else 0)
             try:
-                if not chosen:
-                    raise FsError(Status.CHAIN_UNAVAILABLE)
-                ((status, data),) = await self.read_attempt(chosen, [(index, 0, CHUNK)])
-                if status is Status.OK:
-                    return data
-                if status is Status.CHUNK_NOT_FOUND:
-                    return None
-                raise FsError(status)
+                return await self._read_once(chosen, index)
             except FsError as error:
                 if error.retry is Retry.NEVER or trio.current_time() > deadline_s:
                     raise
             await trio.sleep(0.02)
+
+    async def _read_once(self, node_id, index):
+        if not node_id:
+            raise FsError(Status.CHAIN_UNAVAILABLE)
+        ((status, data),) = await self.read_attempt(node_id, [(index, 0, CHUNK)])
+        if status is Status.CHUNK_NOT_FOUND:
+            return None
+        if status is not Status.OK:
+            raise FsError(status)
+        return data
 
 
 @asynccontextmanager
@@ -440,8 +445,6 @@ async def open_caller(cluster, name="client-a") -> AsyncIterator[StorageCaller]:
 
 def content(cluster, node_id, index=0):
     """Return (committed version, pending version, bytes) of a chunk on a node's disk; None if absent."""
-    from fs.schema.ids import ChunkId
-
     node = cluster.nodes[node_id]
     target_id, chunk_id = TargetId(100 + node_id), ChunkId(InodeId(INODE), index)
     state = node.engine.get(target_id, chunk_id)

@@ -1,6 +1,7 @@
 import logging
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 
@@ -12,3 +13,10 @@ def mock_clock():
 @pytest.fixture(autouse=True)
 def quiet_logs():
     logging.getLogger("fs.rpc").setLevel(logging.ERROR)
+
+
+@pytest.fixture(autouse=True)
+def repeatable(monkeypatch):
+    """Let a seed give the same run every time."""
+    monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
+    trio._core._run._r.seed(1)

@@ -11,7 +11,9 @@ def step(local, public, hold=Hold.NONE, chain_version=5, done=0):
     return next_step(local, hold, public, chain_version=chain_version, sync_done_version=done)
 
 
-@pytest.mark.parametrize("public", [PublicState.OFFLINE, PublicState.LASTSRV, PublicState.WAITING, None])
+@pytest.mark.parametrize(
+    "public", [PublicState.OFFLINE, PublicState.LASTSRV, PublicState.WAITING, None]
+)
 def test_out_of_service_is_reloaded(public):
     assert step(LocalState.UPTODATE, public) is Step.RELOAD
     assert step(LocalState.OFFLINE, public, Hold.EVICTED) is Step.RELOAD

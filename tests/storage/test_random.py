@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Random faults under load: linearizability of chunk registers and equal replicas at the end."""
 
 import os
@@ -43,7 +44,9 @@ class History:
                 floor = max(floor, ended[position][4])
                 position += 1
             limit = floor + 1 if kind == "write" else floor
-            assert version >= limit, f"chunk {index}: {kind} {value} at {start}: {version} < {limit}"
+            assert version >= limit, (
+                f"chunk {index}: {kind} {value} at {start}: {version} < {limit}"
+            )
         return len(operations)
 
 

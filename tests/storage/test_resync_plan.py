@@ -6,7 +6,9 @@ from fs.schema.ids import ChunkId, InodeId
 from fs.storage.resync_plan import Item, Need, decide_chunk, merge, window_end
 
 
-def chunk(index, commit_ver=1, chain_version=2, checksum=7, length=10, pending_ver=0):
+def chunk(  # noqa: PLR0917 - built from a table of values
+    index, commit_ver=1, chain_version=2, checksum=7, length=10, pending_ver=0
+):
     return ChunkState(
         ChunkId(InodeId(1), index), commit_ver, chain_version, length, checksum, 65536, pending_ver
     )
@@ -62,9 +64,7 @@ def test_merge_decides_every_chunk_once(local, remote):
 def test_windows_cover_both_listings_once(local, remote, page):
     seen, after = [], b""
     while after is not None:
-        pages = [
-            [c for c in side if c.chunk_id.pack() > after][:page] for side in (local, remote)
-        ]
+        pages = [[c for c in side if c.chunk_id.pack() > after][:page] for side in (local, remote)]
         lasts = [p[-1].chunk_id.pack() if len(p) == page else None for p in pages]
         end = window_end(*lasts)
         cut = [[c for c in p if end is None or c.chunk_id.pack() <= end] for p in pages]

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Whole updates and reads over several nodes: the usual way, faults in the middle, retries."""
 
 import pytest
@@ -97,7 +98,9 @@ async def test_a_new_head_completes_what_the_old_one_passed_on(mock_clock):
         block(cluster, 2, 3)
         cluster.is_frozen = True
         request = client.write_request(0, b"half")
-        assert await status_of(client.attempt, request, b"half", timeout_s=1.0) is Status.RPC_TIMEOUT
+        assert (
+            await status_of(client.attempt, request, b"half", timeout_s=1.0) is Status.RPC_TIMEOUT
+        )
         assert [content(cluster, n)[:2] for n in (1, 2, 3)] == [(1, 2), (1, 2), (1, 0)]
         await cluster.nodes[1].kill()
         cluster.network.heal()
@@ -299,7 +302,12 @@ async def test_a_diverged_successor_is_taken_out_and_resynced(mock_clock):
         engine, target_id = cluster.nodes[2].engine, TargetId(102)
         chunk_id = ChunkId(InodeId(INODE), 0)
         engine.prepare_write(
-            target_id, chunk_id, version=1, chunk_size_bytes=CHUNK, offset=0, data=b"wrong",
+            target_id,
+            chunk_id,
+            version=1,
+            chunk_size_bytes=CHUNK,
+            offset=0,
+            data=b"wrong",
             is_full_replace=True,
         )
         engine.commit(target_id, chunk_id, version=1, chain_version=1)
@@ -315,7 +323,9 @@ async def test_the_last_serving_one_is_the_truth(mock_clock):
         block(cluster, 1, 2)
         cluster.is_frozen = True
         request = client.write_request(0, b"left")
-        assert await status_of(client.attempt, request, b"left", timeout_s=1.0) is Status.RPC_TIMEOUT
+        assert (
+            await status_of(client.attempt, request, b"left", timeout_s=1.0) is Status.RPC_TIMEOUT
+        )
         for node in cluster.nodes.values():
             await node.kill()
         cluster.is_frozen = False
@@ -365,9 +375,7 @@ async def test_ranges_lengths_space_and_durability(mock_clock):
                 last = page.message.chunks[-1]
                 request.after = ChunkId(last.inode_id, last.chunk_index).pack()
             assert listed == [0, 1, 2, 3, 4]
-            sync = pb.SyncChainsReq(
-                chains=[pb.ChainRefPb(chain_id=CHAIN, chain_version=version)]
-            )
+            sync = pb.SyncChainsReq(chains=[pb.ChainRefPb(chain_id=CHAIN, chain_version=version)])
             await client.channel(node_id).call(services.STORAGE_SYNC_CHAINS, sync)
             assert not cluster.nodes[node_id].disk.unsynced_batches
             space = await client.channel(node_id).call(
