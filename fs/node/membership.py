@@ -113,7 +113,7 @@ class Membership:
         """Beat and poll until cancelled.  Started at once: the manager may still be on its way."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.routing.run)
-            nursery.start_soon(self._beat)
+            nursery.start_soon(self._beat, nursery)
             task_status.started()
 
     async def announce_stop(self, timeout_s: float = 1.0) -> None:
@@ -137,7 +137,7 @@ class Membership:
                 else:
                     return
 
-    async def _beat(self) -> None:
+    async def _beat(self, nursery: trio.Nursery) -> None:
         failure_count = 0
         while not self._is_stopping:
             self._triggered = trio.Event()
@@ -161,6 +161,9 @@ class Membership:
                 continue
             with trio.move_on_after(self._section.heartbeat_interval_s):
                 await self._triggered.wait()
+            if self.routing.info.routing_version < answer.routing_version:
+                # The long poll should have brought it: it may hang on a manager that fell silent.
+                nursery.start_soon(self.routing.refresh)
 
     async def _send(self) -> HeartbeatRsp:
         """Send one heartbeat to one manager; raises FsError."""

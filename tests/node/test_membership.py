@@ -115,7 +115,7 @@ async def test_a_silent_manager_costs_a_fifth_of_the_lease(autojump_clock):
     managers = ScriptedManagers(a=silent, b=manager)
     member = Membership(runtime(), config("a", "b"), NODE, managers)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(member._beat)
+        nursery.start_soon(member._beat, nursery)
         await member.wait_joined()
         assert 1.0 <= trio.current_time() < 1.2
         nursery.cancel_scope.cancel()
@@ -149,6 +149,25 @@ async def test_heartbeats_have_growing_versions_and_can_be_triggered(autojump_cl
         count = len(seen)
         await trio.sleep(5)
         assert len(seen) <= count + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_heartbeat_tells_of_routing_info_that_the_long_poll_missed(autojump_clock):
+    async def manager(method, request):
+        if method.name == "Heartbeat":
+            return pb.HeartbeatRsp(lease_duration_s=5.0, routing_version=7)
+        if request.known_routing_version and request.wait_s:
+            return await silent(method, request)
+        version = 7 if trio.current_time() > 1 else 6
+        return pb.GetRoutingInfoRsp(
+            routing_info=common.RoutingInfoPb(routing_version=version), routing_version=version
+        )
+
+    member = Membership(runtime(), config("a"), NODE, ScriptedManagers(a=manager))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.run)
+        await member.routing.wait_newer(6)
+        assert trio.current_time() < 2.5
         nursery.cancel_scope.cancel()
 
 
