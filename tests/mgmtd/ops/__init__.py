@@ -1,0 +1,1 @@
+"""Tests of the cluster manager's operations."""
