@@ -1,4 +1,4 @@
-"""Fixtures: a metadata service on each engine, under a clock that jumps."""
+"""Fixtures: a metadata service on each engine."""
 
 import pytest
 
@@ -12,9 +12,8 @@ from tests.meta.harness import World
 
 
 @pytest.fixture
-async def world(autojump_clock):
+async def world():
     """A service on the engine in memory; the namespace must be sound when the test ends."""
-    del autojump_clock
     made = World(MemoryEngine(SimulatedClock()))
     await made.initialise()
     yield made
@@ -23,9 +22,8 @@ async def world(autojump_clock):
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
-async def any_world(request, tmp_path, autojump_clock):
+async def any_world(request, tmp_path):
     """As `world`, on each engine."""
-    del autojump_clock
     if request.param == "memory":
         engine = MemoryEngine(SimulatedClock())
     else:

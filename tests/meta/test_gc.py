@@ -1,4 +1,5 @@
 """Garbage collection and file sessions: nothing goes too early, everything goes in the end."""
+# ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import trio
 
@@ -20,7 +21,7 @@ async def collect_all(world):
         assert await check(world.engine) == []
 
 
-async def test_a_removed_file_goes_after_the_delay(world, root):
+async def test_a_removed_file_goes_after_the_delay(world, root, autojump_clock):
     f = await root.create(ROOT, b"f")
     world.chunks.lengths[f.inode_id] = 10
     request = meta.SetXattrReq(inode_id=f.inode_id, name=b"user.x", value=b"v")
@@ -37,7 +38,7 @@ async def test_a_removed_file_goes_after_the_delay(world, root):
     assert not await keys(world, b"GC") and not await keys(world, b"XATR")
 
 
-async def test_an_open_file_stays_until_it_is_closed(world, root):
+async def test_an_open_file_stays_until_it_is_closed(world, root, autojump_clock):
     f = await root.create(ROOT, b"f", wants_write=True, session=session(1))
     await root.unlink(ROOT, b"f")
     for _ in range(20):
@@ -51,7 +52,7 @@ async def test_an_open_file_stays_until_it_is_closed(world, root):
         await root.attr(f.inode_id)
 
 
-async def test_storage_that_stays_away_loses_nothing(world, root):
+async def test_storage_that_stays_away_loses_nothing(world, root, autojump_clock):
     f = await root.create(ROOT, b"f")
     await root.unlink(ROOT, b"f")
     world.chunks.error = FsError(Status.CHAIN_UNAVAILABLE, "all dead")
@@ -68,7 +69,7 @@ async def test_storage_that_stays_away_loses_nothing(world, root):
     assert world.chunks.removed == [f.inode_id] and not await keys(world, b"GC")
 
 
-async def test_other_kinds_of_inodes_go_too(world, root):
+async def test_other_kinds_of_inodes_go_too(world, root, autojump_clock):
     await root.mkdir(ROOT, b"d")
     await root.symlink(ROOT, b"l", b"x")
     await root.rmdir(ROOT, b"d")
@@ -84,7 +85,7 @@ async def test_other_kinds_of_inodes_go_too(world, root):
     assert world.chunks.removed == []
 
 
-async def test_a_tree_of_thousands(world, root):
+async def test_a_tree_of_thousands(world, root, autojump_clock):
     top = (await root.mkdir(ROOT, b"t")).inode_id
     kept = await root.create(ROOT, b"kept")
     await root.link(kept.inode_id, top, b"other-name")
@@ -110,7 +111,7 @@ async def test_a_tree_of_thousands(world, root):
     assert len(await keys(world, b"INOD")) == 3
 
 
-async def test_two_collectors_share_the_work(world, root, nursery):
+async def test_two_collectors_share_the_work(world, root, autojump_clock, nursery):
     for number in range(100):
         await root.create(ROOT, b"%d" % number)
         await root.unlink(ROOT, b"%d" % number)
@@ -123,7 +124,7 @@ async def test_two_collectors_share_the_work(world, root, nursery):
     assert len(set(world.chunks.removed)) == 100 and not await keys(world, b"GC")
 
 
-async def test_sessions_of_dead_clients(world, root):
+async def test_sessions_of_dead_clients(world, root, autojump_clock):
     living, dead = world.user(client="a" * 32), world.user(client="d" * 32)
     world.mgmtd.client_ids = ["a" * 32]
     f = (await dead.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
@@ -148,7 +149,7 @@ async def test_sessions_of_dead_clients(world, root):
     assert await world.meta.sessions.step() == 0
 
 
-async def test_prune_sessions_of_the_own_client_only(world, root):
+async def test_prune_sessions_of_the_own_client_only(world, root, autojump_clock):
     stranger = world.user(client="e" * 32)
     f = (await root.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
     request = meta.PruneSessionsReq()
@@ -160,7 +161,7 @@ async def test_prune_sessions_of_the_own_client_only(world, root):
     assert not await keys(world, b"INOS")
 
 
-async def test_remembered_outcomes_are_forgotten(world, root):
+async def test_remembered_outcomes_are_forgotten(world, root, autojump_clock):
     for number in range(600):
         await root.create(ROOT, b"%d" % number)
         await root.unlink(ROOT, b"%d" % number)
@@ -174,7 +175,7 @@ async def test_remembered_outcomes_are_forgotten(world, root):
     assert len(await keys(world, b"IDEM")) == 1
 
 
-async def test_the_loops_run_by_themselves(world, root, nursery):
+async def test_the_loops_run_by_themselves(world, root, autojump_clock, nursery):
     await nursery.start(world.meta.run)
     dead = world.user(client="d" * 32)
     f = (await dead.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id

@@ -1,4 +1,5 @@
 """open, sync, close, truncation, appends, stripes: the length and version of a file."""
+# ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import pytest
 import trio
@@ -101,7 +102,7 @@ async def test_o_trunc(world, root, alice, file):
 
 
 @pytest.mark.parametrize("finder", ["open", "set_attr", "append", "stripe", "sync", "gc"])
-async def test_crash_between_the_two_transactions(world, root, file, finder):
+async def test_crash_between_the_two_transactions(world, root, file, finder, autojump_clock):
     await root.sync(file, length_hint=hint(1000), has_new_data=True)
     world.chunks.lengths[file] = 1000
     world.chunks.error = FsError(Status.CHAIN_UNAVAILABLE, "all dead")
@@ -150,7 +151,7 @@ async def test_truncation_is_driven_once_and_others_wait(world, root, file, nurs
     assert (await root.attr(file)).file.length == 15
 
 
-async def test_a_caller_who_goes_away_does_not_stop_the_cut(world, root, file, nursery):
+async def test_a_caller_who_goes_away_does_not_stop_the_cut(world, root, file, nursery, autojump_clock):
     await nursery.start(world.meta.run)
     await root.sync(file, length_hint=hint(1000), has_new_data=True)
     go = trio.Event()
