@@ -24,6 +24,8 @@ T = TypeVar("T")
 _BLOCK_BYTES = 4096
 _DOT_COOKIES = 2
 _FREE_INODES = 2**32
+_ORDINARY = range(Status.NOT_FOUND, Status.ROUTING_MISMATCH)
+"""Statuses of the namespace: what applications expect and handle; all others deserve a line in the log."""
 
 
 def handler(
@@ -35,7 +37,8 @@ def handler(
         try:
             return await function(self, *args, **kwargs)
         except FsError as error:
-            _log.debug("%s%s: %s", function.__name__, args[:2], error)
+            level = logging.DEBUG if error.status in _ORDINARY else logging.WARNING
+            _log.log(level, "%s%s: %s", function.__name__, args[:2], error)
             raise pyfuse3.FUSEError(error.errno) from error
         except AssertionError as error:
             _log.exception("bug in %s%s", function.__name__, args[:2])
