@@ -246,9 +246,10 @@ class SimulatedDataFiles:
             self._disk.step("reserve")
             wanted = range(offset // _EXTENT_BYTES, -(-(offset + length) // _EXTENT_BYTES))
             file = self._file(file_id)
-            new = [index for index in wanted if index not in file.reserved]
             room = self._disk.capacity_bytes - self._disk.reserved_bytes()
-            if len(new) * _EXTENT_BYTES > room:
+            is_hopeless = length > self._disk.capacity_bytes
+            new = [] if is_hopeless else [i for i in wanted if i not in file.reserved]
+            if is_hopeless or len(new) * _EXTENT_BYTES > room:
                 detail = f"{file_name(file_id)}: {length} bytes wanted, {room} free"
                 raise FsError(Status.NO_SPACE, detail)
             file.reserved.update(new)
