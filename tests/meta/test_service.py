@@ -1,0 +1,162 @@
+"""What stands around the operations: request checks, inode ids, formats, the namespace check."""
+
+import pytest
+import trio
+
+from fs.kv.faulty import Fate, ScriptedFaults
+from fs.meta import records
+from fs.meta.check import check
+from fs.meta.init import initialise, require_format
+from fs.meta.inode_ids import BLOCK_COUNT, SHARD_COUNT, InodeIds, block_ids
+from fs.meta.service import MetaService
+from fs.schema.ids import FIRST_INODE_ID
+from fs.schema.proto import common_pb2 as pb
+from fs.schema.proto import meta_pb2 as meta
+from fs.schema.proto.common_pb2 import CallerPb
+from fs.schema.status import Status
+from tests.meta.harness import CALL, ROOT, World, refused, session
+
+
+def snake(name):
+    return "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")
+
+
+def test_every_rpc_is_served():
+    for method in meta.DESCRIPTOR.services_by_name["Meta"].methods:
+        assert callable(getattr(MetaService, snake(method.name))), method.name
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        None,
+        CallerPb(client_id="x" * 65),
+        CallerPb(client_id="a\x00b"),
+        CallerPb(request_id=b"short"),
+        CallerPb(groups=range(65_537)),
+    ],
+)
+async def test_bad_callers_are_refused(world, caller):
+    for name, request in (
+        ("mkdir", meta.MkdirReq(parent_inode_id=ROOT, name=b"d", caller=caller)),
+        ("lookup", meta.LookupReq(parent_inode_id=ROOT, name=b"d", caller=caller)),
+        ("sync_meta", meta.SyncMetaReq(caller=caller)),
+        ("close", meta.CloseReq(sync=meta.SyncReq(inode_id=ROOT, caller=caller))),
+    ):
+        with refused(Status.RPC_BAD_REQUEST):
+            await getattr(world.meta.service, name)(CALL, request)
+
+
+@pytest.mark.parametrize("inode_id", [0, 2, 2**63, 2**64 - 1])
+async def test_odd_inode_ids_get_a_clear_error(world, root, inode_id):
+    for attempt in (
+        root.lookup(inode_id, b"x"),
+        root.create(inode_id, b"x"),
+        root.open(inode_id, wants_write=True, session=session(1)),
+        root.rename(inode_id, b"x", inode_id, b"y"),
+    ):
+        with pytest.raises(Exception) as info:  # noqa: PT011 - the status is looked at below
+            await attempt
+        assert info.value.status in (Status.STALE, Status.NOT_FOUND, Status.IS_DIRECTORY)
+
+
+def test_blocks_of_ids_tile_the_space():
+    blocks = [block_ids(shard, block) for block in range(3) for shard in range(SHARD_COUNT)]
+    assert blocks[0].start == FIRST_INODE_ID
+    assert all(a.stop == b.start for a, b in zip(blocks, blocks[1:], strict=False))
+
+
+async def test_ids_are_unique_across_services_and_unknown_outcomes(world):
+    world.engine.faults = ScriptedFaults([Fate.UNKNOWN_COMMITTED, Fate.UNKNOWN_LOST] * 3)
+    taken = []
+
+    async def take(source, count):
+        for _ in range(count):
+            taken.append(await source.take())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            source = InodeIds(world.engine, world.runtime, 10.0)
+            for _ in range(4):
+                nursery.start_soon(take, source, BLOCK_COUNT // 2)
+    world.engine.faults = None
+    assert len(taken) == len(set(taken)) == 3 * 4 * BLOCK_COUNT // 2
+
+
+async def test_ids_are_fetched_ahead(world, nursery):
+    await nursery.start(world.meta.run)
+    ids = world.meta.service.inode_ids
+    await ids.take()
+    while ids.left_count > 1000:
+        await ids.take()
+    await trio.testing.wait_all_tasks_blocked()
+    assert ids.left_count > BLOCK_COUNT
+    nursery.cancel_scope.cancel()
+
+
+async def test_initialising_twice_changes_nothing(world):
+    before = world.engine.dump()
+    arguments = {"runtime": world.runtime, "config": world.config.meta}
+    assert not await initialise(world.engine, cluster_id="emberfs", **arguments)
+    assert world.engine.dump() == before
+    await require_format(world.engine, "emberfs")
+    with refused(Status.KV_BAD_FORMAT):
+        await initialise(world.engine, cluster_id="other", **arguments)
+    with refused(Status.KV_BAD_FORMAT):
+        await require_format(world.engine, "other")
+
+
+async def test_a_newer_or_missing_format_is_refused(world, monkeypatch):
+    monkeypatch.setattr(records, "FORMAT_VERSION", 0)
+    with refused(Status.KV_BAD_FORMAT):
+        await require_format(world.engine, "emberfs")
+    empty = World(type(world.engine)(world.runtime.clock))
+    with refused(Status.KV_BAD_FORMAT):
+        await empty.meta.run()
+
+
+async def damage(world, key, value):
+    tr = world.engine.transaction()
+    if value is None:
+        tr.clear(key)
+    else:
+        tr.set(key, value)
+    await tr.commit()
+
+
+async def test_check_finds_every_kind_of_damage(world, root):
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    f = await root.create(d, b"f")
+    await root.create(ROOT, b"gone")
+    removed = (await root.unlink(ROOT, b"gone")).inode_id
+    assert await check(world.engine) == []
+    tr = world.engine.transaction()
+    gc_key = (await tr.get_range(b"GCFI", b"GCFJ"))[0][0]
+    wrong = pb.InodePb()
+    wrong.CopyFrom(f)
+    wrong.nlink = 2
+    pending = pb.InodePb()
+    pending.CopyFrom(f)
+    pending.file.truncate_pending = True
+    looped = pb.InodePb()
+    looped.CopyFrom(await root.attr(d))
+    looped.directory.parent_inode_id = d
+    for key, value, words in (
+        (records.inode_key(f.inode_id), None, "does not exist"),
+        (records.dentry_key(d, b"f"), None, "names"),
+        (records.inode_key(f.inode_id), wrong.SerializeToString(), "nlink 2"),
+        (records.inode_key(f.inode_id), pending.SerializeToString(), "pending truncation"),
+        (records.inode_key(d), looped.SerializeToString(), "loop"),
+        (records.subdirectory_count_key(ROOT), (5).to_bytes(8, "little"), "counter 5"),
+        (records.INODE_COUNT_KEY, (9).to_bytes(8, "little"), "inode counter 9"),
+        (gc_key, None, "0 GC records"),
+        (records.truncation_key(removed), b"\x01" * 8, "mark True"),
+        (records.xattr_key(0x999, b"user.x"), b"", "XATR of inode"),
+        (records.inode_key(ROOT), None, "missing"),
+    ):
+        before = world.engine.dump().get(key)
+        await damage(world, key, value)
+        found = await check(world.engine)
+        assert any(words in line for line in found), (key, found)
+        await damage(world, key, before)
+        assert await check(world.engine) == []
