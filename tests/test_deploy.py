@@ -19,4 +19,6 @@ def test_samples_are_valid(path):
 
 def test_node_ids_and_addresses_are_distinct():
     servers = [read_config(p).process for p in SAMPLES if p.name != "mount.toml"]
-    assert len({s.node_id for s in servers}) == len({s.listen for s in servers}) == len(servers) == 3
+    assert (
+        len({s.node_id for s in servers}) == len({s.listen for s in servers}) == len(servers) == 3
+    )

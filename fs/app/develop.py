@@ -13,7 +13,8 @@ from typing import Final
 
 from ..schema.status import FsError, Status
 
-FAST_MARKS: Final = "not slow and not mount"
+FAST_OPTIONS: Final = ("-m", "not slow and not mount", "-n", "2", "--dist", "loadfile")
+"""Two at a time: fast tests are pure computation under a mock clock, the others measure real time."""
 LOCK_OPTIONS: Final = [
     "--quiet",
     "--generate-hashes",
@@ -62,8 +63,8 @@ def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
     Every part runs, whatever the earlier ones said, so that one run shows everything.
     """
     root = checkout()
-    marks = ["-m", FAST_MARKS] if fast else []
-    pytest = [sys.executable, "-m", "pytest", "-q", *marks, *arguments]
+    options = FAST_OPTIONS if fast else ()
+    pytest = [sys.executable, "-m", "pytest", "-q", *options, *arguments]
     parts = [*_checks(root), ("pytest", lambda: run(pytest, root))]
     failed = []
     for index, (name, part) in enumerate(parts, 1):
