@@ -7,7 +7,9 @@ Invariants:
     - A slot's sequence number never falls.
     - Only successes are remembered: a definite failure may be repeated, an unknown outcome is resolved by the
       chunk's pending version (write_path) before the table is asked again.
-    - Serving replicas record the tags of forwarded updates, so that a new head answers repeats.
+    - Serving replicas record the tags of forwarded updates, and a resynced one is given its predecessor's
+      results, so that a new head answers repeats.
+    - It lives in memory: when every target of a chain has been down at once, repeats are executed again.
 """
 
 from dataclasses import dataclass
@@ -100,6 +102,17 @@ class ChannelTable:
         elif tag.sequence >= slot.sequence:
             slot.sequence, slot.request_id, slot.result = tag.sequence, tag.request_id, result
             slot.used_s = now_s
+
+    def results(self, count_max: int) -> list[tuple[Tag, UpdateResult]]:
+        """Return what is known of the most recently used channels."""
+        known = [(key, slot) for key, slot in self._slots.items() if slot.result is not None]
+        if len(known) > count_max:
+            known = sorted(known, key=lambda item: item[1].used_s)[-count_max:]
+        return [
+            (Tag(*key, slot.sequence, slot.request_id), slot.result)
+            for key, slot in known
+            if slot.result is not None
+        ]
 
     def expire(self, now_s: float, idle_s: float) -> int:
         """Forget channels unused for `idle_s` seconds; return how many."""

@@ -6,7 +6,7 @@ One attempt (`resync_successor`), made by the predecessor for one chain version:
     2. Walk both listings in chunk-id order, page by page (memory is bounded by two pages), and decide.
     3. Bring each chunk over under its chunk lock: leftover pending versions are completed, present chunks are
        sent whole, absent ones removed there.
-    4. Nothing failed: SyncDone; the successor makes itself durable and reports UPTODATE.
+    4. Nothing failed: SyncDone, with what we know of clients' last updates; the successor makes itself durable and reports UPTODATE.
 The attempt ends when the chain version changes; the next one starts over, and skips what is equal.
 
 Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_plan.py.
@@ -24,6 +24,7 @@ from ..schema.ids import ChunkId, InodeId
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
+from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .forward import Outgoing, Prepared, forward, settle, transfer
 from .read_path import note_damage
@@ -37,6 +38,10 @@ PAGE_CHUNK_COUNT = 1024
 CALL_TIMEOUT_S = 10.0
 DONE_TIMEOUT_S = 120.0
 """SyncDone includes a flush of the successor's disk."""
+
+
+CHANNEL_COUNT_MAX = 50_000
+"""Channels handed over; at 100 bytes each they fit into one message."""
 
 
 class RateLimit:
@@ -124,7 +129,13 @@ class Resync:
         await self._context.channel_to(successor.target_id).call(
             services.STORAGE_SYNC_DONE,
             storage_pb2.SyncDoneReq(
-                chain_id=chain_id, chain_version=chain_version, target_id=successor.target_id
+                chain_id=chain_id,
+                chain_version=chain_version,
+                target_id=successor.target_id,
+                channels=[
+                    _channel_to_pb(tag, result)
+                    for tag, result in target.channels.results(CHANNEL_COUNT_MAX)
+                ],
             ),
             timeout_s=DONE_TIMEOUT_S,
         )
@@ -265,6 +276,20 @@ def state_from_pb(message: storage_pb2.ChunkMetaPb) -> ChunkState:
         message.checksum,
         message.chunk_size_bytes,
         message.pending_ver,
+    )
+
+
+def _channel_to_pb(tag: Tag, result: UpdateResult) -> storage_pb2.ChannelResultPb:
+    return storage_pb2.ChannelResultPb(
+        tag=storage_pb2.TagPb(
+            client_id=tag.client_id,
+            channel_id=tag.channel_id,
+            sequence=tag.sequence,
+            request_id=tag.request_id,
+        ),
+        update_ver=result.update_ver,
+        chunk_length=result.chunk_length,
+        chunk_checksum=result.chunk_checksum,
     )
 
 

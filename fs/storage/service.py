@@ -3,11 +3,14 @@
 What is refused here and nowhere else: requests beyond the counts below.
 """
 
+import trio
+
 from ..rpc.api import Call, Reply
 from ..schema.proto import storage_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
 from . import queries
+from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .local_state import Hold
 from .read_path import read_batch
@@ -125,6 +128,13 @@ class StorageService:
         target = place.target
         await target.disk.run(target.disk.engine.sync)
         await self._syncing_place(request.chain_id, request.chain_version, request.target_id)
+        for known in request.channels:
+            wire = known.tag
+            target.channels.record(
+                Tag(wire.client_id, wire.channel_id, wire.sequence, wire.request_id),
+                UpdateResult(known.update_ver, known.chunk_length, known.chunk_checksum),
+                trio.current_time(),
+            )
         target.sync_done_version = request.chain_version
         self._context.targets.set_local(target, LocalState.UPTODATE)
         return storage_pb2.SyncDoneRsp()

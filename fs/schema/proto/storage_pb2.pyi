@@ -807,25 +807,60 @@ class SyncStartRsp(_message.Message):
 Global___SyncStartRsp: _TypeAlias = SyncStartRsp  # noqa: Y015
 
 @_typing.final
+class ChannelResultPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAG_FIELD_NUMBER: _builtins.int
+    UPDATE_VER_FIELD_NUMBER: _builtins.int
+    CHUNK_LENGTH_FIELD_NUMBER: _builtins.int
+    CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
+    update_ver: _builtins.int
+    chunk_length: _builtins.int
+    chunk_checksum: _builtins.int
+    @_builtins.property
+    def tag(self) -> Global___TagPb: ...
+    def __init__(
+        self,
+        *,
+        tag: Global___TagPb | None = ...,
+        update_ver: _builtins.int = ...,
+        chunk_length: _builtins.int = ...,
+        chunk_checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_checksum", b"chunk_checksum", "chunk_length", b"chunk_length", "tag", b"tag", "update_ver", b"update_ver"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelResultPb: _TypeAlias = ChannelResultPb  # noqa: Y015
+
+@_typing.final
 class SyncDoneReq(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHAIN_ID_FIELD_NUMBER: _builtins.int
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     TARGET_ID_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     target_id: _builtins.int
+    @_builtins.property
+    def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelResultPb]:
+        """what the predecessor knows of clients' last updates"""
+
     def __init__(
         self,
         *,
         chain_id: _builtins.int = ...,
         chain_version: _builtins.int = ...,
         target_id: _builtins.int = ...,
+        channels: _abc.Iterable[Global___ChannelResultPb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "target_id", b"target_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "channels", b"channels", "target_id", b"target_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
