@@ -71,7 +71,7 @@ class Files:
                 state.absorb(inode)
         else:
             inode = await self._open_at_meta(request)
-        return await self._opened(inode, flags, session, caller, is_changed=is_truncate)
+        return await self._opened(inode, flags, session, caller)
 
     async def _open_at_meta(self, request: meta_pb2.OpenReq) -> Inode:
         reply = await self._core.call(services.META_OPEN, request)
@@ -103,9 +103,11 @@ class Files:
         )
         reply = await self._core.call(services.META_CREATE, request)
         inode = inode_from_pb(reply.inode)
-        is_changed = reply.was_created or request.is_truncate
-        opened = await self._opened(inode, flags, session, caller, is_changed=is_changed)
-        return opened, self._core.states[inode.inode_id].present(inode)
+        opened = await self._opened(inode, flags, session, caller)
+        state = self._core.states[inode.inode_id]
+        if reply.was_created:
+            state.durable_seq = max(state.durable_seq, 0)  # there are no bytes yet to make durable
+        return opened, state.present(inode)
 
     def _new_session(self, *, wants_write: bool) -> meta_pb2.FileSessionPb | None:
         if not wants_write:
@@ -118,8 +120,6 @@ class Files:
         flags: int,
         session: meta_pb2.FileSessionPb | None,
         caller: Caller,
-        *,
-        is_changed: bool,
     ) -> Opened:
         core = self._core
         state = core.state_of(inode, caller)
@@ -134,7 +134,6 @@ class Files:
             is_append=is_append,
             session_id=SessionId(session.session_id) if session is not None else None,
             seen_error_count=state.error_count,
-            is_dirty=is_changed,
         )
         if can_write:
             state.writer = caller

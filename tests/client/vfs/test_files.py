@@ -106,6 +106,17 @@ async def test_close_is_durable_once_and_only_when_written(autojump_clock, mount
         assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
 
 
+async def test_creating_without_writing_costs_no_sync(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.close(h)
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (0, 0)
+        h = await m.create(b"g")
+        await m.files.fsync(h, is_data_only=False)
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (0, 1)
+        await m.close(h)
+
+
 async def test_durable_close_can_be_turned_off_but_fsync_cannot(autojump_clock, mounts, cluster):
     async with mounts(durable_close=False) as m:
         await m.write_file(b"f", b"x")
