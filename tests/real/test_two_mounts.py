@@ -4,7 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -91,8 +91,8 @@ def _create_exclusively(path: str) -> bool:
 
 def test_exclusive_creation_has_one_winner(second_mount, place):
     other = second_mount / place.name
-    with get_context("spawn").Pool(2) as pool:
+    with ThreadPoolExecutor(2) as pool:
         for turn in range(20):
             name = f"lock{turn}"
-            won = pool.map(_create_exclusively, [str(place / name), str(other / name)])
+            won = list(pool.map(_create_exclusively, [str(place / name), str(other / name)]))
             assert sorted(won) == [False, True]

@@ -1,8 +1,11 @@
 """What must hold at the end of a run, one checker per property; each raises AssertionError with what is wrong."""
 
+import trio
+
 from fs.chunkengine.factory import memory_engine
 from fs.client.native import EmberFs
 from fs.meta.check import check as check_namespace
+from fs.meta.check import load
 
 from .cluster import CLUSTER_ID, SimCluster
 from .linearizable import is_linearizable
@@ -35,6 +38,18 @@ async def check_metadata(cluster: SimCluster) -> None:
     """The namespace contradicts itself nowhere."""
     problems = await check_namespace(cluster.kv)
     assert not problems, problems
+
+
+async def wait_collected(cluster: SimCluster, timeout_s: float = 300) -> None:
+    """Wait until garbage collection has freed all that was removed: nothing is under way any more."""
+    with trio.move_on_after(timeout_s):
+        while True:
+            contents = await load(cluster.kv)
+            if not contents.gc_files and not contents.gc_directories:
+                await trio.sleep(5)
+                return
+            await trio.sleep(1)
+    raise AssertionError(f"garbage is not collected: {contents.gc_files} {contents.gc_directories}")
 
 
 def check_replicas(cluster: SimCluster) -> int:

@@ -12,6 +12,7 @@ from .checkers import (
     check_registers,
     check_replicas,
     check_trees,
+    wait_collected,
 )
 from .cluster import SimCluster
 from .determinism import run_deterministic
@@ -57,6 +58,7 @@ async def _scenario(cluster: SimCluster, memory: Memory, faults: Faults, work_s:
     check_registers(memory)
     check_contests(memory)
     await check_metadata(cluster)
+    await wait_collected(cluster)
     for name in cluster.processes:
         await cluster.kill(name)
 
