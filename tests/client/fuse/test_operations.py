@@ -1,0 +1,105 @@
+import errno
+import logging
+import random
+import stat
+from types import SimpleNamespace
+
+import pyfuse3
+import pytest
+
+from fs.client.fuse.attributes import attr_change, entry_attributes
+from fs.client.fuse.operations import Operations
+from fs.client.vfs.vfs import Vfs
+from fs.runtime.ports import Runtime
+from fs.schema.config import ClientSection
+from fs.schema.status import FsError, Status
+from tests.client.fakes import FakeClock, FakeCluster, run_inline
+
+CTX = SimpleNamespace(pid=1, uid=0, gid=0, umask=0o022)
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster(FakeClock())
+
+
+@pytest.fixture
+def operations(cluster):
+    def make(**settings):
+        runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
+        section = ClientSection(**settings)
+        return Operations(Vfs(cluster.meta(), cluster.store(), runtime, section), runtime)
+
+    return make
+
+
+async def test_every_handler_of_pyfuse3_is_there(operations):
+    left_to_the_kernel = {"poll", "init", "stacktrace"}
+    names = {n for n in vars(pyfuse3.Operations) if callable(getattr(pyfuse3.Operations, n))}
+    names = {n for n in names if not n.startswith("_")} - left_to_the_kernel
+    assert names <= set(vars(Operations)), names - set(vars(Operations))
+    assert operations() is not None
+
+
+async def test_operating_errors_become_their_errno(operations):
+    with pytest.raises(pyfuse3.FUSEError) as e:
+        await operations().lookup(1, b"missing", CTX)
+    assert e.value.errno == errno.ENOENT
+    with pytest.raises(pyfuse3.FUSEError) as e:
+        await operations().read(99, 0, 1)
+    assert e.value.errno == errno.EBADF
+    with pytest.raises(pyfuse3.FUSEError) as e:
+        await operations().rename(1, b"a", 1, b"b", 4, CTX)
+    assert e.value.errno == errno.EINVAL
+
+
+async def test_a_bug_is_eio_with_a_traceback(operations, cluster, caplog):
+    cluster.meta_faults["GetAttr"] = [AssertionError("broken")]
+    with pytest.raises(pyfuse3.FUSEError) as e:
+        await operations().getattr(1, CTX)
+    assert e.value.errno == errno.EIO
+    assert "broken" in caplog.text
+
+
+async def test_unusual_failures_are_logged_and_usual_ones_are_not(operations, cluster, caplog):
+    caplog.set_level(logging.INFO)
+    cluster.meta_faults["GetAttr"] = [FsError(Status.KV_UNAVAILABLE, "node 7")]
+    with pytest.raises(pyfuse3.FUSEError):
+        await operations().getattr(1, CTX)
+    assert "node 7" in caplog.text
+    caplog.clear()
+    with pytest.raises(pyfuse3.FUSEError):
+        await operations().lookup(1, b"missing", CTX)
+    assert caplog.text == ""
+
+
+async def test_negative_entries_are_cached_only_when_asked_for(operations):
+    missing = await operations(negative_timeout_s=2.0).lookup(1, b"missing", CTX)
+    assert (missing.st_ino, missing.entry_timeout) == (0, 2.0)
+
+
+async def test_names_of_files_are_asked_for_at_every_open(operations):
+    made = operations()
+    directory = await made.mkdir(1, b"d", 0o777, CTX)
+    node = await made.mknod(1, b"f", stat.S_IFREG | 0o666, 0, CTX)
+    assert (directory.entry_timeout, node.entry_timeout) == (1.0, 0.0)
+    assert (directory.st_mode, node.st_mode) == (0o040755, 0o100644)
+    await made.forget([(directory.st_ino, 1), (node.st_ino, 7), (4711, 1)])
+
+
+def test_attributes_are_translated_exactly(cluster):
+    inode = cluster.add(CTX, 1, b"x", cluster.inodes[1].type.SYMLINK, 0o777, symlink_target=b"abc")
+    entry = entry_attributes(inode, ClientSection())
+    assert (entry.st_ino, entry.st_size, entry.st_mode) == (inode.inode_id, 3, 0o120777)
+    assert (entry.st_mtime_ns, entry.st_ctime_ns) == (inode.mtime_ns, inode.ctime_ns)
+    fields = SimpleNamespace(
+        update_mode=True,
+        update_uid=False,
+        update_gid=True,
+        update_size=False,
+        update_atime=False,
+        update_mtime=True,
+    )
+    change = attr_change(entry, fields)
+    assert (change.mode, change.uid, change.gid, change.length) == (0o777, None, 0, None)
+    assert (change.atime_ns, change.mtime_ns) == (None, inode.mtime_ns)
