@@ -65,6 +65,7 @@ class _Outcome:
     prepared: Prepared
     forwarded: Forwarded | None = None
     failure: FsError | None = None
+    is_committed: bool = False
 
 
 async def run_update(
@@ -136,9 +137,10 @@ async def run_update(
             # 9. If it failed: undo what nobody can have seen, keep what somebody may have.
             if outcome.failure is not None or prepared is None or forwarded is None:
                 await _fail(context, place, update, state, outcome)
-            # 10. Everybody below has committed: commit here.
-            commit_chain_version = request.commit_chain_version or forwarded.chain_version
-            await commit(target, chunk_id, decision.version, commit_chain_version)
+            # 10. Everybody below has committed: commit here (the tail has done so while preparing).
+            if not outcome.is_committed:
+                await commit(target, chunk_id, decision.version, forwarded.chain_version)
+            target.unsettled.pop(chunk_id, None)
             result = UpdateResult(decision.version, 0, 0)
             if update.kind is not UpdateType.REMOVE:
                 result = UpdateResult(
@@ -162,6 +164,13 @@ async def _prepare_and_forward(
     """Do both halves, at the same time where that is safe; report how each ended."""
     target, request, prepared = place.target, update.request, Prepared()
     prepare = partial(_prepare, place, update, decision, state)
+    successor = place.successor
+    if successor is None and decision.action is not Action.RESUME:
+        # The tail: nobody to wait for.  A successor that appears meanwhile is syncing, and its resync waits
+        # for this update to leave, since it came in under an older chain version.
+        await prepared.run(partial(prepare, commits=True))
+        forwarded = Forwarded(place.chain.chain_version, None) if prepared.state else None
+        return _Outcome(prepared, forwarded, is_committed=True)
     outgoing = Outgoing(
         update.chunk_id,
         update.kind,
@@ -183,7 +192,6 @@ async def _prepare_and_forward(
         prepared,
         deadline_s=update.deadline_s,
     )
-    successor = place.successor
     is_sequential = (
         successor is None
         or successor.public_state is PublicState.SYNCING  # needs the whole new content
@@ -198,16 +206,17 @@ async def _prepare_and_forward(
             return _Outcome(prepared, await pass_on())
         except FsError as error:
             return _Outcome(prepared, failure=error)
-    forwarded, failure = None, None
+    done: Forwarded | None = None
+    failure: FsError | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(prepared.run, prepare)
         try:
-            forwarded = await pass_on()
+            done = await pass_on()
         except FsError as error:
             failure = error
     if failure is None and prepared.error is not None:
         failure = FsError(Status.OUTCOME_UNKNOWN, f"only below: {prepared.error}")
-    return _Outcome(prepared, forwarded, failure)
+    return _Outcome(prepared, done, failure)
 
 
 async def _fail(
@@ -246,29 +255,40 @@ async def _fail(
 
 
 async def _prepare(
-    place: Place, update: _Update, decision: Decision, state: ChunkState | None
+    place: Place,
+    update: _Update,
+    decision: Decision,
+    state: ChunkState | None,
+    *,
+    commits: bool = False,
 ) -> ChunkState:
-    """Make the pending version on our disk."""
+    """Make the pending version on our disk; with `commits`, commit it in the same blocking call."""
     if decision.action is Action.RESUME:
         assert state is not None
         return state
     disk = place.target.disk
-    is_syncing = place.public_state is PublicState.SYNCING
+    commit_at = update.request.commit_chain_version or place.chain.chain_version
     async with disk.write_limiter:
         return await disk.run(
             partial(
-                _prepare_blocking, place.target, update, decision.version, is_syncing=is_syncing
+                _prepare_blocking,
+                place.target,
+                update,
+                decision.version,
+                is_syncing=place.public_state is PublicState.SYNCING,
+                commit_at=commit_at if commits else 0,
             )
         )
 
 
 def _prepare_blocking(
-    target: LocalTarget, update: _Update, version: int, *, is_syncing: bool
+    target: LocalTarget, update: _Update, version: int, *, is_syncing: bool, commit_at: int
 ) -> ChunkState:
-    engine, target_id = target.disk.engine, target.target_id
-    request, chunk_id = update.request, update.chunk_id
+    """Return the state with the pending version, also if it was committed at once (`commit_at` not 0)."""
+    engine, target_id, chunk_id = target.disk.engine, target.target_id, update.chunk_id
+    request = update.request
     if update.kind is UpdateType.WRITE:
-        return engine.prepare_write(
+        state = engine.prepare_write(
             target_id,
             chunk_id,
             version=version,
@@ -277,17 +297,21 @@ def _prepare_blocking(
             data=update.payload,
             is_full_replace=request.is_full_replace,
         )
-    if update.kind is UpdateType.REMOVE:
+    elif update.kind is UpdateType.REMOVE:
         if is_syncing:
             engine.drop_pending(target_id, chunk_id)
-        return engine.prepare_remove(target_id, chunk_id, version=version)
-    return engine.prepare_truncate(
-        target_id,
-        chunk_id,
-        version=version,
-        chunk_size_bytes=request.chunk_size_bytes,
-        length=request.length,
-    )
+        state = engine.prepare_remove(target_id, chunk_id, version=version)
+    else:
+        state = engine.prepare_truncate(
+            target_id,
+            chunk_id,
+            version=version,
+            chunk_size_bytes=request.chunk_size_bytes,
+            length=request.length,
+        )
+    if commit_at:
+        engine.commit(target_id, chunk_id, version=version, chain_version=commit_at)
+    return state
 
 
 def _check(
