@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fs.app.cluster_dir import ClusterDir, ClusterRecord
@@ -26,6 +26,7 @@ def records(draw):
     return ClusterRecord("c", nodes, replicas, draw(st.integers(1, 40)), "")
 
 
+@settings(deadline=None, max_examples=40)
 @given(records())
 def test_chains_use_distinct_nodes_evenly(record):
     check_sizes(record)
