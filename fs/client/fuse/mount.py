@@ -169,6 +169,7 @@ async def run_mount(
     vfs.connect_kernel(KernelNotifier())
     _mount(Operations(vfs, runtime), mount_point, cluster_id)
     served = trio.Event()
+    is_unmounted = False
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(_shielded_vfs, vfs)
@@ -181,10 +182,12 @@ async def run_mount(
                 await served.wait()
             finally:
                 with trio.CancelScope(shield=True):
+                    is_unmounted = not served.is_set()
                     await _stop(vfs, mount_point, served)
     finally:
-        # After a detach the mount point may be somebody else's already.
-        pyfuse3.close(unmount=False)
+        # Else libfuse looks whether the kernel has ended the connection, and unmounts when it has not,
+        # so that a failure at start leaves no dead mount behind.
+        pyfuse3.close(unmount=not is_unmounted)
         _log.info("unmounted %s", mount_point)
 
 

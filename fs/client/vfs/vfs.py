@@ -67,11 +67,6 @@ class Vfs:
         """Say whose caches are to be kept honest; before the first operation."""
         self._core.kernel = kernel
 
-    @property
-    def is_kernel_known(self) -> bool:
-        """True while the kernel holds at least one inode."""
-        return bool(self._core.known)
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Do the background work until `shut_down`; cancelled instead, buffered bytes are lost."""
         async with trio.open_nursery() as nursery:
