@@ -76,6 +76,7 @@ class Storage:
             disk = Disk(index, disk_section.path, engine, runtime.run_blocking, section)
             self._disks.append(disk)
             targets += [LocalTarget(TargetId(t), disk) for t in disk_section.target_ids]
+        self._stepping: set[LocalTarget] = set()
         self.targets = Targets(NodeId(identity.node_id), targets, routing, trigger_heartbeat)
         self._context = StorageContext(
             runtime,
@@ -129,13 +130,16 @@ class Storage:
             await self._context.routing.wait_newer(info.routing_version)
 
     async def _carry_out_steps(self) -> None:
-        while True:
-            await self.targets.steps_wanted.wait()
-            self.targets.steps_wanted = trio.Event()
-            self.targets.look()
-            for target in self.targets.targets.values():
-                if target.pending_step is not Step.STAY:
-                    await self._carry_out(target)
+        """Start the wanted steps; one target waiting for its updates to end does not hold up the others."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self.targets.steps_wanted.wait()
+                self.targets.steps_wanted = trio.Event()
+                self.targets.look()
+                for target in self.targets.targets.values():
+                    if target.pending_step is not Step.STAY and target not in self._stepping:
+                        self._stepping.add(target)
+                        nursery.start_soon(self._carry_out, target)
 
     async def _carry_out(self, target: LocalTarget) -> None:
         step = target.pending_step
@@ -147,8 +151,10 @@ class Storage:
         except FsError as error:
             log.warning("target %d: %s failed: %s", target.target_id, step.value, error)
             await trio.sleep(STEP_RETRY_S)
-            if target.pending_step is step:
-                self.targets.steps_wanted.set()
+        finally:
+            self._stepping.discard(target)
+        if target.pending_step is not Step.STAY:
+            self.targets.steps_wanted.set()
 
     async def _reload(self, target: LocalTarget) -> None:
         """Start the target anew: nothing of its former service is inside any more."""
@@ -185,19 +191,21 @@ class Storage:
     async def _measure(self) -> None:
         """Read the disks' space; a target that was full comes back when there is room."""
         for disk in self._disks:
-            try:
-                if not disk.is_failed:
-                    await disk.measure()
-            except FsError as error:
-                log.warning("disk %d (%s): no space figures: %s", disk.index, disk.path, error)
+            if not disk.is_failed:
+                await self._measure_disk(disk)
         room = 2 * self._context.section.reject_create_free_bytes_min
         for target in self.targets.targets.values():
-            if not target.disk.is_failed:
-                target.used_bytes = target.disk.run_inline(
-                    target.disk.engine.used_bytes, target.target_id
-                )
             if target.hold is Hold.FULL and target.disk.free_bytes > room:
                 self.targets.put_offline(target, Hold.EVICTED, "there is room again")
+
+    async def _measure_disk(self, disk: Disk) -> None:
+        try:
+            await disk.measure()
+            for target in self.targets.targets.values():
+                if target.disk is disk:
+                    target.used_bytes = disk.run_inline(disk.engine.used_bytes, target.target_id)
+        except FsError as error:
+            log.warning("disk %d (%s): no space figures: %s", disk.index, disk.path, error)
 
     async def _forget_idle_channels(self) -> None:
         while True:
