@@ -43,7 +43,8 @@ class _Cut:
 
     def __init__(self) -> None:
         self.done = trio.Event()
-        self.error: FsError | None = None
+        # Stands when the task is cancelled: those who wait must not take that for success.
+        self.error: FsError | None = FsError(Status.SHUTTING_DOWN, "cutting a file's chunks")
 
 
 class ContentDriver:
@@ -118,6 +119,7 @@ class ContentDriver:
     async def _drive(self, inode_id: int, cut: "_Cut") -> None:
         try:
             await self._cut(inode_id)
+            cut.error = None
         except FsError as error:
             cut.error = error
         finally:

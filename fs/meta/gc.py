@@ -139,7 +139,14 @@ class GarbageCollector:
             if records.unpack_u64(value) <= started_before_ns:
                 inode_id = records.truncation_inode(key)
                 log.info("finishing the truncation of inode %#x", inode_id)
-                await self._driver.finish_truncation(inode_id)
+                await self._finish_truncation(inode_id)
+
+    async def _finish_truncation(self, inode_id: int) -> None:
+        try:
+            await self._driver.finish_truncation(inode_id)
+        except FsError as error:
+            # One file on a dead chain must not hold up the others.
+            log.warning("truncation of inode %#x stays unfinished: %s", inode_id, error)
 
     async def _forget_outcomes(self) -> None:
         """Look at the next few remembered outcomes, round and round."""

@@ -7,7 +7,6 @@ from fs.kv.rocksdb import RocksDbEngine
 from fs.meta.check import check
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.config import KvSection
-
 from tests.meta.harness import World
 
 

@@ -109,9 +109,7 @@ class World:
         """Another instance of the service, as after a restart."""
         self._seed += 1
         self.runtime = simulated_runtime(None, self._seed)
-        return Meta(
-            self.engine, self.runtime, self.config, self.routing, self.chunks, self.mgmtd
-        )
+        return Meta(self.engine, self.runtime, self.config, self.routing, self.chunks, self.mgmtd)
 
     async def initialise(self):
         await initialise(
@@ -184,9 +182,7 @@ class User:
         return (await self.call("symlink", request)).inode
 
     async def mknod(self, parent, name, type_, mode=0o644, rdev=0) -> InodePb:
-        request = meta.MknodReq(
-            parent_inode_id=parent, name=name, type=type_, mode=mode, rdev=rdev
-        )
+        request = meta.MknodReq(parent_inode_id=parent, name=name, type=type_, mode=mode, rdev=rdev)
         return (await self.call("mknod", request)).inode
 
     async def link(self, inode_id, parent, name) -> InodePb:

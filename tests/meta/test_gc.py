@@ -183,3 +183,18 @@ async def test_the_loops_run_by_themselves(world, root, autojump_clock, nursery)
     await trio.sleep(200)
     assert world.chunks.removed == [f]
     nursery.cancel_scope.cancel()
+
+
+async def test_an_unfinishable_truncation_holds_nothing_up(world, root, autojump_clock):
+    f = (await root.create(ROOT, b"f")).inode_id
+    await root.sync(f, length_hint=hint(100), has_new_data=True)
+    world.chunks.error = FsError(Status.CHAIN_UNAVAILABLE, "all dead")
+    with refused(Status.CHAIN_UNAVAILABLE):
+        await root.set_attr(f, length=1)
+    await trio.sleep(1900)
+    await world.meta.gc.step()
+    assert not await keys(world, b"IDEM")
+    assert await keys(world, b"TRUN")
+    world.chunks.error = None
+    await world.meta.gc.step()
+    assert not await keys(world, b"TRUN")

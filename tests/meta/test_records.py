@@ -5,7 +5,9 @@ from fs.meta import records
 
 def test_keys_byte_for_byte():
     assert records.inode_key(0x1001) == b"INOD" + bytes.fromhex("0110000000000000")
-    assert records.dentry_key(0x1001, b"a/b") == b"DENT" + bytes.fromhex("0000000000001001") + b"a/b"
+    assert (
+        records.dentry_key(0x1001, b"a/b") == b"DENT" + bytes.fromhex("0000000000001001") + b"a/b"
+    )
     assert records.dentry_prefix(1) == b"DENT" + bytes.fromhex("0000000000000001")
     assert records.dentry_end(1) == b"DENT" + bytes.fromhex("0000000000000002")
     assert records.directory_times_key(1) == b"DTIM" + bytes.fromhex("0100000000000000")
@@ -14,7 +16,9 @@ def test_keys_byte_for_byte():
         records.file_session_key(2, "ab" * 16)
         == b"INOS" + bytes.fromhex("0200000000000000") + b"ab" * 16
     )
-    assert records.xattr_key(2, b"user.x") == b"XATR" + bytes.fromhex("0200000000000000") + b"user.x"
+    assert (
+        records.xattr_key(2, b"user.x") == b"XATR" + bytes.fromhex("0200000000000000") + b"user.x"
+    )
     assert records.idempotency_key("cc", b"\x01" * 16) == b"IDEMcc\x00" + b"\x01" * 16
     assert records.gc_key(records.GC_FILE, 258, 3) == b"GCFI" + bytes.fromhex(
         "00000000000001020000000000000003"

@@ -1,5 +1,7 @@
 """What stands around the operations: request checks, inode ids, formats, the namespace check."""
 
+import itertools
+
 import pytest
 import trio
 
@@ -48,7 +50,7 @@ async def test_bad_callers_are_refused(world, caller):
 
 
 @pytest.mark.parametrize("inode_id", [0, 2, 2**63, 2**64 - 1])
-async def test_odd_inode_ids_get_a_clear_error(world, root, inode_id):
+async def test_odd_inode_ids_get_a_clear_error(root, inode_id):
     for attempt in (
         root.lookup(inode_id, b"x"),
         root.create(inode_id, b"x"),
@@ -63,7 +65,7 @@ async def test_odd_inode_ids_get_a_clear_error(world, root, inode_id):
 def test_blocks_of_ids_tile_the_space():
     blocks = [block_ids(shard, block) for block in range(3) for shard in range(SHARD_COUNT)]
     assert blocks[0].start == FIRST_INODE_ID
-    assert all(a.stop == b.start for a, b in zip(blocks, blocks[1:], strict=False))
+    assert all(a.stop == b.start for a, b in itertools.pairwise(blocks))
 
 
 async def test_ids_are_unique_across_services_and_unknown_outcomes(world):
@@ -72,7 +74,7 @@ async def test_ids_are_unique_across_services_and_unknown_outcomes(world):
 
     async def take(source, count):
         for _ in range(count):
-            taken.append(await source.take())
+            taken.append(await source.take())  # noqa: PERF401 - tasks interleave here
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):

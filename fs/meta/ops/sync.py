@@ -56,6 +56,16 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
         advance_ctime(ctx, inode)
 
 
+async def _may_report(
+    tr: Transaction, ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq
+) -> bool:
+    """A reader may report when he read; what concerns the content takes the right to write."""
+    is_write = _is_content_change(request) or request.clears_suid
+    if not is_write and permissions.is_allowed(ctx.caller, inode, permissions.READ):
+        return True
+    return await content.may_write(tr, ctx, inode)
+
+
 async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.InodeRsp:
     """Record what a client knows of a file it has open; works without a name.
 
@@ -67,9 +77,11 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
     inode = await load_complete(tr, request.inode_id)
     if not _changes_anything(request):
         return meta.InodeRsp(inode=inode)
-    is_reader = permissions.is_allowed(ctx.caller, inode, permissions.READ)
-    if _is_content_change(request) or request.clears_suid or not is_reader:
-        await content.require_may_write(tr, ctx, inode)
+    if not await _may_report(tr, ctx, inode, request):
+        raise FsError(
+            Status.ACCESS_DENIED,
+            f"uid {ctx.caller.uid} does not have inode {inode.inode_id:#x} open for this",
+        )
     apply(ctx, inode, request)
     store_inode(tr, inode)
     return meta.InodeRsp(inode=inode)
@@ -94,7 +106,7 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
         key = records.file_session_key(report.inode_id, request.session_id)
         is_granted = await content.is_writer(tr, ctx, key)
         tr.clear(key)
-    if _changes_anything(report) and (is_granted or await content.may_write(tr, ctx, inode)):
+    if _changes_anything(report) and (is_granted or await _may_report(tr, ctx, inode, report)):
         apply(ctx, inode, report)
         store_inode(tr, inode)
     return meta.InodeRsp(inode=inode)

@@ -1,6 +1,8 @@
 """open, sync, close, truncation, appends, stripes: the length and version of a file."""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
+import itertools
+
 import pytest
 import trio
 
@@ -92,9 +94,7 @@ async def test_o_trunc(world, root, alice, file):
     assert (opened.file.length, opened.file.truncate_pending) == (0, False)
     assert world.chunks.truncated == [(file, 0)]
     await root.sync(file, length_hint=hint(9, 1), has_new_data=True)
-    again = await root.create(
-        ROOT, b"f", is_truncate=True, wants_write=True, session=session(3)
-    )
+    again = await root.create(ROOT, b"f", is_truncate=True, wants_write=True, session=session(3))
     assert again.file.length == 0 and world.chunks.truncated[-1] == (file, 0)
     await root.set_attr(file, mode=0o644)
     with refused(Status.ACCESS_DENIED):
@@ -145,13 +145,15 @@ async def test_truncation_is_driven_once_and_others_wait(world, root, file, nurs
     await trio.testing.wait_all_tasks_blocked()
     assert not done
     go.set()
-    while len(done) < 2:
+    while len(done) < 2:  # noqa: ASYNC110 - two lists fill, nobody can signal
         await trio.sleep(0.01)
     assert world.chunks.truncated == [(file, 10)]
     assert (await root.attr(file)).file.length == 15
 
 
-async def test_a_caller_who_goes_away_does_not_stop_the_cut(world, root, file, nursery, autojump_clock):
+async def test_a_caller_who_goes_away_does_not_stop_the_cut(
+    world, root, file, nursery, autojump_clock
+):
     await nursery.start(world.meta.run)
     await root.sync(file, length_hint=hint(1000), has_new_data=True)
     go = trio.Event()
@@ -217,11 +219,11 @@ async def test_appends_never_overlap(world, root, file, nursery):
 
     for length in range(1, 21):
         nursery.start_soon(append, length)
-    while len(ranges) < 20:
+    while len(ranges) < 20:  # noqa: ASYNC110 - two lists fill, nobody can signal
         await trio.sleep(0.01)
     ranges.sort()
     assert ranges[0][0] == 3
-    assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
     assert (await root.attr(file)).file.length == 3 + sum(range(1, 21))
     with refused(Status.INVALID_ARGUMENT):
         await root.append(file, 0)
@@ -256,3 +258,41 @@ async def test_durable_sync_waits_for_the_store(world, root, file):
     assert durable > 0
     await root.call("sync_meta", meta.SyncMetaReq())
     assert world.engine.synced_version >= durable
+
+
+async def test_a_reader_reports_its_access_time_and_nothing_else(root, alice):
+    f = (await root.create(ROOT, b"r", 0o604)).inode_id
+    assert (await alice.sync(f, atime_ns=77)).atime_ns == 77
+    assert (await alice.close(f, atime_ns=78)).atime_ns == 78
+    with refused(Status.ACCESS_DENIED):
+        await alice.sync(f, mtime_ns=1)
+    await root.set_attr(f, mode=0o600)
+    with refused(Status.ACCESS_DENIED):
+        await alice.sync(f, atime_ns=79)
+
+
+async def test_a_cut_that_is_cancelled_is_no_success(world, root, file, nursery):
+    go = trio.Event()
+    world.chunks.before_truncate = go.wait
+    await root.sync(file, length_hint=hint(1000), has_new_data=True)
+    loops = await nursery.start(run_loops, world)
+    outcomes = []
+
+    async def truncate():
+        with refused(Status.SHUTTING_DOWN):
+            await root.set_attr(file, length=10)
+        outcomes.append("refused")
+
+    nursery.start_soon(truncate)
+    await trio.testing.wait_all_tasks_blocked()
+    loops.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert outcomes == ["refused"]
+    go.set()
+    assert (await root.set_attr(file, length=10)).file.truncate_pending is False
+
+
+async def run_loops(world, *, task_status):
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.meta.run)
+        task_status.started(nursery.cancel_scope)

@@ -5,7 +5,6 @@ import pytest
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto.common_pb2 import LayoutPb
 from fs.schema.status import Status
-
 from tests.meta.harness import ROOT, refused, session
 
 MAKERS = ["create", "mkdir", "mknod", "symlink", "link"]
@@ -24,7 +23,7 @@ async def make(user, how, parent, name, donor=0):
 
 
 @pytest.mark.parametrize("how", MAKERS)
-async def test_refusals_common_to_all(world, root, alice, how):
+async def test_refusals_common_to_all(root, alice, how):
     donor = (await root.create(ROOT, b"donor")).inode_id
     await root.create(ROOT, b"taken")
     with refused(Status.EXISTS, "EEXIST"):
@@ -55,7 +54,7 @@ async def test_refusals_common_to_all(world, root, alice, how):
     await make(root, how, ROOT, b"n" * 255, donor)
 
 
-async def test_parent_times_and_link_counts(world, root):
+async def test_parent_times_and_link_counts(root):
     before = await root.attr(ROOT)
     assert before.nlink == 2
     child = await root.mkdir(ROOT, b"d")
@@ -69,7 +68,7 @@ async def test_parent_times_and_link_counts(world, root):
     assert made.atime_ns == made.mtime_ns == made.ctime_ns == made.btime_ns > 0
 
 
-async def test_setgid_directory_passes_on_its_group(world, root, alice):
+async def test_setgid_directory_passes_on_its_group(root, alice):
     shared = await root.mkdir(ROOT, b"s", 0o3777)
     await root.set_attr(shared.inode_id, gid=500, mode=0o2777)
     sub = await alice.mkdir(shared.inode_id, b"sub", 0o755)
@@ -80,7 +79,7 @@ async def test_setgid_directory_passes_on_its_group(world, root, alice):
     assert plain.mode == 0o2644
 
 
-async def test_layouts_are_inherited_from_the_nearest_directory(world, root):
+async def test_layouts_are_inherited_from_the_nearest_directory(root):
     own = LayoutPb(table_id=1, chunk_size_bytes=1 << 18, stripe_size=2)
     sub = await root.mkdir(ROOT, b"d", default_layout=own)
     deep = await root.mkdir(sub.inode_id, b"deep")
@@ -132,7 +131,7 @@ async def test_create_opens_what_exists(world, root, alice):
     await alice.close(fresh.inode_id, session(1).session_id)
 
 
-async def test_mknod_types(world, root, alice):
+async def test_mknod_types(root, alice):
     d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
     assert (await root.mknod(d, b"c", pb.CHAR_DEVICE, rdev=0x105)).rdev == 0x105
     for type_ in (pb.FIFO, pb.SOCKET):
@@ -146,7 +145,7 @@ async def test_mknod_types(world, root, alice):
             await root.mknod(d, b"x", type_)
 
 
-async def test_symlink_targets(world, root):
+async def test_symlink_targets(root):
     made = await root.symlink(ROOT, b"l", b"../x" * 3)
     assert (made.symlink_target, made.mode) == (b"../x" * 3, 0o777)
     with refused(Status.NOT_FOUND, "ENOENT"):
@@ -155,7 +154,7 @@ async def test_symlink_targets(world, root):
         await root.symlink(ROOT, b"e", b"x" * 4096)
 
 
-async def test_link_rules(world, root):
+async def test_link_rules(root):
     file = await root.create(ROOT, b"f")
     linked = await root.link(file.inode_id, ROOT, b"g")
     assert linked.nlink == 2 and linked.ctime_ns > file.ctime_ns
@@ -170,7 +169,7 @@ async def test_link_rules(world, root):
         await root.link(0xDEAD, ROOT, b"h")
 
 
-async def test_too_many_links(world, root, monkeypatch):
+async def test_too_many_links(root, monkeypatch):
     monkeypatch.setattr("fs.meta.ops.link.NLINK_MAX", 2)
     file = await root.create(ROOT, b"f")
     await root.link(file.inode_id, ROOT, b"g")

@@ -8,7 +8,7 @@ from fs.schema.status import Status
 from tests.meta.harness import ROOT, refused
 
 
-async def test_lookup(world, root, alice):
+async def test_lookup(root, alice):
     d = (await root.mkdir(ROOT, b"d", 0o711)).inode_id
     f = await root.create(d, b"f")
     assert await alice.lookup(d, b"f") == f
@@ -26,7 +26,7 @@ async def test_lookup(world, root, alice):
         await root.lookup(0xABCDEF, b"x")
 
 
-async def test_list_pages_by_name_while_entries_change(world, root):
+async def test_list_pages_by_name_while_entries_change(root):
     for number in range(10):
         await root.create(ROOT, b"%02d" % number)
     seen, after = [], b""
@@ -42,11 +42,11 @@ async def test_list_pages_by_name_while_entries_change(world, root):
             await root.unlink(ROOT, b"07")
             await root.create(ROOT, b"00a")
             await root.create(ROOT, b"08a")
-    assert seen == [b"%02d" % n for n in range(10) if n != 7][:-1] + [b"08a", b"09"]
+    assert seen == [*[b"%02d" % n for n in range(10) if n != 7][:-1], b"08a", b"09"]
     assert page.parent_inode_id == ROOT
 
 
-async def test_list_joins_directories_with_their_counts(world, root, alice):
+async def test_list_joins_directories_with_their_counts(root, alice):
     d = (await root.mkdir(ROOT, b"d", 0o744)).inode_id
     sub = (await root.mkdir(d, b"sub")).inode_id
     await root.mkdir(sub, b"x")
@@ -101,7 +101,7 @@ async def xattr(user, how, inode_id, name=b"", **fields):
     return await user.call(how, types[how](inode_id=inode_id, **fields))
 
 
-async def test_xattrs(world, root, alice):
+async def test_xattrs(root, alice):
     f = await root.create(ROOT, b"f", 0o644)
     i = f.inode_id
     await xattr(root, "set_xattr", i, b"user.a", value=b"1")
@@ -144,7 +144,7 @@ async def test_xattrs(world, root, alice):
         await xattr(alice, "set_xattr", d, b"user.a")
 
 
-async def test_xattr_count_is_bounded(world, root):
+async def test_xattr_count_is_bounded(root):
     d = (await root.mkdir(ROOT, b"d")).inode_id
     for number in range(64):
         await xattr(root, "set_xattr", d, b"user.%d" % number)
@@ -158,7 +158,7 @@ async def resolve(user, path, *, follow_last=True):
     return (await user.call("resolve_path", request)).inode.inode_id
 
 
-async def test_resolve_path(world, root, alice):
+async def test_resolve_path(root, alice):
     a = (await root.mkdir(ROOT, b"a")).inode_id
     b = (await root.mkdir(a, b"b")).inode_id
     f = (await root.create(b, b"f")).inode_id
@@ -191,7 +191,7 @@ async def test_resolve_path(world, root, alice):
         await root.call("get_real_path", meta.GetRealPathReq(inode_id=f))
 
 
-async def test_access_and_batches(world, root, alice):
+async def test_access_and_batches(root, alice):
     f = (await root.create(ROOT, b"f", 0o604)).inode_id
     await alice.call("access", meta.AccessReq(inode_id=f, mask=4))
     for user, mask in ((alice, 2), (alice, 1), (root, 1)):
@@ -205,7 +205,7 @@ async def test_access_and_batches(world, root, alice):
         await root.call("batch_get_attr", meta.BatchGetAttrReq(inode_ids=[1] * 5000))
 
 
-async def test_stat_fs(world, root):
+async def test_stat_fs(root):
     await root.create(ROOT, b"f")
     await root.mkdir(ROOT, b"d")
     reply = await root.call("stat_fs", meta.StatFsReq())

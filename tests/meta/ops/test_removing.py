@@ -4,11 +4,10 @@ import pytest
 
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import Status
-
 from tests.meta.harness import ROOT, refused, session
 
 
-async def test_unlink_refusals(world, root, alice):
+async def test_unlink_refusals(root, alice):
     d = (await root.mkdir(ROOT, b"d")).inode_id
     await root.create(d, b"f")
     with refused(Status.NOT_FOUND, "ENOENT"):
@@ -24,7 +23,7 @@ async def test_unlink_refusals(world, root, alice):
         await root.unlink((await root.lookup(d, b"f")).inode_id, b"x")
 
 
-async def test_sticky_directory(world, root, alice, bob):
+async def test_sticky_directory(root, alice, bob):
     tmp = (await root.mkdir(ROOT, b"tmp", 0o1777)).inode_id
     await alice.create(tmp, b"a")
     with refused(Status.NOT_PERMITTED, "EPERM"):
@@ -38,7 +37,7 @@ async def test_sticky_directory(world, root, alice, bob):
     await root.unlink(tmp, b"mine")
 
 
-async def test_last_link_leaves_an_inode_for_those_who_hold_it(world, root):
+async def test_last_link_leaves_an_inode_for_those_who_hold_it(root):
     file = await root.create(ROOT, b"f")
     await root.link(file.inode_id, ROOT, b"g")
     assert (await root.unlink(ROOT, b"f")).nlink == 1
@@ -67,7 +66,7 @@ async def sessions(world):
     return await tr.get_range(b"INOS", b"INOT")
 
 
-async def test_rmdir_rules(world, root, alice):
+async def test_rmdir_rules(root, alice):
     d = (await root.mkdir(ROOT, b"d")).inode_id
     await root.mkdir(d, b"sub")
     await root.create(ROOT, b"f")
@@ -90,7 +89,7 @@ async def test_rmdir_rules(world, root, alice):
     assert await root.names(removed.inode_id) == []
 
 
-async def test_remove_tree(world, root, alice, bob):
+async def test_remove_tree(root, alice, bob):
     home = (await root.mkdir(ROOT, b"home", 0o777)).inode_id
     top = (await alice.mkdir(home, b"t")).inode_id
     sub = (await alice.mkdir(top, b"sub")).inode_id
@@ -117,7 +116,7 @@ def real_path(inode_id):
 
 
 @pytest.mark.parametrize("flag", [0x10])
-async def test_immutable(world, root, alice, flag):
+async def test_immutable(root, alice, flag):
     d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
     f = (await alice.create(d, b"f")).inode_id
     with refused(Status.NOT_PERMITTED):

@@ -44,7 +44,7 @@ def expected_status(source, target, mode):
 
 @pytest.mark.parametrize("mode", ["replace", "no_replace", "exchange"])
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(KINDS, KINDS)))
-async def test_every_pair_of_kinds(world, root, source, target, mode):
+async def test_every_pair_of_kinds(root, source, target, mode):
     source_id = await build(root, source, b"s")
     target_id = await build(root, target, b"t")
     flags = {} if mode == "replace" else {mode: True}
@@ -65,7 +65,7 @@ async def test_every_pair_of_kinds(world, root, source, target, mode):
         assert target == "none" or reply.replaced.nlink == 0
 
 
-async def test_moving_a_directory_changes_parent_counts_and_times(world, root):
+async def test_moving_a_directory_changes_parent_counts_and_times(root):
     a = (await root.mkdir(ROOT, b"a")).inode_id
     b = (await root.mkdir(ROOT, b"b")).inode_id
     d = await root.mkdir(a, b"d")
@@ -80,7 +80,7 @@ async def test_moving_a_directory_changes_parent_counts_and_times(world, root):
     assert reply.path == b"/b/e"
 
 
-async def test_exchange_across_directories(world, root):
+async def test_exchange_across_directories(root):
     a = (await root.mkdir(ROOT, b"a")).inode_id
     b = (await root.mkdir(ROOT, b"b")).inode_id
     d = (await root.mkdir(a, b"d")).inode_id
@@ -92,7 +92,7 @@ async def test_exchange_across_directories(world, root):
     assert (await root.lookup(d, b"..")).inode_id == b
 
 
-async def test_loops_are_refused(world, root):
+async def test_loops_are_refused(root):
     a = (await root.mkdir(ROOT, b"a")).inode_id
     b = (await root.mkdir(a, b"b")).inode_id
     c = (await root.mkdir(b, b"c")).inode_id
@@ -107,7 +107,7 @@ async def test_loops_are_refused(world, root):
         await root.rename(b, b"c", ROOT, b"a")
 
 
-async def test_same_inode_is_a_no_op(world, root):
+async def test_same_inode_is_a_no_op(root):
     f = await root.create(ROOT, b"f")
     await root.link(f.inode_id, ROOT, b"g")
     await root.rename(ROOT, b"f", ROOT, b"g")
@@ -117,7 +117,7 @@ async def test_same_inode_is_a_no_op(world, root):
         await root.rename(ROOT, b"f", ROOT, b"g", no_replace=True)
 
 
-async def test_argument_errors(world, root):
+async def test_argument_errors(root):
     await root.create(ROOT, b"f")
     for name in (b".", b".."):
         with refused(Status.BUSY, "EBUSY"):
@@ -132,7 +132,7 @@ async def test_argument_errors(world, root):
         await root.rename(ROOT, b"f", ROOT, b"n" * 256)
 
 
-async def test_permissions(world, root, alice, bob):
+async def test_permissions(root, alice, bob):
     a = (await root.mkdir(ROOT, b"a", 0o777)).inode_id
     b = (await root.mkdir(ROOT, b"b", 0o777)).inode_id
     closed = (await root.mkdir(ROOT, b"closed", 0o755)).inode_id
@@ -168,7 +168,7 @@ async def test_concurrent_renames_cannot_close_a_loop(world, root, nursery):
 
     nursery.start_soon(move, b"a", b)
     nursery.start_soon(move, b"b", a)
-    while len(outcomes) < 2:
+    while len(outcomes) < 2:  # noqa: ASYNC110 - two lists fill, nobody can signal
         await trio.sleep(0.01)
     # The loser finds either a loop or its name gone from the root; check() runs at the end.
     assert outcomes.count("moved") == 1

@@ -12,7 +12,7 @@ async def open_dir(root):
     return (await root.mkdir(ROOT, b"open", 0o777)).inode_id
 
 
-async def test_chmod(world, root, alice, bob, open_dir):
+async def test_chmod(root, alice, bob, open_dir):
     f = await alice.create(open_dir, b"f")
     changed = await alice.set_attr(f.inode_id, mode=0o4755)
     assert changed.mode == 0o4755 and changed.ctime_ns > f.ctime_ns
@@ -39,7 +39,7 @@ async def test_chmod(world, root, alice, bob, open_dir):
         ("bob", {"uid": 1000}, False),
     ],
 )
-async def test_chown(world, root, alice, bob, open_dir, who, fields, is_allowed):
+async def test_chown(root, alice, bob, open_dir, who, fields, is_allowed):  # noqa: PLR0917 - fixtures
     f = (await alice.create(open_dir, b"f", 0o6755)).inode_id
     caller = {"root": root, "alice": alice, "bob": bob}[who]
     if not is_allowed:
@@ -51,12 +51,12 @@ async def test_chown(world, root, alice, bob, open_dir, who, fields, is_allowed)
     assert changed.mode == 0o755  # a program must not run as its new owner
 
 
-async def test_chown_of_a_directory_keeps_setgid(world, root, open_dir):
+async def test_chown_of_a_directory_keeps_setgid(root, open_dir):
     await root.set_attr(open_dir, mode=0o2755)
     assert (await root.set_attr(open_dir, uid=1000)).mode == 0o2755
 
 
-async def test_utimes(world, root, alice, bob, open_dir):
+async def test_utimes(alice, bob, open_dir):
     f = (await alice.create(open_dir, b"f", 0o646)).inode_id
     back = await alice.set_attr(f, atime_ns=1, mtime_ns=-2)
     assert (back.atime_ns, back.mtime_ns) == (1, -2) and back.ctime_ns > 1
@@ -68,7 +68,7 @@ async def test_utimes(world, root, alice, bob, open_dir):
         await bob.set_attr(f, mtime_now=True)
 
 
-async def test_directory_times_survive_and_move_on(world, root):
+async def test_directory_times_survive_and_move_on(root):
     d = (await root.mkdir(ROOT, b"d")).inode_id
     await root.set_attr(d, mtime_ns=123)
     assert (await root.attr(d)).mtime_ns == 123
@@ -79,7 +79,7 @@ async def test_directory_times_survive_and_move_on(world, root):
     assert after.mtime_ns == after.ctime_ns > 123 and after.nlink == 3 and after.mode == 0o700
 
 
-async def test_default_layout(world, root, alice, open_dir):
+async def test_default_layout(root, alice, open_dir):
     layout = LayoutPb(table_id=1, chunk_size_bytes=1 << 17, stripe_size=3)
     with refused(Status.NOT_PERMITTED):
         await alice.set_attr(open_dir, default_layout=layout)
@@ -92,7 +92,7 @@ async def test_default_layout(world, root, alice, open_dir):
         await root.set_attr(open_dir, default_layout=LayoutPb(table_id=1))
 
 
-async def test_nothing_changes_when_a_part_is_refused(world, alice, open_dir):
+async def test_nothing_changes_when_a_part_is_refused(alice, open_dir):
     f = await alice.create(open_dir, b"f")
     with refused(Status.NOT_PERMITTED):
         await alice.set_attr(f.inode_id, mode=0o777, uid=7, length=10)
