@@ -214,17 +214,22 @@ class VfsCore:
 
     async def _run_flush(self, state: InodeState, flush: Flush) -> None:
         run = flush.run
+        # Whatever ends this task early, a bug or the end of the mount, nobody may take the bytes as stored.
+        failure: FsError | None = FsError(Status.IO_ERROR, "the mount stopped while it wrote")
         try:
             for earlier in flush.waits_for:
                 await earlier.done.wait()
             await self._extend_stripe(state, flush.chunk_end)
             await self.store.write(state.ref, run.offset, run.joined())
+            failure = None
         except FsError as error:
-            self.note_failure(state, error, f"bytes {run.offset}..{run.end}")
-        else:
-            self._note_acked(state, flush)
+            failure = error
         finally:
             state.flushes.remove(flush)
+            if failure is None:
+                self._note_acked(state, flush)
+            else:
+                self.note_failure(state, failure, f"bytes {run.offset}..{run.end}")
             self.budget.release(run.length)
             state.content_seq += 1
             flush.done.set()
@@ -239,7 +244,8 @@ class VfsCore:
         state.recompute_written_end()
         # The kernel's pages show what was lost.
         state.cached_ver = None
-        self.spawn(self.kernel.invalidate_content, state.inode_id)
+        if self._nursery is not None:
+            self.spawn(self.kernel.invalidate_content, state.inode_id)
 
     def _note_acked(self, state: InodeState, flush: Flush) -> None:
         state.acked_seq += 1

@@ -5,6 +5,7 @@ Usage: serve_fakes.py MOUNT_POINT [key=value of ClientSection ...]; prints "read
 
 import json
 import logging
+import os
 import random
 import signal
 import sys
@@ -33,6 +34,8 @@ async def main(mount_point, section):
     clock = RealClock()
     cluster = FakeCluster(clock, chunk_size_bytes=1 << 20)
     runtime = Runtime(clock, None, run_inline, random.Random(1))
+    if os.environ.get("INJECT_BUG"):
+        cluster.chunks.write_faults.append(AssertionError("injected bug"))
     vfs = Vfs(cluster.meta(), cluster.store(), runtime, section)
     async with trio.open_nursery() as nursery:
 

@@ -280,6 +280,21 @@ def test_a_busy_mount_is_detached_and_nothing_is_lost(serve):
             call(fd)
 
 
+def test_a_bug_ends_the_daemon_and_leaves_no_dead_mount(tmp_path, monkeypatch):
+    monkeypatch.setenv("INJECT_BUG", "1")
+    server = Server(tmp_path)
+    assert server.first_line == "ready"
+    try:
+        with pytest.raises(OSError, match=r"."), (tmp_path / "f").open("wb") as f:
+            f.write(b"x")
+        server.process.communicate(timeout=30)
+        assert server.process.returncode != 0
+        assert not tmp_path.is_mount()
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        server.close()
+
+
 def test_unmount_from_outside_ends_the_daemon(serve):
     server = serve()
     (server.mount_point / "f").write_text("x")
