@@ -1,7 +1,8 @@
 # ruff: noqa: ANN001, ANN201, ARG002, D102 - the signatures are those of pyfuse3.Operations
 """The do-nothing pyfuse3 file system: the ceiling that a mount in Python can approach.
 
-One directory; any name can be created; every file has FILE_BYTES of the same bytes; writes are swallowed.  Run as
+Directories and files are names and nothing else: every file has FILE_BYTES of the same bytes, and writes are
+swallowed.  Run as
 `python -m benchmarks.empty_fuse MOUNT_POINT`; serves until unmounted.
 """
 
@@ -21,15 +22,16 @@ class EmptyFs(pyfuse3.Operations):
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: dict[bytes, int] = {}
+        self.names: dict[tuple[int, bytes], int] = {}
+        self.directories = {int(pyfuse3.ROOT_INODE)}
         self.inode_next = 10
 
     def attributes(self, inode: int) -> pyfuse3.EntryAttributes:
         """Return made-up attributes."""
         entry = pyfuse3.EntryAttributes()
-        is_root = inode == pyfuse3.ROOT_INODE
-        entry.st_mode = (stat.S_IFDIR | 0o777) if is_root else (stat.S_IFREG | 0o666)
-        entry.st_size = 0 if is_root else FILE_BYTES
+        is_directory = inode in self.directories
+        entry.st_mode = (stat.S_IFDIR | 0o777) if is_directory else (stat.S_IFREG | 0o666)
+        entry.st_size = 0 if is_directory else FILE_BYTES
         entry.st_ino = inode
         entry.st_nlink = 1
         entry.entry_timeout = entry.attr_timeout = 0
@@ -40,14 +42,29 @@ class EmptyFs(pyfuse3.Operations):
         return self.attributes(inode)
 
     async def lookup(self, parent_inode, name, ctx=None):
-        if name not in self.names:
+        inode = self.names.get((parent_inode, bytes(name)))
+        if inode is None:
             raise pyfuse3.FUSEError(errno.ENOENT)
-        return self.attributes(self.names[name])
+        return self.attributes(inode)
+
+    def new_name(self, parent_inode: int, name: bytes) -> int:
+        """Give a name a new inode number."""
+        self.inode_next += 1
+        self.names[parent_inode, bytes(name)] = self.inode_next
+        return self.inode_next
 
     async def create(self, parent_inode, name, mode, flags, ctx):
-        self.inode_next += 1
-        self.names[bytes(name)] = self.inode_next
-        return pyfuse3.FileInfo(fh=self.inode_next), self.attributes(self.inode_next)
+        inode = self.new_name(parent_inode, name)
+        return pyfuse3.FileInfo(fh=inode), self.attributes(inode)
+
+    async def mkdir(self, parent_inode, name, mode, ctx):
+        inode = self.new_name(parent_inode, name)
+        self.directories.add(inode)
+        return self.attributes(inode)
+
+    async def rename(self, parent_inode_old, name_old, parent_inode_new, name_new, flags, ctx):
+        inode = self.names.pop((parent_inode_old, bytes(name_old)))
+        self.names[parent_inode_new, bytes(name_new)] = inode
 
     async def open(self, inode, flags, ctx):
         return pyfuse3.FileInfo(fh=inode)
@@ -62,7 +79,7 @@ class EmptyFs(pyfuse3.Operations):
         return self.attributes(inode)
 
     async def unlink(self, parent_inode, name, ctx):
-        del self.names[bytes(name)]
+        del self.names[parent_inode, bytes(name)]
 
     async def flush(self, fh):
         return

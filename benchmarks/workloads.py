@@ -1,20 +1,47 @@
 """What the mount benchmark does to a directory: the same few loops for every file system it compares.
 
-Every function takes a directory and returns a rate; data does not fit what it measures by accident: files
-are read after the page cache has been dropped (needs root), small reads use O_DIRECT.
+Every function takes a directory and the sizes, and returns a rate.  Data does not fit what it measures by
+accident: files are read after the page cache has been dropped (needs root), small reads use O_DIRECT.
 """
 
 import mmap
 import os
 import random
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 MIB = 1 << 20
 READ_BLOCK_BYTES = 4096
+SMALL_FILE_BYTES = 8192
 THREAD_COUNT = 16
+SOURCE_TREE = Path(__file__).resolve().parents[1] / "fs"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much each workload does."""
+
+    file_mib: int
+    read_count: int
+    file_count: int
+    durable_count: int
+
+
+QUICK = Sizes(file_mib=256, read_count=4000, file_count=500, durable_count=100)
+FULL = Sizes(file_mib=2048, read_count=40_000, file_count=5000, durable_count=1000)
+
+
+class Bound(Enum):
+    """What a workload is measured against."""
+
+    FUSE = "empty pyfuse3"
+    LOCAL_THIRD = "local / 3"
+    """Three copies on one disk."""
 
 
 def drop_page_cache() -> None:
@@ -23,48 +50,66 @@ def drop_page_cache() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
-def sequential_write(directory: Path, file_mib: int = 512) -> float:
+def sequential_write(directory: Path, sizes: Sizes) -> float:
     """Return MiB/s of writing one file in 1 MiB pieces, with the fsync at its end."""
     block = random.Random(1).randbytes(MIB)  # noqa: S311 - not a secret
+    os.sync()
     began = time.perf_counter()
     with (directory / "big").open("wb", buffering=0) as file:
-        for _ in range(file_mib):
+        for _ in range(sizes.file_mib):
             file.write(block)
         os.fsync(file.fileno())
-    return file_mib / (time.perf_counter() - began)
+    return sizes.file_mib / (time.perf_counter() - began)
 
 
-def sequential_read(directory: Path) -> float:
+def sequential_read(directory: Path, _sizes: Sizes) -> float:
     """Return MiB/s of reading that file from the start, caches cold."""
     drop_page_cache()
+    return _read_through(directory / "big")
+
+
+def sequential_read_warm(directory: Path, _sizes: Sizes) -> float:
+    """Return MiB/s of reading that file again; only the client's pages are dropped, by O_DIRECT."""
+    return _read_through(directory / "big", os.O_DIRECT)
+
+
+def _read_through(path: Path, flags: int = 0) -> float:
     total = 0
-    buffer = bytearray(MIB)
+    buffer = mmap.mmap(-1, MIB)
+    descriptor = os.open(path, os.O_RDONLY | flags)
     began = time.perf_counter()
-    with (directory / "big").open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            total += count
-    return total / MIB / (time.perf_counter() - began)
+    while count := os.readv(descriptor, [buffer]):
+        total += count
+    took = time.perf_counter() - began
+    os.close(descriptor)
+    return total / MIB / took
 
 
-def random_read(directory: Path, read_count: int = 8000) -> float:
-    """Return 4 KiB O_DIRECT reads per second at random offsets, from 16 threads."""
+def random_read(directory: Path, sizes: Sizes) -> float:
+    """Return 4 KiB O_DIRECT reads per second at random offsets, from 16 threads, caches cold."""
     drop_page_cache()
+    return random_read_warm(directory, sizes)
+
+
+def random_read_warm(directory: Path, sizes: Sizes) -> float:
+    """As `random_read` with what earlier reads have left in the caches of the servers."""
     descriptor = os.open(directory / "big", os.O_RDONLY | os.O_DIRECT)
     block_count = os.fstat(descriptor).st_size // READ_BLOCK_BYTES
 
     def worker(seed: int) -> None:
         generator = random.Random(seed)  # noqa: S311 - not a secret
         buffer = mmap.mmap(-1, READ_BLOCK_BYTES)
-        for _ in range(read_count // THREAD_COUNT):
+        for _ in range(sizes.read_count // THREAD_COUNT):
             offset = generator.randrange(block_count) * READ_BLOCK_BYTES
-            assert os.preadv(descriptor, [buffer], offset) == READ_BLOCK_BYTES
+            count = os.preadv(descriptor, [buffer], offset)
+            assert count == READ_BLOCK_BYTES, count
 
     began = time.perf_counter()
     with ThreadPoolExecutor(THREAD_COUNT) as pool:
         list(pool.map(worker, range(THREAD_COUNT)))
     took = time.perf_counter() - began
     os.close(descriptor)
-    return read_count / took
+    return sizes.read_count / took
 
 
 def _rate(directory: Path, count: int, action: Callable[[Path], object]) -> float:
@@ -75,27 +120,68 @@ def _rate(directory: Path, count: int, action: Callable[[Path], object]) -> floa
     return count / (time.perf_counter() - began)
 
 
-def create_rate(directory: Path, count: int = 2000) -> float:
+def create_rate(directory: Path, sizes: Sizes) -> float:
     """Return empty files created and closed per second, one thread."""
     flags = os.O_CREAT | os.O_WRONLY
-    return _rate(directory, count, lambda path: os.close(os.open(path, flags)))
+    return _rate(directory, sizes.file_count, lambda path: os.close(os.open(path, flags)))
 
 
-def stat_rate(directory: Path, count: int = 2000) -> float:
+def stat_rate(directory: Path, sizes: Sizes) -> float:
     """Return stats per second of those files, one thread."""
-    return _rate(directory, count, os.stat)
+    return _rate(directory, sizes.file_count, os.stat)
 
 
-def unlink_rate(directory: Path, count: int = 2000) -> float:
+def rename_rate(directory: Path, sizes: Sizes) -> float:
+    """Return renames per second of those files, one thread; every second one takes the name back."""
+
+    def there_and_back(path: Path) -> None:
+        other = path.with_suffix(".renamed")
+        path.rename(other)
+        other.rename(path)
+
+    return 2 * _rate(directory, sizes.file_count, there_and_back)
+
+
+def unlink_rate(directory: Path, sizes: Sizes) -> float:
     """Return those files removed per second, one thread."""
-    return _rate(directory, count, os.unlink)
+    return _rate(directory, sizes.file_count, os.unlink)
 
 
-WORKLOADS: list[tuple[str, str, Callable[[Path], float]]] = [
-    ("sequential write + fsync", "MiB/s", sequential_write),
-    ("sequential read, cold", "MiB/s", sequential_read),
-    ("4 KiB random read, 16 threads", "1/s", random_read),
-    ("create", "1/s", create_rate),
-    ("stat", "1/s", stat_rate),
-    ("unlink", "1/s", unlink_rate),
+def durable_file_rate(directory: Path, sizes: Sizes) -> float:
+    """Return files of 8 KiB written, fsynced and closed per second, one thread."""
+    data = random.Random(1).randbytes(SMALL_FILE_BYTES)  # noqa: S311 - not a secret
+
+    def write(path: Path) -> None:
+        with path.with_suffix(".small").open("wb", buffering=0) as file:
+            file.write(data)
+            os.fsync(file.fileno())
+
+    return _rate(directory, sizes.durable_count, write)
+
+
+def copy_rate(directory: Path, _sizes: Sizes) -> float:
+    """Return files per second of `cp -r` of this program's own sources."""
+    files = [path for path in SOURCE_TREE.rglob("*") if path.is_file()]
+    target = directory / "tree"
+    for path in files:
+        path.read_bytes()
+    began = time.perf_counter()
+    subprocess.run(["cp", "-r", str(SOURCE_TREE), str(target)], check=True)  # noqa: S603, S607
+    return len(files) / (time.perf_counter() - began)
+
+
+Workload = tuple[str, str, Bound, Callable[[Path, Sizes], float]]
+
+WORKLOADS: list[Workload] = [
+    ("sequential write + fsync", "MiB/s", Bound.LOCAL_THIRD, sequential_write),
+    ("sequential read, cold", "MiB/s", Bound.FUSE, sequential_read),
+    ("sequential read, servers warm", "MiB/s", Bound.FUSE, sequential_read_warm),
+    ("4 KiB random read, 16 threads, cold", "/s", Bound.FUSE, random_read),
+    ("4 KiB random read, 16 threads, servers warm", "/s", Bound.FUSE, random_read_warm),
+    ("create", "/s", Bound.FUSE, create_rate),
+    ("stat", "/s", Bound.FUSE, stat_rate),
+    ("rename", "/s", Bound.FUSE, rename_rate),
+    ("unlink", "/s", Bound.FUSE, unlink_rate),
+    ("8 KiB file, fsync, close", "/s", Bound.LOCAL_THIRD, durable_file_rate),
+    ("cp -r of small files", "files/s", Bound.FUSE, copy_rate),
 ]

@@ -1,0 +1,74 @@
+"""The mount of a fresh cluster, next to the empty pyfuse3 file system and a plain directory.
+
+`python -m benchmarks.mount [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
+All three are measured in turn for each workload, so that a busy machine slows them alike.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .cluster import ROOT, fresh_cluster
+from .table import Row, print_rows
+from .workloads import FULL, QUICK, WORKLOADS, Bound, Sizes
+
+MOUNT_TIMEOUT_S = 10.0
+REPLICAS = 3
+
+
+@contextmanager
+def empty_mount() -> Iterator[Path]:
+    """Mount the do-nothing file system; yield where."""
+    with tempfile.TemporaryDirectory(prefix="ember-empty-") as folder:
+        command = [sys.executable, "-m", "benchmarks.empty_fuse", folder]
+        with subprocess.Popen(command, cwd=ROOT) as process:  # noqa: S603
+            try:
+                _wait_mounted(folder)
+                yield Path(folder)
+            finally:
+                subprocess.run(["umount", folder], check=True)  # noqa: S603, S607
+                process.wait(MOUNT_TIMEOUT_S)
+
+
+def _wait_mounted(folder: str) -> None:
+    deadline = time.monotonic() + MOUNT_TIMEOUT_S
+    while not os.path.ismount(folder):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{folder} was not mounted within {MOUNT_TIMEOUT_S} s")
+        time.sleep(0.05)
+
+
+def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
+    """Measure every workload.
+
+    Args:
+        sizes: how much to do.
+        parent: a directory on the disk to measure; default: the temporary directory.
+    """
+    rows = []
+    with (
+        tempfile.TemporaryDirectory(prefix="ember-local-", dir=parent) as local,
+        empty_mount() as empty,
+        fresh_cluster(parent) as (_, mounted),
+    ):
+        for name, unit, bound, workload in WORKLOADS:
+            value = workload(mounted, sizes)
+            on_empty = workload(empty, sizes)
+            on_local = workload(Path(local), sizes)
+            limit = on_empty if bound is Bound.FUSE else on_local / REPLICAS
+            rows.append(Row(f"{name} (of {bound.value})", value, unit, limit))
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    arguments = parser.parse_args()
+    print_rows("mount", run(FULL if arguments.full else QUICK, arguments.dir))
