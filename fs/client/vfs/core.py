@@ -281,14 +281,18 @@ class VfsCore:
             batch, state.append = state.append, AppendBuffer()
             # The records are in neither buffer while the reservation is under way; keep the length.
             state.append.length = batch.length
+            failure: FsError | None = FsError(Status.IO_ERROR, "the append was interrupted")
             try:
                 offset = await self._reserve(state, batch.length)
+                failure = None
             except FsError as error:
-                state.append.length -= batch.length
-                self.budget.release(batch.length)
-                self.note_failure(state, error, f"{batch.length} appended bytes")
+                failure = error
                 raise
-            state.append.length -= batch.length
+            finally:
+                state.append.length -= batch.length
+                if failure is not None:
+                    self.budget.release(batch.length)
+                    self.note_failure(state, failure, f"{batch.length} appended bytes")
             run = WriteRun(offset)
             for piece in batch.pieces:
                 run.append(piece)

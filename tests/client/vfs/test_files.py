@@ -270,6 +270,24 @@ async def test_a_failed_reservation_is_an_error_at_close(autojump_clock, mounts,
         await m.close(h)
 
 
+async def test_an_interrupted_append_is_an_error_at_close(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"log", A)
+        await m.files.write(h, 0, b"one")
+        meta = m.vfs._core.meta
+        meta.reserve_append = lambda _request: trio.sleep_forever()  # noqa: ASYNC105 - the fake awaits it
+        with trio.move_on_after(1) as scope:
+            await m.files.flush(h)
+        assert scope.cancelled_caught
+        del meta.reserve_append
+        with pytest.raises(FsError) as e:
+            await m.files.flush(h)
+        assert e.value.status is Status.IO_ERROR
+        await m.files.write(h, 0, b"two")
+        await m.close(h)
+        assert await m.read_file(b"log") == b"two"
+
+
 async def test_truncate_comes_after_earlier_writes(autojump_clock, mounts, cluster):
     cluster.chunks.delay_s = 0.5
     async with mounts(2) as (a, b):
