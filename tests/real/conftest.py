@@ -66,8 +66,8 @@ class Cluster:
         began = time.monotonic()
         while time.monotonic() - began < timeout_s:
             chains = self.status()["chains"]
-            states = [t["public_state"] for chain in chains for t in chain["targets"]]
-            if states and all(state == "SERVING" for state in states):
+            states = [t["state"] for chain in chains for t in chain["targets"]]
+            if states and all(state == "serving" for state in states):
                 return time.monotonic() - began
             time.sleep(0.2)
         raise AssertionError(f"not healthy after {timeout_s} s: {self.status()['chains']}")

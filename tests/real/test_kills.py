@@ -51,5 +51,5 @@ def test_copy_survives_the_death_of(own_cluster, library_tree, victim, capsys):
         )
         print(comparison.strip().splitlines()[-1])
     (service,) = [s for s in own_cluster.status()["services"] if s["name"] == victim]
-    assert service["restarts"] == 1
+    assert service["restart_count"] == 1
     assert float(longest) < 15
