@@ -7,6 +7,7 @@ enough to adopt what still runs and stop it.
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,14 +105,15 @@ def mount(directory: ClusterDir, mount_point: Path) -> None:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT, FUSE_MISSING, START_FAILED.
     """
     record = need_record(directory)
-    taken = {service["name"] for service in _mounts(directory)}
+    taken = {s["name"] for s in _mounts(directory) if s["state"] != "stopped"}
     check_fuse()
     check_mount_point(mount_point)
     name = next(f"mount-{i}" for i in range(1, len(taken) + 2) if f"mount-{i}" not in taken)
     try:
         add_mount(directory, record, name, mount_point)
     except FsError:
-        supervisor_link.ask(directory, command="remove", name=name)
+        with suppress(FsError):  # the first error is the one to tell
+            supervisor_link.ask(directory, command="remove", name=name)
         raise
 
 
@@ -122,7 +124,7 @@ def unmount(directory: ClusterDir, mount_point: Path) -> None:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT when this cluster is not mounted there.
     """
     for service in _mounts(directory):
-        if service["mount_point"] == str(mount_point):
+        if service["mount_point"] == str(mount_point) and service["state"] != "stopped":
             supervisor_link.ask(directory, command="remove", name=service["name"])
             return
     raise FsError(Status.BAD_MOUNT_POINT, f"this cluster is not mounted at {mount_point}")

@@ -9,6 +9,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -313,7 +314,8 @@ def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
         is_redundant = start_services(options, directory, record, progress)
     except BaseException:
         progress.step("stopping what was started")
-        supervisor_link.ask(directory, command="stop")
+        with suppress(FsError):  # the first error is the one to tell
+            supervisor_link.ask(directory, command="stop")
         progress.close()
         raise
     progress.close()

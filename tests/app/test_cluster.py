@@ -197,6 +197,19 @@ def test_two_mounts_and_the_death_of_the_supervisor(ember, tmp_path):
 
 @needs_fuse
 @pytest.mark.mount
+def test_a_mount_ended_from_outside_is_not_forced_back(ember):
+    ember.up("--mount", ember.mount, "--nodes", 1)
+    (ember.mount / "file").write_text("kept")
+    subprocess.run(["fusermount3", "-u", str(ember.mount)], check=True)
+    ember.wait(lambda status: status["services"][-1]["state"] == "stopped")
+    assert "not mounted at" in error_line(ember.run("umount", ember.mount, check=False))
+    ember.run("mount", ember.mount)
+    assert ember.service("mount-1")["state"] == "running"
+    assert (ember.mount / "file").read_text() == "kept"
+
+
+@needs_fuse
+@pytest.mark.mount
 def test_clusters_side_by_side(tmp_path):
     clusters = []
     try:
