@@ -138,7 +138,7 @@ class StorageReads:
         if result.status != Status.OK:
             return FsError(Status(result.status), f"{piece.name}: {result.detail}")
         got = piece.buffer[: result.length]
-        if self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
+        if got and self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
             return FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"{piece.name} target {piece.target_id}: bytes changed on the way",

@@ -30,7 +30,7 @@ def second_mount(cluster, tmp_path_factory):
     mount = tmp_path_factory.mktemp("second")
     cluster.ember("mount", mount, "--dir", cluster.directory)
     yield mount
-    subprocess.run([EMBER, "umount", mount], check=True, timeout=60)
+    subprocess.run([EMBER, "umount", mount, "--dir", cluster.directory], check=True, timeout=60)
 
 
 def test_what_one_closes_the_other_opens(second_mount, place):

@@ -1,0 +1,65 @@
+"""What a read makes of the replies: bytes count only when whole, holes are zeros, replies must fit."""
+
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from fs.client.api import FileRead
+from fs.client.routing_math import Piece
+from fs.client.storage_reads import StorageReads, scatter_list
+from fs.schema.config import ClientSection
+from fs.schema.proto import storage_pb2 as pb
+from fs.schema.status import FsError, Status
+
+from .test_routing_math import ref
+
+
+def reads() -> StorageReads:
+    return StorageReads(None, routing=None, runtime=None, section=ClientSection())
+
+
+def piece(content: bytes = b"\xffgarbage") -> Piece:
+    buffer = memoryview(bytearray(content))
+    return Piece(9, 0, 1, 0, buffer, 65536, FileRead(ref(), 0, buffer))
+
+
+def test_whole_bytes_are_taken():
+    got = piece(b"content")
+    result = pb.ReadResultPb(length=7, checksum=xxh3_64_intdigest(b"content"))
+    assert reads()._finish(got, result) is None
+    assert bytes(got.buffer) == b"content"
+    assert got.owner.hole_bytes == 0
+
+
+def test_changed_bytes_are_refused():
+    result = pb.ReadResultPb(length=7, checksum=xxh3_64_intdigest(b"content"))
+    error = reads()._finish(piece(b"contend"), result)
+    assert error.status is Status.CHECKSUM_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        (pb.ReadResultPb(status=Status.CHUNK_NOT_FOUND), 0),
+        (pb.ReadResultPb(length=0), 0),
+        (pb.ReadResultPb(length=3, checksum=xxh3_64_intdigest(b"\xffga")), 3),
+    ],
+)
+def test_what_was_never_written_is_zero(result, kept):
+    got = piece()
+    assert reads()._finish(got, result) is None
+    assert bytes(got.buffer) == b"\xffgarbage"[:kept] + bytes(8 - kept)
+    assert got.owner.hole_bytes == 8 - kept
+
+
+def test_an_error_is_passed_on():
+    error = reads()._finish(piece(), pb.ReadResultPb(status=Status.IO_ERROR, detail="disk 3"))
+    assert error.status is Status.IO_ERROR
+    assert "disk 3" in str(error)
+
+
+@pytest.mark.parametrize(("lengths", "payload_bytes"), [([8], 9), ([9], 9), ([4, 4], 8), ([], 0)])
+def test_replies_that_do_not_fit_are_refused(lengths, payload_bytes):
+    reply = pb.BatchReadRsp(results=[pb.ReadResultPb(length=n) for n in lengths])
+    with pytest.raises(FsError) as caught:
+        scatter_list([piece()], reply, payload_bytes)
+    assert caught.value.status is Status.RPC_BAD_FRAME
