@@ -1,4 +1,4 @@
-# ruff: noqa: ANN001, ANN201, ARG002, D102 - the signatures are those of pyfuse3.Operations
+# ruff: noqa: ANN001, ANN201, ARG002, D102, PLR0917 - the signatures are those of pyfuse3.Operations
 """The do-nothing pyfuse3 file system: the ceiling that a mount in Python can approach.
 
 Directories and files are names and nothing else: every file has FILE_BYTES of the same bytes, and writes are

@@ -139,6 +139,10 @@ class ChunkEngine(Protocol):
         """Read and verify; a missing chunk is CHUNK_NOT_FOUND, a damaged one CHECKSUM_MISMATCH, never bytes."""
         ...
 
+    def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
+        """As `read_batch`, but never waits for the disk: None for each read that would have to."""
+        ...
+
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """Return the verified content of a whole version; raises CHUNK_NOT_FOUND or CHECKSUM_MISMATCH."""
         ...

@@ -42,6 +42,7 @@ class LocalDataFiles:
         self._lock = threading.Lock()
         self._open: dict[FileId, _Open] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._can_ask_cache = True
 
     def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
         """See `DataFiles`."""
@@ -59,6 +60,25 @@ class LocalDataFiles:
         finally:
             self._release(file)
         return done
+
+    def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
+        """See `DataFiles`; on file systems that cannot tell what is cached, always False."""
+        with self._lock:
+            file = self._open.get(file_id)
+            if file is None or not self._can_ask_cache:
+                return False
+            file.user_count += 1
+        try:
+            return os.preadv(file.fd, buffers, offset, os.RWF_NOWAIT) == sum(map(len, buffers))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise self._failed(file_id, error) from error
+            self._can_ask_cache = False
+            return False
+        finally:
+            self._release(file)
 
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """See `DataFiles`."""

@@ -387,30 +387,40 @@ class DiskEngine:
 
     def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
         """See `ChunkEngine`; a bad sector is IO_ERROR of its read alone."""
+        return [done for done in self._read_ios(ios, may_wait=True) if done is not None]
+
+    def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
+        """See `ChunkEngine`."""
+        return self._read_ios(ios, may_wait=False)
+
+    def _read_ios(self, ios: Sequence[ReadIo], *, may_wait: bool) -> list[ReadDone | None]:
         with self._books as ledger:
             found = [find_version(ledger, io.target_id, io.chunk_id, io.version) for io in ios]
             for record in found:
                 if isinstance(record, ChunkRecord):
                     ledger.pin(record)
         try:
-            return [self._read_one(io, record) for io, record in zip(ios, found, strict=True)]
+            return [self._read_one(io, r, may_wait) for io, r in zip(ios, found, strict=True)]
         finally:
             with self._books.lock:
                 for record in found:
                     if isinstance(record, ChunkRecord):
                         self._books.ledger.unpin(record)
 
-    def _read_one(self, io: ReadIo, record: ChunkRecord | FsError) -> ReadDone:
+    def _read_one(
+        self, io: ReadIo, record: ChunkRecord | FsError, may_wait: bool
+    ) -> ReadDone | None:
         if isinstance(record, FsError):
             return ReadDone(record.status, 0, 0, record.detail)
-        length = max(0, min(io.length, record.length - io.offset))
+        buffer = io.buffer[: max(0, min(io.length, record.length - io.offset))]
         try:
-            self._reader.read_into(record, io.offset, io.buffer[:length])
+            if not self._reader.read_into(record, io.offset, buffer, may_wait=may_wait):
+                return None
         except FsError as error:
             detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"
             _log.error("read failed: %s: %s", error.status.name, detail)
             return ReadDone(error.status, 0, record.version, detail)
-        return ReadDone(Status.OK, length, record.version)
+        return ReadDone(Status.OK, len(buffer), record.version)
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""

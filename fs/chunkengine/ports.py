@@ -56,6 +56,10 @@ class DataFiles(Protocol):
         """Fill the buffers in order; return how many bytes there were, fewer only at the end of the file."""
         ...
 
+    def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
+        """Fill the buffers if that needs no wait for the disk; False: not done, the buffers hold anything."""
+        ...
+
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers one after the other; without waiting for the disk."""
         ...

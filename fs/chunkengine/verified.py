@@ -24,15 +24,20 @@ class VerifiedReader:
         self._files = files
         self._block = checksum_block_bytes
 
-    def read_into(self, record: ChunkRecord, offset: int, buffer: memoryview) -> None:
+    def read_into(
+        self, record: ChunkRecord, offset: int, buffer: memoryview, *, may_wait: bool = True
+    ) -> bool:
         """Fill `buffer` with the bytes from `offset` on; the range lies within the version.
+
+        Returns:
+            False when that would take waiting for the disk and `may_wait` is not set.
 
         Raises:
             FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
         """
         size = len(buffer)
         if not size:
-            return
+            return True
         block = self._block
         end = offset + size
         low = offset - offset % block
@@ -47,7 +52,12 @@ class VerifiedReader:
             parts = [memoryview(bytearray(high - low))]
         elif size != high - low:
             parts = [memoryview(bytearray(offset - low)), buffer, memoryview(bytearray(high - end))]
-        count = self._files.read_at(file_id, start + low, parts)
+        if may_wait:
+            count = self._files.read_at(file_id, start + low, parts)
+        elif self._files.read_cached_at(file_id, start + low, parts):
+            count = high - low
+        else:
+            return False
         if count != high - low or packed_checksums(parts, block) != expected:
             raise FsError(
                 Status.CHECKSUM_MISMATCH,
@@ -56,6 +66,7 @@ class VerifiedReader:
             )
         if is_bounced:
             buffer[:] = parts[0][offset - low : end - low]
+        return True
 
     def read(self, record: ChunkRecord, start: int, end: int) -> memoryview:
         """Return the bytes start..end of a version in a buffer of their own."""

@@ -59,6 +59,17 @@ def test_a_prepared_version_is_not_readable_until_committed(lab) -> None:
     assert engine.commit(*A, version=1, chain_version=9) == state
 
 
+def test_cached_reads_are_verified_like_others(lab) -> None:
+    put(lab.engine, A, 1, b"a" * 5000)
+    missing = (A[0], ChunkId(InodeId(8), 0))
+    buffers = [memoryview(bytearray(100)) for _ in range(2)]
+    ios = [ReadIo(*A, 4950, 100, buffers[0]), ReadIo(*missing, 0, 100, buffers[1])]
+    found, lost = lab.engine.read_cached(ios)
+    assert (found.status, found.length) == (Status.OK, 50)
+    assert bytes(buffers[0][:50]) == b"a" * 50
+    assert lost.status == Status.CHUNK_NOT_FOUND
+
+
 def test_pending_and_committed_are_both_readable_also_after_reopening(lab) -> None:
     put(lab.engine, A, 1, b"a" * 5000)
     prepare(lab.engine, A, 2, b"b" * 9000, 5000)

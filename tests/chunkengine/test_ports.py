@@ -1,5 +1,8 @@
 """Both metadata stores and both sets of data files keep one contract."""
 
+import errno
+import os
+
 import pytest
 
 from fs.chunkengine.data_files import LocalDataFiles
@@ -69,6 +72,19 @@ def test_bytes_come_back_and_reads_end_with_the_file(files) -> None:
     assert read(files, 500, 10)[0] == 0
 
 
+def test_what_was_just_written_is_read_without_waiting(files) -> None:
+    files.write_at(FILE, 0, [b"abcdef"])
+    buffer = bytearray(4)
+    assert files.read_cached_at(FILE, 1, [memoryview(buffer)])
+    assert buffer == b"bcde"
+
+
+def test_beyond_the_end_nothing_is_cached(files) -> None:
+    files.write_at(FILE, 0, [b"abcdef"])
+    assert not files.read_cached_at(FILE, 4, [memoryview(bytearray(4))])
+    assert not files.read_cached_at(FileId(0x0207), 0, [memoryview(bytearray(4))])
+
+
 def test_many_buffers_are_one_write(files) -> None:
     parts = [bytes([n % 256]) * 3 for n in range(3000)]
     files.write_at(FILE, 5, parts)
@@ -101,6 +117,23 @@ def test_a_store_has_one_owner(tmp_path) -> None:
         RocksMetaStore(tmp_path / "meta")
     assert caught.value.status is Status.ALREADY_RUNNING
     store.close()
+
+
+def test_a_file_system_that_cannot_tell_is_not_asked_again(tmp_path, monkeypatch) -> None:
+    files = LocalDataFiles(tmp_path)
+    files.write_at(FILE, 0, [b"abcdef"])
+    asked = []
+
+    def refuse(_fd, _buffers, _offset, flags=0):
+        asked.append(flags)
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    buffer = memoryview(bytearray(4))
+    assert not files.read_cached_at(FILE, 0, [buffer])
+    assert not files.read_cached_at(FILE, 0, [buffer])
+    assert asked == [os.RWF_NOWAIT]
+    files.close()
 
 
 def test_descriptors_stay_bounded(tmp_path, monkeypatch) -> None:

@@ -1,0 +1,230 @@
+"""Batched reads of the native client, next to the machine's own: direct I/O of the same disk, a loopback stream.
+
+`python -m benchmarks.native [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
+"""
+
+import argparse
+import mmap
+import os
+import random
+import re
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+
+import trio
+
+from fs.client.connect import connect
+from fs.client.native import EmberFile, EmberFs
+from fs.rpc.transport import SocketNetwork
+from fs.runtime.real import real_runtime
+
+from .cluster import fresh_cluster
+from .table import Row, print_rows
+from .workloads import MIB, drop_page_cache
+
+SMALL_BYTES = 4096
+BATCH_COUNTS = (64, 256)
+LARGE_BATCH_COUNT = 8
+BATCHES_IN_FLIGHT = 2
+DEPTH = 64
+THREAD_COUNT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is read."""
+
+    file_mib: int
+    seconds: float
+
+
+QUICK = Sizes(file_mib=256, seconds=2.0)
+FULL = Sizes(file_mib=4096, seconds=10.0)
+
+
+# ---- the machine --------------------------------------------------------------------------------
+
+
+def loopback_mib_s(seconds: float) -> float:
+    """Return MiB/s of one stream between two threads over a Unix socket pair."""
+    sender, receiver = socket.socketpair()
+    block, total = memoryview(bytearray(MIB)), 0
+
+    def send() -> None:
+        try:
+            while True:
+                sender.sendall(block)
+        except BrokenPipeError:
+            return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    target = memoryview(bytearray(MIB))
+    began = time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        total += receiver.recv_into(target)
+    receiver.close()
+    thread.join()
+    sender.close()
+    return total / MIB / took
+
+
+def direct_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
+    """Return O_DIRECT reads per second of a local file: io_uring by fio, else threads."""
+    if which("fio"):
+        return _fio(path, block_bytes, seconds, is_random=is_random)
+    return _threaded_reads(path, block_bytes, seconds, is_random=is_random)
+
+
+def _fio(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
+    depth = DEPTH if is_random else LARGE_BATCH_COUNT
+    command = [
+        "fio",
+        "--name=limit",
+        f"--filename={path}",
+        "--direct=1",
+        "--ioengine=io_uring",
+        f"--iodepth={depth}",
+        f"--rw={'randread' if is_random else 'read'}",
+        f"--bs={block_bytes}",
+        "--readonly",
+        "--time_based",
+        f"--runtime={max(1, round(seconds))}",
+        "--output-format=terse",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    line = next(line for line in done.stdout.splitlines() if re.match(r"\d+;fio", line))
+    return float(line.split(";")[7])  # read_iops of terse version 3
+
+
+def _threaded_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    count = os.fstat(descriptor).st_size // block_bytes
+    end = time.perf_counter() + seconds
+
+    def worker(number: int) -> int:
+        generator = random.Random(number)  # noqa: S311 - not a secret
+        buffer, done = mmap.mmap(-1, block_bytes), 0
+        while time.perf_counter() < end:
+            index = generator.randrange(count) if is_random else done * THREAD_COUNT + number
+            os.preadv(descriptor, [buffer], index % count * block_bytes)
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(THREAD_COUNT) as pool:
+        total = sum(pool.map(worker, range(THREAD_COUNT)))
+    os.close(descriptor)
+    return total / seconds
+
+
+# ---- the client ---------------------------------------------------------------------------------
+
+
+async def random_reads(
+    client: EmberFs, file: EmberFile, count: int, seconds: float, seed: int
+) -> float:
+    """Return 4 KiB reads per second in batches of `count`, some batches in flight."""
+    total, end = 0, time.perf_counter() + seconds
+    block_count = file.length // SMALL_BYTES
+
+    async def reader(number: int) -> None:
+        nonlocal total
+        generator = random.Random(seed + number)  # noqa: S311 - not a secret
+        target = memoryview(bytearray(count * SMALL_BYTES))
+        views = [target[i * SMALL_BYTES :][:SMALL_BYTES] for i in range(count)]
+        while time.perf_counter() < end:
+            wanted = [(file, generator.randrange(block_count) * SMALL_BYTES, v) for v in views]
+            await client.read_batch(wanted)
+            total += count
+
+    began = time.perf_counter()
+    async with trio.open_nursery() as nursery:
+        for number in range(BATCHES_IN_FLIGHT):
+            nursery.start_soon(reader, number)
+    return total / (time.perf_counter() - began)
+
+
+async def sequential_reads(client: EmberFs, file: EmberFile) -> float:
+    """Return MiB/s of reading the file once in batches of 1 MiB reads, some batches in flight."""
+    step = LARGE_BATCH_COUNT * MIB
+    offsets = iter(range(0, file.length, step))
+
+    async def reader() -> None:
+        target = memoryview(bytearray(step))
+        views = [target[i * MIB : (i + 1) * MIB] for i in range(LARGE_BATCH_COUNT)]
+        for offset in offsets:
+            await client.read_batch([(file, offset + i * MIB, v) for i, v in enumerate(views)])
+
+    began = time.perf_counter()
+    async with trio.open_nursery() as nursery:
+        for _ in range(BATCHES_IN_FLIGHT):
+            nursery.start_soon(reader)
+    return file.length / MIB / (time.perf_counter() - began)
+
+
+async def fill(client: EmberFs, path: str, sizes: Sizes) -> None:
+    """Write the file that is read, in 4 MiB steps."""
+    data = random.Random(1).randbytes(4 * MIB)  # noqa: S311 - not a secret
+    async with await client.create(path) as file:
+        for offset in range(0, sizes.file_mib * MIB, len(data)):
+            await file.write(offset, data)
+
+
+async def measure(mgmtd: list[str], cluster_id: str, local: Path, sizes: Sizes) -> list[Row]:
+    """Measure everything on a running cluster; `local` is a file of the same length on its disk."""
+    rows = []
+    runtime = real_runtime(SocketNetwork())
+    stream = await trio.to_thread.run_sync(loopback_mib_s, sizes.seconds / 2)
+    async with connect(mgmtd, cluster_id, runtime=runtime) as client:
+        await fill(client, "/native-benchmark", sizes)
+        file = await client.open("/native-benchmark")
+        drop_page_cache()
+        disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
+        cold = await sequential_reads(client, file)
+        warm = max([await sequential_reads(client, file) for _ in range(3)])
+        rows.append(Row("1 MiB batches, cold (of disk, stream)", cold, "MiB/s", min(disk, stream)))
+        rows.append(Row("1 MiB batches, cached (of stream)", warm, "MiB/s", stream))
+        for count in BATCH_COUNTS:
+            drop_page_cache()
+            limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
+            rate = await random_reads(client, file, count, sizes.seconds, count)
+            rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit))
+        await sequential_reads(client, file)
+        for count in BATCH_COUNTS:
+            rate = await random_reads(client, file, count, sizes.seconds, count)
+            rows.append(Row(f"4 KiB x {count}, cached (of the goal)", rate, "/s", 100_000))
+        await file.close()
+    return rows
+
+
+def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
+    """Bring up a cluster and measure.
+
+    Args:
+        sizes: how much to do.
+        parent: a directory on the disk to measure; default: the temporary directory.
+    """
+    with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (directory, _):
+        for _ in range(sizes.file_mib):
+            local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
+        local.flush()
+        config = tomllib.loads((directory / "config" / "mount-1.toml").read_text())["process"]
+        return trio.run(
+            measure, config["mgmtd_addresses"], config["cluster_id"], Path(local.name), sizes
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    arguments = parser.parse_args()
+    print_rows("native client", run(FULL if arguments.full else QUICK, arguments.dir))
