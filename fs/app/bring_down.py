@@ -5,7 +5,9 @@ enough to adopt what still runs and stop it.
 """
 
 import os
+import select
 import shutil
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,17 +15,22 @@ from typing import Any, Final
 
 import trio
 
+from ..runtime.config_file import read_config
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .bring_up import add_mount
 from .cluster_dir import ClusterDir, need_record
 from .errors import first_error
-from .mount_point import check_fuse, check_mount_point, clear_dead_mount
+from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
+from .process_id import open_pidfd, send_signal
+from .running import Command, commands
 from .supervisor import Supervisor, read_state, take_lock
 
 FOREGROUND_POLL_S: Final = 0.5
 POLL_S: Final = 0.02
 SUPERVISOR_END_TIMEOUT_S: Final = 10.0
+UNMOUNT_TIMEOUT_S: Final = 60.0
+"""As long as a supervisor waits for a mount daemon."""
 
 
 async def _stop_orphans(directory: ClusterDir) -> bool:
@@ -117,17 +124,61 @@ def mount(directory: ClusterDir, mount_point: Path) -> None:
         raise
 
 
-def unmount(directory: ClusterDir, mount_point: Path) -> None:
-    """Flush and end one mount.
+def unmount(given: ClusterDir | None, mount_point: Path) -> None:
+    """Flush and end one mount, of the given cluster or of whichever is mounted there.
 
     Raises:
-        FsError: NOT_RUNNING, BAD_MOUNT_POINT when this cluster is not mounted there.
+        FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one, is mounted there.
     """
+    daemon = _daemon_at(mount_point) if given is None else None
+    directory = given or (ClusterDir(daemon.directory) if daemon and daemon.directory else None)
+    if directory is not None:
+        _unmount_supervised(directory, mount_point)
+    elif daemon is not None:
+        _end(daemon, mount_point)
+    elif is_dead(mount_point) and is_mounted(mount_point):
+        clear_dead_mount(mount_point)
+    else:
+        raise FsError(Status.BAD_MOUNT_POINT, f"no cluster is mounted at {mount_point}")
+
+
+def _daemon_at(mount_point: Path) -> Command | None:
+    """Return the mount daemon whose configuration names this mount point."""
+    for command in commands():
+        if command.role != "mountd":
+            continue
+        try:
+            config = read_config(command.path)
+        except FsError:  # its file has gone or changed since it started: it cannot be the one
+            continue
+        if config.client.mount_point == str(mount_point):
+            return command
+    return None
+
+
+def _unmount_supervised(directory: ClusterDir, mount_point: Path) -> None:
     for service in _mounts(directory):
         if service["mount_point"] == str(mount_point) and service["state"] != "stopped":
             supervisor_link.ask(directory, command="remove", name=service["name"])
             return
     raise FsError(Status.BAD_MOUNT_POINT, f"this cluster is not mounted at {mount_point}")
+
+
+def _end(daemon: Command, mount_point: Path) -> None:
+    """Have a mount daemon without a supervisor flush and end."""
+    pidfd = open_pidfd(daemon.identity)
+    if pidfd is None:
+        return
+    try:
+        send_signal(pidfd, signal.SIGTERM)
+        if not select.select([pidfd], [], [], UNMOUNT_TIMEOUT_S)[0]:
+            raise FsError(
+                Status.BAD_MOUNT_POINT,
+                f"{mount_point}: the mount daemon (pid {daemon.identity.pid}) is still flushing"
+                f" after {UNMOUNT_TIMEOUT_S:g} s",
+            )
+    finally:
+        os.close(pidfd)
 
 
 def wait_end(directory: ClusterDir) -> None:

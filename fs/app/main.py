@@ -36,6 +36,13 @@ def _directory(given: Path | None) -> ClusterDir:
     return ClusterDir((given or default_directory()).absolute())
 
 
+def _running(given: Path | None) -> ClusterDir:
+    """Return the cluster to look at: without --dir, also the only one that runs elsewhere."""
+    from .running import chosen_directory  # noqa: PLC0415
+
+    return chosen_directory(given)
+
+
 @app.command()
 def up(  # noqa: PLR0917 - options, never passed by position
     directory: DirOption = None,
@@ -112,7 +119,7 @@ def status(
     """Show processes, chains, mounts and space."""
     from .status_view import show  # noqa: PLC0415
 
-    show(_directory(directory), as_json=as_json)
+    show(_running(directory), as_json=as_json)
 
 
 @app.command()
@@ -120,15 +127,15 @@ def mount(mount_point: MountArgument, directory: DirOption = None) -> None:
     """Mount a running cluster at one more place."""
     from .bring_down import mount as mount_at  # noqa: PLC0415
 
-    mount_at(_directory(directory), mount_point.absolute())
+    mount_at(_running(directory), mount_point.absolute())
 
 
 @app.command()
 def umount(mount_point: MountArgument, directory: DirOption = None) -> None:
-    """Flush and end a mount."""
+    """Flush and end a mount, of whichever cluster is mounted there."""
     from .bring_down import unmount  # noqa: PLC0415
 
-    unmount(_directory(directory), mount_point.absolute())
+    unmount(_directory(directory) if directory else None, mount_point.absolute())
 
 
 @app.command()

@@ -1,0 +1,105 @@
+"""Which clusters and mount daemons run on this machine: read from the command lines in /proc.
+
+Answers "which one does the user mean" when no --dir is given.  Only processes that the caller may signal
+count.  Does not talk to any of them (supervisor_link.py), and starts and stops nothing.
+"""
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from ..schema.status import FsError, Status
+from . import supervisor_link
+from .cluster_dir import RECORD_NAME, ClusterDir, default_directory
+from .process_id import ProcessId, process_id
+
+PROC: Final = Path("/proc")
+_SERVICES: Final = ("control", "mgmtd", "meta", "storage", "mountd")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process of EmberFS, by what it was started with."""
+
+    identity: ProcessId
+    role: str
+    """supervisor, or the name of a service."""
+    path: Path
+    """Of a supervisor the cluster's directory, of a service its configuration file."""
+
+    @property
+    def directory(self) -> Path | None:
+        """The cluster directory it belongs to; None for a service with a file of its own."""
+        found = self.path if self.role == "supervisor" else self.path.parent.parent
+        return found if (found / RECORD_NAME).exists() else None
+
+
+def parse_command(words: list[str]) -> tuple[str, str] | None:
+    """Return (role, path) of a command line of EmberFS; None for any other.
+
+    Two forms: `python -m fs.app.ROLE PATH ...` and `python .../ember ROLE --config PATH`.
+    """
+    for index, word in enumerate(words):
+        role, rest = word.removeprefix(f"{__package__}."), words[index + 1 :]
+        if role != word and role in {"supervisor", *_SERVICES} and rest:
+            return role, rest[0]
+        if Path(word).name == "ember" and rest and rest[0] in _SERVICES:
+            return _after_config(rest)
+    return None
+
+
+def _after_config(words: list[str]) -> tuple[str, str] | None:
+    """Return (role, file) of `ROLE --config FILE` or `ROLE --config=FILE`."""
+    for word, following in pairwise([*words[1:], ""]):
+        path = following if word == "--config" else word.partition("--config=")[2]
+        if path:
+            return words[0], path
+    return None
+
+
+def _command_of(entry: Path) -> Command | None:
+    """Return the command of one folder of /proc; None for strangers, other users and the ended."""
+    identity = process_id(int(entry.name))
+    try:
+        if identity is None or os.geteuid() not in {0, entry.stat().st_uid}:
+            return None
+        words = os.fsdecode((entry / "cmdline").read_bytes()).split("\0")
+        found = parse_command(words)
+        if found is None:
+            return None
+        return Command(identity, found[0], Path(os.readlink(entry / "cwd"), found[1]))  # noqa: PTH115
+    except OSError:  # it ended while we looked
+        return None
+
+
+def commands() -> list[Command]:
+    """Return every process of EmberFS that this user may signal, by pid."""
+    pids = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
+    found = (_command_of(PROC / str(pid)) for pid in pids)
+    return [command for command in found if command is not None]
+
+
+def cluster_directories() -> list[Path]:
+    """Return the directories of all clusters of which anything runs."""
+    return sorted({path for command in commands() if (path := command.directory) is not None})
+
+
+def chosen_directory(given: Path | None) -> ClusterDir:
+    """Return the cluster that is meant: --dir, else the default one, else the only one that runs.
+
+    Raises:
+        FsError: BAD_CLUSTER_DIR when none is given and several others run.
+    """
+    default = ClusterDir((given or default_directory()).absolute())
+    if given is not None or supervisor_link.is_answering(default):
+        return default
+    found = [path for path in cluster_directories() if path != default.path]
+    if len(found) > 1:
+        listed = ", ".join(map(str, found))
+        raise FsError(
+            Status.BAD_CLUSTER_DIR,
+            f"{default.path} does not run, and there are several others; choose with --dir: {listed}",
+        )
+    return ClusterDir(found[0]) if found else default

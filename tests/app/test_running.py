@@ -1,0 +1,50 @@
+"""Command lines are told apart, and "the cluster" is only assumed where there is just one."""
+
+from pathlib import Path
+
+import pytest
+
+from fs.app import running
+from fs.app.cluster_dir import ClusterDir
+from fs.app.running import chosen_directory, parse_command
+from fs.schema.status import FsError, Status
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("python -P -m fs.app.supervisor /data --no-restart", ("supervisor", "/data")),
+        ("python -P -m fs.app.storage /d/config/storage-1.toml", ("storage", "/d/config/storage-1.toml")),
+        ("python /usr/bin/ember mountd --config /etc/m.toml", ("mountd", "/etc/m.toml")),
+        ("python /usr/bin/ember meta --config=m.toml", ("meta", "m.toml")),
+        ("python /usr/bin/ember status --dir /data", None),
+        ("python /usr/bin/ember mountd", None),
+        ("python /usr/bin/ember mountd --config", None),
+        ("vi fs.app.supervisor", None),
+        ("grep fs.app.main /data", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_command_lines(line, expected):
+    assert parse_command(line.split(" ")) == expected
+
+
+def test_the_given_directory_is_never_second_guessed(monkeypatch, tmp_path):
+    monkeypatch.setattr(running, "cluster_directories", lambda: [Path("/other")])
+    assert chosen_directory(tmp_path) == ClusterDir(tmp_path)
+
+
+@pytest.mark.parametrize("others", [[], ["/one"]])
+def test_the_only_running_cluster_is_found(monkeypatch, tmp_path, others):
+    monkeypatch.setattr(running, "default_directory", lambda: tmp_path)
+    monkeypatch.setattr(running, "cluster_directories", lambda: [Path(o) for o in others])
+    assert chosen_directory(None) == ClusterDir(Path(others[0]) if others else tmp_path)
+
+
+def test_several_running_clusters_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(running, "default_directory", lambda: tmp_path)
+    monkeypatch.setattr(running, "cluster_directories", lambda: [Path("/one"), Path("/two")])
+    with pytest.raises(FsError) as caught:
+        chosen_directory(None)
+    assert caught.value.status is Status.BAD_CLUSTER_DIR
+    assert "--dir: /one, /two" in caught.value.detail
