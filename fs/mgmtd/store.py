@@ -15,6 +15,8 @@ Invariants:
       So there is one writer, which computes values beforehand and writes them blindly, and repeating a
       transaction whose outcome is unknown is harmless.
     - A change of anything in the routing info carries a larger routing version in the same transaction.
+    - What is written is durable before anybody acts on it: nodes, clients and chunks on disks remember version
+      numbers, so a number that a power loss took back must not be given to something else.
 
 Format version 1.
 """
@@ -122,7 +124,8 @@ class Store:
         """Write the pairs and the routing version in one transaction, if the lease is still ours.
 
         Raises:
-            FsError: LEASE_LOST (nothing written); what `transact` gives up with (outcome unknown).
+            FsError: LEASE_LOST (nothing written); what `transact` gives up with, or a failed flush
+                (outcome unknown).
         """
 
         async def body(tr: Transaction) -> None:
@@ -136,6 +139,7 @@ class Store:
                 tr.set(key, value)
 
         await self._transact(body)
+        await self._engine.sync()
 
     async def elect(
         self, choose: Callable[[LeaseRecord], LeaseRecord]
@@ -152,7 +156,10 @@ class Store:
                 tr.set(LEASE_KEY, pack_lease(after))
             return before, after
 
-        return await self._transact(body)
+        before, after = await self._transact(body)
+        if after != before:
+            await self._engine.sync()
+        return before, after
 
     async def load(self) -> RoutingInfo:
         """Read everything at one snapshot; only the owner of the lease may rely on it.

@@ -127,6 +127,10 @@ class PausingEngine:
     def transaction(self):
         return PausingTransaction(self._engine.transaction(), self)
 
+    async def sync(self) -> None:
+        await self.pause()
+        await self._engine.sync()
+
 
 class PausingTransaction:
     def __init__(self, inner, engine) -> None:

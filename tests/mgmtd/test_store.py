@@ -2,6 +2,7 @@
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -107,3 +108,13 @@ async def test_the_store_of_another_cluster_is_refused(autojump_clock):
         await other.load()
     assert caught.value.status is Status.KV_BAD_FORMAT
     assert "another" in caught.value.detail
+
+
+async def test_a_power_loss_takes_back_nothing_that_was_written(autojump_clock):
+    """Nodes and chunks remember version numbers: one that was given away names one content for ever."""
+    engine, store = await store_with_lease()
+    await store.load()
+    await store.write(ME, 3, 17, CHANGE.records())
+    assert engine.synced_version == engine.version
+    await store.elect(lambda record: replace(record, epoch=4))
+    assert engine.synced_version == engine.version
