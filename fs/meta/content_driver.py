@@ -135,6 +135,8 @@ class ContentDriver:
             part = InodePb.FromString(value).file
             if not part.truncate_pending:
                 return
+            # The chunks must not be cut for good while the new length could still be lost with the power.
+            await self._engine.sync()
             await self._chunks.truncate_file(file_ref(inode_id, part), part.length)
         else:
             part = FilePartPb()

@@ -120,6 +120,7 @@ class GarbageCollector:
         if not retired:
             return
         done = [key for key, _ in retired]
+        await self._engine.sync()  # a power loss must not bring back a file whose chunks are gone
         try:
             await self._remove_chunks([record for _, record in retired])
         except FsError as error:

@@ -85,6 +85,9 @@ class InodeIds:
             runtime=self._runtime,
             retry_time_s_max=self._retry_time_s_max,
         )
+        # Chunks may reach their disks before the next flush here: were the block lost with the power, another
+        # file would get the id of one whose bytes are still there.
+        await self._engine.sync()
         self._blocks.append(block)
 
     async def prefetch_when_low(self) -> None:

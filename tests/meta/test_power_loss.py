@@ -1,0 +1,66 @@
+"""What chunks rely on is durable before they are touched: an id, a new length, a removal."""
+# ruff: noqa: ARG001 - a test that waits names the clock it wants
+
+import trio
+
+from fs.meta import records
+from fs.schema.proto import meta_pb2 as meta
+from tests.meta.harness import ROOT, session
+
+
+async def test_an_id_given_away_is_not_given_again(world, autojump_clock):
+    before = {await world.meta.service.inode_ids.take() for _ in range(10)}
+    world.engine.power_loss(LosesAll())
+    world.meta = world.new_meta()
+    shards = [
+        records.unpack_u64(await world.engine.transaction().get(records.inode_ids_key(shard)))
+        for shard in range(32)
+    ]
+    assert sum(shards) >= 1
+    assert before.isdisjoint({await world.meta.service.inode_ids.take() for _ in range(10)})
+
+
+async def test_a_length_is_durable_before_chunks_are_cut(world, root, autojump_clock):
+    file = await root.create(ROOT, b"f", wants_write=True, session=session(1))
+    world.chunks.lengths[file.inode_id] = 100
+    request = meta.SyncReq(
+        inode_id=file.inode_id,
+        length_hint=meta.LengthHintPb(length=100),
+        has_new_data=True,
+        is_durable=True,
+    )
+    await root.call("sync", request)
+    kept = []
+
+    async def lose_power() -> None:
+        world.engine.power_loss(LosesAll())
+        kept.append((await root.attr(file.inode_id)).file)
+
+    world.chunks.before_truncate = lose_power
+    await root.create(ROOT, b"f", is_truncate=True, wants_write=True, session=session(2))
+    assert [(f.length, f.truncate_pending) for f in kept] == [(0, True)]
+
+
+async def test_a_removal_is_durable_before_its_chunks_go(world, root, autojump_clock):
+    file = await root.create(ROOT, b"f")
+    await root.call("sync", meta.SyncReq(inode_id=file.inode_id, is_durable=True))
+    await root.unlink(ROOT, b"f")
+    await trio.sleep(61)
+    remove_files = world.chunks.remove_files
+
+    async def lose_power_first(files) -> None:
+        world.engine.power_loss(LosesAll())
+        assert await world.engine.transaction().get(records.inode_key(file.inode_id)) is None
+        await remove_files(files)
+
+    world.chunks.remove_files = lose_power_first
+    while await world.meta.gc.step():
+        pass
+    assert world.chunks.removed == [file.inode_id]
+
+
+class LosesAll:
+    """A source whose power losses take everything that may be taken."""
+
+    def randint(self, low: int, _high: int) -> int:
+        return low
