@@ -1,13 +1,15 @@
-"""A whole cluster in one trio run: real services on simulated network, disks and store.
+"""A whole cluster in one trio run: real services on simulated network, disks, threads and store.
 
 The processes are built by the same composition functions as real ones (fs/app); only their runtime, their
-key-value engine and their disks are simulated.  What a crash leaves behind is the store and the disks.
+key-value engine and their disks are simulated.  What a crash leaves behind is the store and the disks: each
+start of a process sees them through views that its death severs (life.py).
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -15,12 +17,13 @@ from fs.app.compose import Process, new_identity
 from fs.app.control import serve_control
 from fs.app.storage import serve_storage
 from fs.chunkengine.factory import memory_engine
-from fs.chunkengine.simulated_disk import SimulatedDisk
+from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
 from fs.client.connect import connect
 from fs.client.native import EmberFs, Identity
-from fs.kv.memory import MemoryEngine
 from fs.rpc.channel import open_channels
+from fs.rpc.server import Server
 from fs.rpc.transport_memory import MemoryNetwork
+from fs.runtime.ports import Runtime
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema import services
 from fs.schema.config import (
@@ -36,13 +39,25 @@ from fs.schema.proto import common_pb2, mgmtd_pb2
 from fs.schema.routing import PublicState, Role, RoutingInfo, routing_info_from_pb
 from fs.schema.status import FsError
 
+from .life import DiskView, EndpointView, Life, ProcessDead, SlowThreads, StoreView
+from .store import RoutingWatch, WatchedStore
 from .trace import Trace
 
 CLUSTER_ID = "sim"
-CONTROL_ID = 1
 STORAGE_ID_BASE = 100
 CHUNK_BYTES = 65536
 MEMORY_NODE = "mem:node-{}"
+
+
+@dataclass(slots=True)
+class WatchedProcess(Process):
+    """What a composition root is given here; shows its services to the checkers."""
+
+    services: dict[str, Any] = field(default_factory=dict)
+
+    def server(self, targets: Mapping[str, object]) -> Server:
+        self.services.update(targets)
+        return Process.server(self, targets)
 
 
 @dataclass
@@ -52,27 +67,39 @@ class SimProcess:
     name: str
     node_id: int
     config: ProcessConfig
-    body: Callable[[Process], Awaitable[None]]
-    on_killed: Callable[[], None] = field(default=lambda: None)
+    body: Callable[["SimProcess", Process], Awaitable[None]]
     scope: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     start_count: int = 0
+    life: Life = field(default_factory=lambda: Life("", lambda: None))
+    services: dict[str, Any] = field(default_factory=dict)
+    threads: SlowThreads | None = None
 
     @property
     def is_running(self) -> bool:
-        return self.scope is not None
+        return self.scope is not None and not self.life.is_over
 
 
 class SimCluster:
-    """The cluster; `start` it in a nursery, then use `connect_client` and the faults."""
+    """The cluster; `run` a scenario in it, which uses `connect_client` and the faults."""
 
-    def __init__(self, seed: int, *, storage_count: int = 3, replica_count: int = 3) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        control_count: int = 2,
+        storage_count: int = 3,
+        replica_count: int = 3,
+        disk_pause_s_max: float = 0.002,
+    ) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.trace = Trace()
         self.network = MemoryNetwork(self.random.getrandbits(32))
         self.clock = SimulatedClock()
-        self.kv = MemoryEngine(self.clock)
+        self.kv = WatchedStore(self.clock)
+        self.kv.watch = self.watch = RoutingWatch()
+        self.disk_pause_s_max = disk_pause_s_max
         self.chain_count = storage_count
         self.storage_count = storage_count
         self.replica_count = replica_count
@@ -82,15 +109,15 @@ class SimCluster:
         }
         self.chains = self._plan_chains()
         self.processes: dict[str, SimProcess] = {}
+        self.controls = [f"control-{i}" for i in range(1, control_count + 1)]
+        self.storages = [f"storage-{i}" for i in range(1, storage_count + 1)]
+        self.manager_addresses = [MEMORY_NODE.format(i) for i in range(1, control_count + 1)]
+        self.on_death: Callable[[str], None] = lambda _name: None
         self._nursery: trio.Nursery | None = None
-        self._add_process("control", CONTROL_ID, self._control)
-        for node_id in self.disks:
-            self._add_process(
-                f"storage-{node_id - STORAGE_ID_BASE}", node_id, partial(self._storage, node_id)
-            )
-            self.processes[f"storage-{node_id - STORAGE_ID_BASE}"].on_killed = self.disks[
-                node_id
-            ].crash
+        for node_id, name in enumerate(self.controls, start=1):
+            self._add_process(name, node_id, self._control)
+        for node_id, name in zip(self.disks, self.storages, strict=True):
+            self._add_process(name, node_id, partial(self._storage, node_id))
 
     def _plan_chains(self) -> dict[int, list[tuple[int, int]]]:
         """Chain c: (target id, node id) head first, heads going round."""
@@ -108,7 +135,7 @@ class SimCluster:
         return [t for chain in self.chains.values() for t, n in chain if n == node_id]
 
     def _add_process(
-        self, name: str, node_id: int, body: Callable[[Process], Awaitable[None]]
+        self, name: str, node_id: int, body: Callable[[SimProcess, Process], Awaitable[None]]
     ) -> None:
         disks = (
             [DiskSection(path=f"/{name}", target_ids=self.targets_of(node_id))]
@@ -120,7 +147,7 @@ class SimCluster:
                 cluster_id=CLUSTER_ID,
                 node_id=node_id,
                 listen=MEMORY_NODE.format(node_id),
-                mgmtd_addresses=[MEMORY_NODE.format(CONTROL_ID)],
+                mgmtd_addresses=self.manager_addresses,
             ),
             meta=MetaSection(
                 gc_delay_s=2.0,
@@ -133,12 +160,13 @@ class SimCluster:
 
     # ---- bodies of processes -----------------------------------------------------------------------
 
-    async def _control(self, process: Process) -> None:
-        await serve_control(process, frozenset({Role.MGMTD, Role.META}), self.kv)
+    async def _control(self, this: SimProcess, process: Process) -> None:
+        store = StoreView(self.kv, this.life)
+        await serve_control(process, frozenset({Role.MGMTD, Role.META}), store)
 
-    async def _storage(self, node_id: int, process: Process) -> None:
+    async def _storage(self, node_id: int, this: SimProcess, process: Process) -> None:
         engine = memory_engine(
-            self.disks[node_id],
+            DiskView(self.disks[node_id], this.life),  # type: ignore[arg-type]
             cluster_id=CLUSTER_ID,
             node_id=node_id,
             section=process.config.storage,
@@ -150,41 +178,79 @@ class SimCluster:
     def start(self, name: str) -> None:
         """Start a process that is not running."""
         process = self.processes[name]
-        assert not process.is_running and self._nursery is not None
+        assert process.scope is None and self._nursery is not None
         process.start_count += 1
-        process.scope = trio.CancelScope()
+        process.scope = scope = trio.CancelScope()
         process.ended = trio.Event()
+
+        def on_death() -> None:
+            self.trace.add("death", name)
+            self.network.kill(name)
+            self.on_death(name)
+            scope.cancel()
+
+        process.life = Life(name, on_death)
         self.trace.add("start", name)
         self._nursery.start_soon(self._run, process)
 
-    async def _run(self, process: SimProcess) -> None:
-        seed = f"{self.seed}/{process.name}/{process.start_count}"
-        runtime = simulated_runtime(
-            self.network.endpoint(process.name), random.Random(seed).getrandbits(64)
+    def _runtime(self, process: SimProcess, source: random.Random) -> Runtime:
+        endpoint = EndpointView(self.network.endpoint(process.name), process.life)
+        process.threads = SlowThreads(
+            process.life, self.disk_pause_s_max, random.Random(source.getrandbits(64))
         )
+        return Runtime(
+            SimulatedClock(), endpoint, process.threads, random.Random(source.getrandbits(64))
+        )
+
+    async def _run(self, process: SimProcess) -> None:
+        source = random.Random(f"{self.seed}/{process.name}/{process.start_count}")
+        runtime = self._runtime(process, source)
         identity = new_identity(process.config, runtime)
         assert process.scope is not None
         with process.scope:
-            async with open_channels(runtime, identity, process.config.rpc) as channels:
-                await process.body(
-                    Process(process.config, runtime, identity, channels, trio.Event())
-                )
-        assert process.scope.cancelled_caught, f"{process.name} ended by itself"
+            try:
+                async with open_channels(runtime, identity, process.config.rpc) as channels:
+                    watched = WatchedProcess(
+                        process.config, runtime, identity, channels, trio.Event()
+                    )
+                    process.services = watched.services
+                    await process.body(process, watched)
+            except* (ProcessDead, SimulatedCrash):
+                assert process.life.is_over
+        is_stopped = self._nursery is None or self._nursery.cancel_scope.cancel_called
+        assert process.life.is_over or is_stopped, f"{process.name} ended by itself"
+        self.network.kill(process.name)
+        process.services = {}
         process.scope = None
         process.ended.set()
 
-    async def kill(self, name: str) -> None:
-        """Kill a process: its connections break, its memory is gone, its disk stays."""
-        process = self.processes[name]
-        assert process.scope is not None
-        self.trace.add("kill", name)
-        self.network.kill(name)
-        process.scope.cancel()
-        await process.ended.wait()
-        self.network.kill(name)
-        process.on_killed()
+    async def kill(self, *names: str) -> None:
+        """Kill processes at one instant: connections break, memory is gone, disks and store stay."""
+        for name in names:
+            self.processes[name].life.end()
+        for name in names:
+            await self.processes[name].ended.wait()
 
-    async def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+    @property
+    def acting(self) -> list[str]:
+        """The processes that would answer as the primary manager at this moment."""
+        found = []
+        for name in self.controls:
+            service = self.processes[name].services.get("Mgmtd")
+            primary = service.primary if service is not None else None
+            if primary is not None and primary.is_acting and not self.processes[name].life.is_over:
+                found.append(name)
+        return found
+
+    @property
+    def seen_version(self) -> int:
+        """The newest routing version that a storage process knows at this moment."""
+        found = [self.processes[name].services.get("Storage") for name in self.storages]
+        return max((s._context.routing.info.routing_version for s in found if s), default=0)
+
+    async def run(
+        self, scenario: Callable[[], Awaitable[None]], observe: Callable[[], Awaitable[None]]
+    ) -> None:
         """Start everything, make the chains, run the scenario, stop everything."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -192,6 +258,7 @@ class SimCluster:
                 self.start(name)
             await self._initialise()
             await self.wait_healthy()
+            nursery.start_soon(observe)
             await scenario()
             self.trace.add("end", "")
             nursery.cancel_scope.cancel()
@@ -204,25 +271,25 @@ class SimCluster:
             ProcessConfig(process=ProcessSection(cluster_id=CLUSTER_ID)), runtime
         )
         async with open_channels(
-            runtime, identity, self.processes["control"].config.rpc
+            runtime, identity, self.processes[self.controls[0]].config.rpc
         ) as channels:
-            channel = channels.get(MEMORY_NODE.format(CONTROL_ID))
-            return [await self._retry(channel, method, request) for method, request in calls]
+            return [await self._retry(channels, method, request) for method, request in calls]
 
-    async def _retry(self, channel, method, request):
+    async def _retry(self, channels, method, request):
         while True:
-            try:
-                return (await channel.call(method, request, timeout_s=5)).message
-            except FsError:
-                await trio.sleep(0.2)
+            for address in self.manager_addresses:
+                try:
+                    return (await channels.get(address).call(method, request, timeout_s=2)).message
+                except FsError:
+                    await trio.sleep(0.1)
 
     async def _initialise(self) -> None:
-        roles = {CONTROL_ID: [common_pb2.MGMTD, common_pb2.META]}
+        control = [common_pb2.MGMTD, common_pb2.META]
         nodes = [
             mgmtd_pb2.RegisterNodeReq(
                 node=common_pb2.NodePb(
                     node_id=p.node_id,
-                    roles=roles.get(p.node_id, [common_pb2.STORAGE]),
+                    roles=control if p.name in self.controls else [common_pb2.STORAGE],
                     address=p.config.process.listen,
                 )
             )
@@ -273,7 +340,7 @@ class SimCluster:
         )
         config = ProcessConfig(client=ClientSection(retry_time_s_max=300.0))
         async with connect(
-            [MEMORY_NODE.format(CONTROL_ID)],
+            self.manager_addresses,
             CLUSTER_ID,
             runtime=runtime,
             config=config,

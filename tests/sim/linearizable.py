@@ -9,7 +9,7 @@ Source: J. M. Wing, C. Gong, "Testing and verifying concurrent objects" (1993); 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 FOREVER = math.inf
@@ -29,7 +29,12 @@ class Op:
 
 
 def is_linearizable(history: Sequence[Op], initial: object) -> bool:
-    """Return whether some order of the operations explains all reads.
+    """Return whether some order of the operations explains all reads, from one initial value."""
+    return is_linearizable_from(history, {initial})
+
+
+def is_linearizable_from(history: Sequence[Op], initials: Collection[object]) -> bool:
+    """Return whether some order of the operations, after some initial value, explains all reads.
 
     Reads of unknown outcome say nothing and are ignored.  The order must keep A before B whenever A
     ended before B began.
@@ -38,7 +43,7 @@ def is_linearizable(history: Sequence[Op], initial: object) -> bool:
     ops.sort(key=lambda op: op.begin_s)
     must_happen = sum(1 << i for i, op in enumerate(ops) if op.end_s < FOREVER)
     tried: set[tuple[int, object]] = set()
-    stack: list[tuple[int, object]] = [(0, initial)]
+    stack: list[tuple[int, object]] = [(0, value) for value in initials]
     while stack:
         done, value = stack.pop()
         if done & must_happen == must_happen:

@@ -12,6 +12,7 @@ from .checkers import (
     check_registers,
     check_replicas,
     check_trees,
+    observe,
     wait_collected,
 )
 from .cluster import SimCluster
@@ -20,6 +21,9 @@ from .faults import Faults
 from .workload import Memory, SimClient, prepare
 
 CLIENT_COUNT = 3
+SETTLE_S = 12.0
+"""After the last fault: longer than a blocked stream takes to break."""
+WORK_OVER_S_MAX = 200.0
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,24 @@ class Result:
 
 
 async def _scenario(cluster: SimCluster, memory: Memory, faults: Faults, work_s: float) -> None:
-    await cluster.connect_client(90, prepare)
+    await cluster.connect_client(90, lambda fs: prepare(fs, memory))
     until_s = trio.current_time() + work_s
+    calm = trio.Event()
 
     async def client(number: int) -> None:
         worker = SimClient(number, cluster, memory)
-        await cluster.connect_client(number, lambda fs: worker.work(fs, until_s))
+        await cluster.connect_client(number, lambda fs: worker.work(fs, until_s, calm))
 
-    async with trio.open_nursery() as nursery:
-        for number in range(CLIENT_COUNT):
-            nursery.start_soon(client, number)
-        nursery.start_soon(faults.run, until_s)
-    cluster.network.heal()
-    await cluster.wait_healthy()
+    with trio.move_on_after(work_s + WORK_OVER_S_MAX) as limit:
+        async with trio.open_nursery() as nursery:
+            for number in range(CLIENT_COUNT):
+                nursery.start_soon(client, number)
+            await faults.run(until_s)
+            await cluster.wait_healthy()
+            await trio.sleep(SETTLE_S)
+            cluster.trace.add("calm", "")
+            calm.set()
+    assert not limit.cancelled_caught, "some operation never ends although all faults have"
 
     async def look(fs: EmberFs) -> None:
         await check_trees(fs, memory)
@@ -58,9 +67,9 @@ async def _scenario(cluster: SimCluster, memory: Memory, faults: Faults, work_s:
     check_registers(memory)
     check_contests(memory)
     await check_metadata(cluster)
-    await wait_collected(cluster)
-    for name in cluster.processes:
-        await cluster.kill(name)
+    memory.inode_ids = await wait_collected(cluster)
+    cluster.on_death = lambda _name: None
+    await cluster.kill(*cluster.processes)
 
 
 def run_seed(seed: int, *, work_s: float = 20.0) -> Result:
@@ -69,11 +78,14 @@ def run_seed(seed: int, *, work_s: float = 20.0) -> Result:
 
     async def main() -> float:
         cluster = SimCluster(seed)
-        memory, faults = Memory(), Faults(cluster)
+        memory = Memory()
+        faults = Faults(cluster, memory, CLIENT_COUNT)
         cluster_box.append((cluster, memory, faults))
         began = trio.current_time()
         with trio.fail_after(3600):
-            await cluster.run(lambda: _scenario(cluster, memory, faults, work_s))
+            await cluster.run(
+                lambda: _scenario(cluster, memory, faults, work_s), lambda: observe(cluster)
+            )
         return trio.current_time() - began
 
     simulated_s = run_deterministic(main, seed)
@@ -85,6 +97,6 @@ def run_seed(seed: int, *, work_s: float = 20.0) -> Result:
         simulated_s=simulated_s,
         op_count=memory.op_count,
         longest_op_s=memory.longest_op_s,
-        chunk_count=check_replicas(cluster),
+        chunk_count=check_replicas(cluster, None if memory.power_cut_count else memory.inode_ids),
         fault_counts=faults.counts,
     )

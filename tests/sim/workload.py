@@ -3,10 +3,15 @@
 Registers: fixed slots of a few shared files, written and read whole by every client; their histories must be
 linearizable.  Private trees: each client makes, renames, rewrites and removes files in a directory of its own
 and knows exactly what must be there, also after retries.  Contests: exclusive creations that one may win.
+
+A cut is the loss of every storage process at once; with power it takes what was not durable.  What a client may
+find after it is written down in recovered.py.
 """
 
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import trio
 
@@ -15,16 +20,24 @@ from fs.schema.status import FsError, Status
 
 from .cluster import CHUNK_BYTES, SimCluster
 from .linearizable import FOREVER, Op
+from .recovered import Tree, TreeOp, allowed_trees
 
-SLOT_BYTES = 512
-SLOTS = [
-    ("/shared-0", 0),
+SLOT_BYTES: Final = 512
+HOT_SLOT: Final = ("/shared-0", 0)
+SLOTS: Final = [
+    HOT_SLOT,
     ("/shared-0", CHUNK_BYTES + 1000),
     ("/shared-1", 7),
     ("/shared-1", 2 * CHUNK_BYTES),
 ]
-SHARED_BYTES = 3 * CHUNK_BYTES
-INITIAL = 0
+SHARED_BYTES: Final = 3 * CHUNK_BYTES
+INITIAL: Final = 0
+CALM_S: Final = 5.0
+"""Length of the fault-free phase at the end, in virtual seconds."""
+CALM_OP_S_MAX: Final = 5.0
+"""No operation may take longer in it."""
+
+Slot = tuple[str, int]
 
 
 def slot_bytes(value: int) -> bytes:
@@ -39,15 +52,28 @@ def slot_value(content: bytes) -> int:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Every storage process died at `time_s`."""
+
+    time_s: float
+    with_power: bool
+    synced_s: dict[str, float]
+    """Per shared file: what was written before this time is durable."""
+
+
 @dataclass
 class Memory:
     """What all clients together know."""
 
-    histories: dict[tuple[str, int], list[Op]] = field(
-        default_factory=lambda: {slot: [] for slot in SLOTS}
-    )
-    trees: dict[int, dict[str, bytes]] = field(default_factory=dict)
-    winners: dict[str, list[int]] = field(default_factory=dict)
+    histories: dict[Slot, list[Op]] = field(default_factory=lambda: {slot: [] for slot in SLOTS})
+    trees: dict[int, Tree] = field(default_factory=dict)
+    winners: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Per contest: client and the time it knew."""
+    synced_s: dict[str, float] = field(default_factory=dict)
+    cuts: list[Cut] = field(default_factory=list)
+    inode_ids: set[int] = field(default_factory=set)
+    """What exists after everything removed has been collected."""
     value_next: int = 1
     longest_op_s: float = 0.0
     op_count: int = 0
@@ -56,8 +82,16 @@ class Memory:
         self.value_next += 1
         return self.value_next
 
+    def note_cut(self, *, with_power: bool) -> None:
+        """Everything dies now."""
+        self.cuts.append(Cut(trio.current_time(), with_power, dict(self.synced_s)))
 
-async def prepare(fs: EmberFs) -> None:
+    @property
+    def power_cut_count(self) -> int:
+        return sum(cut.with_power for cut in self.cuts)
+
+
+async def prepare(fs: EmberFs, memory: Memory) -> None:
     """Make the shared files with every register at its initial value."""
     for path in sorted({path for path, _ in SLOTS}):
         async with await fs.create(path) as file:
@@ -65,6 +99,11 @@ async def prepare(fs: EmberFs) -> None:
             for slot_path, offset in SLOTS:
                 if slot_path == path:
                     await file.write(offset, slot_bytes(INITIAL))
+        memory.synced_s[path] = trio.current_time()
+
+
+def _brief(tree: Tree) -> dict[str, str]:
+    return {name: f"{len(content)}:{content[:8].hex()}" for name, content in tree.items()}
 
 
 class SimClient:
@@ -72,82 +111,145 @@ class SimClient:
 
     def __init__(self, number: int, cluster: SimCluster, memory: Memory) -> None:
         self.number = number
+        self.name = f"client-{number}"
         self.cluster = cluster
         self.memory = memory
         self.random = random.Random(f"{cluster.seed}/workload-{number}")
-        self.tree = memory.trees.setdefault(number, {})
         self.home = f"/home-{number}"
         self.files: dict[str, EmberFile] = {}
+        self.recent: list[Tree] = [{}]
+        """What the directory was like since the last durable operation; the last one is what it is."""
 
-    async def work(self, fs: EmberFs, until_s: float) -> None:
-        """Do random things until the virtual time `until_s`."""
-        await fs.mkdir(self.home)
+    @property
+    def tree(self) -> Tree:
+        return self.recent[-1]
+
+    async def work(self, fs: EmberFs, until_s: float, calm: trio.Event) -> None:
+        """Do random things until the virtual time `until_s`, and again, without faults, when it is calm."""
+        await fs.mkdir(self.home, exist_ok=True)
+        await fs.write_file(f"{self.home}/first", b"1")  # makes the directory durable
+        self.recent = [{f"{self.home}/first": b"1"}]
+        self.memory.trees[self.number] = self.tree  # ready: a power loss is understood from here on
         for path in sorted({path for path, _ in SLOTS}):
             self.files[path] = await fs.create(path, truncate=False)
-        while trio.current_time() < until_s:
-            action = self.random.choices(
-                [self.write_slot, self.read_slot, self.change_tree, self.contest],
-                weights=[30, 40, 25, 5],
-            )[0]
-            began = trio.current_time()
-            await action(fs)
-            self.memory.op_count += 1
-            self.memory.longest_op_s = max(self.memory.longest_op_s, trio.current_time() - began)
-            await trio.sleep(self.random.expovariate(20))
+        await self._work(fs, until_s, FOREVER)
+        await calm.wait()
+        await self._work(fs, trio.current_time() + CALM_S, CALM_OP_S_MAX)
         for file in self.files.values():
             await file.close()
+        self.memory.trees[self.number] = self.tree
+
+    async def _work(self, fs: EmberFs, until_s: float, op_s_max: float) -> None:
+        while trio.current_time() < until_s:
+            action: Callable[[EmberFs], Awaitable[None]] = self.random.choices(
+                [self.write_slot, self.read_slot, self.sync_slots, self.change_tree, self.contest],
+                weights=[30, 40, 2, 24, 4],
+            )[0]
+            began_s = trio.current_time()
+            await action(fs)
+            took_s = trio.current_time() - began_s
+            assert took_s <= op_s_max, f"{self.name}: {action.__name__} took {took_s:.1f} s"
+            self.memory.op_count += 1
+            self.memory.longest_op_s = max(self.memory.longest_op_s, took_s)
+            await trio.sleep(self.random.expovariate(20))
+
+    # ---- registers ---------------------------------------------------------------------------------
+
+    def _slot(self) -> Slot:
+        return HOT_SLOT if self.random.random() < 0.5 else self.random.choice(SLOTS)
 
     async def write_slot(self, _fs: EmberFs) -> None:
-        slot = self.random.choice(SLOTS)
-        value = self.memory.new_value()
-        begin = trio.current_time()
+        slot, value, begin_s = self._slot(), self.memory.new_value(), trio.current_time()
         history = self.memory.histories[slot]
         index = len(history)
-        history.append(Op("write", value, begin, FOREVER, f"client-{self.number}"))
+        history.append(Op("write", value, begin_s, FOREVER, self.name))
         await self.files[slot[0]].write(slot[1], slot_bytes(value))
-        history[index] = Op("write", value, begin, trio.current_time(), f"client-{self.number}")
-        self.cluster.trace.add("write", f"client-{self.number} {slot} {value}")
+        history[index] = Op("write", value, begin_s, trio.current_time(), self.name)
+        self.cluster.trace.add("write", f"{self.name} {slot} {value}")
 
     async def read_slot(self, _fs: EmberFs) -> None:
-        slot = self.random.choice(SLOTS)
-        begin = trio.current_time()
+        slot, begin_s = self._slot(), trio.current_time()
         value = slot_value(await self.files[slot[0]].read(slot[1], SLOT_BYTES))
         self.memory.histories[slot].append(
-            Op("read", value, begin, trio.current_time(), f"client-{self.number}")
+            Op("read", value, begin_s, trio.current_time(), self.name)
         )
-        self.cluster.trace.add("read", f"client-{self.number} {slot} {value}")
+        self.cluster.trace.add("read", f"{self.name} {slot} {value}")
+
+    async def sync_slots(self, _fs: EmberFs) -> None:
+        """Make what is in the registers of a file durable; it counts if no cut came in between."""
+        path, begin_s = self._slot()[0], trio.current_time()
+        cut_count = len(self.memory.cuts)
+        await self.files[path].fsync()
+        if cut_count == len(self.memory.cuts):
+            self.memory.synced_s[path] = max(self.memory.synced_s[path], begin_s)
+        self.cluster.trace.add("sync", f"{self.name} {path}")
+
+    # ---- trees -------------------------------------------------------------------------------------
+
+    def _choose_tree_op(self) -> TreeOp:
+        names = sorted(self.tree)
+        kind = self.random.choice(["write", "write", "rename", "unlink", "check"])
+        new = f"{self.home}/f{self.random.randrange(8)}"
+        if not names or kind == "write":
+            size = self.random.choice([0, 10, 5000, CHUNK_BYTES * 2 + 5])
+            return TreeOp("write", new, content=self.random.randbytes(size))
+        return TreeOp(kind, self.random.choice(names), new_name=new)
 
     async def change_tree(self, fs: EmberFs) -> None:
-        names = sorted(self.tree)
-        action = self.random.choice(["write", "write", "rename", "unlink", "check"])
-        if not names or action == "write":
-            name = f"{self.home}/f{self.random.randrange(12)}"
-            content = self.random.randbytes(self.random.choice([0, 10, 5000, CHUNK_BYTES * 2 + 5]))
-            await fs.write_file(name, content)
-            self.tree[name] = content
-        elif action == "rename":
-            old, new = self.random.choice(names), f"{self.home}/f{self.random.randrange(12)}"
-            await fs.rename(old, new)
-            self.tree[new] = self.tree[old]
-            if new != old:
-                del self.tree[old]
-        elif action == "unlink":
-            name = self.random.choice(names)
-            await fs.unlink(name)
-            del self.tree[name]
+        op, cut_count = self._choose_tree_op(), self.memory.power_cut_count
+        try:
+            found = await self._run(fs, op)
+        except FsError:
+            if cut_count == self.memory.power_cut_count:
+                raise
+            found = None
+        if cut_count != self.memory.power_cut_count:
+            await self._find_out(fs, op)
+        elif op.kind == "check":
+            assert found == self.tree[op.name], f"{op.name} has other content"
         else:
-            name = self.random.choice(names)
-            assert await fs.read_file(name) == self.tree[name], name
-        self.cluster.trace.add("tree", f"client-{self.number} {action}")
+            self.recent.append(op.applied_to(self.tree))
+            if op.kind == "write":
+                del self.recent[:-1]  # closing it made everything before it durable
+        self.cluster.trace.add("tree", f"{self.name} {op.kind} {op.name}")
+
+    async def _run(self, fs: EmberFs, op: TreeOp) -> bytes | None:
+        if op.kind == "write":
+            await fs.write_file(op.name, op.content)
+        elif op.kind == "rename":
+            await fs.rename(op.name, op.new_name)
+        elif op.kind == "unlink":
+            await fs.unlink(op.name)
+        else:
+            return await fs.read_file(op.name)
+        return None
+
+    async def _find_out(self, fs: EmberFs, op: TreeOp) -> None:
+        """Power was lost during an operation: look which of the allowed states is there."""
+        found = {
+            (name := f"{self.home}/{entry.name}"): await fs.read_file(name)
+            for entry in await fs.listdir(self.home)
+        }
+        allowed = allowed_trees(self.recent, op)
+        assert found in allowed, (
+            f"{self.name}: after a power loss during {op.kind} {op.name}: {_brief(found)},"
+            f" allowed: {[_brief(tree) for tree in allowed]}"
+        )
+        # Make what was found durable, so that the next loss is judged from here.
+        await fs.write_file(f"{self.home}/first", b"1")
+        self.recent = [{**found, f"{self.home}/first": b"1"}]
+
+    # ---- contests ----------------------------------------------------------------------------------
 
     async def contest(self, fs: EmberFs) -> None:
-        name = f"/contest-{int(trio.current_time())}"
+        name, cut_count = f"/contest-{int(trio.current_time())}", self.memory.power_cut_count
         try:
             file = await fs.create(name, exclusive=True)
+            now_s = trio.current_time()
+            await file.close()
         except FsError as error:
-            if error.status is not Status.EXISTS:
-                raise
-            return
-        self.memory.winners.setdefault(name, []).append(self.number)
-        await file.close()
-        self.cluster.trace.add("contest", f"client-{self.number} won {name}")
+            if error.status is Status.EXISTS or cut_count != self.memory.power_cut_count:
+                return
+            raise
+        self.memory.winners.setdefault(name, []).append((self.number, now_s))
+        self.cluster.trace.add("contest", f"{self.name} won {name}")

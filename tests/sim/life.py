@@ -1,0 +1,199 @@
+"""The life of one start of a process, and its views of what outlives it: store, disk, network, threads.
+
+Invariant: after `Life.end` nothing that the process still does has effect.  Its tasks are cancelled, and what
+`finally` blocks and shielded parts try all the same (a commit, a disk write, a connection) raises.
+
+`ProcessDead` and `SimulatedCrash` are BaseExceptions: code that retries or logs operating errors must not
+survive its own death.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import trio
+
+from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
+from fs.kv.api import KeyValue, KvEngine, Transaction
+from fs.rpc.transport_memory import MemoryEndpoint
+from fs.runtime.ports import Stream, StreamHandler
+
+T = TypeVar("T")
+
+NEVER: Final = 1 << 60
+WRITING_STEPS: Final = frozenset({"write", "meta_write", "meta_sync", "flush", "reserve", "punch"})
+
+
+class ProcessDead(BaseException):
+    """Raised in whatever a dead process still tries to do."""
+
+
+class Life:
+    """Alive until `end`, or until a planned death at some disk step or commit."""
+
+    def __init__(self, name: str, on_death: Callable[[], None]) -> None:
+        self.name = name
+        self.is_over = False
+        self.steps_left = NEVER
+        self.commits_left = NEVER
+        self.dies_before_commit = True
+        self.blocking_scopes: dict[trio.CancelScope, None] = {}
+        """Waits inside a shield that a death has to end."""
+        self._on_death = on_death
+
+    def end(self) -> None:
+        """Cut everything at once; harmless when over."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._on_death()
+        for scope in self.blocking_scopes:
+            scope.cancel()
+
+    def check(self) -> None:
+        """Raise ProcessDead if it is over."""
+        if self.is_over:
+            raise ProcessDead(self.name)
+
+    def disk_step(self, kind: str) -> None:
+        """Count a step that changes the disk; die in the middle of the planned one."""
+        self.check()
+        if kind in WRITING_STEPS:
+            self.steps_left -= 1
+            if self.steps_left <= 0:
+                self.end()
+                raise SimulatedCrash(self.name)
+
+    def count_commit(self) -> None:
+        """Count a commit about to be made."""
+        self.check()
+        self.commits_left -= 1
+        if self.commits_left <= 0 and self.dies_before_commit:
+            self.end()
+            self.check()
+
+    def after_commit(self) -> None:
+        """Die after the planned commit, before anybody hears of it."""
+        if self.commits_left <= 0:
+            self.end()
+        self.check()
+
+
+class DiskView:
+    """A simulated disk as one start of a process sees it."""
+
+    def __init__(self, disk: SimulatedDisk, life: Life) -> None:
+        self._disk = disk
+        self._life = life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def step(self, name: str) -> None:
+        self._life.disk_step(name)
+        self._disk.step(name)
+
+
+class StoreView:
+    """A key-value engine as one start of a process sees it."""
+
+    def __init__(self, engine: KvEngine, life: Life) -> None:
+        self._engine = engine
+        self._life = life
+
+    def transaction(self) -> Transaction:
+        self._life.check()
+        return TransactionView(self._engine.transaction(), self._life)  # type: ignore[return-value]
+
+    async def sync(self) -> None:
+        self._life.check()
+        await self._engine.sync()
+        self._life.check()
+
+    async def aclose(self) -> None:
+        raise AssertionError("the store outlives its processes")
+
+
+class TransactionView:
+    """A transaction as one start of a process sees it."""
+
+    def __init__(self, inner: Transaction, life: Life) -> None:
+        self._inner = inner
+        self._life = life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
+        self._life.check()
+        return await self._inner.get(key, snapshot=snapshot)
+
+    async def get_range(self, begin: bytes, end: bytes, **options: Any) -> list[KeyValue]:
+        self._life.check()
+        return await self._inner.get_range(begin, end, **options)
+
+    async def commit(self) -> bytes | None:
+        life = self._life
+        life.count_commit()
+        with trio.CancelScope() as scope:
+            life.blocking_scopes[scope] = None
+            try:
+                stamp = await self._inner.commit()
+            finally:
+                del life.blocking_scopes[scope]
+            life.after_commit()
+            return stamp
+        raise ProcessDead(life.name)
+
+
+class EndpointView:
+    """The network as one start of a process sees it."""
+
+    def __init__(self, endpoint: MemoryEndpoint, life: Life) -> None:
+        self._endpoint = endpoint
+        self._life = life
+
+    async def connect(self, address: str) -> Stream:
+        self._life.check()
+        stream = await self._endpoint.connect(address)
+        if self._life.is_over:
+            stream.break_now()  # type: ignore[attr-defined]
+            raise ProcessDead(self._life.name)
+        return stream
+
+    async def serve(
+        self,
+        address: str,
+        handler: StreamHandler,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        self._life.check()
+        await self._endpoint.serve(address, handler, task_status=task_status)
+
+
+class SlowThreads:
+    """Runs blocking functions in place, after and before pauses, as a disk and a scheduler would make them.
+
+    Calls that run at once finish in any order; like a thread's, a call under way cannot be cancelled, only die.
+    """
+
+    def __init__(self, life: Life, pause_s_max: float, source: random.Random) -> None:
+        self.pause_s_max = pause_s_max
+        self._life = life
+        self._random = source
+
+    async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
+        await self._pause()
+        self._life.check()
+        result = function(*args)
+        await self._pause()
+        self._life.check()
+        return result
+
+    async def _pause(self) -> None:
+        with trio.CancelScope(shield=True):
+            if self.pause_s_max and self._random.random() < 0.5:
+                await trio.sleep(self._random.uniform(0.0, self.pause_s_max))
+            else:
+                await trio.lowlevel.cancel_shielded_checkpoint()

@@ -1,0 +1,99 @@
+"""What may be there after everything lost its power at once.  Pure.
+
+Trees: a durable operation (closing a written file) keeps everything before it, since a power loss leaves a prefix
+of the metadata commits.  So one of the states since then is there, with or without the effect of the
+operation that was under way.  A file that was just being rewritten has its old content, the new one, or
+none: data is durable before the length that makes it visible, and an old length never outlives its data.
+
+Registers: the history goes on in a new epoch, which begins with a value that nobody had certainly overwritten
+before the last sync.  A write under way at the cut may have taken effect before it, and again after it: the
+channel tables, which recognise repeats, are memory of processes that all died.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from .linearizable import FOREVER, Op, is_linearizable_from
+
+Tree = dict[str, bytes]
+"""Content by path."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOp:
+    """One operation on a client's own directory."""
+
+    kind: str
+    """`write`, `rename`, `unlink` or `check`."""
+    name: str
+    new_name: str = ""
+    content: bytes = b""
+
+    def applied_to(self, tree: Tree) -> Tree:
+        """Return the tree afterwards; the same content if the operation does not apply."""
+        made = dict(tree)
+        if self.kind == "write":
+            made[self.name] = self.content
+        elif self.kind == "rename" and self.name in made:
+            made[self.new_name] = made.pop(self.name)
+        elif self.kind == "unlink":
+            made.pop(self.name, None)
+        return made
+
+
+def allowed_trees(recent: Sequence[Tree], under_way: TreeOp) -> list[Tree]:
+    """Return every state that may be found when power was lost during an operation."""
+    allowed: list[Tree] = []
+    for tree in recent:
+        allowed += [tree, under_way.applied_to(tree)]
+        if under_way.kind == "write":
+            allowed.append({**tree, under_way.name: b""})
+    return allowed
+
+
+def survivors(writes: Iterable[Op], synced_s: float) -> set[object]:
+    """Return the values that may be there after a cut: those not overwritten before `synced_s`."""
+    known = list(writes)
+    return {
+        op.value
+        for op in known
+        if not any(op.end_s < other.begin_s and other.end_s < synced_s for other in known)
+    }
+
+
+def is_linearizable_across(
+    history: Sequence[Op], initial: object, cuts: Sequence[tuple[float, float]]
+) -> bool:
+    """Return whether a register's history is linearizable, epoch by epoch.
+
+    Args:
+        history: of the whole run.
+        initial: value at the start.
+        cuts: (time, time before which everything was durable) of each cut, in order.
+    """
+    initials: set[object] = {initial}
+    begin_s = -FOREVER
+    for cut_s, synced_s in [*cuts, (FOREVER, FOREVER)]:
+        epoch = [
+            _within(op, begin_s, cut_s)
+            for op in history
+            if op.begin_s < cut_s and op.end_s >= begin_s and _counts(op, begin_s, cut_s)
+        ]
+        if not is_linearizable_from(epoch, initials):
+            return False
+        first = [Op("write", value, begin_s, begin_s) for value in initials]
+        initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s)
+        begin_s = cut_s
+    return True
+
+
+def _counts(op: Op, begin_s: float, cut_s: float) -> bool:
+    """A read that spans a cut may be of either side."""
+    return op.kind == "write" or (op.begin_s >= begin_s and op.end_s < cut_s)
+
+
+def _within(op: Op, begin_s: float, cut_s: float) -> Op:
+    """Return the part of an operation that lies in an epoch; unfinished in it means outcome unknown."""
+    return replace(
+        op, begin_s=max(op.begin_s, begin_s), end_s=FOREVER if op.end_s >= cut_s else op.end_s
+    )

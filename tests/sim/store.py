@@ -1,0 +1,109 @@
+"""The store of a simulated cluster, which watches what the managers write into it.
+
+Checked at every commit, so no change between two looks is missed:
+    - the routing version grows, by one; an epoch of the lease never falls, and names one process;
+    - a chain's version never falls, grows by one with every change of its members, and the members are legal;
+    - a chain or node changes only together with the routing version.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from fs.kv.buffer import Mutations
+from fs.kv.memory import MemoryEngine
+from fs.mgmtd import store as keys
+from fs.mgmtd.chain_state import is_legal
+from fs.mgmtd.lease import LeaseRecord
+from fs.schema.ids import ChainId
+from fs.schema.proto import record_pb2
+from fs.schema.routing import Chain, chain_from_pb
+
+
+@dataclass
+class RoutingWatch:
+    """What has been published so far."""
+
+    routing_version: int = 0
+    chains: dict[ChainId, Chain] = field(default_factory=dict)
+    lease: LeaseRecord = field(default_factory=LeaseRecord)
+    chain_history: dict[int, dict[ChainId, Chain]] = field(default_factory=dict)
+    """All chains by routing version."""
+
+    def see(self, points: list[tuple[bytes, bytes | None]]) -> None:
+        """Take in one commit; raises AssertionError."""
+        written = {key: value for key, value in points if key.startswith(b"MG")}
+        if not written:
+            return
+        if keys.LEASE_KEY in written:
+            self._see_lease(keys.unpack_lease(written[keys.LEASE_KEY]))
+        chains = {
+            chain.chain_id: chain
+            for key, value in written.items()
+            if key.startswith(keys.CHAIN_PREFIX) and value is not None
+            for chain in [chain_from_pb(record_pb2.ChainRecordPb.FromString(value).chain)]
+        }
+        version = written.get(keys.ROUTING_VERSION_KEY)
+        if version is None:
+            assert not chains, f"chains change without the routing version: {chains}"
+            return
+        # A commit of unknown outcome is made again: the same version with the same content.
+        number = int.from_bytes(version, "big")
+        known = self.chain_history.get(number)
+        self.chains = {**self.chains, **chains}
+        if known is not None:
+            assert number == self.routing_version, f"{number} after {self.routing_version}"
+            assert known == self.chains, f"routing version {number} names two contents"
+            return
+        assert number == self.routing_version + 1, f"{number} after {self.routing_version}"
+        for chain in chains.values():
+            self._see_chain(chain)
+        self.routing_version = number
+        self.chain_history[number] = self.chains
+
+    def _see_lease(self, record: LeaseRecord) -> None:
+        old = self.lease
+        assert record.epoch >= old.epoch, f"lease epoch falls: {record} after {old}"
+        if record.epoch == old.epoch and record.node_id:
+            same = (record.node_id, record.incarnation) == (old.node_id, old.incarnation)
+            assert same, f"one epoch, two owners: {record} after {old}"
+        self.lease = record
+
+    def _see_chain(self, chain: Chain) -> None:
+        assert is_legal(chain), chain
+        last = self.chain_history.get(self.routing_version, {}).get(chain.chain_id)
+        if last is None or last == chain:
+            return
+        assert chain.chain_version == last.chain_version + 1, f"{chain} after {last}"
+
+    def go_back(self, routing_version: int, lease: LeaseRecord, *, seen_version: int) -> None:
+        """After a power loss: what anybody has seen must be there still; the rest is as never written."""
+        assert routing_version >= seen_version, (
+            f"a power loss took routing versions {routing_version + 1} to {seen_version}"
+        )
+        self.routing_version = routing_version
+        self.lease = lease
+        self.chain_history = {
+            v: chains for v, chains in self.chain_history.items() if v <= routing_version
+        }
+        self.chains = self.chain_history[routing_version]
+
+
+class WatchedStore(MemoryEngine):
+    """A MemoryEngine under watch."""
+
+    watch: RoutingWatch | None = None
+
+    def apply(self, version: int, mutations: Mutations) -> None:
+        super().apply(version, mutations)
+        if self.watch is not None:
+            self.watch.see(list(mutations.points))
+
+    def lose_power(self, source: random.Random, seen_version: int) -> None:
+        """Lose unsynced commits; `seen_version` is the newest routing version that anybody acted on."""
+        self.power_loss(source)
+        if self.watch is not None:
+            self.watch.go_back(
+                int.from_bytes(self.current(keys.ROUTING_VERSION_KEY) or b"", "big"),
+                keys.unpack_lease(self.current(keys.LEASE_KEY)),
+                seen_version=seen_version,
+            )
