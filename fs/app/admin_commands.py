@@ -4,53 +4,90 @@ Does not decide anything: the commands are in fs/admin, one file per group; this
 """
 
 import json
-from collections.abc import Awaitable, Callable
+import math
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-import trio
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ..admin.chunks import ChainComparison, compare
-from ..rpc.api import Channels, Identity
-from ..rpc.channel import open_channels
-from ..rpc.transport import SocketNetwork
-from ..runtime.real import real_runtime
-from ..schema.config import RpcSection
-from ..schema.routing import RoutingInfo
-from .cluster_dir import ClusterDir, default_directory, need_record
-from .mgmtd_link import fetch_routing
-from .release import RELEASE
-
-T = TypeVar("T")
+from ..admin.cluster import Server, plan
+from ..node.mgmtd_link import MgmtdLink
+from ..rpc.api import Channels
+from ..runtime.config_file import read_config
+from ..schema.proto import common_pb2
+from .cluster_dir import CONTROL, need_record
+from .mgmtd_link import initialise, newest_routing, run_with_mgmtd
+from .running import chosen_directory
 
 ROUTING_TIMEOUT_S = 10.0
 EXIT_DIFFERENT = 3
 
 admin = typer.Typer(help="Look into a running cluster.", no_args_is_help=True)
 chunks = typer.Typer(help="Chunks and their replicas.", no_args_is_help=True)
+cluster = typer.Typer(help="The cluster as a whole.", no_args_is_help=True)
+admin.add_typer(cluster, name="cluster")
 admin.add_typer(chunks, name="chunks")
 
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's directory.")]
+MgmtdOption = Annotated[
+    list[Path] | None, typer.Option("--mgmtd", metavar="FILE", help="Of a manager.")
+]
+MetaOption = Annotated[
+    list[Path] | None, typer.Option("--meta", metavar="FILE", help="Of a metadata service.")
+]
+ControlOption = Annotated[
+    list[Path] | None, typer.Option("--control", metavar="FILE", help="Of a manager with meta.")
+]
+StorageOption = Annotated[
+    list[Path] | None, typer.Option("--storage", metavar="FILE", help="Of a storage process.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-def _with_cluster(given: Path | None, use: Callable[[Channels, RoutingInfo], Awaitable[T]]) -> T:
-    """Run `use` with channels and the newest routing info of a running cluster."""
-    directory = ClusterDir((given or default_directory()).absolute())
+def _compare(given: Path | None) -> list[ChainComparison]:
+    directory = chosen_directory(given)
     cluster_id = need_record(directory).cluster_id
-    info = fetch_routing(directory, cluster_id, timeout_s=ROUTING_TIMEOUT_S)
 
-    async def run() -> T:
-        runtime = real_runtime(SocketNetwork())
-        client_id = runtime.random.randbytes(16).hex()
-        identity = Identity(cluster_id=cluster_id, client_id=client_id, release=RELEASE)
-        async with open_channels(runtime, identity, RpcSection()) as channels:
-            return await use(channels, info)
+    async def use(mgmtd: MgmtdLink, channels: Channels) -> list[ChainComparison]:
+        info = await newest_routing(mgmtd, ROUTING_TIMEOUT_S)
+        return await compare(channels, info)
 
-    return trio.run(run)
+    manager = [directory.address(CONTROL)]
+    return run_with_mgmtd(manager, cluster_id, use, timeout_s=math.inf)
+
+
+@cluster.command("init")
+def cluster_init(
+    mgmtd: MgmtdOption = None,
+    meta: MetaOption = None,
+    control: ControlOption = None,
+    storage: StorageOption = None,
+    *,
+    replicas: Annotated[int, typer.Option(help="Copies of every chunk.")] = 3,
+) -> None:
+    """Make a new cluster: tell its running manager about all nodes and chains.
+
+    Give the configuration files that the processes are started with; repeating is harmless.
+    """
+    roles = (
+        (mgmtd, (common_pb2.MGMTD,)),
+        (meta, (common_pb2.META,)),
+        (control, (common_pb2.MGMTD, common_pb2.META)),
+        (storage, (common_pb2.STORAGE,)),
+    )
+    servers = [
+        Server(str(file), role, read_config(file)) for files, role in roles for file in files or []
+    ]
+    made = plan(servers, replicas)
+    process = servers[0].config.process
+    initialise(process.mgmtd_addresses, process.cluster_id, made, timeout_s=ROUTING_TIMEOUT_S)
+    typer.echo(
+        f"cluster {process.cluster_id}: {len(made.nodes)} nodes,"
+        f" {len(made.chains)} chains of {replicas}"
+    )
 
 
 @chunks.command("compare")
@@ -59,7 +96,7 @@ def compare_chunks(directory: DirOption = None, *, as_json: JsonOption = False) 
 
     Exit code 0: all equal; 3: some differ.
     """
-    results = _with_cluster(directory, compare)
+    results = _compare(directory)
     different_count = sum(len(r.different) for r in results)
     if as_json:
         typer.echo(json.dumps([_as_json(result) for result in results], indent=2))

@@ -35,7 +35,7 @@ from .cluster_plan import (
     plan_chains,
     storage_config,
 )
-from .mgmtd_link import fetch_routing, initialise
+from .mgmtd_link import fetch_routing, initialise, local_plan
 from .mount_point import check_fuse, check_mount_point
 from .progress import Progress
 from .supervisor import read_state
@@ -269,7 +269,9 @@ def start_services(
     progress.step(f"starting {record.node_count} storage processes")
     info = fetch_routing(directory, record.cluster_id, timeout_s=SERVICE_TIMEOUT_S)
     if not info.chain_tables:
-        initialise(directory, record, plan_chains(record), timeout_s=SERVICE_TIMEOUT_S)
+        plan = local_plan(directory, record, plan_chains(record))
+        manager = [directory.address(CONTROL)]
+        initialise(manager, record.cluster_id, plan, timeout_s=SERVICE_TIMEOUT_S)
     for name in storage_names(record):
         wait_running(directory, name)
     progress.step(f"waiting for {record.chain_count} chains")

@@ -27,7 +27,6 @@ FORMAT_VERSION: Final = 1
 RECORD_NAME: Final = "cluster.json"
 CONTROL: Final = "control"
 CONTROL_NODE_ID: Final = 1
-CHAIN_TABLE_ID: Final = 1
 SOCKET_PATH_BYTES_MAX: Final = 100
 """Of any socket in a cluster: the kernel allows 107 with the longest name we append counted."""
 _LONGEST_SOCKET_NAME: Final = "supervisor.sock"

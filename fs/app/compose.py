@@ -127,6 +127,8 @@ async def _run(root: Root, config: ProcessConfig) -> None:
     runtime = real_runtime(SocketNetwork())
     identity = new_identity(config, runtime)
     stopping = trio.Event()
+    if not config.process.mgmtd_addresses:
+        raise FsError(Status.BAD_CONFIG, "process.mgmtd_addresses: where is the manager?")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, stopping)
         async with open_channels(runtime, identity, config.rpc) as channels:

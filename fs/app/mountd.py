@@ -3,20 +3,14 @@
 Ends when asked to (after flushing everything), or with exit code 0 when somebody unmounts from outside.
 """
 
-import os
-import socket
 from functools import partial
 from pathlib import Path
 
 import trio
 
+from ..client.connect import open_client
 from ..client.fuse.mount import run_mount
-from ..client.meta_client import MetaClient
-from ..client.storage_client import StorageClient
 from ..client.vfs.vfs import Vfs
-from ..node.client_session import ClientSessionKeeper
-from ..node.mgmtd_link import MgmtdLink
-from ..node.routing_cache import RoutingCache
 from ..schema.ids import ClientId
 from ..schema.status import FsError, Status
 from .compose import Process, main
@@ -25,47 +19,18 @@ from .release import RELEASE
 
 async def run(process: Process) -> None:
     """Mount, serve, unmount."""
-    config, runtime = process.config, process.runtime
+    config = process.config
     if not config.client.mount_point:
         raise FsError(Status.BAD_CONFIG, "client.mount_point: where shall this daemon mount?")
-    link = MgmtdLink(process.channels, config.process.mgmtd_addresses, runtime)
-    routing = RoutingCache(link, runtime)
-    session = ClientSessionKeeper(
-        link,
-        runtime,
-        ClientId(process.identity.client_id),
-        host_name=socket.gethostname(),
+    async with open_client(
+        process.runtime,
+        config,
+        process.channels,
+        client_id=ClientId(process.identity.client_id),
         mount_point=config.client.mount_point,
-        pid=os.getpid(),
         release=RELEASE,
-    )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(routing.run)
-        await nursery.start(session.run)
-        await routing.wait_newer(0)
-        await _serve(process, make_vfs(process, link, routing))
-        nursery.cancel_scope.cancel()
-
-
-def make_vfs(process: Process, link: MgmtdLink, routing: RoutingCache) -> Vfs:
-    """Return the vfs over a native client."""
-    client_id, section = ClientId(process.identity.client_id), process.config.client
-    meta = MetaClient(
-        client_id,
-        channels=process.channels,
-        routing=routing,
-        runtime=process.runtime,
-        section=section,
-    )
-    chunks = StorageClient(
-        client_id,
-        channels=process.channels,
-        routing=routing,
-        mgmtd=link,
-        runtime=process.runtime,
-        section=section,
-    )
-    return Vfs(meta, chunks, process.runtime, section)
+    ) as client:
+        await _serve(process, Vfs(client.meta, client.chunks, process.runtime, config.client))
 
 
 async def _serve(process: Process, vfs: Vfs) -> None:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from ..runtime.background import open_background
 from ..runtime.ports import Buffer, Runtime
 from ..schema.config import RpcSection
 from ..schema.method import Method, ReqT, RspT
@@ -191,15 +192,9 @@ async def open_channels(
         limits: the [rpc] section.
         authenticator: judges the peers; default: accept everybody.
     """
-    error: Exception | None = None
-    async with trio.open_nursery() as nursery:
+    async with open_background() as nursery:
         pool = ChannelPool(runtime, identity, limits, nursery, authenticator or OpenAuthenticator())
         try:
             yield pool
-        except Exception as caught:  # noqa: BLE001 - raised again below, not wrapped in a group
-            error = caught
         finally:
             pool.is_closed = True
-            nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
