@@ -93,6 +93,26 @@ class SizeClass:
         group = self.groups[group_of_position(reservation.first)]
         group.reserved &= ~self._run_mask(block_of_position(reservation.first)) | group.persisted
 
+    def note_reserved(self, position: Position) -> None:
+        """Take note that the file system has granted space for one block."""
+        self.groups[group_of_position(position)].reserved |= 1 << block_of_position(position)
+
+    def take_reserved(self, bytes_max: int) -> list[Position]:
+        """Make free blocks that hold space busy and spaceless; return them, about `bytes_max` in all.
+
+        The caller gives their space back and then calls `release` for each.
+        """
+        taken: list[Position] = []
+        for group in list(self.groups.values()):
+            idle = group.reserved & ~group.busy
+            while idle and len(taken) * self.block_bytes < bytes_max:
+                bit = idle & -idle
+                idle ^= bit
+                group.reserved ^= bit
+                self._set_busy(group, group.busy | bit)
+                taken.append(make_position(self.size_class, group.number, bit.bit_length() - 1))
+        return taken
+
     def release(self, position: Position) -> bool:
         """Make a block that no record names available again; return True if its group ran empty."""
         group = self.groups[group_of_position(position)]
@@ -100,6 +120,17 @@ class SizeClass:
         assert group.busy & bit and not group.persisted & bit, position
         self._set_busy(group, group.busy & ~bit)
         return group.busy == 0
+
+    def idle_runs(self, number: int) -> list[tuple[Position, int]]:
+        """Return the runs of neighbouring blocks of a group that are not busy: first one, count."""
+        idle = ~self.groups[number].busy & (1 << BLOCKS_PER_GROUP) - 1
+        runs = []
+        while idle:
+            first = (idle & -idle).bit_length() - 1
+            count = (~(idle >> first) & (idle >> first) + 1).bit_length() - 1
+            idle &= ~((1 << count) - 1 << first)
+            runs.append((make_position(self.size_class, number, first), count))
+        return runs
 
     def take_empty(self) -> list[int]:
         """Remove and return all empty groups that hold space, but one to keep at hand.
@@ -171,6 +202,20 @@ class Allocator:
     def unreserve(self, reservation: Reservation) -> None:
         """Take back a reservation that the file system refused."""
         self.classes[size_class_of_position(reservation.first)].unreserve(reservation)
+
+    def note_reserved(self, position: Position) -> None:
+        """See `SizeClass.note_reserved`."""
+        self.classes[size_class_of_position(position)].note_reserved(position)
+
+    def take_reserved(self, bytes_max: int) -> list[Position]:
+        """Take free blocks that hold space, the largest first; see `SizeClass.take_reserved`."""
+        taken: list[Position] = []
+        for size_class in reversed(self.classes):
+            if bytes_max > 0:
+                found = size_class.take_reserved(bytes_max)
+                bytes_max -= len(found) * size_class.block_bytes
+                taken += found
+        return taken
 
     def release(self, position: Position) -> bool:
         """Make a block available again; return True if its group ran empty."""

@@ -109,6 +109,15 @@ class LocalDataFiles:
                 if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
                     raise OSError(number, os.strerror(number))
 
+    def held_bytes(self, file_id: FileId) -> int:
+        """See `DataFiles`."""
+        try:
+            return (self._directory / file_name(file_id)).stat().st_blocks * 512
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise self._failed(file_id, error) from error
+
     def flush(self, file_ids: Iterable[FileId]) -> None:
         """See `DataFiles`."""
         for file_id in file_ids:

@@ -35,7 +35,6 @@ from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.status import FsError, Status
-from .allocator import Reservation
 from .api import ChunkState, ReadDone, ReadIo, SpaceInfo
 from .books import Books
 from .content import UpdatePlan, cut_content, new_content
@@ -47,15 +46,14 @@ from .format import (
     DiskFormat,
     PendingRecord,
     Position,
-    capacity_of,
-    chunk_id_of_key,
     chunk_key,
     place_of,
     size_class_of,
     target_prefix,
 )
 from .ports import DataFiles, MetaStore
-from .recovery import open_ledger, punch_group
+from .recovery import open_ledger
+from .space import BlockSpace
 from .verified import VerifiedReader
 from .versions import (
     check_version,
@@ -83,10 +81,10 @@ class DiskEngine:
         self._meta = meta
         self._files = files
         self._block = disk_format.checksum_block_bytes
-        self._create_free_bytes_min = section.reject_create_free_bytes_min
         self._reader = VerifiedReader(files, self._block)
         ledger = open_ledger(meta, files, self._reader)
         self._books = Books(ledger, disk_format.disk_uuid)
+        self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._flush_done = threading.Condition(self._books.lock)
         self._is_closed = False
         self._flushes_begun = 0
@@ -188,6 +186,7 @@ class DiskEngine:
         assert not is_full_replace or offset == 0, offset
         key = chunk_key(target_id, chunk_id)
         self._limit_quarantine()
+        self._space.check_write(key)
         with self._books as ledger:
             old = ledger.record(key)
             check_version(key, old, version, is_any=is_full_replace)
@@ -219,6 +218,7 @@ class DiskEngine:
                 Status.INVALID_ARGUMENT, f"{chunk_id}: length {length} of {chunk_size_bytes}"
             )
         key = chunk_key(target_id, chunk_id)
+        self._space.check_write(key)
         with self._books as ledger:
             old = ledger.record(key)
             check_version(key, old, version, is_any=False)
@@ -248,6 +248,7 @@ class DiskEngine:
     def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
         """See `ChunkEngine`; `version` may be any above the committed one."""
         key = chunk_key(target_id, chunk_id)
+        self._space.check_remove(key)
         with self._books as ledger:
             old = ledger.record(key)
             if version <= (old.version if old else 0):
@@ -281,7 +282,9 @@ class DiskEngine:
         """Write a version into a block of its own; on failure the block is free again."""
         if not length:
             return NO_POSITION
-        position = self._allocate(key, size_class_of(length), is_create=is_create)
+        position = self._space.allocate(
+            key, size_class_of(length), is_create=is_create, sync=self.sync
+        )
         file_id, start = place_of(position)
         try:
             self._files.write_at(file_id, start, parts)
@@ -290,48 +293,6 @@ class DiskEngine:
                 self._books.ledger.abandon(position)
             raise
         return position
-
-    def _allocate(self, key: ChunkKey, size_class: int, *, is_create: bool) -> Position:
-        """Return a block with space behind it; a full disk is flushed once to free the quarantine."""
-        for is_last_try in (False, True):
-            with self._books as ledger:
-                position, reservation = ledger.allocate(size_class)
-            if reservation is None:
-                return position
-            try:
-                self._reserve(key, position, reservation, is_create=is_create)
-            except FsError as error:
-                with self._books.lock:
-                    self._books.ledger.allocator.unreserve(reservation)
-                    self._books.ledger.abandon(position)
-                    has_quarantine = bool(self._books.ledger.epoch.quarantine)
-                if error.status is not Status.NO_SPACE or is_last_try or not has_quarantine:
-                    raise
-                self.sync()
-            else:
-                return position
-        raise AssertionError(key)
-
-    def _reserve(
-        self, key: ChunkKey, position: Position, reservation: Reservation, *, is_create: bool
-    ) -> None:
-        """Claim space for a run of blocks, near the end for one; refuse new chunks a little before."""
-        one = capacity_of(position)
-        free = self._files.free_bytes()
-        kept = self._create_free_bytes_min if is_create else 0
-        if free - one < kept:
-            raise FsError(
-                Status.NO_SPACE,
-                f"chunk {chunk_id_of_key(key)}: {free} bytes free on the disk, {kept} are kept",
-            )
-        if free - one * reservation.block_count >= kept:
-            file_id, start = place_of(reservation.first)
-            self._files.reserve(file_id, start, one * reservation.block_count)
-            return
-        with self._books.lock:
-            self._books.ledger.allocator.unreserve(reservation)
-        file_id, start = place_of(position)
-        self._files.reserve(file_id, start, one)
 
     def _put_pending(self, key: ChunkKey, record: ChunkRecord) -> ChunkState:
         pending = PendingRecord(record, is_remove=False)
@@ -455,7 +416,7 @@ class DiskEngine:
             emptied = self._books.ledger.end_flush(closing)
             self._flushes_ended += 1
             self._flush_done.notify_all()
-        self._give_back(emptied)
+        self._space.give_back(emptied)
 
     def close(self) -> None:
         """See `ChunkEngine`; nobody may be inside a call.  Closing again is harmless."""
@@ -470,14 +431,6 @@ class DiskEngine:
                 self._books.failure = self._books.failure or "the engine is closed"
             self._files.close()
             self._meta.close()
-
-    def _give_back(self, emptied: list[tuple[int, list[int]]]) -> None:
-        """Return the space of groups that ran empty to the file system."""
-        for size_class, numbers in emptied:
-            for number in numbers:
-                punch_group(self._files, size_class, number)
-            with self._books.lock:
-                self._books.ledger.allocator.classes[size_class].finish_retire(numbers)
 
     def _limit_quarantine(self) -> None:
         if self._books.ledger.epoch.quarantined_bytes > QUARANTINE_BYTES_MAX:

@@ -72,6 +72,10 @@ class DataFiles(Protocol):
         """Give space back; the range reads as zeros."""
         ...
 
+    def held_bytes(self, file_id: FileId) -> int:
+        """Return about how much space a file takes; 0 if there is none."""
+        ...
+
     def flush(self, file_ids: Iterable[FileId]) -> None:
         """Return when every write to these files made before the call would survive a power loss."""
         ...

@@ -10,9 +10,10 @@ Concurrency: runs before the engine is handed out.
 
 import logging
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..schema.ids import TargetId
-from .allocator import Allocator
+from .allocator import Allocator, SizeClass
 from .format import (
     BLOCKS_PER_GROUP,
     CHUNK_KEY_BYTES,
@@ -24,6 +25,7 @@ from .format import (
     USED_PREFIX,
     ChunkKey,
     ChunkRecord,
+    FileId,
     GroupId,
     PendingRecord,
     block_bytes,
@@ -40,6 +42,9 @@ from .format import (
 from .ledger import Ledger
 from .ports import DataFiles, MetaStore
 from .verified import VerifiedReader
+
+HELD_SLACK_BYTES: Final = 64 << 10
+"""A file may take this much more than its blocks: the file system's own records of it."""
 
 _log = logging.getLogger(__name__)
 
@@ -158,6 +163,25 @@ def _give_back(
         if number not in ledger.allocator.classes[size_class].groups:
             punch_group(files, size_class, number)
             meta.write([(group_key(stored), None)])
+    for blocks in ledger.allocator.classes:
+        _give_back_idle(blocks, files)
+
+
+def _give_back_idle(blocks: SizeClass, files: DataFiles) -> None:
+    """Return the space that an earlier process had claimed for blocks of no record.
+
+    Unknown to the books it would be lost: no block of another size could take it, nor count on it.
+    """
+    used: dict[FileId, int] = {}
+    for group in blocks.groups.values():
+        file_id = place_of(make_position(blocks.size_class, group.number, 0))[0]
+        used[file_id] = used.get(file_id, 0) + blocks.block_bytes * group.busy.bit_count()
+    wasteful = {f for f, size in used.items() if files.held_bytes(f) > size + HELD_SLACK_BYTES}
+    for number in sorted(blocks.groups):
+        if place_of(make_position(blocks.size_class, number, 0))[0] in wasteful:
+            for position, count in blocks.idle_runs(number):
+                file_id, start = place_of(position)
+                files.punch(file_id, start, count * blocks.block_bytes)
 
 
 def punch_group(files: DataFiles, size_class: int, number: int) -> None:

@@ -273,6 +273,12 @@ class SimulatedDataFiles:
                 range(offset // _EXTENT_BYTES, (offset + length) // _EXTENT_BYTES)
             )
 
+    def held_bytes(self, file_id: FileId) -> int:
+        """See `DataFiles`."""
+        with self._disk.lock:
+            file = self._disk.files.get(file_id)
+            return len(file.reserved) * _EXTENT_BYTES if file else 0
+
     def flush(self, file_ids: Iterable[FileId]) -> None:
         """See `DataFiles`."""
         for file_id in file_ids:

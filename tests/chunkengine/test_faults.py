@@ -81,6 +81,50 @@ def test_a_full_disk_flushes_to_reach_quarantined_blocks() -> None:
         assert found == bytes([index]) * MIB
 
 
+def test_a_full_disk_keeps_space_for_its_metadata() -> None:
+    section = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=16 * MIB)
+    disk = SimulatedDisk(capacity_bytes=64 * MIB)
+    engine = open_on(disk, section)
+    for index in range(100):
+        put(engine, index, 1, b"small")
+    with expect(Status.NO_SPACE):
+        for index in range(100):
+            put(engine, index, 2, bytes(MIB))
+    assert disk.capacity_bytes - disk.reserved_bytes() >= 8 * MIB
+    # Somebody else takes the rest: nothing is begun that could not be recorded to its end.
+    disk.capacity_bytes = disk.reserved_bytes() + 4 * MIB - 1
+    with expect(Status.NO_SPACE):
+        put(engine, 0, 3, b"tiny")
+    with expect(Status.NO_SPACE):
+        engine.prepare_truncate(*FIRST, version=3, chunk_size_bytes=MIB, length=1)
+    engine.prepare_remove(*FIRST, version=3)
+    engine.commit(*FIRST, version=3, chain_version=1)
+    disk.capacity_bytes = disk.reserved_bytes() + MIB - 1
+    with expect(Status.NO_SPACE):
+        engine.prepare_remove(TargetId(1), ChunkId(InodeId(7), 1), version=3)
+    disk.capacity_bytes = 64 * MIB
+    assert put(engine, 1, 3, b"tiny").commit_ver == 3
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_space_of_large_blocks_serves_small_ones(is_reopened) -> None:
+    disk = SimulatedDisk(capacity_bytes=40 * MIB)
+    engine = open_on(disk)
+    count = fill(engine)
+    for index in range(0, count, 2):
+        engine.prepare_remove(TargetId(1), ChunkId(InodeId(7), index), version=2)
+        engine.commit(TargetId(1), ChunkId(InodeId(7), index), version=2, chain_version=1)
+    if is_reopened:
+        engine.close()
+        engine = open_on(disk)
+    for index in range(1000, 1000 + 16 * (count // 2)):
+        put(engine, index, 1, bytes(64 << 10))
+    for index in range(1, count, 2):
+        assert engine.read_whole(TargetId(1), ChunkId(InodeId(7), index)) == bytes(MIB)
+    engine.sync()
+    check_books(engine._meta)
+
+
 def test_the_quarantine_is_bounded(monkeypatch) -> None:
     monkeypatch.setattr("fs.chunkengine.engine.QUARANTINE_BYTES_MAX", 4 * MIB)
     engine = open_on(SimulatedDisk())

@@ -1,0 +1,129 @@
+"""Blocks with space behind them, also on a disk that is nearly full.
+
+The last free space of the disk is kept for the metadata store, which a refused write would end for good:
+below storage.reject_create_free_bytes_min no new chunk is taken, below a share of it no further block, no
+new version, at last no removal.  What is prepared can still be committed then.  Others may fill the disk too,
+so the free space is asked for each time.
+
+Space of free blocks serves only blocks of their size.  When the disk is short it is given back: to the file
+system, where blocks of every size may take it.
+
+Concurrency: thread-safe; the engine's lock is held for the books only, never while the disk is asked.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ..schema.status import FsError, Status
+from .allocator import Reservation
+from .books import Books
+from .format import ChunkKey, Position, capacity_of, chunk_id_of_key, place_of
+from .ports import DataFiles
+from .recovery import punch_group
+
+GROW_SHARE: Final = 2
+WRITE_SHARE: Final = 4
+REMOVE_SHARE: Final = 16
+
+RECLAIM_BYTES: Final = 256 << 20
+"""Given back at a time."""
+
+TRY_COUNT_MAX: Final = 4
+"""Others may take what was flushed or given back."""
+
+
+class BlockSpace:
+    """The space of one disk."""
+
+    def __init__(self, files: DataFiles, books: Books, create_free_bytes_min: int) -> None:
+        self._files = files
+        self._books = books
+        self._create_free_bytes_min = create_free_bytes_min
+
+    def check_write(self, key: ChunkKey) -> None:
+        """Raise FsError(NO_SPACE) when no new version may be made."""
+        self._check(key, 0, self._create_free_bytes_min // WRITE_SHARE)
+
+    def check_remove(self, key: ChunkKey) -> None:
+        """Raise FsError(NO_SPACE) when not even a removal may be recorded."""
+        self._check(key, 0, self._create_free_bytes_min // REMOVE_SHARE)
+
+    def allocate(
+        self, key: ChunkKey, size_class: int, *, is_create: bool, sync: Callable[[], None]
+    ) -> Position:
+        """Return a block with space behind it.
+
+        A full disk is flushed once, to free the quarantine, and then given back what free blocks hold.
+
+        Raises:
+            FsError: NO_SPACE, IO_ERROR.
+        """
+        kept = self._create_free_bytes_min // (1 if is_create else GROW_SHARE)
+        for tries_left in reversed(range(TRY_COUNT_MAX)):
+            with self._books as ledger:
+                position, reservation = ledger.allocate(size_class)
+            if reservation is None:
+                return position
+            try:
+                self._reserve(key, position, reservation, kept)
+            except FsError as error:
+                with self._books.lock:
+                    self._books.ledger.allocator.unreserve(reservation)
+                    self._books.ledger.abandon(position)
+                    has_quarantine = bool(self._books.ledger.epoch.quarantine)
+                if error.status is not Status.NO_SPACE or not tries_left:
+                    raise
+                if has_quarantine:
+                    sync()
+                elif not self._reclaim(kept + capacity_of(position)):
+                    raise
+            else:
+                return position
+        raise AssertionError(key)
+
+    def give_back(self, emptied: list[tuple[int, list[int]]]) -> None:
+        """Return the space of groups that ran empty to the file system."""
+        for size_class, numbers in emptied:
+            for number in numbers:
+                punch_group(self._files, size_class, number)
+            with self._books.lock:
+                self._books.ledger.allocator.classes[size_class].finish_retire(numbers)
+
+    def _check(self, key: ChunkKey, wanted: int, kept: int) -> None:
+        free = self._files.free_bytes() if wanted or kept else 0
+        if free - wanted < kept:
+            raise FsError(
+                Status.NO_SPACE,
+                f"chunk {chunk_id_of_key(key)}: {free} bytes free on the disk, {kept} are kept",
+            )
+
+    def _reserve(
+        self, key: ChunkKey, position: Position, reservation: Reservation, kept: int
+    ) -> None:
+        """Claim space for a run of blocks, near the end for one."""
+        one = capacity_of(position)
+        self._check(key, one, kept)
+        if self._files.free_bytes() - one * reservation.block_count >= kept:
+            file_id, start = place_of(reservation.first)
+            self._files.reserve(file_id, start, one * reservation.block_count)
+            return
+        with self._books.lock:
+            self._books.ledger.allocator.unreserve(reservation)
+        file_id, start = place_of(position)
+        self._files.reserve(file_id, start, one)
+        with self._books.lock:
+            self._books.ledger.allocator.note_reserved(position)
+
+    def _reclaim(self, wanted: int) -> bool:
+        """Give back space of free blocks; False when there was none.  Nobody gets the blocks meanwhile."""
+        with self._books as ledger:
+            positions = ledger.allocator.take_reserved(max(wanted, RECLAIM_BYTES))
+        try:
+            for position in positions:
+                file_id, start = place_of(position)
+                self._files.punch(file_id, start, capacity_of(position))
+        finally:
+            with self._books.lock:
+                for position in positions:
+                    self._books.ledger.abandon(position)
+        return bool(positions)
