@@ -37,6 +37,7 @@ from .cluster_plan import (
 )
 from .mgmtd_link import fetch_routing, initialise, local_plan
 from .mount_point import check_fuse, check_mount_point
+from .process_id import ProcessId
 from .progress import Progress
 from .supervisor import read_state
 
@@ -62,6 +63,8 @@ class UpOptions:
     chain_count: int | None = None
     has_mount: bool = True
     restarts: bool = True
+    until: ProcessId | None = None
+    """A process whose end stops the cluster."""
 
 
 def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
@@ -290,14 +293,15 @@ def start_services(
 def summary(options: UpOptions, directory: ClusterDir, record: ClusterRecord) -> str:
     """Return what a newcomer needs to know next."""
     option = "" if directory.path == default_directory() else f" --dir {directory.path}"
+    command = os.environ.get("EMBER_COMMAND", "ember")  # as it was called, for pasting
     lines = []
     if options.has_mount:
         lines.append(f"mounted:  {record.mount_point}")
     lines += [
         f"data:     {directory.path}",
         f"logs:     {directory.path / 'logs'}",
-        f"look:     ember status{option}",
-        f"stop:     ember down{option}",
+        f"look:     {command} status{option}",
+        f"stop:     {command} down{option}",
         "note:     file locks (flock, fcntl) hold on this machine only",
     ]
     return "\n".join(lines)
@@ -311,7 +315,7 @@ def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
     """
     progress = Progress()
     directory, record = prepare(options, default_mount_point)
-    supervisor_link.start(directory, restarts=options.restarts)
+    supervisor_link.start(directory, restarts=options.restarts, until=options.until)
     try:
         is_redundant = start_services(options, directory, record, progress)
     except BaseException:
@@ -320,7 +324,7 @@ def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
             supervisor_link.ask(directory, command="stop")
         progress.close()
         raise
-    progress.close()
+    progress.close("ready")
     sys.stdout.write(summary(options, directory, record) + "\n")
     if not is_redundant:
         sys.stdout.write("note:     some targets are still being resynced (ember status)\n")

@@ -5,16 +5,16 @@ Each runs other programs, shows their output, and returns an exit code.
 
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ..schema.status import FsError, Status
 
-FAST_OPTIONS: Final = ("-m", "not slow and not mount", "-n", "2", "--dist", "loadfile")
-"""Two at a time: fast tests are pure computation under a mock clock, the others measure real time."""
+FULL_OPTIONS: Final = ("-n", "2", "--dist", "loadfile")
+"""Two files at a time: much of the time of tests with real processes is spent waiting."""
+FAST_OPTIONS: Final = ("-m", "not slow and not mount", *FULL_OPTIONS)
 LOCK_OPTIONS: Final = [
     "--quiet",
     "--generate-hashes",
@@ -47,36 +47,10 @@ def run(command: Sequence[str], root: Path, *, text: str | None = None) -> int:
     return subprocess.run(command, cwd=root, input=text, text=True, check=False).returncode  # noqa: S603
 
 
-def _checks(root: Path) -> list[tuple[str, Callable[[], int]]]:
-    commands = {
-        "ruff check": [program("ruff"), "check", "--quiet"],
-        "ruff format": [program("ruff"), "format", "--check", "--quiet"],
-        "mypy": [program("mypy"), "--no-error-summary"],
-        "lint-imports": [program("lint-imports"), "--no-logo"],
-    }
-    return [(name, lambda c=c: run(c, root)) for name, c in commands.items()]  # type: ignore[misc]
-
-
 def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
-    """Run the static checks and pytest; return 0 when all passed.
-
-    Every part runs, whatever the earlier ones said, so that one run shows everything.
-    """
-    root = checkout()
-    options = FAST_OPTIONS if fast else ()
-    pytest = [sys.executable, "-m", "pytest", "-q", *options, *arguments]
-    parts = [*_checks(root), ("pytest", lambda: run(pytest, root))]
-    failed = []
-    for index, (name, part) in enumerate(parts, 1):
-        started_s = time.monotonic()
-        print(f"[{index}/{len(parts)}] {name} ...", flush=True)  # noqa: T201
-        code = part()
-        elapsed_s = time.monotonic() - started_s
-        print(f"[{index}/{len(parts)}] {name}: {'FAILED' if code else 'ok'} ({elapsed_s:.1f} s)")  # noqa: T201
-        if code:
-            failed.append(name)
-    print(f"ember test: {'FAILED: ' + ', '.join(failed) if failed else 'passed'}", flush=True)  # noqa: T201
-    return 1 if failed else 0
+    """Run pytest, which also runs the static checks (tests/test_checks.py); return its exit code."""
+    options = FAST_OPTIONS if fast else FULL_OPTIONS
+    return run([sys.executable, "-m", "pytest", *options, *arguments], checkout())
 
 
 def run_generate() -> int:

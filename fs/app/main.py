@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir, default_directory, default_mount_point
 from .errors import check_interpreter, first_error
+from .process_id import ProcessId, process_id
 
 app = typer.Typer(
     name="ember",
@@ -66,6 +67,10 @@ def up(  # noqa: PLR0917 - options, never passed by position
     no_restart: Annotated[
         bool, typer.Option("--no-restart", help="Leave dead processes dead (for tests).")
     ] = False,
+    until: Annotated[
+        int | None,
+        typer.Option(metavar="PID", help="Stop the cluster when this process ends (for tests)."),
+    ] = None,
 ) -> None:
     """Start a cluster on this machine and mount it."""
     from .bring_up import UpOptions, bring_up  # noqa: PLC0415
@@ -78,10 +83,19 @@ def up(  # noqa: PLR0917 - options, never passed by position
         chains,
         has_mount=not no_mount,
         restarts=not no_restart,
+        until=_process(until) if until is not None else None,
     )
     cluster = bring_up(options, default_mount_point())
     if foreground:
         _stay(cluster)
+
+
+def _process(pid: int) -> ProcessId:
+    """Return the process that --until names."""
+    found = process_id(pid)
+    if found is None:
+        raise FsError(Status.BAD_CONFIG, f"--until {pid}: no such process")
+    return found
 
 
 def _stay(cluster: ClusterDir) -> None:

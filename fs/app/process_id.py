@@ -17,6 +17,15 @@ class ProcessId:
     pid: int
     start_ticks: int
 
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.start_ticks}"
+
+
+def parse_process_id(text: str) -> ProcessId:
+    """Return the identity that `str` made a text of; raises ValueError."""
+    pid, _, start_ticks = text.partition(":")
+    return ProcessId(int(pid), int(start_ticks))
+
 
 def process_id(pid: int) -> ProcessId | None:
     """Return the identity of a running process; None if there is none or it is a zombie."""

@@ -13,6 +13,7 @@ Concurrency: trio; one task per service.  No checkpoint lies between a change of
 the writing of the state file.
 """
 
+import argparse
 import fcntl
 import json
 import logging
@@ -32,7 +33,14 @@ import trio
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
 from .mount_point import clear_dead_mount
-from .process_id import ProcessId, is_alive, open_pidfd, process_id, send_signal
+from .process_id import (
+    ProcessId,
+    is_alive,
+    open_pidfd,
+    parse_process_id,
+    process_id,
+    send_signal,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +59,17 @@ READY_VARIABLE: Final = "EMBERFS_READY_FD"
 def service_command(role: str, config_path: Path) -> list[str]:
     """Return the command line of a service."""
     return [sys.executable, "-P", "-m", f"{__package__}.{role}", str(config_path)]
+
+
+async def wait_end(identity: ProcessId) -> None:
+    """Wait until that very process has ended."""
+    pidfd = open_pidfd(identity)
+    if pidfd is None:
+        return
+    try:
+        await trio.lowlevel.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
 
 
 @dataclass(slots=True)
@@ -159,15 +178,6 @@ class Supervisor:
         finally:
             os.close(ready_read)
 
-    async def _wait_end(self, identity: ProcessId) -> None:
-        pidfd = open_pidfd(identity)
-        if pidfd is None:
-            return
-        try:
-            await trio.lowlevel.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
-
     async def _run_once(self, service: Service) -> int | None:
         """Start the process, wait for its end; return its exit code."""
         child, ready_read = self._spawn(service)
@@ -175,7 +185,7 @@ class Supervisor:
         self._set_state(service, "starting")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_ready, service, ready_read)
-            await self._wait_end(service.identity)
+            await wait_end(service.identity)
             nursery.cancel_scope.cancel()
         service.identity = None
         return child.wait()
@@ -187,7 +197,7 @@ class Supervisor:
             started_s = trio.current_time()
             if service.identity is not None:  # adopted
                 self._set_state(service, "running")
-                await self._wait_end(service.identity)
+                await wait_end(service.identity)
                 service.identity, code = None, None
             else:
                 code = await self._run_once(service)
@@ -354,8 +364,15 @@ async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -
     await trio.serve_listeners(handle, [listener])
 
 
-async def serve(directory: ClusterDir, *, restarts: bool) -> None:
+async def serve(
+    directory: ClusterDir, *, restarts: bool = True, until: ProcessId | None = None
+) -> None:
     """Run the supervisor of a cluster until it is told to stop, by its socket or by SIGTERM.
+
+    Args:
+        directory: the cluster's.
+        restarts: whether a service that dies is started again.
+        until: a process whose end, however it comes, also stops the cluster.
 
     Raises:
         FsError: ALREADY_RUNNING.
@@ -372,9 +389,16 @@ async def serve(directory: ClusterDir, *, restarts: bool) -> None:
             async for _ in signals:
                 await supervisor.stop()
 
+    async def stop_after(identity: ProcessId) -> None:
+        await wait_end(identity)
+        log.info("process %d has ended: stopping", identity.pid)
+        await supervisor.stop()
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_at_signal)
         await nursery.start(supervisor.run)
+        if until is not None:
+            nursery.start_soon(stop_after, until)
         nursery.start_soon(_serve_socket, supervisor, trio.SocketListener(listening))
         await supervisor.wait_stopped()
         await trio.sleep(0.05)  # lets the answer to "stop" leave
@@ -398,12 +422,17 @@ def take_lock(directory: ClusterDir) -> int:
 
 
 def main() -> None:
-    """Run `python -m fs.app.supervisor DIRECTORY [--no-restart]`."""
+    """Run `python -m fs.app.supervisor DIRECTORY [--no-restart] [--until PID:START_TICKS]`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    directory = ClusterDir(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--no-restart", action="store_true")
+    parser.add_argument("--until", type=parse_process_id)
+    given = parser.parse_args()
+    directory = ClusterDir(given.directory)
     try:
         take_lock(directory)
-        trio.run(partial(serve, directory, restarts="--no-restart" not in sys.argv[2:]))
+        trio.run(partial(serve, directory, restarts=not given.no_restart, until=given.until))
     except FsError as error:
         sys.exit(f"ember: {error}")
 

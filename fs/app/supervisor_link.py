@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
+from .process_id import ProcessId
 
 ANSWER_TIMEOUT_S: Final = 180.0
 """Longer than any orderly stop."""
@@ -53,8 +54,13 @@ def is_answering(directory: ClusterDir) -> bool:
     return True
 
 
-def start(directory: ClusterDir, *, restarts: bool) -> None:
+def start(directory: ClusterDir, *, restarts: bool, until: ProcessId | None = None) -> None:
     """Start a supervisor detached from this terminal and wait until it answers.
+
+    Args:
+        directory: the cluster's.
+        restarts: whether it starts dead services again.
+        until: a process whose end stops the cluster.
 
     Raises:
         FsError: ALREADY_RUNNING, or START_FAILED with the last line of its log.
@@ -65,6 +71,7 @@ def start(directory: ClusterDir, *, restarts: bool) -> None:
             f"a cluster in {directory.path}; see: ember status, stop it: ember down",
         )
     flags = [] if restarts else ["--no-restart"]
+    flags += [f"--until={until}"] if until else []
     log_path = directory.log_path("supervisor")
     module = f"{__package__}.supervisor"
     with log_path.open("ab") as log_file:

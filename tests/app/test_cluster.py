@@ -35,7 +35,7 @@ class Ember:
         return done
 
     def up(self, *arguments, check=True):
-        return self.run("up", *arguments, check=check)
+        return self.run("up", "--until", os.getpid(), *arguments, check=check)
 
     def status(self):
         return json.loads(self.run("status", "--json").stdout)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import trio
 from fs.app import supervisor as module
 from fs.app.cluster_dir import ClusterDir
 from fs.app.process_id import ProcessId, is_alive, process_id
-from fs.app.supervisor import Supervisor, read_state, take_lock
+from fs.app.supervisor import Supervisor, read_state, serve, take_lock
 from fs.schema.status import FsError, Status
 
 SERVES = """
@@ -175,3 +176,18 @@ def test_identity_tells_a_reused_pid_apart():
     assert own is not None
     assert is_alive(own)
     assert not is_alive(ProcessId(own.pid, own.start_ticks + 1))
+
+
+async def test_the_end_of_a_watched_process_stops_everything(directory):
+    """However that process ends: here it is killed."""
+    watched = await trio.lowlevel.open_process(
+        [sys.executable, "-c", "import signal; signal.pause()"]
+    )
+    identity = process_id(watched.pid)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(serve, directory, until=identity))
+            await wait_until(directory.supervisor_socket.exists)
+            watched.kill()
+            await watched.wait()
+    assert not directory.supervisor_socket.exists()

@@ -1,5 +1,7 @@
 """Real clusters for the tests of this folder: `ember up` in a temporary directory, `ember down` at the end.
 
+`--until` this very process: a cluster is also stopped, and its mount ended, when the tests are killed.
+
 The short form runs by default; EMBER_TEST_SCALE=full runs the sizes that are promised for a release.
 """
 
@@ -49,7 +51,9 @@ class Cluster:
         return run(EMBER, *arguments, timeout=timeout)
 
     def up(self, *options: object) -> None:
-        self.ember("up", "--dir", self.directory, "--mount", self.mount, *options)
+        self.ember(
+            "up", "--dir", self.directory, "--mount", self.mount, "--until", os.getpid(), *options
+        )
 
     def down(self, *options: object) -> None:
         self.ember("down", "--dir", self.directory, *options)

@@ -1,0 +1,35 @@
+"""The static checks, as tests: one run and one closing line say everything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = Path(sys.executable).parent
+
+pytestmark = pytest.mark.timeout(600)  # mypy without its cache on a loaded machine
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check"],
+        ["ruff", "format", "--check"],
+        ["mypy"],
+        ["lint-imports"],
+    ],
+    ids=["ruff", "format", "mypy", "imports"],
+)
+def test_check(command):
+    done = subprocess.run(
+        [PROGRAMS / command[0], *command[1:]],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"\n{done.stdout}{done.stderr}"
+
+
+def test_shell_scripts_parse():
+    for script in ("ember", ".ci/run"):
+        subprocess.run(["bash", "-n", ROOT / script], check=True)
