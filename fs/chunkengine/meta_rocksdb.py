@@ -50,8 +50,6 @@ class RocksMetaStore:
             taken = "lock" in str(error).lower()
             status = Status.ALREADY_RUNNING if taken else Status.IO_ERROR
             raise FsError(status, f"{path}: {error}") from error
-        self._synced = rocksdict.WriteOptions()
-        self._synced.sync = True
 
     def get(self, key: bytes) -> bytes | None:
         """See `MetaStore`."""
@@ -63,8 +61,13 @@ class RocksMetaStore:
         self._guard(self._db.write, _to_rocks(batch))
 
     def write_synced(self, batch: Batch) -> None:
-        """See `MetaStore`."""
-        self._guard(self._db.write, _to_rocks(batch), self._synced)
+        """See `MetaStore`.
+
+        Not one write with `sync` set: every other write, and Python's interpreter lock, would wait for the
+        disk with it, and so would the event loop.
+        """
+        self.write(batch)
+        self._guard(self._db.flush_wal, True)
 
     def scan(
         self, start: bytes, end: bytes, *, is_reverse: bool = False

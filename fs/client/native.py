@@ -11,10 +11,12 @@ Does not: cache, read ahead, or gather small writes; the mount's vfs does.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+import trio
 
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
@@ -338,20 +340,43 @@ class EmberFile:
         """Return when everything written so far, and the length, would survive a power loss."""
         if not self._session_id:
             return
-        await self._chunks.sync([self.ref])
-        reply = await self._meta.call(services.META_SYNC, self._sync_request())
-        self._has_new_data = False
+        request = self._sync_request()
+        had_new_data, self._has_new_data = self._has_new_data, False
+        try:
+            reply = await self._durable(self._meta.call(services.META_SYNC, request))
+        except BaseException:
+            self._has_new_data |= had_new_data
+            raise
         self._length = max(self._written_end, reply.inode.file.length)
 
     async def close(self) -> None:
         """Make a written file durable and visible, and end its session; repeating does nothing."""
         if not self._session_id:
             return
-        if self._has_new_data:
-            await self._chunks.sync([self.ref])
         request = meta_pb2.CloseReq(sync=self._sync_request(), session_id=self._session_id)
         self._session_id = ""
-        await self._meta.call(services.META_CLOSE, request)
+        call = self._meta.call(services.META_CLOSE, request)
+        await (self._durable(call) if self._has_new_data else call)
+
+    async def _durable(self, report: Awaitable[meta_pb2.InodeRsp]) -> meta_pb2.InodeRsp:
+        """Make the chunks durable while the metadata is reported; return the reply."""
+        failures: list[FsError] = []
+
+        async def sync_chunks() -> None:
+            try:
+                await self._chunks.sync([self.ref])
+            except FsError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sync_chunks)
+            try:
+                reply = await report
+            except FsError as error:
+                failures.insert(0, error)
+        if failures:
+            raise failures[0]
+        return reply  # type: ignore[possibly-undefined]  # set unless a failure was noted
 
     async def __aenter__(self) -> Self:
         return self

@@ -346,21 +346,36 @@ class VfsCore:
     async def report(self, state: InodeState, *, is_durable: bool) -> None:
         """Tell meta of acknowledged writes; with `is_durable` make them survive power loss.
 
+        Chunks and metadata go to their disks at the same time.  After a power loss before both are there,
+        meta may know of bytes that read as zeros, as it may after any report of a write that was not synced.
+
         Raises:
-            FsError: a service refused; nothing is marked as reported.
+            FsError: a service refused; what the other one did stands.
         """
         async with state.report_lock:
-            durable_seq = state.acked_seq
-            if is_durable and state.durable_seq < durable_seq:
-                await self.store.sync([state.ref])
             seq = state.acked_seq
             request = self.sync_request(state)
             request.is_durable = is_durable
             before_ver = state.file.data_ver
-            reply = await self.call(services.META_SYNC, request)
-            self.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
+            failures: list[FsError] = []
+            async with trio.open_nursery() as nursery:
+                if is_durable and state.durable_seq < seq:
+                    nursery.start_soon(self._sync_chunks, state, failures)
+                try:
+                    reply = await self.call(services.META_SYNC, request)
+                    self.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
+                except FsError as error:
+                    failures.insert(0, error)
+            if failures:
+                raise failures[0]
             if is_durable:
-                state.durable_seq = max(state.durable_seq, durable_seq)
+                state.durable_seq = max(state.durable_seq, seq)
+
+    async def _sync_chunks(self, state: InodeState, failures: list[FsError]) -> None:
+        try:
+            await self.store.sync([state.ref])
+        except FsError as error:
+            failures.append(error)
 
     def sync_request(self, state: InodeState) -> meta_pb2.SyncReq:
         """Return a SyncReq that carries what meta does not know yet."""
