@@ -8,6 +8,12 @@ from ..vfs.namespace import AttrChange
 
 _BLOCK_BYTES = 512
 """Unit of st_blocks, fixed by stat(2)."""
+_TIME_NS_MIN, _TIME_NS_MAX = -(2**63), 2**63 - 1
+"""What a record can hold: the years 1677 to 2262; like any file system, times beyond are clamped."""
+
+
+def _clamp(time_ns: int) -> int:
+    return min(max(time_ns, _TIME_NS_MIN), _TIME_NS_MAX)
 
 
 def entry_attributes(inode: Inode, section: ClientSection) -> pyfuse3.EntryAttributes:
@@ -40,6 +46,6 @@ def attr_change(attributes: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFiel
         uid=attributes.st_uid if fields.update_uid else None,
         gid=attributes.st_gid if fields.update_gid else None,
         length=attributes.st_size if fields.update_size else None,
-        atime_ns=attributes.st_atime_ns if fields.update_atime else None,
-        mtime_ns=attributes.st_mtime_ns if fields.update_mtime else None,
+        atime_ns=_clamp(attributes.st_atime_ns) if fields.update_atime else None,
+        mtime_ns=_clamp(attributes.st_mtime_ns) if fields.update_mtime else None,
     )

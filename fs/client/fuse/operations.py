@@ -40,7 +40,8 @@ def handler(
             level = logging.DEBUG if error.status in _ORDINARY else logging.WARNING
             _log.log(level, "%s%s: %s", function.__name__, args[:2], error)
             raise pyfuse3.FUSEError(error.errno) from error
-        except AssertionError as error:
+        except Exception as error:
+            # An edge of the process: one request that meets a bug must not end the mount of all others.
             _log.exception("bug in %s%s", function.__name__, args[:2])
             raise pyfuse3.FUSEError(errno.EIO) from error
 

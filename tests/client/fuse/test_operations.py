@@ -53,8 +53,9 @@ async def test_operating_errors_become_their_errno(operations):
     assert e.value.errno == errno.EINVAL
 
 
-async def test_a_bug_is_eio_with_a_traceback(operations, cluster, caplog):
-    cluster.meta_faults["GetAttr"] = [AssertionError("broken")]
+@pytest.mark.parametrize("bug", [AssertionError("broken"), ValueError("broken, too")])
+async def test_a_bug_is_eio_with_a_traceback(operations, cluster, caplog, bug):
+    cluster.meta_faults["GetAttr"] = [bug]
     with pytest.raises(pyfuse3.FUSEError) as e:
         await operations().getattr(1, CTX)
     assert e.value.errno == errno.EIO
@@ -103,3 +104,5 @@ def test_attributes_are_translated_exactly(cluster):
     change = attr_change(entry, fields)
     assert (change.mode, change.uid, change.gid, change.length) == (0o777, None, 0, None)
     assert (change.atime_ns, change.mtime_ns) == (None, inode.mtime_ns)
+    entry.st_mtime_ns = 10**19
+    assert attr_change(entry, fields).mtime_ns == 2**63 - 1
