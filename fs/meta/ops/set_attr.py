@@ -29,6 +29,15 @@ def _set_mode(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> No
         inode.mode = permissions.mode_after_chmod(ctx.caller, inode, request.mode & 0o7777)
 
 
+async def _require_mode(tr: Transaction, ctx: OpContext, inode: pb.InodePb, mode: int) -> None:
+    """Who may write may also take the set-id bits away: writing does so, and a kernel asks for it."""
+    taken = inode.mode & ~mode
+    is_set_id_only = mode | taken == inode.mode and taken and not taken & ~permissions.SUID_SGID
+    if inode.type == pb.FILE and is_set_id_only and await content.may_write(tr, ctx, inode):
+        return
+    permissions.require_owner(ctx.caller, inode)
+
+
 def _require_times(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
     if permissions.is_owner(ctx.caller, inode):
         return
@@ -104,7 +113,7 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     inode = await load_complete(tr, request.inode_id)
     _set_iflags(ctx, inode, request)
     if request.HasField("mode"):
-        permissions.require_owner(ctx.caller, inode)
+        await _require_mode(tr, ctx, inode, request.mode & 0o7777)
     _require_times(ctx, inode, request)
     if has_length:
         await _set_length(tr, ctx, inode, request)

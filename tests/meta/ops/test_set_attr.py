@@ -24,6 +24,20 @@ async def test_chmod(root, alice, bob, open_dir):
     assert (await root.set_attr(f.inode_id, mode=0o2755)).mode == 0o2755
 
 
+async def test_who_may_write_may_take_set_id_bits_away_and_nothing_else(root, alice, bob, open_dir):
+    f = (await alice.create(open_dir, b"f", 0o6777)).inode_id
+    for mode in (0o777, 0o4777):
+        await root.set_attr(f, mode=0o6777)
+        assert (await bob.set_attr(f, mode=mode)).mode == mode
+    for mode in (0o6777, 0o6776, 0o7777, 0o776):
+        await root.set_attr(f, mode=0o6777)
+        with refused(Status.NOT_PERMITTED, "EPERM"):
+            await bob.set_attr(f, mode=mode)
+    await root.set_attr(f, mode=0o6775)
+    with refused(Status.NOT_PERMITTED, "EPERM"):
+        await bob.set_attr(f, mode=0o775)
+
+
 @pytest.mark.parametrize(
     ("who", "fields", "is_allowed"),
     [
