@@ -5,6 +5,7 @@ for a name, and a listing resumes strictly after that name, in byte order.  So e
 missed nor doubled while others come and go.  Cookie 0 starts over and forgets all earlier cookies.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...schema import services
@@ -84,7 +85,7 @@ class Directories:
         )
         while True:
             reply = await self._core.call(services.META_LIST, request)
-            # An entry without an inode was removed between the two reads of meta.
+            await self._fill_in(directory.caller, reply.entries)
             found = [e for e in reply.entries if e.HasField("inode")]
             if found or not reply.has_more:
                 break
@@ -99,6 +100,23 @@ class Directories:
         directory.first_cookie = base
         directory.has_more = reply.has_more
         return directory.page
+
+    async def _fill_in(self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]) -> None:
+        """Ask for the attributes that a listing left out; what was removed meanwhile stays without.
+
+        Who may read a directory but not search it gets its names, yet the kernel takes names with
+        attributes only.  The kernel checks the right to search before it shows them to anybody.
+        """
+        bare = [entry for entry in entries if not entry.HasField("inode")]
+        if not bare:
+            return
+        request = meta_pb2.BatchGetAttrReq(
+            caller=caller.to_pb(), inode_ids=[entry.inode_id for entry in bare]
+        )
+        reply = await self._core.call(services.META_BATCH_GET_ATTR, request)
+        for entry, slot in zip(bare, reply.inodes, strict=True):
+            if slot.HasField("inode"):
+                entry.inode.CopyFrom(slot.inode)
 
     async def parent_of(self, handle_id: int) -> tuple[InodeId, InodeId]:
         """Return the inode ids of an open directory and of its parent (for "." and "..")."""
