@@ -67,6 +67,9 @@ class Files:
         if is_truncate and state is not None:
             async with state.lock:
                 await self._core.drain(state)
+                if state.has_unreported:
+                    # Meta cuts up to the length it knows: unreported bytes would stay, and come back.
+                    await self._core.report(state, is_durable=False)
                 inode = await self._open_at_meta(request)
                 state.absorb(inode)
         else:
@@ -241,6 +244,9 @@ class Files:
             return 0
         if not core.budget.try_acquire(count):
             await core.wait_for_room(count)
+        if state.append.length and not handle.is_append:
+            # Records appended before this write come before it: they need their place in the file now.
+            await core.drain(state)
         while state.lock.locked():
             async with state.lock:
                 pass

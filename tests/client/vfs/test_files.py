@@ -396,3 +396,27 @@ async def test_readahead_failure_falls_back_to_a_direct_read(autojump_clock, mou
         assert await m.read_all(h, 50_000) == data
         assert failed
         await m.close(h)
+
+
+async def test_a_truncating_open_cuts_what_meta_does_not_know_yet(autojump_clock, mounts):
+    async with mounts() as m:
+        old = await m.create(b"f")
+        await m.files.write(old, 0, b"old old old")
+        new = (await m.open(b"f", os.O_WRONLY | os.O_TRUNC)).handle_id
+        assert (await m.stat(b"f")).length == 0
+        await m.files.write(new, 0, b"new")
+        await m.close(new)
+        await m.close(old)
+        assert await m.read_file(b"f") == b"new"
+
+
+async def test_a_write_comes_after_the_records_appended_before_it(autojump_clock, mounts):
+    async with mounts() as m:
+        appender = await m.create(b"f", RW | os.O_APPEND)
+        writer = (await m.open(b"f")).handle_id
+        await m.files.write(appender, 0, b"one")
+        await m.files.write(writer, 0, b"ONE-and-more")
+        await m.files.write(appender, 12, b"two")
+        assert await m.read_all(writer) == b"ONE-and-moretwo"
+        await m.close(appender)
+        await m.close(writer)
