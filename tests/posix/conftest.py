@@ -1,0 +1,37 @@
+"""Where the checks run: a cluster of their own, or the directory named by EMBER_POSIX_DIR."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+EMBER = Path(sys.executable).parent / "ember"
+
+
+@pytest.fixture(scope="session")
+def posix_mount(tmp_path_factory):
+    given = os.environ.get("EMBER_POSIX_DIR")
+    if given:
+        yield Path(given)
+        return
+    base = tmp_path_factory.mktemp("posix")
+    mount = base / "mnt"
+    mount.mkdir()
+    place = ("--dir", base / "data")
+    try:
+        subprocess.run([EMBER, "up", *place, "--mount", mount], check=True, timeout=120)
+        yield mount
+    finally:
+        subprocess.run([EMBER, "down", *place, "--wipe"], check=False, timeout=120)
+
+
+@pytest.fixture
+def posix_place(posix_mount):
+    """A fresh directory on the mount."""
+    made = Path(tempfile.mkdtemp(dir=posix_mount))
+    yield made
+    shutil.rmtree(made)

@@ -1,0 +1,226 @@
+"""Checks of content: reading, writing, truncating, mapping, seeking, holes, several descriptors."""
+
+import fcntl
+import mmap
+import os
+
+from .calls import Probe, check
+
+
+@check
+def read_and_write_errors(p: Probe) -> None:
+    p.touch("f", content=b"0123456789")
+    reader, writer = os.open("f", os.O_RDONLY), os.open("f", os.O_WRONLY)
+    os.mkdir("d")
+    directory = os.open("d", os.O_RDONLY)
+    p.t("write to reader", os.write, reader, b"x")
+    p.t("read from writer", os.read, writer, 1)
+    p.t("truncate reader", os.ftruncate, reader, 1)
+    p.t("truncate negative", os.ftruncate, writer, -1)
+    p.t("read dir", os.read, directory, 1)
+    p.t("truncate dir", os.truncate, "d", 0)
+    p.t("truncate dir fd", os.ftruncate, directory, 0)
+    p.t("truncate missing", os.truncate, "m", 0)
+    p.t("truncate below", os.truncate, "f/x", 0)
+    p.t("read behind", os.pread, reader, 5, 10)
+    p.t("read far behind", os.pread, reader, 5, 10**9)
+    p.t("read over end", os.pread, reader, 50, 7)
+    p.t("seek end", os.lseek, reader, 0, os.SEEK_END)
+    p.t("seek before", os.lseek, reader, -1, os.SEEK_SET)
+    p.t("pwrite negative", os.pwrite, writer, b"x", -1)
+    p.t("fsync dir", os.fsync, directory)
+    p.t("fdatasync dir", os.fdatasync, directory)
+    p.t("fsync reader", os.fsync, reader)
+    os.mkfifo("p")
+    p.t("truncate fifo", os.truncate, "p", 0)
+
+
+@check
+def truncation_and_holes(p: Probe) -> None:
+    fd = os.open("f", os.O_CREAT | os.O_RDWR, 0o644)
+    os.write(fd, b"A" * 100_000)
+    p.t("shorter", os.ftruncate, fd, 10)
+    p.t("longer", os.ftruncate, fd, 50)
+    p.t("zeros", os.pread, fd, 100, 0)
+    p.t("write behind", os.pwrite, fd, b"Z", 200_000)
+    p.t("hole", lambda: os.pread(fd, 200_001, 0) == b"A" * 10 + bytes(199_990) + b"Z")
+    p.t("zero", os.ftruncate, fd, 0)
+    p.t("longer", os.ftruncate, fd, 1000)
+    p.t("zeros", lambda: os.pread(fd, 2000, 0) == bytes(1000))
+    p.t("write", os.pwrite, fd, b"B" * 500, 0)
+    p.t("cut in buffer", os.ftruncate, fd, 100)
+    p.t("grow", os.ftruncate, fd, 300)
+    p.t("content", os.pread, fd, 1000, 0)
+    p.stat(fd, label="fstat")
+    os.close(fd)
+    with open("f", "rb") as file:
+        p.note("content", file.read())
+    fd = os.open("g", os.O_CREAT | os.O_RDWR, 0o644)
+    p.t("sparse", os.pwrite, fd, b"end", 3 * 2**30)
+    p.stat(fd, label="sparse")
+    p.t("middle", os.pread, fd, 4, 2**30)
+    p.t("end", os.pread, fd, 10, 3 * 2**30 - 2)
+    p.t("cut", os.ftruncate, fd, 3 * 2**30 + 1)
+    p.t("grow", os.ftruncate, fd, 3 * 2**30 + 5)
+    p.t("end", os.pread, fd, 10, 3 * 2**30 - 2)
+
+
+@check
+def two_descriptors(p: Probe) -> None:
+    one = os.open("f", os.O_CREAT | os.O_RDWR, 0o644)
+    two = os.open("f", os.O_RDWR)
+    os.write(one, b"hello world")
+    p.t("other reads", os.pread, two, 50, 0)
+    p.stat(two, label="other's stat")
+    p.t("seek end", os.lseek, two, 0, os.SEEK_END)
+    p.t("open trunc", lambda: os.close(os.open("f", os.O_WRONLY | os.O_TRUNC)))
+    p.stat("f")
+    p.t("read", os.pread, one, 50, 0)
+    os.write(one, b"!")
+    p.t("behind the cut", os.pread, two, 50, 0)
+    os.close(one)
+    os.close(two)
+    p.stat("f")
+    with open("f", "rb") as file:
+        p.note("content", file.read())
+
+
+@check
+def truncating_open_of_unreported_data(p: Probe) -> None:
+    for gap in (0, 1):
+        fd = os.open("f", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+        os.write(fd, b"old old old")
+        if gap:
+            os.fsync(fd)
+            os.write(fd, b"more")
+        other = os.open("f", os.O_WRONLY | os.O_TRUNC)
+        p.stat(fd, label="after")
+        os.write(other, b"new")
+        os.close(other)
+        os.close(fd)
+        p.stat("f")
+        with open("f", "rb") as file:
+            p.note("content", file.read())
+        fd = os.open("f", os.O_WRONLY)
+        os.pwrite(fd, b"tail", 11)
+        os.close(os.open("f", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+        os.close(fd)
+        p.stat("f")
+
+
+@check
+def appending(p: Probe) -> None:
+    fd = os.open("f", os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+    other = os.open("f", os.O_RDWR)
+    p.t("append", os.write, fd, b"one")
+    p.stat(fd, label="length")
+    p.t("position", os.lseek, fd, 0, os.SEEK_CUR)
+    p.t("other", os.pwrite, other, b"ONE-and-more", 0)
+    p.t("append", os.write, fd, b"two")
+    p.t("read", os.pread, fd, 100, 0)
+    p.t("seek", os.lseek, fd, 2, os.SEEK_SET)
+    p.t("append", os.write, fd, b"three")
+    p.t("position", os.lseek, fd, 0, os.SEEK_CUR)
+    p.t("truncate", os.ftruncate, fd, 4)
+    p.t("append", os.write, fd, b"four")
+    p.t("read by other", os.pread, other, 100, 0)
+    p.t("set flag", fcntl.fcntl, other, fcntl.F_SETFL, os.O_APPEND)
+    p.t("append by flag", os.write, other, b"five")
+    p.t("read", os.pread, fd, 100, 0)
+    os.close(fd)
+    os.close(other)
+    with open("f", "rb") as file:
+        p.note("content", file.read())
+
+
+@check
+def mapping(p: Probe) -> None:
+    size = 3 * mmap.PAGESIZE
+    p.touch("f", content=b"x" * (size - 100))
+    fd = os.open("f", os.O_RDWR)
+    with mmap.mmap(fd, size - 100) as shared:
+        p.note("see", shared[:3])
+        os.pwrite(fd, b"ABC", 0)
+        p.note("see write", shared[:3])
+        shared[5000:5003] = b"map"
+        p.t("read map", os.pread, fd, 5, 4999)
+        shared.flush()
+        p.t("grow", os.ftruncate, fd, size + 10)
+        p.t("read map", os.pread, fd, 5, 4999)
+    os.close(fd)
+    with open("f", "rb") as file:
+        content = file.read()
+    p.note("content", (len(content), content[:4], content[4999:5004], content[-112:-108]))
+    fd = os.open("f", os.O_RDWR)
+    with mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE) as private:
+        private[0:3] = b"zzz"
+        p.note("private", private[:3])
+    p.t("unchanged", os.pread, fd, 3, 0)
+    with mmap.mmap(fd, size) as shared:
+        os.close(fd)
+        shared[100:104] = b"late"
+    with open("f", "rb") as file:
+        p.note("after closing first", file.read()[100:104])
+    p.t("map for writing a reader", lambda: mmap.mmap(os.open("f", os.O_RDONLY), 10))
+    fd = os.open("s", os.O_CREAT | os.O_RDWR, 0o644)
+    os.ftruncate(fd, 10)
+    os.ftruncate(fd, 100)  # Python refuses to map more than there is
+    with mmap.mmap(fd, 100) as shared:
+        os.ftruncate(fd, 10)
+        shared[50:54] = b"lost"
+        shared[0:4] = b"kept"
+        shared.flush()
+    p.stat(fd, label="length stays")
+    p.t("content", os.pread, fd, 100, 0)
+    os.ftruncate(fd, 100)
+    p.t("zeros behind", lambda: os.pread(fd, 100, 10) == bytes(90))
+
+
+@check
+def copying_and_seeking(p: Probe) -> None:
+    p.touch("a", content=os.urandom(0) + b"0123456789" * 1000)
+    a, b = os.open("a", os.O_RDONLY), os.open("b", os.O_CREAT | os.O_RDWR, 0o644)
+    p.t("copy_file_range", os.copy_file_range, a, b, 5000, 100, 50)
+    p.stat(b, label="copy")
+    p.t("content", os.pread, b, 20, 45)
+    p.t("sendfile", os.sendfile, b, a, 0, 5000)
+    p.t("data", os.lseek, a, 0, os.SEEK_DATA)
+    p.t("hole", os.lseek, a, 0, os.SEEK_HOLE)
+    p.t("data behind", os.lseek, a, 10_000, os.SEEK_DATA)
+    p.t("hole behind", os.lseek, a, 20_000, os.SEEK_HOLE)
+
+
+@check
+def large_scattered_writes(p: Probe) -> None:
+    fd = os.open("f", os.O_CREAT | os.O_RDWR, 0o644)
+    image = bytearray(6_000_000)
+    step = 0
+    for turn in range(300):
+        step = (step * 7919 + 104_729 * turn + 13) % 5_900_000
+        piece = bytes([turn % 251 + 1]) * (1 + step % 9000)
+        os.pwrite(fd, piece, step)
+        image[step : step + len(piece)] = piece
+        if turn % 60 == 59:
+            length = 5_000_000 + step % 900_000
+            os.ftruncate(fd, length)
+            image[length:] = bytes(len(image) - length)
+            os.ftruncate(fd, 6_000_000)
+    os.ftruncate(fd, 6_000_000)
+    p.note("own view", os.pread(fd, 6_000_000, 0) == bytes(image))
+    os.close(fd)
+    with open("f", "rb") as file:
+        p.note("after close", file.read() == bytes(image))
+
+
+@check
+def executing(p: Probe) -> None:
+    p.touch("script", 0o755, b"#!/bin/sh\necho ran\n")
+    p.touch("plain", 0o644, b"#!/bin/sh\necho ran\n")
+    p.touch("secret", 0o711, b"#!/bin/sh\necho ran\n")
+
+    def user(q: Probe) -> None:
+        for name in ("script", "plain"):
+            q.note(name, os.system(f"./{name} > /dev/null 2>&1"))
+        q.t("read secret", os.open, "secret", os.O_RDONLY)
+
+    p.as_user(user)
