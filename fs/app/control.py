@@ -45,7 +45,9 @@ async def run_roles(process: Process, roles: frozenset[Role]) -> None:
             await engine.aclose()
 
 
-async def make_meta(process: Process, engine: KvEngine, membership: Membership) -> Meta:
+async def make_meta(
+    process: Process, engine: KvEngine, membership: Membership, chunks: StorageClient
+) -> Meta:
     """Return the metadata service, its records made when the store is new."""
     config = process.config
     await initialise(
@@ -56,15 +58,19 @@ async def make_meta(process: Process, engine: KvEngine, membership: Membership) 
         uid=os.geteuid(),
         gid=os.getegid(),
     )
-    chunks = StorageClient(
+    return Meta(engine, process.runtime, config, membership.routing, chunks, membership.caller)
+
+
+def make_chunks(process: Process, membership: Membership) -> StorageClient:
+    """Return the metadata service's client of the storage nodes."""
+    return StorageClient(
         ClientId(process.identity.client_id),
         channels=process.channels,
         routing=membership.routing,
         mgmtd=membership.caller,
         runtime=process.runtime,
-        section=config.client,
+        section=process.config.client,
     )
-    return Meta(engine, process.runtime, config, membership.routing, chunks, membership.caller)
 
 
 async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngine) -> None:
@@ -79,9 +85,10 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         loops.append(mgmtd.run)
     loops.append(membership.run)
     if Role.META in roles:
-        meta = await make_meta(process, engine, membership)
+        chunks = make_chunks(process, membership)
+        meta = await make_meta(process, engine, membership, chunks)
         targets["Meta"] = meta.service
-        loops.append(meta.run)
+        loops += [chunks.run, meta.run]
     async with trio.open_nursery() as nursery:
         await nursery.start(
             process.server(targets).run, process.runtime.network, config.process.listen

@@ -92,6 +92,7 @@ async def open_client(
     )
     async with open_background() as nursery:
         nursery.start_soon(routing.run)
+        nursery.start_soon(chunks.run)
         with trio.move_on_after(config.client.retry_time_s_max) as scope:
             await routing.wait_newer(0)
             await nursery.start(session.run)

@@ -67,6 +67,11 @@ class StorageClient:
             client_id, self._nodes, routing=routing, runtime=runtime, section=section
         )
 
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Let calls to failed nodes end early, until cancelled; see fs/client/node_calls.py."""
+        task_status.started()
+        await self._nodes.run()
+
     async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
         """See `ChunkStore.read`."""
         await self._reads.read(reads, is_relaxed=is_relaxed)

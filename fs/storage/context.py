@@ -5,7 +5,7 @@ sender names.  The manager gives a chain to others only after the lease has run 
 itself is gone or has said OFFLINE, so a check just before an answer covers the time before it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -13,7 +13,7 @@ from ..node.api import MgmtdCaller, NodeLease, RoutingView
 from ..rpc.api import Channel, Channels
 from ..runtime.ports import Runtime
 from ..schema.config import StorageSection
-from ..schema.ids import NodeId, TargetId
+from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.status import FsError, Status
 from .read_buffers import ReadBuffers
 from .target import Place, Targets
@@ -36,6 +36,8 @@ class StorageContext:
     channels: Channels
     mgmtd: MgmtdCaller
     buffers: ReadBuffers
+    tail_scopes: dict[trio.CancelScope, tuple[ChainId, TargetId]] = field(default_factory=dict)
+    """Questions to tails under way; one is cancelled when its callee stops being the chain's tail."""
 
     def check_lease(self) -> None:
         """Raise FsError(LEASE_EXPIRED) unless this node may serve now."""

@@ -241,14 +241,22 @@ async def _query_versions(
             for place, chunk_id in chunks
         ]
     )
-    received = await context.channel_to(tail).call(
-        services.STORAGE_QUERY_VERSIONS,
-        request,
-        timeout_s=max(0.001, deadline_s - trio.current_time()),
-    )
-    if len(received.message.results) != len(chunks):
-        raise FsError(Status.RPC_BAD_FRAME, f"target {tail} named too few versions")
-    return received.message.results
+    scope = trio.CancelScope()
+    chain = chunks[0][0].chain
+    context.tail_scopes[scope] = (chain.chain_id, chain.serving[-1])
+    try:
+        with scope:
+            received = await context.channel_to(tail).call(
+                services.STORAGE_QUERY_VERSIONS,
+                request,
+                timeout_s=max(0.001, deadline_s - trio.current_time()),
+            )
+            if len(received.message.results) != len(chunks):
+                raise FsError(Status.RPC_BAD_FRAME, f"target {tail} named too few versions")
+            return received.message.results
+    finally:
+        del context.tail_scopes[scope]
+    raise FsError(Status.ROUTING_MISMATCH, f"target {tail} is the tail no longer")
 
 
 async def _read_disks(batch: _Batch) -> None:

@@ -127,6 +127,10 @@ class Storage:
                 for scope, callee in list(place.target.forward_scopes.items()):
                     if callee != successor_id:
                         scope.cancel()
+            for scope, (chain_id, tail) in list(self._context.tail_scopes.items()):
+                chain = info.chains.get(chain_id)
+                if chain is None or chain.serving[-1:] != (tail,):
+                    scope.cancel()
             await self._context.routing.wait_newer(info.routing_version)
 
     async def _carry_out_steps(self) -> None:

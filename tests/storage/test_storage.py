@@ -165,6 +165,23 @@ async def test_a_tail_that_has_not_committed_names_the_old_version(mock_clock):
         assert await client.read(node_id=3) == b"old"
 
 
+async def test_a_silent_tail_is_asked_no_longer_than_it_is_the_tail(mock_clock):
+    async with open_cluster(3, forward_timeout_s=60.0) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"old")
+        cluster.is_frozen = True
+        block(cluster, 2, 3)
+        request = client.write_request(0, b"new")
+        assert await status_of(client.attempt, request, b"new", timeout_s=1.0) is Status.RPC_TIMEOUT
+        block(cluster, 1, 3)
+        cluster.cut_off.add(3)
+        cluster.is_frozen = False
+        began_s = trio.current_time()
+        ((status, _),) = await client.read_attempt(1, [(0, 0, 3)])
+        assert status is Status.ROUTING_MISMATCH
+        assert trio.current_time() - began_s < 3.0
+        assert await client.read(node_id=1) == b"new"
+
+
 async def test_no_lease_no_service(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"x")

@@ -1,0 +1,98 @@
+"""Calls to a node end when the manager says that it is gone, and the manager hears of refusals."""
+# ruff: noqa: ARG001 - a test that waits names the clock it wants
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from fs.client.node_calls import NodeCalls
+from fs.rpc.api import ConnectionRefused
+from fs.schema import services
+from fs.schema.config import ClientSection
+from fs.schema.ids import NodeId
+from fs.schema.proto import storage_pb2 as pb
+from fs.schema.routing import Node, NodeState, Role, RoutingInfo
+from fs.schema.status import FsError, Status
+
+NODE = Node(NodeId(1), frozenset({Role.STORAGE}), "mem:one", "first", NodeState.CONNECTED)
+
+
+class Routing:
+    def __init__(self):
+        self.info = RoutingInfo(1, nodes={NodeId(1): NODE})
+        self._changed = trio.Event()
+
+    def publish(self, **changes):
+        version = self.info.routing_version + 1
+        node = replace(self.info.nodes[NodeId(1)], **changes)
+        self.info = RoutingInfo(version, nodes={NodeId(1): node})
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_newer(self, routing_version):
+        while self.info.routing_version <= routing_version:
+            await self._changed.wait()
+        return self.info
+
+
+class Peers:
+    """Channels to nodes that are silent, or refuse."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.reported = []
+
+    def get(self, _address, *, node_id):
+        assert node_id == 1
+        return self
+
+    async def call(self, method, request, **_options):
+        if method is services.MGMTD_REPORT_UNREACHABLE:
+            self.reported.append((request.node_id, request.incarnation))
+            return method.reply_type()
+        if self.error is None:
+            await trio.sleep_forever()
+        raise self.error
+
+
+def calls(routing, peers, **section):
+    return NodeCalls(channels=peers, routing=routing, mgmtd=peers, section=ClientSection(**section))
+
+
+@pytest.mark.parametrize("change", [{"state": NodeState.FAILED}, {"incarnation": "second"}])
+async def test_a_call_ends_when_its_node_is_judged(autojump_clock, change):
+    routing = Routing()
+    nodes = calls(routing, Peers(), requests_per_node_max=1)
+    errors = []
+
+    async def call():
+        try:
+            await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, pb.SpaceInfoReq())
+        except FsError as error:
+            errors.append((trio.current_time(), error))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nodes.run)
+        nursery.start_soon(call)
+        await trio.sleep(1.0)
+        routing.publish(tags={"rack": "a"})  # says nothing about its life
+        await trio.sleep(1.0)
+        assert not errors
+        began_s = trio.current_time()
+        routing.publish(**change)
+        await trio.sleep(0.01)
+        ((ended_s, error),) = errors
+        assert ended_s - began_s < 0.01
+        assert error.status is Status.RPC_CONNECTION_LOST
+        assert not error.definite
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_refusal_is_reported_once(autojump_clock):
+    peers = Peers(ConnectionRefused("nobody listens"))
+    nodes = calls(Routing(), peers)
+    for _ in range(2):
+        with pytest.raises(ConnectionRefused):
+            await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, pb.SpaceInfoReq())
+    assert peers.reported == [(1, "first")]
