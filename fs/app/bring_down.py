@@ -24,7 +24,8 @@ from .errors import first_error
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .process_id import open_pidfd, send_signal
 from .running import Command, commands
-from .supervisor import Supervisor, read_state, take_lock
+from .supervisor import Supervisor, take_lock
+from .supervisor_link import read_state
 
 FOREGROUND_POLL_S: Final = 0.5
 POLL_S: Final = 0.02
@@ -131,9 +132,11 @@ def unmount(given: ClusterDir | None, mount_point: Path) -> None:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one, is mounted there.
     """
     daemon = _daemon_at(mount_point) if given is None else None
-    directory = given or (ClusterDir(daemon.directory) if daemon and daemon.directory else None)
-    if directory is not None:
-        _unmount_supervised(directory, mount_point)
+    owner = ClusterDir(daemon.directory) if daemon and daemon.directory else None
+    if given is not None:
+        _unmount_supervised(given, mount_point)
+    elif owner is not None and supervisor_link.is_answering(owner):
+        _unmount_supervised(owner, mount_point)
     elif daemon is not None:
         _end(daemon, mount_point)
     elif is_dead(mount_point) and is_mounted(mount_point):

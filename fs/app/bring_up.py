@@ -39,7 +39,7 @@ from .mgmtd_link import fetch_routing, initialise, local_plan
 from .mount_point import check_fuse, check_mount_point
 from .process_id import ProcessId
 from .progress import Progress
-from .supervisor import read_state
+from .supervisor_link import read_state
 
 SERVICE_TIMEOUT_S: Final = 60.0
 CHAIN_TIMEOUT_S: Final = 60.0

@@ -141,6 +141,9 @@ def run_process(root: Root, config_path: Path) -> NoReturn:
     try:
         check_interpreter()
         config = read_config(config_path)
+    except FsError as problem:  # no log yet: whoever typed this reads it
+        sys.exit(f"ember: {problem}")
+    try:
         set_up_logging(config.process.log_level)
         trio.run(_run, root, config)
     except* FsError as group:

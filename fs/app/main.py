@@ -4,6 +4,7 @@ An operating error is one line on stderr, "ember: ...", and exit code 1; wrong u
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -75,6 +76,7 @@ def up(  # noqa: PLR0917 - options, never passed by position
     """Start a cluster on this machine and mount it."""
     from .bring_up import UpOptions, bring_up  # noqa: PLC0415
 
+    _end_like_ctrl_c()
     options = UpOptions(
         _directory(directory).path,
         mount.absolute() if mount else None,
@@ -98,17 +100,18 @@ def _process(pid: int) -> ProcessId:
     return found
 
 
-def _stay(cluster: ClusterDir) -> None:
-    """Wait for Ctrl-C or SIGTERM, then stop the cluster."""
-    import signal  # noqa: PLC0415
+def _end_like_ctrl_c() -> None:
+    """Let whatever asks this process to end run the same clean-up as Ctrl-C, also in the background."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
+
+def _stay(cluster: ClusterDir) -> None:
+    """Wait until asked to end, then stop the cluster."""
     from .bring_down import bring_down, wait_end  # noqa: PLC0415
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         wait_end(cluster)
-    except OSError as error:
-        sys.exit(f"ember: {error.filename or 'error'}: {error.strerror}")
     except KeyboardInterrupt:
         sys.stderr.write("ember: stopping\n")
         bring_down(cluster, wipe=False)

@@ -41,6 +41,7 @@ from .process_id import (
     process_id,
     send_signal,
 )
+from .supervisor_link import read_state
 
 log = logging.getLogger(__name__)
 
@@ -329,15 +330,6 @@ def _describe_exit(code: int | None) -> str:
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"
-
-
-def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
-    """Return what the last supervisor knew, by service name; empty when there is nothing to read."""
-    try:
-        state = json.loads(directory.state_path.read_text())
-        return {service["name"]: service for service in state["services"]}
-    except (OSError, ValueError, KeyError):
-        return {}
 
 
 async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -> None:

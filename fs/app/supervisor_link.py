@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
-from .process_id import ProcessId
+from .process_id import ProcessId, is_alive
 
 ANSWER_TIMEOUT_S: Final = 180.0
 """Longer than any orderly stop."""
@@ -34,9 +34,7 @@ def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:
             with connection.makefile("rb") as file:
                 line = file.readline()
     except OSError as error:
-        raise FsError(
-            Status.NOT_RUNNING, f"no cluster runs in {directory.path}; start it: ember up"
-        ) from error
+        raise _silence(directory) from error
     if not line:
         raise FsError(Status.NOT_RUNNING, f"the supervisor of {directory.path} has just ended")
     answer: dict[str, Any] = json.loads(line)
@@ -52,6 +50,32 @@ def is_answering(directory: ClusterDir) -> bool:
     except FsError:
         return False
     return True
+
+
+def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
+    """Return what the last supervisor knew, by service name; empty when there is nothing to read."""
+    try:
+        state = json.loads(directory.state_path.read_text())
+        return {service["name"]: service for service in state["services"]}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def has_orphans(directory: ClusterDir) -> bool:
+    """True if services run whose supervisor has died."""
+    for service in read_state(directory).values():
+        if service["pid"] and is_alive(ProcessId(service["pid"], service["start_ticks"])):
+            return True
+    return False
+
+
+def _silence(directory: ClusterDir) -> FsError:
+    """Return what it means that no supervisor answers."""
+    if has_orphans(directory):
+        detail = f"the supervisor of {directory.path} has died, its services go on; take them over: ember up"
+    else:
+        detail = f"no cluster runs in {directory.path}; start it: ember up"
+    return FsError(Status.NOT_RUNNING, detail)
 
 
 def start(directory: ClusterDir, *, restarts: bool, until: ProcessId | None = None) -> None:
