@@ -144,6 +144,9 @@ class Files:
         self._handles[handle.handle_id] = handle
         data_ver = state.file.data_ver
         keep_cache = state.cached_ver == data_ver
+        if not keep_cache:
+            # The kernel drops its pages now; what others had read ahead must not fill them again.
+            state.content_seq += 1
         state.cached_ver = data_ver
         known = core.known.get(inode.inode_id)
         if known is not None and known.given_length not in (-1, state.local_length()):

@@ -420,3 +420,21 @@ async def test_a_write_comes_after_the_records_appended_before_it(autojump_clock
         assert await m.read_all(writer) == b"ONE-and-moretwo"
         await m.close(appender)
         await m.close(writer)
+
+
+async def test_an_open_voids_what_other_open_files_had_read_ahead(autojump_clock, mounts):
+    async with mounts(2) as (a, b):
+        size, step = 600_000, 50_000
+        await a.write_file(b"f", b"1" * size)
+        early = (await b.open(b"f", os.O_RDONLY)).handle_id
+        for offset in range(0, 4 * step, step):
+            assert bytes(await b.files.read(early, offset, step)) == b"1" * step
+        writer = (await a.open(b"f")).handle_id
+        await a.files.write(writer, 0, b"2" * size)
+        await a.close(writer)
+        late = await b.open(b"f", os.O_RDONLY)
+        assert not late.keep_cache
+        # The kernel keeps one set of pages per file, whoever fills it.
+        assert bytes(await b.files.read(early, 4 * step, step)) == b"2" * step
+        await b.close(early)
+        await b.close(late.handle_id)
