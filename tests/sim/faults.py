@@ -55,6 +55,7 @@ class Faults:
             self.cut_all: 1,
             self.partition: 3,
             self.cut_link: 2,
+            self.isolate: 2,
             self.reset: 3,
             self.slow_network: 1,
             self.slow_disk: 2,
@@ -193,6 +194,23 @@ class Faults:
             self.cluster.network.block(alone, other)
             self.cluster.network.block(other, alone)
         await trio.sleep(self.random.choice(BLOCKED_S))
+        self.cluster.network.heal()
+
+    async def isolate(self) -> None:
+        """Cut a storage node and a client off from the managers, but not from each other.
+
+        Both go on with a picture of the chains that grows old, while the others get a new one.
+        """
+        pair = [
+            self.random.choice(self.cluster.storages),
+            f"client-{self.random.randrange(self.client_count)}",
+        ]
+        self.cluster.trace.add("isolate", pair)
+        for one in pair:
+            for control in self.cluster.controls:
+                self.cluster.network.block(one, control)
+                self.cluster.network.block(control, one)
+        await trio.sleep(self.random.choice([3.0, 8.0, 11.0]))
         self.cluster.network.heal()
 
     async def reset(self) -> None:

@@ -79,7 +79,8 @@ def is_linearizable_across(
             for op in history
             if op.begin_s < cut_s and op.end_s >= begin_s and _counts(op, begin_s, cut_s)
         ]
-        if not is_linearizable_from(epoch, initials):
+        initials = {value for value in initials if is_linearizable_from(epoch, {value})}
+        if not initials:
             return False
         first = [Op("write", value, begin_s, begin_s) for value in initials]
         initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s)

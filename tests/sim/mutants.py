@@ -1,0 +1,475 @@
+"""Does the simulation find mistakes?  Each mutant breaks one rule of EmberFS; some seed must catch it.
+
+    python -m tests.sim.mutants [NAME ...] [--first SEED] [--seeds N] [--seconds S] [--timeout S]
+
+Runs every mutant (or those named) in a process of its own over up to N seeds until one fails, and prints which checker
+caught it at which seed.  Exit code 1 if a mutant survives.
+"""
+
+import argparse
+import logging
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import trio
+
+import fs.chunkengine.ledger as ledger_module
+import fs.chunkengine.simulated_disk as disk_module
+import fs.kv.buffer as buffer_module
+import fs.kv.transact as transact_module
+import fs.meta.content_driver as driver_module
+import fs.meta.gc as gc_module
+import fs.meta.ops.create as create_module
+import fs.meta.ops.rename as rename_module
+import fs.meta.ops.unlink as unlink_module
+import fs.meta.service as meta_service
+import fs.mgmtd.chain_state as chain_state_module
+import fs.mgmtd.election as election_module
+import fs.mgmtd.primary as primary_module
+import fs.mgmtd.store as mgmtd_store
+import fs.node.membership as membership_module
+import fs.storage.channels as channels_module
+import fs.storage.context as context_module
+import fs.storage.forward as forward_module
+import fs.storage.inflight as inflight_module
+import fs.storage.resync as resync_module
+import fs.storage.resync_plan as plan_module
+import fs.storage.target as target_module
+from fs.meta import records
+from fs.meta.dentries import clear_dentry, find_dentry
+from fs.schema.routing import LocalState, PublicState
+from fs.schema.status import FsError, Status
+from fs.storage import read_path, write_path
+
+from .life import ProcessDead, SimulatedCrash
+from .scenario import run_seed
+
+log = logging.getLogger(__name__)
+
+Patch = Callable[[], None]
+MUTANTS: Final[dict[str, Patch]] = {}
+
+
+def mutant(patch: Patch) -> Patch:
+    """Register a mutant under its function's name; the docstring says which rule is broken."""
+    MUTANTS[patch.__name__] = patch
+    return patch
+
+
+async def _nothing(*_args: Any, **_options: Any) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+# ---- replication ---------------------------------------------------------------------------------
+
+
+@mutant
+def acknowledge_before_successor() -> None:
+    """A replica commits and answers while its successor is still being told."""
+    real = write_path.forward
+
+    async def early(context: Any, target: Any, chain_id: int, *args: Any, **options: Any) -> Any:
+        update, prepared = args
+        update.payload = bytes(update.payload)
+        await prepared.wait()
+
+        async def later() -> None:
+            try:
+                await real(context, target, chain_id, update, prepared, **options)
+            except (FsError, ProcessDead, SimulatedCrash, AssertionError) as error:
+                log.debug("lost: %s", error)
+
+        trio.lowlevel.spawn_system_task(later)
+        place = context.targets.place(chain_id)
+        return forward_module.Forwarded(place.chain.chain_version, None)
+
+    write_path.forward = early  # type: ignore[assignment]
+
+
+@mutant
+def lease_not_checked() -> None:
+    """A storage node serves on although its lease has run out."""
+    membership_module.HeartbeatLease.is_valid = lambda _self: True  # type: ignore[method-assign]
+
+
+@mutant
+def chain_version_not_checked() -> None:
+    """A replica takes requests made under another picture of its chain."""
+    context_module.StorageContext.place_now = (  # type: ignore[method-assign]
+        lambda self, chain_id, _version: self.targets.place(chain_id)
+    )
+
+
+@mutant
+def resync_skipped() -> None:
+    """A syncing target is told at once that it has everything."""
+    resync_module.Resync._resync_window = _nothing  # type: ignore[assignment,method-assign]
+
+
+@mutant
+def resync_without_barrier() -> None:
+    """Resync does not wait for updates that came in before the target was syncing."""
+    inflight_module.InFlight.wait_older_left = _nothing  # type: ignore[assignment,method-assign]
+
+
+@mutant
+def resync_skips_pending() -> None:
+    """Resync takes a chunk with a pending version for equal if the committed ones are."""
+
+    def decide(local: Any, remote: Any) -> Any:
+        is_same = (local.commit_ver, local.checksum) == (remote.commit_ver, remote.checksum)
+        need = plan_module.Need.SKIP if is_same else plan_module.Need.TRANSFER
+        return plan_module.Item(local.chunk_id, need)
+
+    plan_module.decide_chunk = decide
+
+
+@mutant
+def resync_ignores_versions() -> None:
+    """Resync compares lengths instead of content."""
+
+    def decide(local: Any, remote: Any) -> Any:
+        need = plan_module.Need.SKIP if local.length == remote.length else plan_module.Need.TRANSFER
+        return plan_module.Item(local.chunk_id, need)
+
+    plan_module.decide_chunk = decide
+
+
+@mutant
+def syncing_gets_no_updates() -> None:
+    """Updates are not passed on to a syncing successor."""
+    real = forward_module._place_to_forward
+
+    def place_to_forward(*args: Any) -> Any:
+        place = real(*args)
+        successor = place.successor
+        if successor is None or successor.public_state is not PublicState.SYNCING or args[3]:
+            return place
+        made = target_module.Place(*(getattr(place, n) for n in place.__slots__))
+        object.__setattr__(made, "successor", None)
+        return made
+
+    forward_module._place_to_forward = place_to_forward
+
+
+@mutant
+def repeats_executed_again() -> None:
+    """The channel table is not asked."""
+    table = channels_module.ChannelTable
+    table.begin = lambda _self, _tag, _now_s: None  # type: ignore[method-assign]
+    table.result_of = lambda _self, _tag: None  # type: ignore[method-assign]
+
+
+@mutant
+def leftover_rolled_back() -> None:
+    """A head that finds a leftover pending version drops it instead of completing it."""
+
+    async def drop(_context: Any, target: Any, _chain_id: int, state: Any, **_options: Any) -> None:
+        await target.disk.run(target.disk.engine.drop_pending, target.target_id, state.chunk_id)
+        target.unsettled.pop(state.chunk_id, None)
+
+    write_path.settle = drop  # type: ignore[assignment]
+
+
+@mutant
+def late_copies_accepted() -> None:
+    """A copy of an update whose sender has given up on it still takes effect."""
+    target_module.LocalTarget.admit_epoch = (  # type: ignore[method-assign]
+        lambda _self, _chain_version, _epoch: None
+    )
+
+
+@mutant
+def tail_not_asked() -> None:
+    """A read during an update returns the replica's own committed version."""
+    read_path._ask_tails = _nothing  # type: ignore[assignment]
+
+
+@mutant
+def pending_version_served() -> None:
+    """A read during an update returns the pending version."""
+
+    async def take_pending(_context: Any, batch: Any, indexes: Any, _deadline_s: float) -> None:
+        await trio.lowlevel.checkpoint()
+        for index in indexes:
+            target, io = batch.places[index].target, batch.ios[index]
+            state = target.disk.engine.get(target.target_id, io.chunk_id)
+            if state is not None and state.pending_ver and not state.pending_is_remove:
+                io.version = state.pending_ver
+
+    read_path._ask_tails = take_pending
+
+
+# ---- managers ------------------------------------------------------------------------------------
+
+
+@mutant
+def waiting_becomes_serving() -> None:
+    """A returning target serves without having been resynced."""
+    real = chain_state_module._judge
+
+    def judge(state: Any, local: Any, judged: Any) -> Any:
+        if state in {PublicState.WAITING, PublicState.OFFLINE} and local is LocalState.ONLINE:
+            return PublicState.SERVING
+        return real(state, local, judged)
+
+    chain_state_module._judge = judge
+
+
+@mutant
+def restarted_target_trusted() -> None:
+    """A restarted node does not wait until its targets have left their chains."""
+    target_module.start_is_over = lambda _info, _targets: True  # type: ignore[assignment]
+
+
+@mutant
+def primary_ignores_time() -> None:
+    """A manager takes itself for the primary until it is told otherwise."""
+    election_module.may_act = (  # type: ignore[assignment]
+        lambda held, **_options: held is not None
+    )
+
+
+@mutant
+def routing_not_durable() -> None:
+    """Routing info is published before it would survive a power loss."""
+    real = mgmtd_store.Store.__init__
+
+    class Unsynced:
+        def __init__(self, engine: Any) -> None:
+            self.transaction = engine.transaction
+
+        sync = _nothing
+
+    def init(self: Any, engine: Any, *args: Any) -> None:
+        real(self, Unsynced(engine), *args)  # type: ignore[arg-type]
+
+    mgmtd_store.Store.__init__ = init  # type: ignore[method-assign]
+
+
+@mutant
+def unknown_publication_taken_for_failed() -> None:
+    """A manager goes on after a write of unknown outcome as if nothing had been written."""
+    real_transact = mgmtd_store.transact
+
+    async def once(*args: Any, **options: Any) -> Any:
+        return await real_transact(*args, **options, is_idempotent=False)
+
+    mgmtd_store.transact = once
+    real_publish = primary_module.Primary.publish
+
+    async def publish(self: Any, *args: Any, **options: Any) -> None:
+        lose = self.lose
+        self.lose = lambda: None
+        try:
+            await real_publish(self, *args, **options)
+        finally:
+            self.lose = lose
+
+    primary_module.Primary.publish = publish  # type: ignore[method-assign]
+
+
+# ---- metadata ------------------------------------------------------------------------------------
+
+
+@mutant
+def idempotency_record_ignored() -> None:
+    """A repeated request is executed again."""
+    for module in (rename_module, unlink_module, create_module):
+        module.recall = _nothing  # type: ignore[attr-defined]
+
+
+@mutant
+def rename_not_atomic() -> None:
+    """Rename takes the old name away in one transaction and gives the new one in another."""
+    service = meta_service.MetaService
+
+    async def rename(self: Any, _call: Any, request: Any) -> Any:
+        parent_id, name = request.old_parent_inode_id, request.old_name
+        taken: list[Any] = [None]
+
+        async def take_away(tr: Any, _ctx: Any, _request: Any) -> None:
+            taken[0] = await find_dentry(tr, parent_id, name)
+            if taken[0] is not None:
+                clear_dentry(tr, parent_id, name)
+
+        async def give(tr: Any, ctx: Any, _request: Any) -> Any:
+            if taken[0] is not None:
+                tr.set(records.dentry_key(parent_id, name), taken[0].SerializeToString())
+            return await rename_module.rename(tr, ctx, request)
+
+        await self._change(take_away, request)
+        return await self._change(give, request)
+
+    service.rename = rename  # type: ignore[method-assign]
+
+
+@mutant
+def dentry_read_without_conflict() -> None:
+    """Reading a name does not conflict with somebody else writing it."""
+    real = buffer_module.WriteBuffer.add_read_key
+
+    def add_read_key(self: Any, key: bytes) -> None:
+        if not key.startswith(records.DENTRY):
+            real(self, key)
+
+    buffer_module.WriteBuffer.add_read_key = add_read_key  # type: ignore[method-assign]
+
+
+@mutant
+def unknown_commit_taken_for_done() -> None:
+    """A commit of unknown outcome counts as made."""
+    real = transact_module.transact_stamped
+
+    async def once(engine: Any, fn: Any, **options: Any) -> Any:
+        box: list[Any] = []
+
+        async def kept(tr: Any) -> Any:
+            box[:] = [await fn(tr)]
+            return box[0]
+
+        try:
+            return await real(engine, kept, **{**options, "is_idempotent": False})
+        except FsError as error:
+            if error.status is not Status.KV_COMMIT_UNKNOWN:
+                raise
+            return box[0], None
+
+    transact_module.transact_stamped = once  # type: ignore[assignment]
+
+
+@mutant
+def chunks_not_collected() -> None:
+    """Garbage collection forgets a file without removing its chunks."""
+    gc_module.GarbageCollector._remove_chunks = _nothing  # type: ignore[assignment,method-assign]
+
+
+@mutant
+def chunks_cut_before_length_is_durable() -> None:
+    """A truncation cuts the chunks while a power loss could still bring the old length back."""
+    real = driver_module.ContentDriver._cut
+
+    async def cut(self: Any, inode_id: int) -> None:
+        engine = self._engine
+
+        class Unsynced:
+            transaction = staticmethod(engine.transaction)
+            sync = _nothing
+
+        self._engine = Unsynced()
+        try:
+            await real(self, inode_id)
+        finally:
+            self._engine = engine
+
+    driver_module.ContentDriver._cut = cut  # type: ignore[method-assign]
+
+
+# ---- chunk engine --------------------------------------------------------------------------------
+
+
+@mutant
+def freed_block_reused_at_once() -> None:
+    """A block is used again before the record that freed it is durable."""
+    ledger_module.Ledger._free = (  # type: ignore[method-assign]
+        lambda self, position: (self.epoch.fresh.discard(position), self._leave(position))[1]
+    )
+
+
+@mutant
+def data_not_flushed() -> None:
+    """An epoch is recorded as durable without its data having been flushed."""
+    disk_module.SimulatedDataFiles.flush = (  # type: ignore[method-assign]
+        lambda _self, _file_ids: None
+    )
+
+
+@mutant
+def torn_versions_kept() -> None:
+    """Opening a disk believes every record."""
+    import fs.chunkengine.verified as verified_module  # noqa: PLC0415 - beside its patch
+
+    verified_module.VerifiedReader.is_whole = lambda _self, _record: True  # type: ignore[method-assign]
+
+
+@mutant
+def sync_does_nothing() -> None:
+    """A storage node answers a sync without flushing its disk."""
+    import fs.storage.queries as queries_module  # noqa: PLC0415 - beside its patch
+    import fs.storage.service as service_module  # noqa: PLC0415
+
+    queries_module.sync_chains = _nothing  # type: ignore[assignment]
+    service_module.queries.sync_chains = _nothing
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors inside groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def caught_by(error: BaseException) -> str:
+    """Name the function, of the checkers if possible, that the first error came from."""
+    first = next(leaves(error))
+    frames = [f for f in traceback.extract_tb(first.__traceback__) if "site-packages" not in f[0]]
+    ours = [f for f in frames if "tests/sim" in f.filename.replace("\\", "/")]
+    frame = frames[-1] if isinstance(first, AssertionError) or not ours else ours[-1]
+    brief = str(first).split("\n")[0][:70]
+    return f"{frame.name}: {type(first).__name__}: {brief}"
+
+
+def hunt(name: str, seeds: range, work_s: float) -> int:
+    """Run one mutant in this process; return 0 when it was caught."""
+    logging.disable(logging.CRITICAL)
+    MUTANTS[name]()
+    began_s = time.perf_counter()
+    for seed in seeds:
+        try:
+            run_seed(seed, work_s=work_s)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - any failure is a catch
+            took_s = time.perf_counter() - began_s
+            print(f"{name:40} caught at seed {seed} in {took_s:.0f} s by {caught_by(error)}")
+            return 0
+    print(f"{name:40} SURVIVED seeds {seeds.start} to {seeds.stop - 1}")
+    return 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*MUTANTS, []], help="default: all")
+    parser.add_argument("--first", type=int, default=1, help="first seed")
+    parser.add_argument("--seeds", type=int, default=20, help="seeds per mutant")
+    parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds of work")
+    parser.add_argument("--timeout", type=float, default=600.0, help="real seconds per mutant")
+    parser.add_argument("--here", action="store_true", help="one mutant, in this process")
+    arguments = parser.parse_args()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    if arguments.here:
+        return hunt(arguments.names[0], seeds, arguments.seconds)
+    survivors = 0
+    for name in arguments.names or MUTANTS:
+        options = [f"--first={seeds.start}", f"--seeds={len(seeds)}"]
+        options += [f"--seconds={arguments.seconds}"]
+        command = [sys.executable, "-m", "tests.sim.mutants", "--here", *options, name]
+        try:
+            done = subprocess.run(command, timeout=arguments.timeout, check=False)
+            survivors += done.returncode != 0
+        except subprocess.TimeoutExpired:
+            print(f"{name:40} hangs: caught by the time limit")
+        sys.stdout.flush()
+    print(f"{survivors} survived")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
