@@ -20,7 +20,7 @@ from ..schema.config import ClientSection
 from ..schema.ids import ClientId
 from ..schema.method import Method, ReqT, RspT
 from ..schema.proto.common_pb2 import CallerPb
-from ..schema.routing import Node, NodeState, Role
+from ..schema.routing import Node, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .retry import RetryBudget
 
@@ -54,6 +54,7 @@ class MetaClient:
         self._routing = routing
         self._runtime = runtime
         self._section = section
+        self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
 
     @property
     def client_id(self) -> str:
@@ -62,8 +63,13 @@ class MetaClient:
 
     def _servers(self) -> list[Node]:
         """Return the meta services in this client's order, failed ones last."""
-        nodes = [n for n in self._routing.info.nodes_with_role(Role.META) if n.address]
-        return sorted(nodes, key=lambda n: (n.state is NodeState.FAILED, self._weight(n)))
+        info = self._routing.info
+        seen, ranked = self._ranked
+        if info is not seen:
+            nodes = [n for n in info.nodes_with_role(Role.META) if n.address]
+            ranked = sorted(nodes, key=lambda n: (n.state is NodeState.FAILED, self._weight(n)))
+            self._ranked = info, ranked
+        return ranked
 
     def _weight(self, node: Node) -> int:
         return xxh3_64_intdigest(f"{self._client_id}/{node.node_id}".encode())

@@ -9,12 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..schema.ids import ChainId, NodeId, TargetId
-from ..schema.layout import FileRef, chain_of_chunk, chains_in_use, extents
+from ..schema.layout import (
+    MAX_FILE_LENGTH_BYTES,
+    FileRef,
+    chain_of_chunk,
+    chains_in_use,
+    extents,
+)
 from ..schema.routing import Chain, RoutingInfo
 from ..schema.status import FsError, Status
 from .api import FileRead
 
 NO_TARGET = TargetId(0)
+NO_NODE = NodeId(0)
 
 
 @dataclass(slots=True)
@@ -31,6 +38,7 @@ class Piece:
     owner: FileRead | None = None
     chain_version: int = 0
     target_id: TargetId = NO_TARGET
+    node_id: NodeId = NO_NODE
 
     @property
     def name(self) -> str:
@@ -61,12 +69,17 @@ def cut_file_range(
 ) -> list[Piece]:
     """Cut a byte range of a file, backed by `buffer`, into one piece per chunk, in file order."""
     chain_ids = table_chain_ids(info, file)
-    size = file.layout.chunk_size_bytes
+    layout = file.layout
+    size = layout.chunk_size_bytes
+    index, in_chunk = divmod(offset, size)
+    if 0 < len(buffer) <= size - in_chunk and 0 <= offset <= MAX_FILE_LENGTH_BYTES - size:
+        chain_id = chain_of_chunk(layout, index, chain_ids)
+        return [Piece(file.inode_id, index, chain_id, in_chunk, buffer, size, owner)]
     return [
         Piece(
             inode_id=file.inode_id,
             chunk_index=extent.chunk_index,
-            chain_id=chain_of_chunk(file.layout, extent.chunk_index, chain_ids),
+            chain_id=chain_of_chunk(layout, extent.chunk_index, chain_ids),
             offset=extent.offset,
             buffer=buffer[extent.file_offset - offset :][: extent.length],
             chunk_size_bytes=size,
@@ -76,25 +89,15 @@ def cut_file_range(
     ]
 
 
-def choose_target(
-    info: RoutingInfo,
-    chain: Chain,
-    *,
-    load: Mapping[NodeId, int],
-    avoid: Collection[tuple[TargetId, int]],
-    start: int,
-) -> TargetId:
-    """Return the serving target of a chain whose node has the least to do.
+def readable_targets(
+    info: RoutingInfo, chain: Chain, avoid: Collection[tuple[TargetId, int]]
+) -> list[tuple[TargetId, NodeId]]:
+    """Return the serving targets of a chain with their nodes; never an empty list.
 
     Args:
         info: the snapshot `chain` is from.
         chain: the chain to read from.
-        load: bytes already given to each node in this round.
         avoid: (target, chain version) pairs that failed in this operation.
-        start: where to begin among equals, so that equal loads spread.
-
-    Returns:
-        A target id.
 
     Raises:
         FsError: CHAIN_UNAVAILABLE when no target of the chain serves.
@@ -102,10 +105,31 @@ def choose_target(
     serving = chain.serving
     if not serving:
         raise FsError(Status.CHAIN_UNAVAILABLE, f"chain {chain.chain_id} has no serving target")
-    good = [t for t in serving if (t, chain.chain_version) not in avoid] or list(serving)
-    first = start % len(good)
-    rotated = good[first:] + good[:first]
-    return min(rotated, key=lambda t: load.get(info.target(t).node_id, 0))
+    good = [t for t in serving if (t, chain.chain_version) not in avoid] or serving
+    return [(t, info.target(t).node_id) for t in good]
+
+
+def choose_target(
+    candidates: Sequence[tuple[TargetId, NodeId]], *, load: Mapping[NodeId, int], start: int
+) -> tuple[TargetId, NodeId]:
+    """Return the candidate whose node has the least to do.
+
+    Args:
+        candidates: as from `readable_targets`.
+        load: bytes already given to each node in this round.
+        start: where to begin among equals, so that equal loads spread.
+    """
+    count = len(candidates)
+    best = candidates[start % count]
+    least = load.get(best[1], 0)
+    for step in range(1, count):
+        if not least:
+            break
+        candidate = candidates[(start + step) % count]
+        given = load.get(candidate[1], 0)
+        if given < least:
+            best, least = candidate, given
+    return best
 
 
 def head_of(chain: Chain) -> TargetId:
@@ -116,14 +140,12 @@ def head_of(chain: Chain) -> TargetId:
     return serving[0]
 
 
-def cut_batches(
-    info: RoutingInfo, pieces: Sequence[Piece], *, count_max: int, bytes_max: int
-) -> list[Batch]:
+def cut_batches(pieces: Sequence[Piece], *, count_max: int, bytes_max: int) -> list[Batch]:
     """Group pieces by the node of their chosen target, in batches within both limits."""
     batches: list[Batch] = []
     open_batches: dict[NodeId, tuple[Batch, int]] = {}
     for piece in pieces:
-        node_id = info.target(piece.target_id).node_id
+        node_id = piece.node_id
         batch, filled = open_batches.get(node_id, (None, 0))
         length = len(piece.buffer)
         if batch is None or len(batch.pieces) >= count_max or filled + length > bytes_max:

@@ -24,7 +24,14 @@ from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .node_calls import NodeCalls
 from .retry import RetryBudget
-from .routing_math import Batch, Piece, choose_target, cut_batches, cut_file_range
+from .routing_math import (
+    Batch,
+    Piece,
+    choose_target,
+    cut_batches,
+    cut_file_range,
+    readable_targets,
+)
 
 log = logging.getLogger(__name__)
 
@@ -69,25 +76,28 @@ class StorageReads:
     ) -> tuple[list[Batch], Failures]:
         info = self._routing.info
         load: dict[NodeId, int] = {}
+        known: dict[int, tuple[int, list[tuple[TargetId, NodeId]]]] = {}
         planned: list[Piece] = []
         failures: Failures = []
         for piece in pieces:
-            try:
-                chain = info.chain(piece.chain_id)
-                self._start += 1
-                piece.target_id = choose_target(
-                    info, chain, load=load, avoid=avoid, start=self._start
-                )
-                piece.chain_version = chain.chain_version
-                node_id = info.target(piece.target_id).node_id
-            except FsError as error:
-                failures.append((piece, error))
-                continue
+            found = known.get(piece.chain_id)
+            if found is None:
+                try:
+                    chain = info.chain(piece.chain_id)
+                    candidates = readable_targets(info, chain, avoid)
+                except FsError as error:
+                    failures.append((piece, error))
+                    continue
+                found = known[piece.chain_id] = (chain.chain_version, candidates)
+            piece.chain_version, candidates = found
+            self._start += 1
+            piece.target_id, node_id = choose_target(candidates, load=load, start=self._start)
+            piece.node_id = node_id
             load[node_id] = load.get(node_id, 0) + len(piece.buffer)
             planned.append(piece)
         section = self._section
         batches = cut_batches(
-            info, planned, count_max=section.batch_count_max, bytes_max=section.batch_bytes_max
+            planned, count_max=section.batch_count_max, bytes_max=section.batch_bytes_max
         )
         return batches, failures
 
@@ -102,21 +112,17 @@ class StorageReads:
         return failures
 
     async def _run_batch(self, batch: Batch, is_relaxed: bool, failures: Failures) -> None:
-        request = pb.BatchReadReq(
-            ios=[
-                pb.ReadIoPb(
-                    inode_id=piece.inode_id,
-                    chunk_index=piece.chunk_index,
-                    chain_id=piece.chain_id,
-                    chain_version=piece.chain_version,
-                    offset=piece.offset,
-                    length=len(piece.buffer),
-                )
-                for piece in batch.pieces
-            ],
-            is_relaxed=is_relaxed,
-            want_checksums=self._section.verify_reads,
-        )
+        request = pb.BatchReadReq(is_relaxed=is_relaxed, want_checksums=self._section.verify_reads)
+        add = request.ios.add
+        for piece in batch.pieces:
+            add(
+                inode_id=piece.inode_id,
+                chunk_index=piece.chunk_index,
+                chain_id=piece.chain_id,
+                chain_version=piece.chain_version,
+                offset=piece.offset,
+                length=len(piece.buffer),
+            )
         into = partial(scatter_list, batch.pieces)
         try:
             received = await self._nodes.call(
@@ -137,13 +143,14 @@ class StorageReads:
             return None
         if result.status != Status.OK:
             return FsError(Status(result.status), f"{piece.name}: {result.detail}")
-        got = piece.buffer[: result.length]
+        length = result.length
+        got = piece.buffer if length == len(piece.buffer) else piece.buffer[:length]
         if got and self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
             return FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"{piece.name} target {piece.target_id}: bytes changed on the way",
             )
-        fill_hole(piece, result.length)
+        fill_hole(piece, length)
         return None
 
     async def _judge(
@@ -188,16 +195,17 @@ def scatter_list(
         FsError: RPC_BAD_FRAME when the reply does not fit the request.
     """
     results = reply.results
-    if len(results) != len(pieces) or sum(r.length for r in results) != payload_bytes:
+    lengths = [result.length for result in results]
+    if len(lengths) != len(pieces) or sum(lengths) != payload_bytes:
         raise FsError(
             Status.RPC_BAD_FRAME,
             f"BatchRead: {len(results)} results, {payload_bytes} bytes for {len(pieces)} reads",
         )
-    for piece, result in zip(pieces, results, strict=True):
-        if result.length > len(piece.buffer):
+    buffers = []
+    for piece, length in zip(pieces, lengths, strict=True):
+        wanted = len(piece.buffer)
+        if length > wanted:
             raise FsError(Status.RPC_BAD_FRAME, f"{piece.name}: more bytes than asked for")
-    return [
-        piece.buffer[: result.length]
-        for piece, result in zip(pieces, results, strict=True)
-        if result.length
-    ]
+        if length:
+            buffers.append(piece.buffer if length == wanted else piece.buffer[:length])
+    return buffers

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.client.routing_math import choose_target, cut_batches, cut_file_range, file_chains, head_of
+from fs.client.routing_math import (
+    choose_target,
+    cut_batches,
+    cut_file_range,
+    file_chains,
+    head_of,
+    readable_targets,
+)
 from fs.schema.ids import ChainId, ChainTableId, InodeId, NodeId, TargetId
 from fs.schema.layout import FileRef, Layout
 from fs.schema.routing import (
@@ -65,8 +72,9 @@ def test_batches_hold_every_piece_once_within_limits(lengths, count_max, bytes_m
         pieces += cut_file_range(THREE, ref(), index * CHUNK, memoryview(bytearray(length)))
     for index, piece in enumerate(pieces):
         chain = THREE.chain(piece.chain_id)
-        piece.target_id = choose_target(THREE, chain, load={}, avoid=(), start=index)
-    batches = cut_batches(THREE, pieces, count_max=count_max, bytes_max=bytes_max)
+        candidates = readable_targets(THREE, chain, ())
+        piece.target_id, piece.node_id = choose_target(candidates, load={}, start=index)
+    batches = cut_batches(pieces, count_max=count_max, bytes_max=bytes_max)
     assert sorted(id(p) for b in batches for p in b.pieces) == sorted(map(id, pieces))
     for batch in batches:
         assert len(batch.pieces) <= count_max
@@ -75,27 +83,30 @@ def test_batches_hold_every_piece_once_within_limits(lengths, count_max, bytes_m
         assert {THREE.target(p.target_id).node_id for p in batch.pieces} == {batch.node_id}
 
 
+def choose(info, chain, load=(), avoid=(), start=0):
+    return choose_target(readable_targets(info, chain, avoid), load=dict(load), start=start)[0]
+
+
 def test_choice_prefers_idle_nodes_and_avoids_failed_targets():
     chain = THREE.chain(1)
     load = {NodeId(1): 5, NodeId(2): 1, NodeId(3): 9}
-    assert choose_target(THREE, chain, load=load, avoid=(), start=0) == 12
-    assert choose_target(THREE, chain, load=load, avoid={(TargetId(12), 1)}, start=0) == 11
+    assert choose(THREE, chain, load, ()) == 12
+    assert choose(THREE, chain, load, {(TargetId(12), 1)}) == 11
     everything = {(t, 1) for t in chain.serving}
-    assert choose_target(THREE, chain, load=load, avoid=everything, start=0) == 12
+    assert choose(THREE, chain, load, everything) == 12
     old_version = {(TargetId(12), 0)}
-    assert choose_target(THREE, chain, load=load, avoid=old_version, start=0) == 12
-    spread = {choose_target(THREE, chain, load={}, avoid=(), start=s) for s in range(3)}
+    assert choose(THREE, chain, load, old_version) == 12
+    spread = {choose(THREE, chain, start=s) for s in range(3)}
     assert spread == {11, 12, 13}
 
 
 def test_only_serving_targets_are_chosen():
     info = make_info(1, (PublicState.SERVING, PublicState.SYNCING, PublicState.OFFLINE))
-    assert {
-        choose_target(info, info.chain(1), load={}, avoid={(TargetId(11), 1)}, start=s)
-        for s in range(5)
-    } == {TargetId(11)}
+    assert {choose(info, info.chain(1), avoid={(TargetId(11), 1)}, start=s) for s in range(5)} == {
+        TargetId(11)
+    }
     dead = make_info(1, (PublicState.LASTSRV, PublicState.OFFLINE))
-    for ask in (head_of, lambda c: choose_target(dead, c, load={}, avoid=(), start=0)):
+    for ask in (head_of, lambda c: choose(dead, c)):
         with pytest.raises(FsError) as caught:
             ask(dead.chain(1))
         assert caught.value.status is Status.CHAIN_UNAVAILABLE
