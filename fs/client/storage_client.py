@@ -109,7 +109,7 @@ class StorageClient:
         chain_id = chain_of_chunk(file.layout, index, table_chain_ids(self._routing.info, file))
         found: dict[Hashable, pb.LastChunkResultPb] = {}
         job = ChainJob(chain_id, file.inode_id)
-        await self._for_each_chain([job], self._last_chunk_round(found))
+        await self._for_each_chain([job], self._last_chunk_round(found, is_length_only=True))
         last = found[job]
         if not last.has_chunk or last.chunk_index != index or last.chunk_length <= in_chunk:
             return
@@ -263,7 +263,7 @@ class StorageClient:
         return outcome
 
     def _last_chunk_round(
-        self, found: dict[Hashable, pb.LastChunkResultPb]
+        self, found: dict[Hashable, pb.LastChunkResultPb], *, is_length_only: bool = False
     ) -> "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]":
         """Return a round that puts each job's last chunk into `found`."""
 
@@ -277,6 +277,7 @@ class StorageClient:
                             inode_id=job.inode_id,
                             chain_id=chain.chain_id,
                             chain_version=chain.chain_version,
+                            is_length_only=is_length_only,
                         )
                         for job, chain in part
                     ]

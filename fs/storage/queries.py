@@ -19,6 +19,8 @@ from .target import LocalTarget, Place
 from .write_path import run_update
 
 PAGE_CHUNK_COUNT = 1024
+COUNTED_MAX = 4 * PAGE_CHUNK_COUNT
+"""Chunks of one file on one chain that are looked at to tell how much space it takes."""
 REMOVE_COUNT_MAX = 1024
 REMOVE_CONCURRENCY = 8
 
@@ -44,7 +46,9 @@ async def query_last_chunk(
     try:
         place = await context.place_at(query.chain_id, query.chain_version)
         target = _head(context, place)
-        last, count, used = await target.disk.run(_measure_file, target, query.inode_id)
+        last, count, used = await target.disk.run(
+            _measure_file, target, query.inode_id, 0 if query.is_length_only else COUNTED_MAX
+        )
         context.check_lease()
     except FsError as error:
         return storage_pb2.LastChunkResultPb(status=error.status, detail=error.detail)
@@ -57,21 +61,31 @@ async def query_last_chunk(
     )
 
 
-def _measure_file(target: LocalTarget, inode_id: int) -> tuple[ChunkState | None, int, int]:
-    """Return (last chunk that is not empty, number of chunks, their bytes); one page at a time."""
-    engine, last = target.disk.engine, None
-    count = used = first_index = 0
-    while True:
+def _measure_file(
+    target: LocalTarget, inode_id: int, counted_max: int
+) -> tuple[ChunkState | None, int, int]:
+    """Return (last chunk that is not empty, number of chunks, their bytes).
+
+    The last chunk is one seek.  Count and bytes are exact for up to `counted_max` chunks; the rest of a longer
+    file is taken to be like its beginning.
+    """
+    engine = target.disk.engine
+    last = engine.last_chunk(target.target_id, inode_id)
+    count = used = next_index = 0
+    while last is not None and count < counted_max and next_index <= last.chunk_id.index:
         page = engine.list_file(
-            target.target_id, inode_id, first_index=first_index, limit=PAGE_CHUNK_COUNT
+            target.target_id, inode_id, first_index=next_index, limit=PAGE_CHUNK_COUNT
         )
-        for state in page:
-            if state.commit_ver:
-                count, used = count + 1, used + state.length
-                last = state if state.length else last
+        committed = [state for state in page if state.commit_ver]
+        count += len(committed)
+        used += sum(state.length for state in committed)
         if len(page) < PAGE_CHUNK_COUNT:
             return last, count, used
-        first_index = page[-1].chunk_id.index + 1
+        next_index = page[-1].chunk_id.index + 1
+    if last is not None and next_index:
+        end_index = max(next_index, last.chunk_id.index + 1)
+        count, used = count * end_index // next_index, used * end_index // next_index
+    return last, count, used
 
 
 async def remove_range(

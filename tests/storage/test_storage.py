@@ -403,6 +403,31 @@ async def test_ranges_lengths_space_and_durability(mock_clock):
             assert list(disk.target_ids) == [100 + node_id]
 
 
+async def test_a_long_file_is_not_counted_to_its_end(mock_clock, monkeypatch):
+    monkeypatch.setattr("fs.storage.queries.PAGE_CHUNK_COUNT", 4)
+    monkeypatch.setattr("fs.storage.queries.COUNTED_MAX", 8)
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        for index in range(20):
+            await client.write(0, b"x" * 100, index)
+        await client.write(0, b"x" * 7, 40)
+        request = pb.QueryLastChunkReq()
+        version = cluster.chain.chain_version
+        for is_length_only in (False, True):
+            request.queries.add(
+                inode_id=INODE,
+                chain_id=CHAIN,
+                chain_version=version,
+                is_length_only=is_length_only,
+            )
+        full, short = (
+            await client.channel(1).call(services.STORAGE_QUERY_LAST_CHUNK, request)
+        ).message.results
+        assert (full.chunk_index, full.chunk_length) == (40, 7)
+        assert (full.chunk_count, full.used_bytes) == (41, 4100)
+        assert (short.chunk_index, short.chunk_length) == (40, 7)
+        assert (short.chunk_count, short.used_bytes) == (0, 0)
+
+
 async def test_offline_on_request(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         request = pb.OfflineTargetReq(target_id=102)

@@ -290,19 +290,22 @@ class LastChunkQueryPb(_message.Message):
     INODE_ID_FIELD_NUMBER: _builtins.int
     CHAIN_ID_FIELD_NUMBER: _builtins.int
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    IS_LENGTH_ONLY_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
+    is_length_only: _builtins.bool
     def __init__(
         self,
         *,
         inode_id: _builtins.int = ...,
         chain_id: _builtins.int = ...,
         chain_version: _builtins.int = ...,
+        is_length_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "inode_id", b"inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "inode_id", b"inode_id", "is_length_only", b"is_length_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
