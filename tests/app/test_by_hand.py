@@ -1,0 +1,136 @@
+"""A cluster as systemd runs it: every process by itself, from a hand-written file, over TCP."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EMBER = Path(sys.executable).parent / "ember"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.mount,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse"),
+]
+
+
+def free_ports(count):
+    """Return ports that nobody uses now; all are held until all are known."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class ByHand:
+    """Configuration files of one cluster and the processes started from them."""
+
+    def __init__(self, base):
+        self.base = base
+        self.mount = base / "mount"
+        self.mount.mkdir()
+        self.running = {}
+        ports = free_ports(5)
+        self.manager = f"tcp:127.0.0.1:{ports[0]}"
+        self.write("mgmtd", 1, ports[0], f'[kv]\npath = "{base}/mgmtd-kv"\n')
+        self.write("meta", 2, ports[1], f'[kv]\npath = "{base}/meta-kv"\n')
+        for node_id, port in zip((11, 12, 13), ports[2:], strict=True):
+            disk = f'path = "{base}/disk-{node_id}"\ntarget_ids = [{node_id}001, {node_id}002]\n'
+            self.write(f"storage-{node_id}", node_id, port, f"[[storage.disks]]\n{disk}")
+        self.file("mountd").write_text(
+            f'[process]\ncluster_id = "training"\nmgmtd_addresses = ["{self.manager}"]\n'
+            f'[client]\nmount_point = "{self.mount}"\n'
+        )
+
+    def file(self, name):
+        return self.base / f"{name}.toml"
+
+    def write(self, name, node_id, port, rest):
+        self.file(name).write_text(
+            f'[process]\ncluster_id = "training"\nnode_id = {node_id}\n'
+            f'listen = "tcp:127.0.0.1:{port}"\nmgmtd_addresses = ["{self.manager}"]\n{rest}'
+        )
+
+    def start(self, name):
+        """Start a process that ends with this one; wait until it serves."""
+        ready, told = os.pipe()
+        with (self.base / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", EMBER, name.split("-")[0], "--config", self.file(name)],
+                stdout=log, stderr=log, pass_fds=[told], env={**os.environ, "EMBERFS_READY_FD": str(told)},
+            )  # fmt: skip
+        os.close(told)
+        return ready
+
+    def wait_ready(self, *waiting):
+        for ready in waiting:
+            assert os.read(ready, 1) == b"\n", self.logs()
+            os.close(ready)
+
+    def init(self):
+        storages = [f"--storage={self.file(f'storage-{node_id}')}" for node_id in (11, 12, 13)]
+        return subprocess.run(
+            [EMBER, "admin", "cluster", "init", f"--mgmtd={self.file('mgmtd')}",
+             f"--meta={self.file('meta')}", *storages],
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout  # fmt: skip
+
+    def logs(self):
+        return "".join(f"== {p.name}\n{p.read_text()}" for p in self.base.glob("*.log"))
+
+    def stop(self, name):
+        child = self.running.pop(name)
+        child.terminate()
+        assert child.wait(60) == 0, self.logs()
+
+
+@pytest.fixture
+def by_hand(tmp_path):
+    made = ByHand(tmp_path)
+    yield made
+    for child in made.running.values():
+        child.kill()
+        child.wait(10)
+    subprocess.run(["fusermount3", "-u", "-z", "-q", made.mount], check=False)
+
+
+def test_a_cluster_of_hand_written_files(by_hand):
+    servers = ["mgmtd", "meta", "storage-11", "storage-12", "storage-13"]
+    waiting = [by_hand.start(name) for name in servers]
+    assert by_hand.init() == "cluster training: 5 nodes, 2 chains of 3\n"
+    assert by_hand.init() == "cluster training: 5 nodes, 2 chains of 3\n"  # harmless
+    by_hand.wait_ready(*waiting)
+    by_hand.wait_ready(by_hand.start("mountd"))
+    content = os.urandom(3_000_000)
+    (by_hand.mount / "file").write_bytes(content)
+    for name in ("meta", "mgmtd", "storage-12"):
+        by_hand.running[name].send_signal(signal.SIGKILL)
+        by_hand.running[name].wait(10)
+        by_hand.wait_ready(by_hand.start(name))
+        (by_hand.mount / name).write_text(name)
+    assert (by_hand.mount / "file").read_bytes() == content
+    subprocess.run([EMBER, "umount", by_hand.mount], check=True, timeout=60)
+    assert not os.path.ismount(by_hand.mount)
+    assert by_hand.running.pop("mountd").wait(10) == 0
+    for name in reversed(servers):
+        by_hand.stop(name)
+
+
+def test_a_broken_file_is_one_line(by_hand):
+    by_hand.file("meta").write_text("[kv]\npaths = 1\n")
+    done = subprocess.run(
+        [EMBER, "meta", "--config", by_hand.file("meta")],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"ember: BAD_CONFIG: the configuration is not valid ({by_hand.file('meta')}: "
+    )
+    assert "unknown key; allowed: engine, path" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
