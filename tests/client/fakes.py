@@ -59,6 +59,7 @@ class FakeChunks:
     writes: list = field(default_factory=list)
     reads: list = field(default_factory=list)
     sync_count: int = 0
+    free_bytes: int = 1 << 39
 
     async def _pause(self):
         if self.delay_s:
@@ -117,7 +118,7 @@ class FakeChunks:
         return max(ends, default=0), len(ends)
 
     async def space(self):
-        return 1 << 40, 1 << 39
+        return 1 << 40, self.free_bytes
 
 
 class FakeStore:
@@ -307,7 +308,10 @@ class FakeMeta:
         return self.cluster.get(r.inode_id)
 
     async def stat_fs(self, _request):
-        return meta_pb2.StatFsRsp(capacity_bytes=1 << 40, free_bytes=1 << 39, inode_count=3)
+        capacity_bytes, free_bytes = await self.cluster.chunks.space()
+        return meta_pb2.StatFsRsp(
+            capacity_bytes=capacity_bytes, free_bytes=free_bytes, inode_count=3
+        )
 
     async def create(self, r):
         c = self.cluster

@@ -15,6 +15,9 @@ dirty_bytes_max: a writer waits for room, and meanwhile everything buffered is s
 A flush that fails is remembered at its inode and raised once at every open file that can write, by the
 next write, fsync or close.  Its bytes are dropped.  Its outcome may be unknown, so from then on the
 length is asked from the chains.
+
+Many programs look at the result of write but not at that of close.  So while space is tight, a write
+returns only when storage has taken it, and fails itself when there is no room.
 """
 
 import logging
@@ -41,6 +44,39 @@ _log = logging.getLogger(__name__)
 
 SEEN_COUNT_MAX = 65_536
 """How many closed inodes keep the mark that lets the kernel reuse its page cache."""
+
+
+TIGHT_S = 30.0
+"""How long space counts as tight after a write met NO_SPACE."""
+
+
+class SpaceWatch:
+    """Whether the bytes that may be buffered could meet a full disk.  No I/O."""
+
+    def __init__(self, margin_bytes: int) -> None:
+        self._margin_bytes = margin_bytes
+        self._free_bytes = 0
+        self._is_known = False
+        self._tight_until_s = 0.0
+
+    def note_free(self, free_bytes: int) -> None:
+        """Take in what the cluster says; what is written afterwards is counted down from it."""
+        self._free_bytes = free_bytes
+        self._is_known = True
+
+    def note_written(self, count: int) -> None:
+        """Count bytes that this mount writes."""
+        self._free_bytes -= count
+
+    def note_full(self, now_s: float) -> None:
+        """A write met NO_SPACE."""
+        self._tight_until_s = now_s + TIGHT_S
+
+    def is_tight(self, now_s: float) -> bool:
+        """True when writes must not be acknowledged before storage has them."""
+        return now_s < self._tight_until_s or (
+            self._is_known and self._free_bytes < self._margin_bytes
+        )
 
 
 class DirtyBudget:
@@ -96,6 +132,7 @@ class VfsCore:
         self.section = section
         self.kernel = kernel
         self.budget = DirtyBudget(section.dirty_bytes_max)
+        self.space = SpaceWatch(section.dirty_bytes_max)
         self.states: dict[InodeId, InodeState] = {}
         self.known: dict[InodeId, Known] = {}
         self.seen: dict[InodeId, tuple[int, int]] = {}
@@ -237,6 +274,8 @@ class VfsCore:
     def note_failure(self, state: InodeState, error: FsError, what: str) -> None:
         """Remember a failed write for every open file of the inode."""
         _log.error("inode %d: writing %s failed: %s", state.inode_id, what, error)
+        if error.status is Status.NO_SPACE:
+            self.space.note_full(self.now_s())
         state.last_error = error
         state.error_count += 1
         state.is_length_unknown = True

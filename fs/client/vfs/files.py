@@ -258,6 +258,10 @@ class Files:
             await self._append(state, offset, data)
         else:
             core.buffer_bytes(state, offset, data)
+        core.space.note_written(count)
+        if core.space.is_tight(core.now_s()):
+            await core.drain(state)
+            self._raise_pending_error(handle)
         return count
 
     async def _append(self, state: InodeState, offset: int, data: Buffer) -> None:

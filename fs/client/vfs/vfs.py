@@ -29,6 +29,8 @@ from .ports import Caller, KernelCache, NoKernelCache
 _log = logging.getLogger(__name__)
 
 _STATFS_AGE_S_MAX = 1.0
+_SPACE_INTERVAL_S = 5.0
+_OF_MOUNT = Caller(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Vfs:
             self._core.attach(nursery)
             try:
                 nursery.start_soon(self._write_back_loop)
+                nursery.start_soon(self._space_loop)
                 task_status.started()
                 await self._stop.wait()
             finally:
@@ -94,6 +97,7 @@ class Vfs:
             reply = await self._core.call(services.META_STAT_FS, request)
             self._space = SpaceInfo(reply.capacity_bytes, reply.free_bytes, reply.inode_count)
             self._space_until_s = now_s + _STATFS_AGE_S_MAX
+            self._core.space.note_free(reply.free_bytes)
         return self._space
 
     async def _write_back_loop(self) -> None:
@@ -104,6 +108,14 @@ class Vfs:
                 for state in self._core.states.values():
                     if state.is_dirty or state.has_unreported:
                         nursery.start_soon(self._write_back, state)
+
+    async def _space_loop(self) -> None:
+        while True:
+            try:
+                await self.statfs(_OF_MOUNT)
+            except FsError as error:
+                _log.warning("asking for the free space failed: %s", error)
+            await trio.sleep(_SPACE_INTERVAL_S)
 
     async def _write_back(self, state: InodeState) -> None:
         try:

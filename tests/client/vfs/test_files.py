@@ -438,3 +438,43 @@ async def test_an_open_voids_what_other_open_files_had_read_ahead(autojump_clock
         assert bytes(await b.files.read(early, 4 * step, step)) == b"2" * step
         await b.close(early)
         await b.close(late.handle_id)
+
+
+async def test_while_space_is_tight_the_write_itself_fails(autojump_clock, mounts, cluster):
+    full = FsError(Status.NO_SPACE, "disk full")
+    async with mounts() as m:
+        first = await m.create(b"first")
+        await m.files.write(first, 0, b"lost")  # nobody knew yet
+        cluster.chunks.write_faults = [full]
+        with pytest.raises(FsError, match="disk full"):
+            await m.files.flush(first)
+        for flags in (RW, RW | os.O_APPEND):
+            second = await m.create(b"second", flags)
+            cluster.chunks.write_faults = [full]
+            with pytest.raises(FsError, match="disk full"):
+                await m.files.write(second, 0, b"lost")
+            await m.files.write(second, 0, b"room again")
+            await m.close(second)
+            gap = bytes(4) if flags & os.O_APPEND else b""  # room that was reserved and not filled
+            assert await m.read_file(b"second") == gap + b"room again"
+            await m.names.unlink(1, b"second", ROOT)
+        await m.close(first)
+        await trio.sleep(31)
+        await m.files.write(third := await m.create(b"third"), 0, b"buffered")
+        assert cluster.chunks.writes[-1][2] != len(b"buffered")
+        await m.close(third)
+
+
+async def test_space_is_tight_before_it_is_used_up(autojump_clock, mounts, cluster):
+    cluster.chunks.free_bytes = (2 << 20) + 4
+    async with mounts() as m:
+        await trio.sleep(1)
+        handle_id = await m.create(b"f")
+        await m.files.write(handle_id, 0, bytes(4))
+        assert cluster.chunks.writes == []
+        for i in range(1, 17):
+            await m.files.write(handle_id, i * 65_536, bytes(65_536))
+        assert sum(w[2] for w in cluster.chunks.writes) < 16 * 65_536 + 4
+        await m.files.write(handle_id, 17 * 65_536, bytes(1))
+        assert (17 * 65_536, 1) in [w[1:] for w in cluster.chunks.writes]
+        await m.close(handle_id)
