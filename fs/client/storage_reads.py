@@ -55,13 +55,14 @@ class StorageReads:
         pieces = self._cut(reads)
         budget = RetryBudget(self._section, self._runtime)
         avoid: set[tuple[TargetId, int]] = set()
+        damaged: set[tuple[str, int, TargetId]] = set()
         while pieces:
             # 1. choose a target for each piece and group by node
             batches, failures = self._plan(pieces, avoid)
             # 2. one request per batch
             failures += await self._run(batches, is_relaxed)
             # 3. what failed: elsewhere, later, or never
-            pieces = await self._judge(failures, avoid, budget)
+            pieces = await self._judge(failures, avoid, damaged, budget)
 
     def _cut(self, reads: Sequence[FileRead]) -> list[Piece]:
         info = self._routing.info
@@ -154,7 +155,11 @@ class StorageReads:
         return None
 
     async def _judge(
-        self, failures: Failures, avoid: set[tuple[TargetId, int]], budget: RetryBudget
+        self,
+        failures: Failures,
+        avoid: set[tuple[TargetId, int]],
+        damaged: set[tuple[str, int, TargetId]],
+        budget: RetryBudget,
     ) -> list[Piece]:
         """Return the pieces to try again; raises the first final error."""
         if not failures:
@@ -163,13 +168,17 @@ class StorageReads:
         for piece, error in failures:
             budget.check(error)
             log.debug("read of %s at target %d: %s", piece.name, piece.target_id, error)
+            if error.status in {Status.CHECKSUM_MISMATCH, Status.IO_ERROR}:
+                damaged.add((piece.name, piece.offset, piece.target_id))
+                chain = self._routing.info.chain(piece.chain_id)
+                if chain.serving and all(
+                    (piece.name, piece.offset, t) in damaged for t in chain.serving
+                ):
+                    raise error  # a replica that is only out of reach now would be waited for
             is_known = (piece.target_id, piece.chain_version) in avoid
             avoid.add((piece.target_id, piece.chain_version))
-            if error.retry is Retry.OTHER and not is_known:
-                continue
-            must_pause = True
-            if error.status in {Status.CHECKSUM_MISMATCH, Status.IO_ERROR}:
-                raise error  # every replica has been asked
+            if error.retry is not Retry.OTHER or is_known:
+                must_pause = True
         if any(error.retry is not Retry.SAME for _, error in failures):
             await self._routing.refresh()
         if must_pause:

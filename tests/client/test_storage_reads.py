@@ -1,13 +1,19 @@
 """What a read makes of the replies: bytes count only when whole, holes are zeros, replies must fit."""
 
+import random
+
 import pytest
 from xxhash import xxh3_64_intdigest
 
 from fs.client.api import FileRead
+from fs.client.retry import RetryBudget
 from fs.client.routing_math import Piece
 from fs.client.storage_reads import StorageReads, scatter_list
+from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
+from fs.schema.ids import ChainId, TargetId
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.routing import Chain, ChainTarget, PublicState, RoutingInfo
 from fs.schema.status import FsError, Status
 
 from .test_routing_math import ref
@@ -63,3 +69,32 @@ def test_replies_that_do_not_fit_are_refused(lengths, payload_bytes):
     with pytest.raises(FsError) as caught:
         scatter_list([piece()], reply, payload_bytes)
     assert caught.value.status is Status.RPC_BAD_FRAME
+
+
+class Routing:
+    def __init__(self, *target_ids):
+        members = tuple(ChainTarget(TargetId(t), PublicState.SERVING) for t in target_ids)
+        self.info = RoutingInfo(1, chains={ChainId(1): Chain(ChainId(1), 1, members)})
+
+    async def refresh(self):
+        return self.info
+
+
+async def test_damage_is_final_only_when_every_replica_has_it(autojump_clock):  # noqa: ARG001
+    runtime = simulated_runtime(None, 1)
+    client = StorageReads(None, routing=Routing(7, 8, 9), runtime=runtime, section=ClientSection())
+    budget = RetryBudget(ClientSection(), runtime)
+    avoid, damaged = set(), set()
+    order = random.Random(2)
+
+    async def judge(target_id, status):
+        got = piece()
+        got.target_id = TargetId(target_id)
+        return await client._judge([(got, FsError(status))], avoid, damaged, budget)
+
+    assert await judge(7, Status.RPC_TIMEOUT)
+    for _ in range(20):
+        status = order.choice([Status.CHECKSUM_MISMATCH, Status.IO_ERROR])
+        assert await judge(order.choice([8, 9]), status)
+    with pytest.raises(FsError, match="CHECKSUM_MISMATCH"):
+        await judge(7, Status.CHECKSUM_MISMATCH)
