@@ -1,6 +1,6 @@
 """The directory of a local cluster: what `ember up` writes down and every other command reads.
 
-    cluster.json     format version, cluster id, sizes, mount point: written once, never changed
+    cluster.json     format version, cluster id, sizes: never changed; where it was last mounted
     config/          one TOML file per process
     data/            control/ (key-value store), storage-N/ (one disk each)
     logs/            one file per process
