@@ -1,4 +1,4 @@
-"""Page-aligned receive buffers, reused and bounded.
+"""Page-aligned buffers for payloads, received or to be sent; reused and bounded.
 
 A buffer is anonymous memory from `mmap`, so it may be handed to O_DIRECT writes.  Sizes are powers of two
 from one page up, so that a buffer serves many payload sizes; the view handed out has the exact length.
@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-SIZE_MIN: Final = 4096
+SIZE_MIN: Final = mmap.PAGESIZE
 IDLE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
@@ -96,3 +96,8 @@ class BufferPool:
             size, event = self._line.popleft()
             self._used_bytes += size
             event.set()
+
+
+def page_rounded(length: int) -> int:
+    """Return `length` rounded up to whole pages."""
+    return -(-length // SIZE_MIN) * SIZE_MIN

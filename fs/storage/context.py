@@ -11,11 +11,11 @@ import trio
 
 from ..node.api import MgmtdCaller, NodeLease, RoutingView
 from ..rpc.api import Channel, Channels
+from ..rpc.buffer_pool import BufferPool
 from ..runtime.ports import Runtime
 from ..schema.config import StorageSection
 from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.status import FsError, Status
-from .read_buffers import ReadBuffers
 from .target import Place, Targets
 
 NEWER_ROUTING_WAIT_S = 1.0
@@ -35,7 +35,8 @@ class StorageContext:
     lease: NodeLease
     channels: Channels
     mgmtd: MgmtdCaller
-    buffers: ReadBuffers
+    buffers: BufferPool
+    """For the bytes of read replies."""
     tail_scopes: dict[trio.CancelScope, tuple[ChainId, TargetId]] = field(default_factory=dict)
     """Questions to tails under way; one is cancelled when its callee stops being the chain's tail."""
 

@@ -13,7 +13,6 @@ read to a thread costs more than the read; for the rest there is one blocking ca
 """
 
 import logging
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ import xxhash
 
 from ..chunkengine.api import ReadDone, ReadIo
 from ..rpc.api import Reply
+from ..rpc.buffer_pool import page_rounded
 from ..schema import services
 from ..schema.ids import ChunkId, TargetId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
@@ -29,7 +29,6 @@ from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .forward import settle
-from .read_buffers import page_rounded
 from .target import Disk, LocalTarget, Place
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ _NOT_HERE = {Status.MISSING_UPDATE, Status.CHUNK_NOT_FOUND}
 class _Batch:
     """The I/Os of a request on their way: `ios[i]` is None once `done[i]` is set without reading."""
 
-    buffer: mmap.mmap
     places: list[Place | None] = field(default_factory=list)
     ios: list[ReadIo | None] = field(default_factory=list)
     done: list[ReadDone | None] = field(default_factory=list)
@@ -62,8 +60,8 @@ async def read_batch(
     # 1. The lease, and the limits.
     context.check_lease()
     size = _check_request(context, request)
-    view = memoryview(buffer := context.buffers.take(size))
-    batch = _Batch(buffer)
+    lease = await context.buffers.acquire(size)
+    view, batch = lease.view, _Batch()
     is_given = False
     try:
         # 2. Our place in each chain, at the sender's version; a trouble concerns its I/O only.
@@ -104,12 +102,12 @@ async def read_batch(
                 )
         # 7. What was read counts only if the lease held until now.
         context.check_lease()
-        reply = _make_reply(context, batch, want_checksums=request.want_checksums)
+        message, payload = _make_reply(batch, want_checksums=request.want_checksums)
         is_given = True
-        return reply
+        return Reply(message, payload, lambda: context.buffers.release(lease))
     finally:
         if not is_given:
-            context.buffers.give(buffer)
+            context.buffers.release(lease)
 
 
 async def committed_version(
@@ -347,9 +345,10 @@ async def _read_locked(
 
 
 def _make_reply(
-    context: StorageContext, batch: _Batch, *, want_checksums: bool
-) -> Reply[storage_pb2.BatchReadRsp]:
-    results, payload = [], []
+    batch: _Batch, *, want_checksums: bool
+) -> tuple[storage_pb2.BatchReadRsp, list[memoryview]]:
+    results: list[storage_pb2.ReadResultPb] = []
+    payload: list[memoryview] = []
     for io, done in zip(batch.ios, batch.done, strict=True):
         assert done is not None
         result = storage_pb2.ReadResultPb(
@@ -363,5 +362,4 @@ def _make_reply(
         else:
             result.length = 0
         results.append(result)
-    buffers, buffer = context.buffers, batch.buffer
-    return Reply(storage_pb2.BatchReadRsp(results=results), payload, lambda: buffers.give(buffer))
+    return storage_pb2.BatchReadRsp(results=results), payload

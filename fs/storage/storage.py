@@ -13,6 +13,7 @@ import trio
 from ..chunkengine.api import ChunkEngine
 from ..node.api import MgmtdCaller, NodeLease, RoutingView
 from ..rpc.api import Channels, Identity
+from ..rpc.buffer_pool import BufferPool
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
 from ..schema.ids import NodeId, TargetId
@@ -21,7 +22,6 @@ from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError
 from .context import StorageContext
 from .local_state import Hold, Step
-from .read_buffers import ReadBuffers
 from .resync import Resync
 from .service import StorageService
 from .target import Disk, LocalTarget, Targets
@@ -32,7 +32,8 @@ SPACE_INTERVAL_S: Final = 1.0
 CHANNEL_IDLE_S: Final = 3600.0
 CHANNEL_SCAN_INTERVAL_S: Final = 60.0
 STEP_RETRY_S: Final = 1.0
-READ_BUFFER_BYTES_MAX: Final = 128 * 1024 * 1024
+READ_BUFFER_BYTES_MAX: Final = 192 * 1024 * 1024
+"""Of read replies under way; further reads wait until their clients have taken some."""
 PAGE_CHUNK_COUNT: Final = 1024
 
 
@@ -88,7 +89,7 @@ class Storage:
             lease,
             channels,
             mgmtd,
-            ReadBuffers(READ_BUFFER_BYTES_MAX),
+            BufferPool(READ_BUFFER_BYTES_MAX),
         )
         self._resync = Resync(self._context)
         self.service = StorageService(self._context)

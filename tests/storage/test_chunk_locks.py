@@ -2,7 +2,6 @@ import trio
 
 from fs.storage.chunk_locks import ChunkLocks
 from fs.storage.inflight import InFlight
-from fs.storage.read_buffers import BUFFER_BYTES_MIN, ReadBuffers
 
 
 async def test_one_at_a_time_in_order_and_nothing_left(autojump_clock):  # noqa: ARG001
@@ -58,16 +57,3 @@ async def test_the_barrier_waits_for_older_updates_only(autojump_clock):  # noqa
     with trio.move_on_after(5) as scope:
         await inflight.wait_older_left(5)
     assert scope.cancelled_caught
-
-
-def test_buffers_are_reused_within_bounds():
-    buffers = ReadBuffers(2 * BUFFER_BYTES_MIN)
-    first = buffers.take(1)
-    assert len(first) == BUFFER_BYTES_MIN
-    big = buffers.take(BUFFER_BYTES_MIN + 1)
-    assert len(big) == 2 * BUFFER_BYTES_MIN
-    buffers.give(first)
-    buffers.give(big)  # beyond the bound: freed
-    assert buffers.pooled_bytes == BUFFER_BYTES_MIN
-    assert buffers.take(BUFFER_BYTES_MIN) is first
-    assert buffers.pooled_bytes == 0

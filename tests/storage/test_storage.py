@@ -428,6 +428,19 @@ async def test_a_long_file_is_not_counted_to_its_end(mock_clock, monkeypatch):
         assert (short.chunk_count, short.used_bytes) == (0, 0)
 
 
+async def test_reads_wait_for_buffers_of_replies_that_nobody_takes(mock_clock, monkeypatch):
+    monkeypatch.setattr("fs.storage.storage.READ_BUFFER_BYTES_MAX", 2 * CHUNK)
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"x" * CHUNK)
+        pool = cluster.nodes[1].storage._context.buffers
+        stuck = [await pool.acquire(CHUNK) for _ in range(2)]
+        assert await status_of(client.read_attempt, 1, [(0, 0, CHUNK)]) is Status.RPC_TIMEOUT
+        pool.release(stuck.pop())
+        assert await client.read_attempt(1, [(0, 0, CHUNK)]) == [(Status.OK, b"x" * CHUNK)]
+        pool.release(stuck.pop())
+        assert pool.used_bytes == 0
+
+
 async def test_offline_on_request(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         request = pb.OfflineTargetReq(target_id=102)
