@@ -178,7 +178,7 @@ class Connection:
         request_id, frame = self._encode_request(method, message, payload, timeout_s)
         waiter = self._waiters[request_id] = _Waiter()
         try:
-            await self._framed.send_or_post(frame, is_busy=len(self._waiters) > 1)
+            await self._framed.send_or_post(frame, call_count=len(self._waiters))
             await waiter.wait()
             if waiter.error is not None:
                 raise waiter.error

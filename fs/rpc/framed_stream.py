@@ -30,6 +30,10 @@ DRAIN_BUFFER_BYTES: Final = 256 * 1024
 POST_BYTES_MAX: Final = 8 * 1024
 """Larger frames are sent from where they are."""
 
+POST_CALL_COUNT_MIN: Final = 16
+"""With fewer calls under way, waiting for other frames costs more time than it saves work: with 4 of them
+posting made a call half as slow again; with 32 it saved a third of the processor time."""
+
 QUEUE_BYTES_MAX: Final = 1024 * 1024
 """With more than this queued, senders wait: the peer does not read."""
 
@@ -169,14 +173,14 @@ class FramedStream:
 
     # ---- sending -----------------------------------------------------------------------------
 
-    async def send_or_post(self, buffers: Sequence[Buffer], *, is_busy: bool) -> None:
+    async def send_or_post(self, buffers: Sequence[Buffer], *, call_count: int) -> None:
         """Send one frame at once, or together with others when the connection is busy.
 
         Args:
             buffers: belong to the caller again when this returns or raises.
-            is_busy: other calls are under way, so others are likely to send in this moment too.
+            call_count: calls under way: of many, others are likely to send in this moment too.
         """
-        if is_busy and self._queue_bytes < QUEUE_BYTES_MAX:
+        if call_count >= POST_CALL_COUNT_MIN and self._queue_bytes < QUEUE_BYTES_MAX:
             size = sum(map(len, buffers))
             if size <= POST_BYTES_MAX and not self._is_closed:
                 self._queue.append(b"".join(buffers))

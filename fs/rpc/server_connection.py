@@ -276,4 +276,4 @@ class ServerConnection:
             Kind.REPLY, request_id, message_bytes=len(message), payload_bytes=payload_bytes
         )
         frame: list[Buffer] = [header, message, *payload]
-        await self._framed.send_or_post(frame, is_busy=len(self._scopes) > 1)
+        await self._framed.send_or_post(frame, call_count=len(self._scopes))
