@@ -60,6 +60,9 @@ class Faults:
             self.slow_network: 1,
             self.slow_disk: 2,
         }
+        # Each seed has its own weather: much of some kinds, nothing of others.
+        weights = {kind: w * self.random.choice([0, 1, 1, 4]) for kind, w in weights.items()}
+        weights[self.kill_storage] += 1
         while trio.current_time() < until_s:
             await trio.sleep(self.random.choice([0.1, 1.0]) * self.random.uniform(0.3, 3.0))
             (kind,) = self.random.choices([*weights], weights=[*weights.values()])

@@ -57,8 +57,16 @@ def is_linearizable_from(history: Sequence[Op], initials: Collection[object]) ->
 
 def _next_states(ops: Sequence[Op], done: int, value: object) -> list[tuple[int, object]]:
     """Return what may come next: operations that began before any undone one ended."""
-    open_ops = [(i, op) for i, op in enumerate(ops) if not done >> i & 1]
-    first_end = min(op.end_s for _, op in open_ops)
+    open_ops: list[tuple[int, Op]] = []
+    first_end = FOREVER
+    first = (~done & (done + 1)).bit_length() - 1  # the lowest bit that is not set
+    for i in range(first, len(ops)):
+        op = ops[i]
+        if op.begin_s > first_end:
+            break  # so did all that follow
+        if not done >> i & 1:
+            open_ops.append((i, op))
+            first_end = min(first_end, op.end_s)
     found: list[tuple[int, object]] = []
     for i, op in open_ops:
         if op.begin_s > first_end:

@@ -117,6 +117,9 @@ class SimClient:
         self.random = random.Random(f"{cluster.seed}/workload-{number}")
         self.home = f"/home-{number}"
         self.files: dict[str, EmberFile] = {}
+        register_share = random.Random(f"{cluster.seed}/shares").choice([1, 1, 4])
+        self.weights = [30 * register_share, 40 * register_share, 2 * register_share, 24, 4]
+        self.hot_share = random.Random(f"{cluster.seed}/hot").choice([0.3, 0.9])
         self.recent: list[Tree] = [{}]
         """What the directory was like since the last durable operation; the last one is what it is."""
 
@@ -143,7 +146,7 @@ class SimClient:
         while trio.current_time() < until_s:
             action: Callable[[EmberFs], Awaitable[None]] = self.random.choices(
                 [self.write_slot, self.read_slot, self.sync_slots, self.change_tree, self.contest],
-                weights=[30, 40, 2, 24, 4],
+                weights=self.weights,
             )[0]
             began_s = trio.current_time()
             await action(fs)
@@ -156,7 +159,7 @@ class SimClient:
     # ---- registers ---------------------------------------------------------------------------------
 
     def _slot(self) -> Slot:
-        return HOT_SLOT if self.random.random() < 0.5 else self.random.choice(SLOTS)
+        return HOT_SLOT if self.random.random() < self.hot_share else self.random.choice(SLOTS)
 
     async def write_slot(self, _fs: EmberFs) -> None:
         slot, value, begin_s = self._slot(), self.memory.new_value(), trio.current_time()
