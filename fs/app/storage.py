@@ -22,8 +22,7 @@ async def run(process: Process) -> None:
         await serve_storage(process, engines)
     finally:
         with trio.CancelScope(shield=True):
-            for engine in engines:
-                await process.runtime.run_blocking(engine.close)
+            await _close_all(process, engines)
 
 
 async def _open(process: Process, path: str) -> ChunkEngine:
@@ -36,6 +35,18 @@ async def _open(process: Process, path: str) -> ChunkEngine:
         )
 
     return await process.runtime.run_blocking(open_disk)
+
+
+async def _close_all(process: Process, engines: list[ChunkEngine]) -> None:
+    """Make every disk durable and release it; raises the first error after all have been closed."""
+    errors = []
+    for engine in engines:
+        try:
+            await process.runtime.run_blocking(engine.close)
+        except FsError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 async def serve_storage(process: Process, engines: list[ChunkEngine]) -> None:

@@ -9,12 +9,22 @@ Invariants:
       chunk's pending version (write_path) before the table is asked again.
     - Serving replicas record the tags of forwarded updates, and a resynced one is given its predecessor's
       results, so that a new head answers repeats.
+    - It is bounded: COUNT_MAX channels, then new ones are refused until others have been idle for long enough to
+      be forgotten.  What a client may still repeat is never dropped for lack of room.
     - It lives in memory: when every target of a chain has been down at once, repeats are executed again.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from ..schema.status import FsError, Status
+
+COUNT_MAX: Final = 50_000
+"""About 30 MB; a client uses as many channels of a chain as it has updates of it under way at once."""
+
+IDLE_S: Final = 3600.0
+IDLE_S_CROWDED: Final = 600.0
+"""When half full.  Several times client.retry_time_s_max, after which nobody repeats anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +69,14 @@ class ChannelTable:
 
         Raises:
             FsError: DUPLICATE_UPDATE if the channel was used for a later update; CHANNEL_BUSY if an update of the
-                channel is being executed; RPC_BAD_REQUEST if a number was used for two requests.
+                channel is being executed; RPC_BAD_REQUEST if a number was used for two requests;
+                RPC_OVERLOADED if there is no room for one more channel.
         """
         key = (tag.client_id, tag.channel_id)
         slot = self._slots.get(key)
         if slot is None:
+            if len(self._slots) >= COUNT_MAX:
+                raise FsError(Status.RPC_OVERLOADED, f"{COUNT_MAX} client channels are in use")
             self._slots[key] = _Slot(tag.sequence, tag.request_id, None, True, now_s)
             return None
         if tag.sequence < slot.sequence:
@@ -114,8 +127,9 @@ class ChannelTable:
             if slot.result is not None
         ]
 
-    def expire(self, now_s: float, idle_s: float) -> int:
-        """Forget channels unused for `idle_s` seconds; return how many."""
+    def expire(self, now_s: float) -> int:
+        """Forget channels that nobody will repeat anything on; return how many."""
+        idle_s = IDLE_S_CROWDED if len(self._slots) > COUNT_MAX // 2 else IDLE_S
         old = [
             key
             for key, slot in self._slots.items()

@@ -29,7 +29,6 @@ from .target import Disk, LocalTarget, Targets
 log = logging.getLogger(__name__)
 
 SPACE_INTERVAL_S: Final = 1.0
-CHANNEL_IDLE_S: Final = 3600.0
 CHANNEL_SCAN_INTERVAL_S: Final = 60.0
 STEP_RETRY_S: Final = 1.0
 READ_BUFFER_BYTES_MAX: Final = 192 * 1024 * 1024
@@ -113,11 +112,6 @@ class Storage:
             nursery.start_soon(self._forget_idle_channels)
             nursery.start_soon(self._resync.run)
             task_status.started()
-
-    async def stop(self) -> None:
-        """Say OFFLINE for every target, so that the chains change before the process ends."""
-        for target in self.targets.targets.values():
-            self.targets.put_offline(target, Hold.REQUESTED, "the process is stopping")
 
     async def _follow_routing(self) -> None:
         """Let every new routing info take effect at once, also on calls in flight."""
@@ -216,7 +210,7 @@ class Storage:
         while True:
             await trio.sleep(CHANNEL_SCAN_INTERVAL_S)
             for target in self.targets.targets.values():
-                target.channels.expire(trio.current_time(), CHANNEL_IDLE_S)
+                target.channels.expire(trio.current_time())
 
 
 def _commit_pending(target: LocalTarget, chain_version: int) -> int:

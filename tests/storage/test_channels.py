@@ -1,7 +1,7 @@
 import pytest
 
 from fs.schema.status import FsError, Status
-from fs.storage.channels import ChannelTable, Tag, UpdateResult
+from fs.storage.channels import IDLE_S, IDLE_S_CROWDED, ChannelTable, Tag, UpdateResult
 
 
 def tag(sequence, request_id=None, channel_id=1):
@@ -59,6 +59,19 @@ def test_idle_channels_are_forgotten_but_not_busy_ones():
     table = ChannelTable()
     table.record(tag(1), DONE, 0)
     table.begin(tag(1, channel_id=2), 0)
-    table.record(tag(1, channel_id=3), DONE, 90)
-    assert table.expire(100, 50) == 1
+    table.record(tag(1, channel_id=3), DONE, IDLE_S)
+    assert table.expire(IDLE_S + 1) == 1
     assert len(table) == 2
+
+
+def test_the_table_is_bounded_and_forgets_nothing_that_may_be_repeated(monkeypatch):
+    monkeypatch.setattr("fs.storage.channels.COUNT_MAX", 4)
+    table = ChannelTable()
+    for channel_id in range(1, 5):
+        table.record(tag(1, channel_id=channel_id), DONE, 0)
+    with pytest.raises(FsError, match="RPC_OVERLOADED"):
+        table.begin(tag(1, channel_id=5), 1)
+    assert table.begin(tag(1, channel_id=4), IDLE_S_CROWDED) is DONE
+    assert table.expire(IDLE_S_CROWDED) == 0
+    assert table.expire(IDLE_S_CROWDED + 1) == 3
+    assert table.begin(tag(1, channel_id=5), IDLE_S_CROWDED) is None
