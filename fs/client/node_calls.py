@@ -69,7 +69,11 @@ class NodeCalls:
         if limiter is None:
             limiter = trio.Semaphore(self._section.requests_per_node_max)
             self._limiters[node_id, method.name] = limiter
-        async with limiter:
+        try:
+            limiter.acquire_nowait()  # the other way costs a round of the event loop
+        except trio.WouldBlock:
+            await limiter.acquire()
+        try:
             node = self._routing.info.node(node_id)
             scope = trio.CancelScope()
             self._under_way[scope] = node
@@ -87,6 +91,8 @@ class NodeCalls:
                 raise
             finally:
                 del self._under_way[scope]
+        finally:
+            limiter.release()
         raise FsError(Status.RPC_CONNECTION_LOST, f"{method}: node {node_id} was judged failed")
 
     async def _report_unreachable(self, node: Node) -> None:

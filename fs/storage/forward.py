@@ -211,25 +211,27 @@ async def settle(
         await target.disk.run(engine.drop_pending, target.target_id, chunk_id)
         target.unsettled.pop(chunk_id, None)
         return
-    await commit(target, chunk_id, version, forwarded.chain_version)
+    commit(target, chunk_id, version, forwarded.chain_version)
     log.info("target %d chunk %s: completed leftover %d", target.target_id, chunk_id, version)
     if tag is not None:
         result = UpdateResult(version, state.pending_length, state.pending_checksum)
         target.channels.record(tag, result, trio.current_time())
 
 
-async def commit(
+def commit(
     target: LocalTarget, chunk_id: ChunkId, version: int, chain_version: int
 ) -> ChunkState | None:
-    """Commit a pending version here; the chunk is settled then."""
+    """Commit a pending version here; the chunk is settled then.
+
+    A commit is one unsynced metadata batch, and quicker than the way to a thread.
+    """
     engine = target.disk.engine
-    with trio.CancelScope(shield=True):
-        state = await target.disk.run(
-            lambda: engine.commit(
-                target.target_id, chunk_id, version=version, chain_version=chain_version
-            )
+    state = target.disk.run_inline(
+        lambda: engine.commit(
+            target.target_id, chunk_id, version=version, chain_version=chain_version
         )
-        target.unsettled.pop(chunk_id, None)
+    )
+    target.unsettled.pop(chunk_id, None)
     return state
 
 

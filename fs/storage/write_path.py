@@ -139,7 +139,7 @@ async def run_update(
                 await _fail(context, place, update, state, outcome)
             # 10. Everybody below has committed: commit here (the tail has done so while preparing).
             if not outcome.is_committed:
-                await commit(target, chunk_id, decision.version, forwarded.chain_version)
+                commit(target, chunk_id, decision.version, forwarded.chain_version)
             target.unsettled.pop(chunk_id, None)
             result = UpdateResult(decision.version, 0, 0)
             if update.kind is not UpdateType.REMOVE:
