@@ -23,7 +23,8 @@ def posix_mount(tmp_path_factory):
     mount.mkdir()
     place = ("--dir", base / "data")
     try:
-        subprocess.run([EMBER, "up", *place, "--mount", mount], check=True, timeout=120)
+        until = ("--until", str(os.getpid()))  # no mount is left behind by a killed run
+        subprocess.run([EMBER, "up", *place, "--mount", mount, *until], check=True, timeout=120)
         yield mount
     finally:
         subprocess.run([EMBER, "down", *place, "--wipe"], check=False, timeout=120)

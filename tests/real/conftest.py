@@ -113,11 +113,12 @@ def place(cluster, request):
 
 @pytest.fixture(scope="session")
 def library_tree(tmp_path_factory):
-    """The Python standard library as real input: thousands of files, without its test suite in the short form."""
+    """The Python standard library as real input: thousands of files, some hundred in the short form."""
     source = Path(os.__file__).parent
     copied = tmp_path_factory.mktemp("input") / "lib"
     skipped = ["__pycache__", "site-packages"]
     if not IS_FULL:
         skipped += ["test", "idlelib", "lib2to3", "config-*", "ensurepip", "tkinter", "turtledemo"]
+        skipped += ["encodings", "distutils", "lib-dynload", "multiprocessing", "unittest"]
     shutil.copytree(source, copied, symlinks=True, ignore=shutil.ignore_patterns(*skipped))
     return copied

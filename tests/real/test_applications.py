@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import run, scaled
+from .conftest import IS_FULL, run, scaled
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,7 +54,7 @@ def test_sqlite(place, journal):
 
 def test_virtual_environment(place):
     environment = place / "venv"
-    run(sys.executable, "-m", "venv", environment)
+    run(sys.executable, "-m", "venv", environment, *([] if IS_FULL else ["--without-pip"]))
     # the package comes from what is installed here: no network is needed
     wheelhouse = place / "src"
     wheelhouse.mkdir()
@@ -63,7 +63,8 @@ def test_virtual_environment(place):
     )
     (wheelhouse / "backend.py").write_text(BACKEND)
     python = environment / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--no-index", wheelhouse)
+    pip = [python, "-m", "pip"] if IS_FULL else [sys.executable, "-m", "pip", "--python", python]
+    run(*pip, "install", "-q", "--no-index", wheelhouse)
     assert run(python, "-c", "import ember_sample; print(ember_sample.answer)") == "42\n"
 
 
@@ -153,7 +154,7 @@ def test_tar_preserves_everything(place, tmp_path):
 
 def test_rsync_twice_transfers_nothing(place, library_tree):
     command = ("rsync", "-a", "--out-format=%n", f"{library_tree}/", f"{place}/copy/")
-    assert len(run(*command).splitlines()) > 500
+    assert len(run(*command).splitlines()) > 300
     assert run(*command) == ""
     assert run("rsync", "-a", "-c", "--out-format=%n", f"{library_tree}/", f"{place}/copy/") == ""
 

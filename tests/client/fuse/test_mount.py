@@ -216,19 +216,19 @@ def test_special_files_and_times(mnt):
 
 
 @pytest.mark.slow
-def test_a_directory_of_ten_thousand_entries(mnt):
-    for i in range(10_000):
+def test_a_directory_of_thousands_of_entries(mnt):
+    for i in range(3_000):
         os.mknod(mnt / f"{i:05}", 0o100644)
     with os.scandir(mnt) as found:
         names = [entry.name for entry in found]
-    assert names == [f"{i:05}" for i in range(10_000)]
+    assert names == [f"{i:05}" for i in range(3_000)]
     removed = set()
     with os.scandir(mnt) as found:
         for index, entry in enumerate(found):
             if index % 8 == 0:  # removing while listing
                 os.unlink(entry.path)
                 removed.add(entry.name)
-    assert len(removed) == 1250
+    assert len(removed) == 375
     assert sorted(os.listdir(mnt)) == sorted(set(names) - removed)
 
 
