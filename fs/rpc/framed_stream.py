@@ -65,17 +65,26 @@ class FramedStream:
         self.version = HELLO_VERSION
         """Set once the handshake has agreed on one."""
         self.payload_left = 0
+        self.progress = 0
+        """Grows whenever bytes of a frame have been sent, or received behind its header."""
         self._limits = limits
         self._spawn = spawn
         self._view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._start = 0
         self._end = 0
+        self._is_receiving = False
+        """Waiting for bytes of a frame that has begun."""
         self._is_sending = False
         self._senders = trio.lowlevel.ParkingLot()
         self._is_closed = False
         self._queue: list[bytes] = []
         self._queue_bytes = 0
         self._queue_filled: trio.lowlevel.ParkingLot | None = None
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Whether a frame has begun, in either direction, and waits for the peer."""
+        return self._is_receiving or self._is_sending
 
     async def aclose(self) -> None:
         """Close the stream; whoever waits to send fails."""
@@ -163,12 +172,15 @@ class FramedStream:
         return count
 
     async def _receive_scatter(self, buffers: Sequence[memoryview]) -> int:
+        self._is_receiving = True
         if len(buffers) == 1:
             count = await self.stream.receive_into(buffers[0])
         else:
             count = await self.stream.receive_scatter(buffers)
         if not count:
             raise trio.BrokenResourceError("the stream ended inside a frame")
+        self._is_receiving = False
+        self.progress += 1
         return count
 
     # ---- sending -----------------------------------------------------------------------------
@@ -223,6 +235,7 @@ class FramedStream:
         try:
             while True:
                 count = await self.stream.send_some(rest)
+                self.progress += 1
                 left -= count
                 if not left:
                     break

@@ -6,6 +6,7 @@ schema; it returns the reply message, or a `Reply` when raw bytes go with it, or
 Invariants:
     - Every request is answered exactly once, unless it was cancelled or its connection died.
     - A method is cancelled when its deadline passes, its caller gives up, or its connection dies.
+    - A connection that is stuck inside a frame ends: its peer may be stopped for hours.
     - Nothing a peer sends ends the server: what cannot be trusted ends its connection.
     - A failed assertion in a method is a bug: it is logged with its traceback, reported to `on_bug`, and
       answered by INTERNAL_ERROR.
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 import trio
 
+from ..runtime.background import open_background
 from ..runtime.ports import Network, Stream
 from ..schema import services
 from ..schema.config import RpcSection
@@ -32,6 +34,11 @@ from .handshake import Authenticator, OpenAuthenticator
 from .server_connection import Binding, ServerConnection
 
 log = logging.getLogger(__name__)
+
+STUCK_S: Final = 15.0
+"""A peer that is in the middle of a frame and moves no byte for this long, or up to twice, is given up."""
+
+AWAKE_S: Final = 1.0
 
 POOL_BYTES_MAX: Final = 256 * 1024 * 1024
 
@@ -131,7 +138,17 @@ class Server:
         Raises:
             FsError: START_FAILED when the address cannot be bound.
         """
-        await network.serve(address, self._serve_stream, task_status=task_status)
+        async with open_background() as nursery:
+            nursery.start_soon(self._end_stuck)
+            await network.serve(address, self._serve_stream, task_status=task_status)
+
+    async def _end_stuck(self) -> None:
+        """Bound how long a peer that neither sends nor reads on, but is there, holds buffers."""
+        while True:
+            await trio.sleep(STUCK_S)
+            await trio.sleep(AWAKE_S)  # had this process been stopped, it reads first what is there
+            for connection in list(self._connections):
+                await connection.end_if_stuck()
 
     async def _serve_stream(self, stream: Stream) -> None:
         connection = ServerConnection(self, stream)

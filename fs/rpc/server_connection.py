@@ -65,6 +65,7 @@ class ServerConnection:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._peer = Identity("")
         self._framed: FramedStream
+        self._progress_seen = -1
         self._nursery: trio.Nursery
 
     async def run(self, *, is_full: bool) -> None:
@@ -83,6 +84,14 @@ class ServerConnection:
                 nursery.cancel_scope.cancel()
         finally:
             await self._framed.aclose()
+
+    async def end_if_stuck(self) -> None:
+        """End the connection if a frame has not moved since the last call: the peer holds our buffers."""
+        framed = self._framed
+        if framed.is_inside_frame and framed.progress == self._progress_seen:
+            log.warning("connection from %s is stuck inside a frame", self._stream.peer_name)
+            await framed.aclose()
+        self._progress_seen = framed.progress
 
     async def _serve(self, *, is_full: bool) -> None:
         try:

@@ -8,7 +8,7 @@ import trio
 from fs.rpc.api import Identity
 from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_header
 from fs.rpc.handshake import encode_hello
-from fs.rpc.server import Server, methods_of, snake_name
+from fs.rpc.server import STUCK_S, Server, methods_of, snake_name
 from fs.schema import services
 from fs.schema.config import RpcSection
 from fs.schema.proto import core_pb2 as core
@@ -190,6 +190,31 @@ async def test_a_silent_peer_is_dropped_after_the_handshake_time(net, process):
     async with process(net, limits=RpcSection(handshake_timeout_s=0.05)) as p:
         stream = await p.connect()
         assert await last_word(stream) is Status.RPC_TIMEOUT
+
+
+@pytest.mark.parametrize("net", ["memory"], indirect=True)
+async def test_a_peer_that_stops_inside_a_frame_is_given_up(net, process, autojump_clock):  # noqa: ARG001
+    async with process(net) as p:
+        sends, idle = await greeted(p), await greeted(p)
+        await sends.send_all([echo_frame(1, payload_bytes=100_000), bytes(1000)])
+        await trio.sleep(1)
+        assert p.server.pool.used_bytes > 0
+        await trio.sleep(3 * STUCK_S)
+        assert await frame(sends) is None
+        await idle.send_all([echo_frame()])
+        header, _ = await frame(idle)
+        assert header.kind == Kind.REPLY
+        reads = await greeted(p)
+        for number in range(1, 200):
+            with trio.move_on_after(0.1) as scope:
+                await reads.send_all([echo_frame(number, bytes(64 * 1024))])
+            if scope.cancelled_caught:
+                break
+        assert p.server.connection_count == 2
+        await trio.sleep(3 * STUCK_S)
+        assert p.server.connection_count == 1
+        assert p.server.pool.used_bytes == 0
+        await still_serves(p)
 
 
 def test_every_method_must_be_there():
