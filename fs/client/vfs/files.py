@@ -110,6 +110,8 @@ class Files:
         state = self._core.states[inode.inode_id]
         if reply.was_created:
             state.durable_seq = max(state.durable_seq, 0)  # there are no bytes yet to make durable
+            # Nor extended attributes: saves a call before the first write to every new file.
+            state.no_capability_until_s = self._core.now_s() + self._core.section.attr_timeout_s
         return opened, state.present(inode)
 
     def _new_session(self, *, wants_write: bool) -> meta_pb2.FileSessionPb | None:
