@@ -169,6 +169,18 @@ class ChunkEngine(Protocol):
         """Return the committed chunk of the file with the largest index that is not empty."""
         ...
 
+    def repair(self, target_id: TargetId, chunk_id: ChunkId, *, version: int, data: Buffer) -> bool:
+        """Write the bytes of the committed version anew, at another place; the version stays the same.
+
+        Returns:
+            False, and nothing happened, if `data` is not exactly what that version holds by its checksums, if
+            another version is committed, or one is pending.
+
+        Raises:
+            FsError: NO_SPACE.
+        """
+        ...
+
     def remove_target(self, target_id: TargetId) -> None:
         """Remove every chunk of a target."""
         ...

@@ -29,6 +29,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from ..runtime.ports import Buffer
@@ -37,6 +38,7 @@ from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.status import FsError, Status
 from .api import ChunkState, ReadDone, ReadIo, SpaceInfo
 from .books import Books
+from .checksum import packed_checksums
 from .content import UpdatePlan, cut_content, new_content
 from .format import (
     CHUNK_PREFIX,
@@ -336,6 +338,20 @@ class DiskEngine:
         with self._books as ledger:
             if key in ledger.pendings:
                 ledger.change(key, ledger.record(key), None)
+
+    def repair(self, target_id: TargetId, chunk_id: ChunkId, *, version: int, data: Buffer) -> bool:
+        """See `ChunkEngine`."""
+        key = chunk_key(target_id, chunk_id)
+        with self._books as ledger:
+            old = ledger.record(key)
+            if old is None or old.version != version or key in ledger.pendings:
+                return False
+        if len(data) != old.length or packed_checksums([data], self._block) != old.checksums:
+            return False
+        position = self._write_new(key, [data], old.length, is_create=False)
+        with self._books as ledger:
+            ledger.change(key, replace(old, position=position), None, has_written=True)
+        return True
 
     def remove_target(self, target_id: TargetId) -> None:
         """See `ChunkEngine`; one batch per chunk, the lock is given up between lots."""

@@ -120,7 +120,7 @@ class Ledger:
             key: the chunk.
             record: committed version; equal to the old one when it does not change.
             pending: pending version.
-            has_written: data of the pending version was written before this call.
+            has_written: data of the pending version, or else of the committed one, was written before this call.
         """
         old_record, old_pending = self.record(key), self.pendings.get(key)
         batch: list[tuple[bytes, bytes | None]] = []
@@ -132,8 +132,9 @@ class Ledger:
         self._stage_blocks(
             key, _positions(old_record, old_pending), _positions(record, pending), batch
         )
-        if has_written and pending is not None and pending.record.position != NO_POSITION:
-            self.epoch.dirty[place_of(pending.record.position)[0]] = None
+        made = pending.record if pending is not None else record
+        if has_written and made is not None and made.position != NO_POSITION:
+            self.epoch.dirty[place_of(made.position)[0]] = None
         self.epoch.has_batches = True
         self._meta.write(batch)
         self._install(key, record, pending)

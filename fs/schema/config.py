@@ -109,6 +109,8 @@ class StorageSection(Section, frozen=True):
     resync_concurrency: Count = 8
     resync_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 0
     """0: no limit."""
+    scrub_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 8 * MIB
+    """Per process: how fast all chunks are reread to find damaged copies; 0: they are not."""
     read_concurrency: Count = 4
     write_concurrency: Count = 16
     reject_create_free_bytes_min: Annotated[int, Meta(ge=0)] = 64 * MIB

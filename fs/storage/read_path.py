@@ -28,14 +28,18 @@ from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
+from .damage import note_damage
 from .forward import settle
-from .target import Disk, LocalTarget, Place
+from .target import Disk, Place
 
 log = logging.getLogger(__name__)
 
 IO_COUNT_MAX = 4096
 INLINE_BYTES_MAX = 1024 * 1024
 """More than this is not copied and hashed on the event loop in one go."""
+
+_DAMAGED = {Status.CHECKSUM_MISMATCH, Status.IO_ERROR}
+"""Of a single read: the whole disk may be sound."""
 
 _NOT_HERE = {Status.MISSING_UPDATE, Status.CHUNK_NOT_FOUND}
 
@@ -305,16 +309,10 @@ def _read_cached(
 
 def _take_result(batch: _Batch, index: int, done: ReadDone) -> None:
     batch.done[index] = done
-    if done.status == Status.CHECKSUM_MISMATCH:
+    if done.status in _DAMAGED:
         place, io = batch.places[index], batch.ios[index]
         assert place is not None and io is not None
         note_damage(place.target, io.chunk_id, done.detail)
-
-
-def note_damage(target: LocalTarget, chunk_id: ChunkId, detail: str) -> None:
-    """Count and log a damaged copy."""
-    target.checksum_error_count += 1
-    log.error("target %d chunk %s: damaged copy: %s", target.target_id, chunk_id, detail)
 
 
 async def _read_locked(

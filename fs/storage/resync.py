@@ -26,8 +26,8 @@ from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
+from .damage import note_damage
 from .forward import Outgoing, Prepared, forward, settle, transfer
-from .read_path import note_damage
 from .replica import UpdateType
 from .resync_plan import Item, Need, merge, window_end
 from .target import LocalTarget, Place, ResyncProgress

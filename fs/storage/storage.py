@@ -1,6 +1,7 @@
 """One storage process: its disks and targets, and the loops that run beside the requests.
 
-Loops: take in routing info; carry out local-state steps; measure space; resync successors; forget idle channels.
+Loops: take in routing info; carry out local-state steps; measure space; resync successors;
+repair damaged copies and look for more; forget idle channels.
 Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
 """
 
@@ -21,6 +22,7 @@ from ..schema.proto import mgmtd_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError
 from .context import StorageContext
+from .damage import Repair
 from .local_state import Hold, Step
 from .resync import Resync
 from .service import StorageService
@@ -91,6 +93,7 @@ class Storage:
             BufferPool(READ_BUFFER_BYTES_MAX),
         )
         self._resync = Resync(self._context)
+        self._repair = Repair(self._context)
         self.service = StorageService(self._context)
 
     def report(self) -> list[mgmtd_pb2.TargetReportPb]:
@@ -111,6 +114,8 @@ class Storage:
             nursery.start_soon(self._measure_loop)
             nursery.start_soon(self._forget_idle_channels)
             nursery.start_soon(self._resync.run)
+            nursery.start_soon(self._repair.run)
+            nursery.start_soon(self._repair.scrub)
             task_status.started()
 
     async def _follow_routing(self) -> None:

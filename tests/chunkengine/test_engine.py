@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fs.chunkengine.api import ReadIo
+from fs.chunkengine.format import FileId
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
@@ -336,3 +337,25 @@ def test_concurrent_syncs_share_flushes(lab, monkeypatch) -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert 15 <= engine._flushes_ended <= 60
     assert not engine._books.ledger.epoch.has_batches
+
+
+def test_a_repair_restores_exactly_the_committed_version(lab) -> None:
+    target, chunk = TargetId(1), ChunkId(InodeId(9), 0)
+    whole = bytes(range(256)) * 40
+    lab.engine.prepare_write(
+        target, chunk, version=1, chunk_size_bytes=1 << 20, offset=0, data=whole
+    )
+    lab.engine.commit(target, chunk, version=1, chain_version=3)
+    before = lab.engine.get(target, chunk)
+    lab.flip(FileId(0), 5000)
+    with pytest.raises(FsError, match="CHECKSUM_MISMATCH"):
+        lab.engine.read_whole(target, chunk)
+    for version, data in ((1, whole[:-1]), (1, b"y" + whole[1:]), (2, whole)):
+        assert not lab.engine.repair(target, chunk, version=version, data=data)
+    assert lab.engine.repair(target, chunk, version=1, data=whole)
+    assert lab.engine.read_whole(target, chunk) == whole
+    assert lab.engine.get(target, chunk) == before
+    lab.reopen()
+    assert lab.engine.read_whole(target, chunk) == whole
+    lab.engine.prepare_remove(target, chunk, version=2)
+    assert not lab.engine.repair(target, chunk, version=1, data=whole)

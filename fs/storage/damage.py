@@ -1,0 +1,169 @@
+"""Damaged copies: how they are noticed, and how they are repaired from other replicas.
+
+A read that finds a copy damaged names it here, and so does the scrub, which rereads everything slowly.  The
+bytes come from another serving target of the chain and are taken only if they match the checksums that our own
+record of the version holds, so a repair can only ever restore what was there.  A chunk that no replica has
+whole is left as it is: its reads fail.
+
+Concurrency: two tasks per process; a repair holds its chunk's lock, so the version cannot move meanwhile.
+"""
+
+import logging
+from typing import Final
+
+import trio
+
+from ..chunkengine.api import ChunkState, ReadIo
+from ..schema import services
+from ..schema.ids import ChunkId, TargetId
+from ..schema.proto import storage_pb2
+from ..schema.status import FsError, Status
+from .context import StorageContext
+from .target import LocalTarget, Place
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_COUNT_MAX: Final = 4096
+"""Damaged chunks per target; what is not remembered is found again by the next read or scrub."""
+
+REPAIR_INTERVAL_S: Final = 1.0
+RETRY_INTERVAL_S: Final = 30.0
+REPAIR_S_MAX: Final = 30.0
+READ_TIMEOUT_S: Final = 10.0
+PAGE_CHUNK_COUNT: Final = 256
+SCRUB_AFTER_S: Final = 60.0
+"""From the start of the process, which has better things to do at first."""
+
+SCRUB_PASS_S_MIN: Final = 600.0
+"""From the start of one scrub of all targets to that of the next, at least."""
+
+
+def note_damage(target: LocalTarget, chunk_id: ChunkId, detail: str) -> None:
+    """Count and log a damaged copy, and have it repaired."""
+    target.checksum_error_count += 1
+    if len(target.damaged) < REMEMBERED_COUNT_MAX:
+        target.damaged.setdefault(chunk_id, trio.current_time())
+    log.error("target %d chunk %s: damaged copy: %s", target.target_id, chunk_id, detail)
+
+
+class Repair:
+    """Repairs what was noticed, and looks for more."""
+
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+
+    async def run(self) -> None:
+        """Try to repair noticed damage, again and again, until cancelled."""
+        while True:
+            await trio.sleep(REPAIR_INTERVAL_S)
+            for place in self._context.targets.places():
+                for chunk_id, due_s in list(place.target.damaged.items()):
+                    if trio.current_time() >= due_s:
+                        await self._try_repair(place, chunk_id)
+
+    async def scrub(self) -> None:
+        """Reread all chunks of the serving targets, pass after pass, until cancelled."""
+        await trio.sleep(SCRUB_AFTER_S)
+        while True:
+            began_s = trio.current_time()
+            for place in self._context.targets.places():
+                if place.can_read and self._context.section.scrub_bytes_per_s_max:
+                    await self._scrub_target(place.target)
+            await trio.sleep(max(SCRUB_PASS_S_MIN - (trio.current_time() - began_s), 1.0))
+
+    async def _try_repair(self, place: Place, chunk_id: ChunkId) -> None:
+        target = place.target
+        target.damaged[chunk_id] = trio.current_time() + RETRY_INTERVAL_S
+        try:
+            self._context.check_lease()
+            with trio.move_on_after(REPAIR_S_MAX):
+                if place.can_read and await self._repair(place, chunk_id):
+                    del target.damaged[chunk_id]
+        except FsError as error:
+            log.warning("target %d chunk %s: not repaired: %s", target.target_id, chunk_id, error)
+
+    async def _repair(self, place: Place, chunk_id: ChunkId) -> bool:
+        """Repair one chunk; False: later, since it is being updated or no other target has it."""
+        context, target = self._context, place.target
+        engine = target.disk.engine
+        async with target.locks.hold(chunk_id):
+            context.place_now(place.chain.chain_id, place.chain.chain_version)
+            state = target.disk.run_inline(engine.get, target.target_id, chunk_id)
+            if state is None:
+                return True
+            if state.pending_ver:
+                return False
+            if await target.disk.run(_is_whole, target, state):
+                return True  # it was written anew meanwhile
+            for donor in place.chain.serving:
+                if donor == target.target_id:
+                    continue
+                data = await self._fetch(place, donor, state)
+                if data is not None and await target.disk.run(
+                    lambda found=data: engine.repair(
+                        target.target_id, chunk_id, version=state.commit_ver, data=found
+                    )
+                ):
+                    log.warning(
+                        "target %d chunk %s: repaired from target %d",
+                        target.target_id,
+                        chunk_id,
+                        donor,
+                    )
+                    return True
+        return False
+
+    async def _fetch(
+        self, place: Place, donor: TargetId, state: ChunkState
+    ) -> memoryview | bytes | None:
+        """Return another target's content of the version, None if it has not got it."""
+        request = storage_pb2.BatchReadReq(is_relaxed=True)
+        request.ios.add(
+            inode_id=state.chunk_id.inode_id,
+            chunk_index=state.chunk_id.index,
+            chain_id=place.chain.chain_id,
+            chain_version=place.chain.chain_version,
+            length=state.length,
+        )
+        try:
+            received = await self._context.channel_to(donor).call(
+                services.STORAGE_BATCH_READ, request, timeout_s=READ_TIMEOUT_S
+            )
+        except FsError as error:
+            log.info("target %d chunk %s: not read there: %s", donor, state.chunk_id, error)
+            return None
+        (result,) = received.message.results
+        return received.payload if not result.status else None
+
+    async def _scrub_target(self, target: LocalTarget) -> None:
+        after = b""
+        while True:
+            try:
+                page = await target.disk.run(_list_page, target, after)
+                for state in page:
+                    await self._scrub_chunk(target, state)
+            except FsError as error:
+                log.warning("target %d: scrub ended: %s", target.target_id, error)
+                return
+            if len(page) < PAGE_CHUNK_COUNT:
+                return
+            after = page[-1].chunk_id.pack()
+
+    async def _scrub_chunk(self, target: LocalTarget, state: ChunkState) -> None:
+        if not state.length:
+            return
+        if not await target.disk.run(_is_whole, target, state):
+            note_damage(target, state.chunk_id, "found by the scrub")
+        await trio.sleep(state.length / self._context.section.scrub_bytes_per_s_max)
+
+
+def _list_page(target: LocalTarget, after: bytes) -> list[ChunkState]:
+    return target.disk.engine.list_chunks(target.target_id, after=after, limit=PAGE_CHUNK_COUNT)
+
+
+def _is_whole(target: LocalTarget, state: ChunkState) -> bool:
+    """Reread the committed version; one that is gone by now counts as whole."""
+    buffer = memoryview(bytearray(state.length))
+    io = ReadIo(target.target_id, state.chunk_id, 0, state.length, buffer)
+    (done,) = target.disk.engine.read_batch([io])
+    return done.status in {Status.OK, Status.CHUNK_NOT_FOUND}

@@ -1,0 +1,68 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
+"""Damaged copies: repaired from another replica, never from anything else."""
+
+import trio
+
+from fs.schema.status import Status
+from fs.storage import damage
+
+from .cluster import content, open_caller, open_cluster
+
+WORDS = b"words" * 10_000
+
+
+def flip(cluster, node_id):
+    for file_id in cluster.nodes[node_id].disk.files:
+        cluster.nodes[node_id].disk.flip_bit(file_id, 20_000)
+
+
+async def found_at(client, node_id):
+    ((status, data),) = await client.read_attempt(node_id, [(0, 0, len(WORDS))])
+    return Status.OK if data == WORDS else status
+
+
+async def test_a_damaged_copy_is_repaired_after_it_was_read(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        before = content(cluster, 1)
+        flip(cluster, 1)
+        flip(cluster, 3)
+        assert await found_at(client, 1) is Status.CHECKSUM_MISMATCH
+        assert await found_at(client, 3) is Status.CHECKSUM_MISMATCH
+        await trio.sleep(3)
+        assert [await found_at(client, n) for n in (1, 2, 3)] == [Status.OK] * 3
+        assert {content(cluster, n) for n in cluster.nodes} == {before}
+        assert not cluster.nodes[1].target.damaged
+        await cluster.nodes[1].kill()
+        await cluster.start_node(1)
+        await cluster.wait_all_serving()
+        assert await found_at(client, 1) is Status.OK
+        await client.write(0, b"next")
+        assert {content(cluster, n)[0] for n in cluster.nodes} == {2}
+
+
+async def test_what_no_replica_has_is_not_made_up(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        for node_id in cluster.nodes:
+            flip(cluster, node_id)
+            assert await found_at(client, node_id) is Status.CHECKSUM_MISMATCH
+        await trio.sleep(2 * damage.RETRY_INTERVAL_S)
+        for node_id in cluster.nodes:
+            assert await found_at(client, node_id) is Status.CHECKSUM_MISMATCH
+            assert cluster.nodes[node_id].target.damaged
+        await client.write(0, WORDS)
+        await trio.sleep(2 * damage.RETRY_INTERVAL_S)
+        assert not cluster.nodes[1].target.damaged
+
+
+async def test_the_scrub_finds_damage_that_nobody_reads(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        for index in range(5):
+            await client.write(0, WORDS, index)
+        flip(cluster, 2)
+        await trio.sleep(damage.SCRUB_AFTER_S / 2)
+        assert cluster.nodes[2].target.checksum_error_count == 0
+        await trio.sleep(damage.SCRUB_AFTER_S)
+        assert cluster.nodes[2].target.checksum_error_count >= 1
+        assert await found_at(client, 2) is Status.OK
