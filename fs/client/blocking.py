@@ -11,18 +11,38 @@ Invariants:
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
 import trio
 
+from ..rpc.transport import SocketNetwork
 from ..runtime.ports import Buffer
+from ..runtime.real import real_runtime
 from ..schema.inode import Inode
 from ..schema.status import FsError, Status
-from .native import DirEntry, EmberFile, EmberFs
+from .connect import connect
+from .native import DirEntry, EmberFile, EmberFs, Identity
 
 T = TypeVar("T")
+
+
+def connect_blocking(
+    mgmtd_addresses: Sequence[str], cluster_id: str, *, identity: Identity | None = None
+) -> "BlockingFs":
+    """Return a file system to be used in a `with` block, which connects on entering.
+
+    Args:
+        mgmtd_addresses: one or more managers, `tcp:HOST:PORT` or `unix:/PATH`.
+        cluster_id: of the cluster that is expected there.
+        identity: on whose behalf; default: this process's user.
+    """
+    return BlockingFs(
+        lambda: connect(
+            mgmtd_addresses, cluster_id, runtime=real_runtime(SocketNetwork()), identity=identity
+        )
+    )
 
 
 class BlockingFile:
@@ -114,12 +134,13 @@ class BlockingFs:
         self.close()
 
     def close(self) -> None:
-        """Disconnect and end the background thread; repeating does nothing."""
-        if self._token is None or self._stop is None:
+        """Disconnect and end the background thread; repeating does nothing, nor does the child of a fork."""
+        if self._token is None or self._stop is None or os.getpid() != self._pid:
             return
         token, stop = self._token, self._stop
         self._token = None
-        trio.from_thread.run_sync(stop.set, trio_token=token)
+        with suppress(trio.RunFinishedError):  # the loop has failed; there is nothing left to stop
+            trio.from_thread.run_sync(stop.set, trio_token=token)
         self._thread.join()
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
@@ -129,7 +150,12 @@ class BlockingFs:
                 Status.NOT_RUNNING,
                 "this client is closed or was made before a fork; connect in this process",
             )
-        return trio.from_thread.run(function, trio_token=self._token)
+        try:
+            return trio.from_thread.run(function, trio_token=self._token)
+        except (trio.RunFinishedError, trio.Cancelled) as error:
+            raise FsError(
+                Status.NOT_RUNNING, f"this client's event loop has ended: {self._failure or error}"
+            ) from self._failure
 
     @property
     def _native(self) -> EmberFs:

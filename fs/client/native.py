@@ -22,7 +22,7 @@ from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.ids import InodeId
 from ..schema.inode import Inode, InodeType, inode_from_pb
-from ..schema.layout import FileRef, Layout
+from ..schema.layout import MAX_FILE_LENGTH_BYTES, FileRef, Layout
 from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
@@ -236,12 +236,19 @@ class EmberFs:
         Returns:
             For each, the bytes filled: fewer than its buffer's length only at the end of the file.
         """
+        for file, offset, _ in reads:
+            _check_offset(file.path, offset)
         wanted = [
             FileRead(file.ref, offset, buffer[: max(0, file.length - offset)])
             for file, offset, buffer in reads
         ]
         await self._chunks.read([read for read in wanted if len(read.buffer)])
         return [len(read.buffer) for read in wanted]
+
+
+def _check_offset(path: str, offset: int) -> None:
+    if offset < 0:
+        raise FsError(Status.INVALID_ARGUMENT, f"{path}: offset {offset}")
 
 
 class EmberFile:
@@ -268,7 +275,10 @@ class EmberFile:
         self._truncate_ver = inode.file.truncate_ver
         self._length = inode.file.length
         self._written_end = 0
-        self._has_new_data = False
+        self._is_length_unknown = False
+        self._write_count = 0
+        self._reported_count = 0
+        """Of `_write_count`: a write that ends during a report is not taken for reported."""
 
     @property
     def length(self) -> int:
@@ -288,6 +298,7 @@ class EmberFile:
 
     async def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file."""
+        _check_offset(self.path, offset)
         wanted = buffer[: max(0, self._length - offset)]
         if len(wanted):
             await self._chunks.read([FileRead(self.ref, offset, wanted)])
@@ -295,19 +306,33 @@ class EmberFile:
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset` on."""
+        _check_offset(self.path, offset)
         buffer = bytearray(max(0, min(length, self._length - offset)))
         await self.read_into(offset, memoryview(buffer))
         return bytes(buffer)
 
     async def write(self, offset: int, data: Buffer) -> None:
-        """Write bytes; replicated when it returns, durable after `fsync`."""
+        """Write bytes; replicated when it returns, durable after `fsync`.
+
+        Raises:
+            FsError: NO_SPACE and others: some of the bytes may have been written.
+        """
+        _check_offset(self.path, offset)
         if not self._session_id:
             raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
         view = memoryview(data)
         end = offset + len(view)
+        if end > MAX_FILE_LENGTH_BYTES:
+            raise FsError(Status.FILE_TOO_LARGE, f"{self.path}: {end} bytes")
         await self._cover(end)
-        self._has_new_data = True
-        await self._chunks.write(self.ref, offset, view)
+        is_written = False
+        try:
+            await self._chunks.write(self.ref, offset, view)
+            is_written = True
+        finally:
+            self._write_count += 1
+            # Bytes of a failed write may be there, beyond what is known: the chains must tell the length.
+            self._is_length_unknown = self._is_length_unknown or not is_written
         self._written_end = max(self._written_end, end)
         self._length = max(self._length, end)
 
@@ -325,28 +350,29 @@ class EmberFile:
         reply = await self._meta.call(services.META_EXTEND_STRIPE, request)
         self._dyn_stripe = reply.inode.file.dyn_stripe
 
+    @property
+    def _has_new_data(self) -> bool:
+        return self._write_count > self._reported_count
+
     def _sync_request(self) -> meta_pb2.SyncReq:
-        return meta_pb2.SyncReq(
+        request = meta_pb2.SyncReq(
             caller=self._identity.caller(),
             inode_id=self._inode.inode_id,
             has_new_data=self._has_new_data,
-            length_hint=meta_pb2.LengthHintPb(
-                length=self._written_end, truncate_ver=self._truncate_ver
-            ),
             is_durable=True,
         )
+        if self._has_new_data and not self._is_length_unknown:
+            request.length_hint.length = self._written_end
+            request.length_hint.truncate_ver = self._truncate_ver
+        return request
 
     async def fsync(self) -> None:
         """Return when everything written so far, and the length, would survive a power loss."""
         if not self._session_id:
             return
-        request = self._sync_request()
-        had_new_data, self._has_new_data = self._has_new_data, False
-        try:
-            reply = await self._durable(self._meta.call(services.META_SYNC, request))
-        except BaseException:
-            self._has_new_data |= had_new_data
-            raise
+        request, write_count = self._sync_request(), self._write_count
+        reply = await self._durable(self._meta.call(services.META_SYNC, request))
+        self._reported_count = max(self._reported_count, write_count)
         self._length = max(self._written_end, reply.inode.file.length)
 
     async def close(self) -> None:

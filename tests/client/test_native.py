@@ -1,0 +1,205 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""The native client against the model cluster: what it reports, what it refuses, what failures leave."""
+
+import os
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from fs.client.blocking import BlockingFs
+from fs.client.native import EmberFs, Identity
+from fs.runtime.ports import Runtime
+from fs.schema.inode import inode_to_pb
+from fs.schema.status import FsError, Status
+
+from .fakes import CHUNK, FakeClock, FakeCluster, run_inline
+
+
+@pytest.fixture
+def autojump_clock():
+    return MockClock(autojump_threshold=0)
+
+
+class PathMeta:
+    """The model's meta service with paths of one component, which is all the model has."""
+
+    def __init__(self, cluster, name):
+        self.cluster = cluster
+        self.inner = cluster.meta(name)
+        self.client_id = name
+
+    async def call(self, method, request, *, timeout_s=None):
+        if method.name != "ResolvePath":
+            return await self.inner.call(method, request, timeout_s=timeout_s)
+        name = request.path.lstrip(b"/")
+        found = self.cluster.child(1, name) if name else self.cluster.get(1)
+        reply = method.reply_type()
+        reply.inode.CopyFrom(inode_to_pb(found))
+        return reply
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster(FakeClock())
+
+
+@pytest.fixture
+def client(cluster):
+    def make(name="native"):
+        runtime = Runtime(cluster.clock, None, run_inline, random.Random(name))
+        identity = Identity(0, 0)
+        return EmberFs(PathMeta(cluster, name), cluster.store(), runtime=runtime, identity=identity)
+
+    return make
+
+
+async def test_what_one_client_closes_the_other_opens(autojump_clock, client):
+    a, b = client("a"), client("b")
+    data = os.urandom(5 * CHUNK + 17)
+    await a.write_file("/f", data)
+    assert await b.read_file("/f") == data
+    async with await b.open("/f") as file:
+        buffers = [bytearray(100), bytearray(100), bytearray(50)]
+        offsets = (0, CHUNK - 50, len(data) - 20)
+        reads = [(file, o, memoryview(x)) for o, x in zip(offsets, buffers, strict=True)]
+        assert await b.read_batch(reads) == [100, 100, 20]
+        for offset, buffer, count in zip(offsets, buffers, (100, 100, 20), strict=True):
+            assert buffer[:count] == data[offset : offset + count]
+
+
+async def test_a_failed_write_has_the_chains_asked_for_the_length(autojump_clock, client, cluster):
+    fs = client()
+    file = await fs.create("/f")
+    await file.write(0, b"x" * 10)
+    real = cluster.chunks.write
+
+    async def writes_and_fails(ref, offset, data):
+        await real(ref, offset, data)
+        raise FsError(Status.RPC_TIMEOUT, "the answer was lost")
+
+    cluster.chunks.write = writes_and_fails
+    with pytest.raises(FsError, match="lost"):
+        await file.write(10, b"y" * 10)
+    cluster.chunks.write = real
+    await file.close()
+    # The bytes are there: a length below them would let them show up when the file grows later.
+    assert (await fs.stat("/f")).length == 20
+    assert await fs.read_file("/f") == b"x" * 10 + b"y" * 10
+
+
+async def test_a_write_during_fsync_is_reported_by_the_next_one(autojump_clock, client, cluster):
+    fs = client()
+    file = await fs.create("/f")
+    await file.write(0, b"first")
+    real, reached, go_on = cluster.chunks.sync, trio.Event(), trio.Event()
+
+    async def slow_sync(files):
+        reached.set()
+        await go_on.wait()
+        await real(files)
+
+    cluster.chunks.sync = slow_sync
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.fsync)
+        await reached.wait()
+        await file.write(5, b" second")
+        go_on.set()
+    syncs = cluster.chunks.sync_count
+    await file.close()
+    assert cluster.chunks.sync_count == syncs + 1
+    assert (await fs.stat("/f")).length == 12
+
+
+async def test_bad_arguments(autojump_clock, client):
+    fs = client()
+    file = await fs.create("/f")
+    for call in (
+        lambda: file.write(-1, b"x"),
+        lambda: file.read(-5, 10),
+        lambda: file.read_into(-1, memoryview(bytearray(4))),
+        lambda: fs.read_batch([(file, -1, memoryview(bytearray(4)))]),
+    ):
+        with pytest.raises(FsError) as caught:
+            await call()
+        assert caught.value.status is Status.INVALID_ARGUMENT
+    with pytest.raises(FsError) as caught:
+        await file.write(1 << 50, b"x")
+    assert caught.value.status is Status.FILE_TOO_LARGE
+    await file.close()
+    await file.close()
+    with pytest.raises(FsError) as caught:
+        await file.write(0, b"x")
+    assert caught.value.status is Status.BAD_FILE
+    reader = await fs.open("/f")
+    with pytest.raises(FsError) as caught:
+        await reader.write(0, b"x")
+    assert caught.value.status is Status.BAD_FILE
+
+
+def blocking(client):
+    @asynccontextmanager
+    async def connected():
+        yield client()
+
+    return BlockingFs(connected)
+
+
+def test_blocking_client_is_used_from_threads_and_refused_after_close(client):
+    with blocking(client) as fs:
+        fs.write_file("/f", b"hello")
+        with fs.open("/f") as file:
+            assert file.read(1, 3) == b"ell"
+            assert fs.read_batch([(file, 0, memoryview(bytearray(9)))]) == [5]
+        with pytest.raises(FsError) as caught:
+            fs.open("/missing")
+        assert caught.value.status is Status.NOT_FOUND
+    fs.close()
+    with pytest.raises(FsError) as caught:
+        fs.stat("/f")
+    assert caught.value.status is Status.NOT_RUNNING
+
+
+def test_the_child_of_a_fork_is_told_and_can_leave_the_block(client):
+    pid = 0
+    with blocking(client) as fs:
+        fs.write_file("/f", b"hello")
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                fs.read_file("/f")
+            except FsError as error:
+                code = 0 if error.status is Status.NOT_RUNNING else 2
+            fs.close()  # what leaving the block does; must not wait for a thread that is not there
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert fs.read_file("/f") == b"hello"
+
+
+def test_a_client_whose_event_loop_has_failed_says_so(client):
+    broken = trio.Event()
+
+    @asynccontextmanager
+    async def connected():
+        async with trio.open_nursery() as nursery:
+
+            async def fail():
+                await broken.wait()
+                raise AssertionError("a bug")
+
+            nursery.start_soon(fail)
+            yield client()
+
+    async def breaking():
+        broken.set()
+
+    with BlockingFs(connected) as fs:
+        fs.run(breaking)
+        fs._thread.join(10)
+        with pytest.raises(FsError) as caught:
+            fs.stat("/")
+    assert caught.value.status is Status.NOT_RUNNING
+    assert "a bug" in repr(caught.value.__cause__)
