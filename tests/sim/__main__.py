@@ -1,4 +1,4 @@
-"""Run simulated clusters: `python -m tests.sim SEED [--count N] [--trace] [--seconds S] [--log LEVEL]`.
+"""Run simulated clusters: `python -m tests.sim SEED [--count N] [--trace] [--seconds S] [--only FAULT ...] [--log LEVEL]`.
 
 Prints one line per seed; a failing seed prints what is broken and how to replay it, and the exit code is 1.
 """
@@ -17,18 +17,22 @@ def main() -> int:
     parser.add_argument("seed", type=int, help="first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds, from the first on")
     parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds of work")
+    parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default all")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--log", default="error", help="log level of the services")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
+    how = f"--seconds {arguments.seconds:g}"
+    if arguments.only:
+        how += f" --only {' '.join(arguments.only)}"
     failed = []
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         began = time.perf_counter()
         try:
-            result = run_seed(seed, work_s=arguments.seconds)
+            result = run_seed(seed, work_s=arguments.seconds, only=arguments.only)
         except Exception:  # noqa: BLE001 - the seed is reported and the next one runs
             traceback.print_exc()
-            print(f"seed {seed}: FAILED; replay: ember sim {seed} --seconds {arguments.seconds:g}")
+            print(f"seed {seed}: FAILED; replay: ember sim {seed} {how}")
             failed.append(seed)
             continue
         if arguments.trace:

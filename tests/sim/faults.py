@@ -6,7 +6,7 @@ chains, otherwise the checkers would ask for bytes that nobody promised (`note_c
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -15,7 +15,7 @@ from fs.rpc.transport_memory import DelayRange
 from fs.schema.routing import LocalState, PublicState
 
 from .cluster import SimCluster
-from .workload import Memory
+from .workload import REGISTER_CLIENT, Memory
 
 DEAD_S = (0.02, 0.3, 2.0, 8.0)
 BLOCKED_S = (0.2, 1.0, 4.0, 9.0)
@@ -24,7 +24,11 @@ BLOCKED_S = (0.2, 1.0, 4.0, 9.0)
 class Faults:
     """Injects faults until told to stop; then leaves everything whole."""
 
-    def __init__(self, cluster: SimCluster, memory: Memory, client_count: int) -> None:
+    def __init__(
+        self, cluster: SimCluster, memory: Memory, client_count: int, only: Sequence[str] = ()
+    ) -> None:
+        """With `only`, nothing but the named kinds happens."""
+        self.only = only
         self.cluster = cluster
         self.memory = memory
         self.client_count = client_count
@@ -45,6 +49,17 @@ class Faults:
 
     async def run(self, until_s: float) -> None:
         """Break things until the virtual time `until_s`, then leave everything whole."""
+        weights = self._weather()
+        while trio.current_time() < until_s:
+            await trio.sleep(self.random.choice([0.1, 1.0]) * self.random.uniform(0.3, 3.0))
+            (kind,) = self.random.choices([*weights], weights=[*weights.values()])
+            self.counts[kind.__name__] = self.counts.get(kind.__name__, 0) + 1
+            await kind()
+        self.cluster.kv.faults = None
+        self.cluster.network.heal()
+
+    def _weather(self) -> dict[Callable[[], Awaitable[None]], int]:
+        """Each seed has its own: much of some kinds, nothing of others."""
         weights = {
             self.kill_storage: 5,
             self.kill_storage_in_disk_step: 4,
@@ -55,21 +70,16 @@ class Faults:
             self.cut_all: 1,
             self.partition: 3,
             self.cut_link: 2,
-            self.isolate: 2,
+            self.isolate: 3,
             self.reset: 3,
             self.slow_network: 1,
             self.slow_disk: 2,
         }
-        # Each seed has its own weather: much of some kinds, nothing of others.
+        if self.only:
+            return {kind: int(kind.__name__ in self.only) for kind in weights}
         weights = {kind: w * self.random.choice([0, 1, 1, 4]) for kind, w in weights.items()}
         weights[self.kill_storage] += 1
-        while trio.current_time() < until_s:
-            await trio.sleep(self.random.choice([0.1, 1.0]) * self.random.uniform(0.3, 3.0))
-            (kind,) = self.random.choices([*weights], weights=[*weights.values()])
-            self.counts[kind.__name__] = self.counts.get(kind.__name__, 0) + 1
-            await kind()
-        self.cluster.kv.faults = None
-        self.cluster.network.heal()
+        return weights
 
     # ---- deaths ------------------------------------------------------------------------------------
 
@@ -200,20 +210,20 @@ class Faults:
         self.cluster.network.heal()
 
     async def isolate(self) -> None:
-        """Cut a storage node and a client off from the managers, but not from each other.
+        """Cut a storage node and the register client off from the managers, but not from each other.
 
         Both go on with a picture of the chains that grows old, while the others get a new one.
         """
         pair = [
             self.random.choice(self.cluster.storages),
-            f"client-{self.random.randrange(self.client_count)}",
+            f"client-{REGISTER_CLIENT}",
         ]
         self.cluster.trace.add("isolate", pair)
         for one in pair:
             for control in self.cluster.controls:
                 self.cluster.network.block(one, control)
                 self.cluster.network.block(control, one)
-        await trio.sleep(self.random.choice([3.0, 8.0, 11.0]))
+        await trio.sleep(self.random.choice([3.0, 9.0, 14.0]))
         self.cluster.network.heal()
 
     async def reset(self) -> None:

@@ -57,12 +57,22 @@ HANG_CPU_S: Final = 60
 """A seed that takes this much longer than the rest of the time given hangs."""
 
 MUTANTS: Final[dict[str, Patch]] = {}
+FAULTS_OF: Final[dict[str, tuple[str, ...]]] = {}
 
 
-def mutant(patch: Patch) -> Patch:
-    """Register a mutant under its function's name; the docstring says which rule is broken."""
-    MUTANTS[patch.__name__] = patch
-    return patch
+def mutant(*faults: str) -> Callable[[Patch], Patch]:
+    """Register a mutant under its function's name; the docstring says which rule is broken.
+
+    Args:
+        faults: the kinds that it is most sensitive to: in every second seed nothing else happens.
+    """
+
+    def register(patch: Patch) -> Patch:
+        MUTANTS[patch.__name__] = patch
+        FAULTS_OF[patch.__name__] = faults
+        return patch
+
+    return register
 
 
 async def _nothing(*_args: Any, **_options: Any) -> None:
@@ -72,7 +82,7 @@ async def _nothing(*_args: Any, **_options: Any) -> None:
 # ---- replication ---------------------------------------------------------------------------------
 
 
-@mutant
+@mutant()
 def acknowledge_before_successor() -> None:
     """A replica commits and answers while its successor is still being told."""
     real = write_path.forward
@@ -95,13 +105,13 @@ def acknowledge_before_successor() -> None:
     write_path.forward = early  # type: ignore[assignment]
 
 
-@mutant
+@mutant("isolate")
 def lease_not_checked() -> None:
     """A storage node serves on although its lease has run out."""
     membership_module.HeartbeatLease.is_valid = lambda _self: True  # type: ignore[method-assign]
 
 
-@mutant
+@mutant("isolate", "partition")
 def chain_version_not_checked() -> None:
     """A replica takes requests made under another picture of its chain."""
     context_module.StorageContext.place_now = (  # type: ignore[method-assign]
@@ -109,19 +119,19 @@ def chain_version_not_checked() -> None:
     )
 
 
-@mutant
+@mutant("kill_storage")
 def resync_skipped() -> None:
     """A syncing target is told at once that it has everything."""
     resync_module.Resync._resync_window = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant
+@mutant("slow_disk", "kill_storage", "slow_network")
 def resync_without_barrier() -> None:
     """Resync does not wait for updates that came in before the target was syncing."""
     inflight_module.InFlight.wait_older_left = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant
+@mutant("cut_link", "kill_storage_in_disk_step", "kill_two")
 def resync_skips_pending() -> None:
     """Resync takes a chunk with a pending version for equal if the committed ones are."""
 
@@ -133,7 +143,7 @@ def resync_skips_pending() -> None:
     plan_module.decide_chunk = decide
 
 
-@mutant
+@mutant("kill_storage", "power_loss")
 def resync_ignores_versions() -> None:
     """Resync compares lengths instead of content."""
 
@@ -144,7 +154,7 @@ def resync_ignores_versions() -> None:
     plan_module.decide_chunk = decide
 
 
-@mutant
+@mutant("kill_storage", "kill_two")
 def syncing_gets_no_updates() -> None:
     """Updates are not passed on to a syncing successor."""
     real = forward_module._place_to_forward
@@ -161,7 +171,7 @@ def syncing_gets_no_updates() -> None:
     forward_module._place_to_forward = place_to_forward
 
 
-@mutant
+@mutant("reset", "slow_network", "cut_link")
 def repeats_executed_again() -> None:
     """The channel table is not asked."""
     table = channels_module.ChannelTable
@@ -169,7 +179,7 @@ def repeats_executed_again() -> None:
     table.result_of = lambda _self, _tag: None  # type: ignore[method-assign]
 
 
-@mutant
+@mutant("kill_storage", "cut_link", "reset", "slow_network")
 def leftover_rolled_back() -> None:
     """A head that finds a leftover pending version drops it instead of completing it."""
 
@@ -180,7 +190,7 @@ def leftover_rolled_back() -> None:
     write_path.settle = drop  # type: ignore[assignment]
 
 
-@mutant
+@mutant("slow_disk", "reset", "slow_network")
 def late_copies_accepted() -> None:
     """A copy of an update whose sender has given up on it still takes effect."""
     target_module.LocalTarget.admit_epoch = (  # type: ignore[method-assign]
@@ -188,13 +198,13 @@ def late_copies_accepted() -> None:
     )
 
 
-@mutant
+@mutant("slow_network", "slow_disk")
 def tail_not_asked() -> None:
     """A read during an update returns the replica's own committed version."""
     read_path._ask_tails = _nothing  # type: ignore[assignment]
 
 
-@mutant
+@mutant("slow_network", "slow_disk", "cut_link")
 def pending_version_served() -> None:
     """A read during an update returns the pending version."""
 
@@ -212,7 +222,7 @@ def pending_version_served() -> None:
 # ---- managers ------------------------------------------------------------------------------------
 
 
-@mutant
+@mutant("kill_storage")
 def waiting_becomes_serving() -> None:
     """A returning target serves without having been resynced."""
     real = chain_state_module._judge
@@ -225,13 +235,13 @@ def waiting_becomes_serving() -> None:
     chain_state_module._judge = judge
 
 
-@mutant
+@mutant("kill_storage", "kill_two")
 def restarted_target_trusted() -> None:
     """A restarted node does not wait until its targets have left their chains."""
     target_module.start_is_over = lambda _info, _targets: True  # type: ignore[assignment]
 
 
-@mutant
+@mutant("partition", "kill_control")
 def primary_ignores_time() -> None:
     """A manager takes itself for the primary until it is told otherwise."""
     election_module.may_act = (  # type: ignore[assignment]
@@ -239,7 +249,7 @@ def primary_ignores_time() -> None:
     )
 
 
-@mutant
+@mutant("cut_all")
 def routing_not_durable() -> None:
     """Routing info is published before it would survive a power loss."""
     real = mgmtd_store.Store.__init__
@@ -256,7 +266,7 @@ def routing_not_durable() -> None:
     mgmtd_store.Store.__init__ = init  # type: ignore[method-assign]
 
 
-@mutant
+@mutant("kill_storage", "kill_control")
 def unknown_publication_taken_for_failed() -> None:
     """A manager goes on after a write of unknown outcome as if nothing had been written."""
     real_transact = mgmtd_store.transact
@@ -281,14 +291,14 @@ def unknown_publication_taken_for_failed() -> None:
 # ---- metadata ------------------------------------------------------------------------------------
 
 
-@mutant
+@mutant("kill_control_at_commit", "reset")
 def idempotency_record_ignored() -> None:
     """A repeated request is executed again."""
     for module in (rename_module, unlink_module, create_module):
         module.recall = _nothing  # type: ignore[attr-defined]
 
 
-@mutant
+@mutant("kill_control_at_commit", "cut_all")
 def rename_not_atomic() -> None:
     """Rename takes the old name away in one transaction and gives the new one in another."""
     service = meta_service.MetaService
@@ -313,7 +323,7 @@ def rename_not_atomic() -> None:
     service.rename = rename  # type: ignore[method-assign]
 
 
-@mutant
+@mutant("reset")
 def dentry_read_without_conflict() -> None:
     """Reading a name does not conflict with somebody else writing it."""
     real = buffer_module.WriteBuffer.add_read_key
@@ -325,7 +335,7 @@ def dentry_read_without_conflict() -> None:
     buffer_module.WriteBuffer.add_read_key = add_read_key  # type: ignore[method-assign]
 
 
-@mutant
+@mutant("reset")
 def unknown_commit_taken_for_done() -> None:
     """A commit of unknown outcome counts as made."""
     real = transact_module.transact_stamped
@@ -347,13 +357,13 @@ def unknown_commit_taken_for_done() -> None:
     transact_module.transact_stamped = once  # type: ignore[assignment]
 
 
-@mutant
+@mutant()
 def chunks_not_collected() -> None:
     """Garbage collection forgets a file without removing its chunks."""
     gc_module.GarbageCollector._remove_chunks = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant
+@mutant("cut_all")
 def chunks_cut_before_length_is_durable() -> None:
     """A truncation cuts the chunks while a power loss could still bring the old length back."""
     real = driver_module.ContentDriver._cut
@@ -377,7 +387,7 @@ def chunks_cut_before_length_is_durable() -> None:
 # ---- chunk engine --------------------------------------------------------------------------------
 
 
-@mutant
+@mutant("power_loss", "cut_all")
 def freed_block_reused_at_once() -> None:
     """A block is used again before the record that freed it is durable."""
     ledger_module.Ledger._free = (  # type: ignore[method-assign]
@@ -385,7 +395,7 @@ def freed_block_reused_at_once() -> None:
     )
 
 
-@mutant
+@mutant("power_loss", "cut_all")
 def data_not_flushed() -> None:
     """An epoch is recorded as durable without its data having been flushed."""
     disk_module.SimulatedDataFiles.flush = (  # type: ignore[method-assign]
@@ -393,7 +403,7 @@ def data_not_flushed() -> None:
     )
 
 
-@mutant
+@mutant("power_loss", "cut_all")
 def torn_versions_kept() -> None:
     """Opening a disk believes every record."""
     import fs.chunkengine.verified as verified_module  # noqa: PLC0415 - beside its patch
@@ -401,7 +411,7 @@ def torn_versions_kept() -> None:
     verified_module.VerifiedReader.is_whole = lambda _self, _record: True  # type: ignore[method-assign]
 
 
-@mutant
+@mutant("cut_all")
 def sync_does_nothing() -> None:
     """A storage node answers a sync without flushing its disk."""
     import fs.storage.queries as queries_module  # noqa: PLC0415 - beside its patch
@@ -444,7 +454,7 @@ def hunt(name: str, seeds: range, work_s: float, cpu_s_max: float) -> int:
         if time.process_time() - began_s > cpu_s_max:
             break
         try:
-            run_seed(seed, work_s=work_s)
+            run_seed(seed, work_s=work_s, only=FAULTS_OF[name] if seed % 2 else ())
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - any failure is a catch
             took_s = time.process_time() - began_s
             print(f"{name:40} caught at seed {seed} in {took_s:.0f} s by {caught_by(error)}")

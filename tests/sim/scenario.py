@@ -1,5 +1,6 @@
 """One simulated run from one seed: a cluster, three clients at work, faults, then the checkers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -72,14 +73,20 @@ async def _scenario(cluster: SimCluster, memory: Memory, faults: Faults, work_s:
     await cluster.kill(*cluster.processes)
 
 
-def run_seed(seed: int, *, work_s: float = 20.0) -> Result:
-    """Run one seed; raises AssertionError (or an exception group of such) when a property is broken."""
+def run_seed(seed: int, *, work_s: float = 20.0, only: Sequence[str] = ()) -> Result:
+    """Run one seed; raises AssertionError (or an exception group of such) when a property is broken.
+
+    Args:
+        seed: decides everything.
+        work_s: virtual seconds of work under faults.
+        only: the kinds of fault that may happen, all if empty.
+    """
     cluster_box: list[tuple[SimCluster, Memory, Faults]] = []
 
     async def main() -> float:
         cluster = SimCluster(seed)
         memory = Memory()
-        faults = Faults(cluster, memory, CLIENT_COUNT)
+        faults = Faults(cluster, memory, CLIENT_COUNT, only)
         cluster_box.append((cluster, memory, faults))
         began = trio.current_time()
         with trio.fail_after(3600):

@@ -37,6 +37,12 @@ CALM_S: Final = 5.0
 CALM_OP_S_MAX: Final = 5.0
 """No operation may take longer in it."""
 
+REGISTER_CLIENT: Final = 2
+"""Works on registers only, so it never waits for metadata: it can go on without the control processes."""
+
+HOT_READER_COUNT: Final = 3
+"""Tasks of that client that only read: one that waits for a lost node does not keep the others from a stale one."""
+
 Slot = tuple[str, int]
 
 
@@ -119,6 +125,8 @@ class SimClient:
         self.files: dict[str, EmberFile] = {}
         register_share = random.Random(f"{cluster.seed}/shares").choice([1, 1, 4])
         self.weights = [30 * register_share, 40 * register_share, 2 * register_share, 24, 4]
+        if number == REGISTER_CLIENT:
+            self.weights = [20, 60, 0, 0, 0]
         self.hot_share = random.Random(f"{cluster.seed}/hot").choice([0.3, 0.9])
         self.recent: list[Tree] = [{}]
         """What the directory was like since the last durable operation; the last one is what it is."""
@@ -135,7 +143,11 @@ class SimClient:
         self.memory.trees[self.number] = self.tree  # ready: a power loss is understood from here on
         for path in sorted({path for path, _ in SLOTS}):
             self.files[path] = await fs.create(path, truncate=False)
-        await self._work(fs, until_s, FOREVER)
+        async with trio.open_nursery() as nursery:
+            if self.number == REGISTER_CLIENT:
+                for _ in range(HOT_READER_COUNT):
+                    nursery.start_soon(self._read_hot, until_s)
+            await self._work(fs, until_s, FOREVER)
         await calm.wait()
         await self._work(fs, trio.current_time() + CALM_S, CALM_OP_S_MAX)
         for file in self.files.values():
@@ -170,8 +182,16 @@ class SimClient:
         history[index] = Op("write", value, begin_s, trio.current_time(), self.name)
         self.cluster.trace.add("write", f"{self.name} {slot} {value}")
 
+    async def _read_hot(self, until_s: float) -> None:
+        while trio.current_time() < until_s:
+            await self._read(HOT_SLOT)
+            await trio.sleep(self.random.expovariate(10))
+
     async def read_slot(self, _fs: EmberFs) -> None:
-        slot, begin_s = self._slot(), trio.current_time()
+        await self._read(self._slot())
+
+    async def _read(self, slot: Slot) -> None:
+        begin_s = trio.current_time()
         value = slot_value(await self.files[slot[0]].read(slot[1], SLOT_BYTES))
         self.memory.histories[slot].append(
             Op("read", value, begin_s, trio.current_time(), self.name)
