@@ -238,7 +238,13 @@ def _wait_chains(
     """Wait until the chains are as wished; False when the time is over."""
     deadline_s = time.monotonic() + timeout_s
     while True:
-        info = fetch_routing(directory, record.cluster_id, timeout_s=SERVICE_TIMEOUT_S)
+        left_s = max(POLL_S, deadline_s - time.monotonic())
+        try:
+            info = fetch_routing(directory, record.cluster_id, timeout_s=left_s)
+        except FsError as error:
+            if error.status is not Status.RPC_TIMEOUT:
+                raise
+            return False
         if info.chains and is_enough(info):
             return True
         if time.monotonic() > deadline_s:

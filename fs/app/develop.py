@@ -3,8 +3,10 @@
 Each runs other programs, shows their output, and returns an exit code.
 """
 
+import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,9 +50,18 @@ def run(command: Sequence[str], root: Path, *, text: str | None = None) -> int:
 
 
 def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
-    """Run pytest, which also runs the static checks (tests/test_checks.py); return its exit code."""
+    """Run pytest, which also runs the static checks (tests/test_checks.py); return its exit code.
+
+    The temporary files are in a folder of this run alone, because pytest's usual place is cleaned up by every
+    other run of the same user; they stay when something failed.
+    """
     options = FAST_OPTIONS if fast else FULL_OPTIONS
-    return run([sys.executable, "-m", "pytest", *options, *arguments], checkout())
+    folder = Path(tempfile.mkdtemp(prefix="ember-test-"))
+    place = f"--basetemp={folder / 'run'}"
+    code = run([sys.executable, "-m", "pytest", place, *options, *arguments], checkout())
+    if code == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    return code
 
 
 def run_generate() -> int:

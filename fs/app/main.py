@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir, default_directory, default_mount_point
 from .errors import check_interpreter, first_error
 from .process_id import ProcessId, process_id
+
+if TYPE_CHECKING:
+    from .bring_up import UpOptions
 
 app = typer.Typer(
     name="ember",
@@ -87,9 +90,10 @@ def up(  # noqa: PLR0917 - options, never passed by position
         restarts=not no_restart,
         until=_process(until) if until is not None else None,
     )
-    cluster = bring_up(options, default_mount_point())
     if foreground:
-        _stay(cluster)
+        _run_in_foreground(options)
+    else:
+        bring_up(options, default_mount_point())
 
 
 def _process(pid: int) -> ProcessId:
@@ -106,15 +110,20 @@ def _end_like_ctrl_c() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def _stay(cluster: ClusterDir) -> None:
-    """Wait until asked to end, then stop the cluster."""
+def _run_in_foreground(options: "UpOptions") -> None:
+    """Bring a cluster up, wait until asked to end, stop it."""
+    from . import supervisor_link  # noqa: PLC0415
     from .bring_down import bring_down, wait_end  # noqa: PLC0415
+    from .bring_up import bring_up  # noqa: PLC0415
 
+    directory = ClusterDir(options.directory)
     try:
-        wait_end(cluster)
+        bring_up(options, default_mount_point())
+        wait_end(directory)
     except KeyboardInterrupt:
         sys.stderr.write("ember: stopping\n")
-        bring_down(cluster, wipe=False)
+        if supervisor_link.is_answering(directory):  # an interrupted start has stopped it already
+            bring_down(directory, wipe=False)
 
 
 @app.command()

@@ -26,11 +26,18 @@ class Ember:
         self.mount = base / "mount"
         self.mount.mkdir()
 
-    def run(self, *arguments, check=True):
+    def command(self, *arguments):
+        return [sys.executable, "-m", "fs.app.main", *map(str, arguments)]
+
+    def run(self, *arguments, check=True, names_directory=True):
+        place = ("--dir", self.directory) if names_directory else ()
         done = subprocess.run(
-            [sys.executable, "-m", "fs.app.main", *map(str, arguments), "--dir", str(self.directory)],
-            capture_output=True, text=True, check=False, timeout=150,
-        )  # fmt: skip
+            self.command(*arguments, *place),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=150,
+        )
         assert not check or done.returncode == 0, (done.stdout, done.stderr)
         return done
 
@@ -186,12 +193,64 @@ def test_two_mounts_and_the_death_of_the_supervisor(ember, tmp_path):
     assert (second / "file").read_text() == "seen by both"
     os.kill(ember.status()["supervisor_pid"], signal.SIGKILL)
     assert (second / "file").read_text() == "seen by both"
+    assert "its services go on" in error_line(ember.run("status", check=False))
     ember.up("--mount", ember.mount)  # adopts what runs
     assert {s["restart_count"] for s in ember.status()["services"]} == {0}
-    ember.run("umount", second)
+    ember.run("umount", second, names_directory=False)  # the mount point says which cluster
     assert os.listdir(second) == []
     os.kill(ember.status()["supervisor_pid"], signal.SIGKILL)
     ember.run("down")
+    assert processes_of(ember.directory) == []
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_up_after_a_reboot(ember):
+    """Nothing runs, but state file, sockets and a dead mount are there; the pids belong to others."""
+    ember.up("--mount", ember.mount, "--nodes", 1)
+    (ember.mount / "file").write_text("kept")
+    for pid in [ember.status()["supervisor_pid"], *(s["pid"] for s in ember.status()["services"])]:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(OSError, match="not connected|abort"):
+        os.listdir(ember.mount)
+    state_path = ember.directory / "run/supervisor.json"
+    state = json.loads(state_path.read_text())
+    for service in state["services"]:
+        service["pid"] = os.getpid()
+    state_path.write_text(json.dumps(state))
+    assert "start it: ember up" in error_line(ember.run("status", check=False))
+    ember.up("--mount", ember.mount)
+    assert (ember.mount / "file").read_text() == "kept"
+
+
+@needs_fuse
+@pytest.mark.mount
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_foreground_ends_with_its_cluster(ember, number):
+    options = ("--mount", ember.mount, "--nodes", 1, "--foreground", "--dir", ember.directory)
+    with subprocess.Popen(
+        ember.command("up", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        for line in child.stdout:
+            if line.startswith("stop:"):
+                break
+        assert os.path.ismount(ember.mount)
+        child.send_signal(number)
+        assert child.wait(60) == 0, child.stderr.read()
+    assert not os.path.ismount(ember.mount)
+    assert processes_of(ember.directory) == []
+
+
+def test_an_interrupted_start_leaves_nothing(ember):
+    with subprocess.Popen(
+        ember.command("up", "--no-mount", "--dir", ember.directory),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert "control" in child.stderr.readline()
+        child.terminate()
+        assert child.wait(60) == 130
+        assert "Traceback" not in child.stderr.read()
     assert processes_of(ember.directory) == []
 
 
