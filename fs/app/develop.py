@@ -101,21 +101,30 @@ def run_lock() -> int:
     )
 
 
-def run_bench(names: Sequence[str]) -> int:
-    """Run the named benchmarks, or all."""
+def run_bench(arguments: Sequence[str]) -> int:
+    """Run the named benchmarks, or all; options (`--full`) go to each of them.
+
+    Raises:
+        FsError: BAD_CONFIG for a name that is none.
+    """
     root = checkout()
-    found = sorted(
-        p.stem
-        for p in (root / "benchmarks").glob("*.py")
-        if "__main__" in p.read_text() and not p.stem.startswith("_")
-    )
+    found = sorted(p.stem for p in (root / "benchmarks").glob("*.py") if _is_benchmark(p))
+    names = [argument for argument in arguments if not argument.startswith("-")]
+    options = [argument for argument in arguments if argument.startswith("-")]
     unknown = [name for name in names if name not in found]
     if unknown:
         raise FsError(
             Status.BAD_CONFIG, f"no benchmark {unknown[0]!r}; there are: {', '.join(found)}"
         )
-    codes = [run([sys.executable, "-m", f"benchmarks.{name}"], root) for name in names or found]
+    codes = [
+        run([sys.executable, "-m", f"benchmarks.{name}", *options], root) for name in names or found
+    ]
     return max(codes, default=0)
+
+
+def _is_benchmark(path: Path) -> bool:
+    """Tell programs that print a table from the modules they share."""
+    return "print_rows(" in path.read_text() and path.stem != "table"
 
 
 def run_sim(arguments: Sequence[str]) -> int:
