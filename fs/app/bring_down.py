@@ -81,10 +81,12 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
         supervisor_link.ask(directory, command="stop")
     lock = _take_over(directory)
     try:
-        did_run = _stop(directory, did_answer=did_answer)
-        for service in read_state(directory).values():
-            if service["role"] == "mountd":
-                clear_dead_mount(Path(service["mount_point"]))
+        mount_points = [
+            s["mount_point"] for s in read_state(directory).values() if s["mount_point"]
+        ]
+        did_run = _stop(directory, did_answer=did_answer)  # which writes the state anew
+        for mount_point in mount_points:
+            clear_dead_mount(Path(mount_point))
         if wipe:
             _wipe(directory)
         elif not did_run:

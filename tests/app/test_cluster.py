@@ -211,7 +211,7 @@ def test_up_after_a_reboot(ember):
     (ember.mount / "file").write_text("kept")
     for pid in [ember.status()["supervisor_pid"], *(s["pid"] for s in ember.status()["services"])]:
         os.kill(pid, signal.SIGKILL)
-    with pytest.raises(OSError, match="not connected|abort"):
+    with pytest.raises(OSError, match=r"not connected|abort"):
         os.listdir(ember.mount)
     state_path = ember.directory / "run/supervisor.json"
     state = json.loads(state_path.read_text())
@@ -221,6 +221,10 @@ def test_up_after_a_reboot(ember):
     assert "start it: ember up" in error_line(ember.run("status", check=False))
     ember.up("--mount", ember.mount)
     assert (ember.mount / "file").read_text() == "kept"
+    for pid in [ember.status()["supervisor_pid"], *(s["pid"] for s in ember.status()["services"])]:
+        os.kill(pid, signal.SIGKILL)
+    assert "does not run" in error_line(ember.run("down", check=False))
+    assert os.listdir(ember.mount) == []  # the dead mount is gone
 
 
 @needs_fuse
