@@ -28,7 +28,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back; the same scale as `trio.current_time()`."""
+        """Seconds that never go back and go on while the machine sleeps, when trio's clock stands still."""
         ...
 
 

@@ -17,16 +17,37 @@ T = TypeVar("T")
 THREAD_COUNT_MAX: Final = 64
 
 
+SLEPT_S_MIN: Final = 0.1
+"""Below this a difference of the two clocks is the time between reading them."""
+
+
 class RealClock:
-    """The machine's clocks."""
+    """The machine's clocks.
+
+    trio's clock stands still while the machine is suspended.  It alone would let a machine that wakes up believe in
+    a lease that ran out long ago, and serve what others have changed since; so the time slept is added.
+    """
+
+    def __init__(self) -> None:
+        self._ahead_s = _boot_ahead_s()
+        self._slept_s = 0.0
 
     def wall_ns(self) -> int:
         """Nanoseconds since the Unix epoch."""
         return time.time_ns()
 
     def monotonic_s(self) -> float:
-        """Seconds on the scale of trio."""
-        return trio.current_time()
+        """Seconds on the scale of trio, until the machine sleeps for the first time."""
+        slept_s = _boot_ahead_s() - self._ahead_s
+        if slept_s > self._slept_s + SLEPT_S_MIN:
+            self._slept_s = slept_s
+        return trio.current_time() + self._slept_s
+
+
+def _boot_ahead_s() -> float:
+    """Return how long the machine has slept since its start; too little if interrupted, never too much."""
+    boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return boot_s - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 class ThreadRunBlocking:

@@ -6,7 +6,7 @@ import time
 import pytest
 import trio
 
-from fs.runtime.real import ThreadRunBlocking, real_runtime
+from fs.runtime.real import RealClock, ThreadRunBlocking, real_runtime
 
 
 async def test_blocking_calls_leave_the_loop_free_and_are_never_abandoned():
@@ -48,3 +48,22 @@ async def test_clock_and_randomness():
     assert abs(one.clock.wall_ns() - time.time_ns()) < 1e9
     assert one.clock.monotonic_s() <= trio.current_time()
     assert one.random.randbytes(16) != two.random.randbytes(16)
+
+
+async def test_time_goes_on_while_the_machine_sleeps(monkeypatch, autojump_clock):  # noqa: ARG001
+    boot_s = {"slept": 0.0}
+    real = time.clock_gettime
+
+    def read(which):
+        return real(time.CLOCK_MONOTONIC) + boot_s["slept"] * (which == time.CLOCK_BOOTTIME)
+
+    monkeypatch.setattr(time, "clock_gettime", read)
+    clock = RealClock()
+    begin_s = clock.monotonic_s()
+    assert begin_s == trio.current_time()
+    await trio.sleep(5)
+    assert clock.monotonic_s() - begin_s == 5
+    boot_s["slept"] = 3600.0
+    assert clock.monotonic_s() - begin_s == pytest.approx(3605, abs=0.1)
+    await trio.sleep(1)
+    assert clock.monotonic_s() - begin_s == pytest.approx(3606, abs=0.1)
