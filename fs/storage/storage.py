@@ -1,6 +1,6 @@
 """One storage process: its disks and targets, and the loops that run beside the requests.
 
-Loops: take in routing info; carry out local-state steps; measure space; resync successors;
+Loops: take in routing info; carry out local-state steps; measure space; flush; resync successors;
 repair damaged copies and look for more; forget idle channels.
 Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
 """
@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 SPACE_INTERVAL_S: Final = 1.0
 CHANNEL_SCAN_INTERVAL_S: Final = 60.0
 STEP_RETRY_S: Final = 1.0
+FLUSH_INTERVAL_S: Final = 10.0
+"""So much is lost at most with the power of all machines, of what nobody asked to be durable; it also bounds how
+long removed chunks hold their space, and how much an engine verifies after a power loss."""
+
 READ_BUFFER_BYTES_MAX: Final = 192 * 1024 * 1024
 """Of read replies under way; further reads wait until their clients have taken some."""
 PAGE_CHUNK_COUNT: Final = 1024
@@ -112,6 +116,7 @@ class Storage:
             nursery.start_soon(self._follow_routing)
             nursery.start_soon(self._carry_out_steps)
             nursery.start_soon(self._measure_loop)
+            nursery.start_soon(self._flush_loop)
             nursery.start_soon(self._forget_idle_channels)
             nursery.start_soon(self._resync.run)
             nursery.start_soon(self._repair.run)
@@ -210,6 +215,20 @@ class Storage:
                     target.used_bytes = disk.run_inline(disk.engine.used_bytes, target.target_id)
         except FsError as error:
             log.warning("disk %d (%s): no space figures: %s", disk.index, disk.path, error)
+
+    async def _flush_loop(self) -> None:
+        while True:
+            await trio.sleep(FLUSH_INTERVAL_S)
+            async with trio.open_nursery() as nursery:
+                for disk in self._disks:
+                    if not disk.is_failed:
+                        nursery.start_soon(self._flush, disk)
+
+    async def _flush(self, disk: Disk) -> None:
+        try:
+            await disk.run(disk.engine.sync)
+        except FsError as error:
+            log.warning("disk %d (%s): not flushed: %s", disk.index, disk.path, error)
 
     async def _forget_idle_channels(self) -> None:
         while True:

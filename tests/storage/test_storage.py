@@ -8,6 +8,7 @@ from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
+from fs.storage.storage import FLUSH_INTERVAL_S
 from fs.storage.write_path import run_update
 
 from .cluster import CHAIN, CHUNK, INODE, LEASE_S, content, open_caller, open_cluster
@@ -439,6 +440,14 @@ async def test_reads_wait_for_buffers_of_replies_that_nobody_takes(mock_clock, m
         assert await client.read_attempt(1, [(0, 0, CHUNK)]) == [(Status.OK, b"x" * CHUNK)]
         pool.release(stuck.pop())
         assert pool.used_bytes == 0
+
+
+async def test_everything_is_flushed_before_long(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"x")
+        assert all(node.disk.unsynced_batches for node in cluster.nodes.values())
+        await trio.sleep(FLUSH_INTERVAL_S + 1)
+        assert not any(node.disk.unsynced_batches for node in cluster.nodes.values())
 
 
 async def test_offline_on_request(mock_clock):
