@@ -78,20 +78,21 @@ async def read_batch(
                 known[key] = await _place_of(context, *key)
             place, error = known[key]
             batch.places.append(place)
-            if place is None or not place.can_read:
+            if place is None or error is not None:
                 batch.ios.append(None)
-                batch.done.append(error or _not_serving(place))
+                batch.done.append(error)
                 continue
-            end = start + wanted.length
+            length = wanted.length
             chunk_id = ChunkId(wanted.inode_id, wanted.chunk_index)  # type: ignore[arg-type]
             target = place.target
-            io = ReadIo(target.target_id, chunk_id, wanted.offset, wanted.length, view[start:end])
+            buffer = view[start : start + length]
+            io = ReadIo(target.target_id, chunk_id, wanted.offset, length, buffer)
             # 3. Is the committed version here beyond doubt?
-            if chunk_id in target.unsettled and not request.is_relaxed:
+            if target.unsettled and chunk_id in target.unsettled and not request.is_relaxed:
                 unsettled.append(len(batch.ios))
             batch.ios.append(io)
             batch.done.append(None)
-            start += page_rounded(wanted.length)
+            start += page_rounded(length)
         # 4. If not, find out which version is the committed one.
         if unsettled:
             await _ask_tails(context, batch, unsettled, deadline_s)
@@ -140,9 +141,10 @@ def _check_request(context: StorageContext, request: storage_pb2.BatchReadReq) -
         raise FsError(Status.RPC_BAD_REQUEST, f"{len(request.ios)} reads in a batch")
     size = 0
     for io in request.ios:
-        if io.length == 0 or io.offset + io.length > CHUNK_SIZE_BYTES_MAX:
-            raise FsError(Status.RPC_BAD_REQUEST, f"read of {io.length} bytes at {io.offset}")
-        size += page_rounded(io.length)
+        length = io.length
+        if length == 0 or io.offset + length > CHUNK_SIZE_BYTES_MAX:
+            raise FsError(Status.RPC_BAD_REQUEST, f"read of {length} bytes at {io.offset}")
+        size += page_rounded(length)
     if size > context.payload_bytes_max:
         raise FsError(Status.RPC_TOO_LARGE, f"{size} bytes in a batch of reads")
     return size
@@ -151,15 +153,14 @@ def _check_request(context: StorageContext, request: storage_pb2.BatchReadReq) -
 async def _place_of(
     context: StorageContext, chain_id: int, chain_version: int
 ) -> tuple[Place | None, ReadDone | None]:
+    """Return our place in a chain and None, or why it cannot be read there."""
     try:
-        return await context.place_at(chain_id, chain_version), None
+        place = await context.place_at(chain_id, chain_version)
     except FsError as error:
         return None, ReadDone(error.status, 0, 0, error.detail)
-
-
-def _not_serving(place: Place | None) -> ReadDone:
-    assert place is not None
-    return ReadDone(
+    if place.can_read:
+        return place, None
+    return place, ReadDone(
         Status.NOT_SERVING,
         0,
         0,
@@ -345,19 +346,17 @@ async def _read_locked(
 def _make_reply(
     batch: _Batch, *, want_checksums: bool
 ) -> tuple[storage_pb2.BatchReadRsp, list[memoryview]]:
-    results: list[storage_pb2.ReadResultPb] = []
+    reply = storage_pb2.BatchReadRsp()
+    add = reply.results.add
     payload: list[memoryview] = []
     for io, done in zip(batch.ios, batch.done, strict=True):
         assert done is not None
-        result = storage_pb2.ReadResultPb(
-            status=done.status, length=done.length, commit_ver=done.commit_ver, detail=done.detail
-        )
-        if done.length and io is not None and not done.status:
-            piece = io.buffer[: done.length]
-            payload.append(piece)
-            if want_checksums:
-                result.checksum = xxhash.xxh3_64_intdigest(piece)
-        else:
-            result.length = 0
-        results.append(result)
-    return storage_pb2.BatchReadRsp(results=results), payload
+        length = done.length
+        if not length or io is None or done.status:
+            add(status=done.status, commit_ver=done.commit_ver, detail=done.detail)
+            continue
+        piece = io.buffer if length == io.length else io.buffer[:length]
+        payload.append(piece)
+        checksum = xxhash.xxh3_64_intdigest(piece) if want_checksums else 0
+        add(length=length, commit_ver=done.commit_ver, checksum=checksum)
+    return reply, payload
