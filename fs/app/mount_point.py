@@ -11,10 +11,16 @@ from pathlib import Path
 from ..schema.status import FsError, Status
 
 
-def is_dead(path: Path) -> bool:
-    """True if a FUSE mount stands here whose daemon has died."""
+def is_dead(path: Path, *, may_wait: bool = True) -> bool:
+    """True if a FUSE mount stands here whose daemon has died.
+
+    Args:
+        path: the mount point.
+        may_wait: ask the daemon itself, which may take as long as the cluster needs; False: the kernel's
+            cache may answer, and hide a death for a second.
+    """
     try:
-        path.stat()
+        os.statvfs(path) if may_wait else path.stat()
     except OSError as error:
         return error.errno in {errno.ENOTCONN, errno.ECONNABORTED}
     return False

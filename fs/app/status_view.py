@@ -58,7 +58,7 @@ def _is_healthy(services: list[dict[str, Any]], chains: list[dict[str, Any]]) ->
 def _mount(service: dict[str, Any]) -> dict[str, Any]:
     path = Path(service["mount_point"])
     state = "mounted" if is_mounted(path) else "not mounted"
-    return {"mount_point": str(path), "state": "dead" if is_dead(path) else state}
+    return {"mount_point": str(path), "state": "dead" if is_dead(path, may_wait=False) else state}
 
 
 def _chains(directory: ClusterDir, cluster_id: str) -> list[dict[str, Any]]:
