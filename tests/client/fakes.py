@@ -158,6 +158,7 @@ class FakeCluster:
         self.xattrs: dict[tuple[int, bytes], bytes] = {}
         self.calls: list[str] = []
         self.durable_calls = 0
+        self.meta_gate = None
         self.meta_faults: dict[str, list] = {}
         now = self.clock_ns()
         self.inodes[1] = Inode(
@@ -291,6 +292,8 @@ class FakeMeta:
     async def call(self, method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
         self.cluster.calls.append(method.name)
         await trio.lowlevel.checkpoint()
+        if self.cluster.meta_gate is not None:
+            await self.cluster.meta_gate.wait()
         faults = self.cluster.meta_faults.get(method.name)
         if faults:
             raise faults.pop(0)

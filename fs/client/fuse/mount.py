@@ -167,12 +167,14 @@ async def run_mount(
         FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.
     """
     vfs.connect_kernel(KernelNotifier())
-    _mount(Operations(vfs, runtime), mount_point, cluster_id)
+    operations = Operations(vfs, runtime)
+    _mount(operations, mount_point, cluster_id)
     served = trio.Event()
     is_unmounted = False
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(_shielded_vfs, vfs)
+            nursery.start_soon(operations.killed.run)
             nursery.start_soon(_serve, served, max(section.max_background, _TASK_COUNT_MIN))
             # The first stat makes the kernel finish its handshake with the main loop.
             await trio.to_thread.run_sync(_raise_read_ahead, mount_point)
@@ -184,6 +186,7 @@ async def run_mount(
                 with trio.CancelScope(shield=True):
                     is_unmounted = not served.is_set()
                     await _stop(vfs, mount_point, served)
+            nursery.cancel_scope.cancel()
     finally:
         # Else libfuse looks whether the kernel has ended the connection, and unmounts when it has not,
         # so that a failure at start leaves no dead mount behind.

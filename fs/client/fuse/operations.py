@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
+import trio
 
 from ...runtime.ports import Buffer, Runtime
 from ...schema.ids import InodeId
@@ -16,6 +17,7 @@ from ..vfs.files import Opened
 from ..vfs.vfs import Vfs
 from .attributes import attr_change, entry_attributes
 from .callers import Callers
+from .killed import KilledCallers
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ def handler(
             level = logging.DEBUG if error.status in _ORDINARY else logging.WARNING
             _log.log(level, "%s%s: %s", function.__name__, args[:2], error)
             raise pyfuse3.FUSEError(error.errno) from error
+        except pyfuse3.FUSEError:
+            raise
         except Exception as error:
             # An edge of the process: one request that meets a bug must not end the mount of all others.
             _log.exception("bug in %s%s", function.__name__, args[:2])
@@ -47,6 +51,25 @@ def handler(
 
     functools.update_wrapper(mapped, function)
     return mapped
+
+
+def killable(
+    function: Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]:
+    """Give up a request without effect when its caller was killed; the last argument is its context."""
+
+    async def watched(self: "Operations", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        ctx: pyfuse3.RequestContext = args[-1]  # type: ignore[assignment]
+        with trio.CancelScope() as scope:
+            self.killed.enter(scope, ctx.pid)
+            try:
+                return await function(self, *args, **kwargs)
+            finally:
+                self.killed.leave(scope)
+        raise pyfuse3.FUSEError(errno.EINTR)
+
+    functools.update_wrapper(watched, function)
+    return watched
 
 
 def _file_info(opened: Opened) -> pyfuse3.FileInfo:
@@ -67,6 +90,7 @@ class Operations(pyfuse3.Operations):
         self._files = vfs.files
         self._directories = vfs.directories
         self._caller = Callers(runtime.clock.monotonic_s).of
+        self.killed = KilledCallers(runtime.clock.monotonic_s)
 
     def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
         return entry_attributes(inode, self._vfs.section)
@@ -74,6 +98,7 @@ class Operations(pyfuse3.Operations):
     # -- names and attributes ---------------------------------------------------------------------
 
     @handler
+    @killable
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
@@ -95,6 +120,7 @@ class Operations(pyfuse3.Operations):
             self._names.forget(InodeId(inode_id), lookup_count)
 
     @handler
+    @killable
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """See pyfuse3."""
         return self._entry(await self._names.getattr(InodeId(inode), self._caller(ctx)))
@@ -113,12 +139,14 @@ class Operations(pyfuse3.Operations):
         return self._entry(await self._names.setattr(InodeId(inode), change, fh, caller))
 
     @handler
+    @killable
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         """See pyfuse3; the kernel checks by itself with default_permissions."""
         await self._names.access(InodeId(inode), mode, self._caller(ctx))
         return True
 
     @handler
+    @killable
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         """See pyfuse3."""
         return await self._names.readlink(InodeId(inode), self._caller(ctx))
@@ -276,6 +304,7 @@ class Operations(pyfuse3.Operations):
         await self._directories.fsyncdir(fh)
 
     @handler
+    @killable
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """See pyfuse3."""
         space = await self._vfs.statfs(self._caller(ctx))
@@ -298,11 +327,13 @@ class Operations(pyfuse3.Operations):
         await self._names.setxattr(InodeId(inode), name, value, self._caller(ctx))
 
     @handler
+    @killable
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         """See pyfuse3."""
         return await self._names.getxattr(InodeId(inode), name, self._caller(ctx))
 
     @handler
+    @killable
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         """See pyfuse3."""
         return await self._names.listxattr(InodeId(inode), self._caller(ctx))

@@ -1,13 +1,18 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 import errno
 import logging
 import random
 import stat
+import subprocess
 from types import SimpleNamespace
 
 import pyfuse3
 import pytest
+import trio
+from trio.testing import MockClock
 
 from fs.client.fuse.attributes import attr_change, entry_attributes
+from fs.client.fuse.killed import KilledCallers, is_killed
 from fs.client.fuse.operations import Operations
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
@@ -16,6 +21,11 @@ from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, run_inline
 
 CTX = SimpleNamespace(pid=1, uid=0, gid=0, umask=0o022)
+
+
+@pytest.fixture
+def autojump_clock():
+    return MockClock(autojump_threshold=0)
 
 
 @pytest.fixture
@@ -106,3 +116,40 @@ def test_attributes_are_translated_exactly(cluster):
     assert (change.atime_ns, change.mtime_ns) == (None, inode.mtime_ns)
     entry.st_mtime_ns = 10**19
     assert attr_change(entry, fields).mtime_ns == 2**63 - 1
+
+
+async def test_a_request_without_effect_ends_when_its_caller_was_killed(
+    operations, cluster, autojump_clock
+):
+    made = operations()
+    killed = set()
+    made.killed = KilledCallers(cluster.clock.monotonic_s, killed.__contains__)
+    outcomes = []
+
+    async def ask(thread_id):
+        with pytest.raises(pyfuse3.FUSEError) as e:
+            await made.lookup(1, b"missing", SimpleNamespace(pid=thread_id, uid=0, gid=0, umask=0))
+        outcomes.append((thread_id, e.value.errno))
+
+    gate = cluster.meta_gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.killed.run)
+        nursery.start_soon(ask, 7)
+        nursery.start_soon(ask, 8)
+        await trio.sleep(5)
+        assert outcomes == []
+        killed.add(7)
+        await trio.sleep(2.5)
+        assert outcomes == [(7, errno.EINTR)]
+        gate.set()
+        await trio.sleep(0.1)
+        assert outcomes == [(7, errno.EINTR), (8, errno.ENOENT)]
+        nursery.cancel_scope.cancel()
+
+
+def test_signs_of_death_are_read_from_proc():
+    child = subprocess.Popen(["sleep", "60"])
+    assert not is_killed(child.pid)
+    child.kill()
+    child.wait()
+    assert not is_killed(child.pid)  # gone
