@@ -71,6 +71,7 @@ class Faults:
             self.partition: 3,
             self.cut_link: 2,
             self.isolate: 3,
+            self.cut_store: 2,
             self.reset: 3,
             self.slow_network: 1,
             self.slow_disk: 2,
@@ -162,11 +163,13 @@ class Faults:
         are_clients_ready = len(self.memory.trees) == self.client_count
         with_power = are_clients_ready and self.random.random() < 0.7
         names = sorted(cluster.processes)
+        if self.random.random() < 0.5:
+            await self._wait_routing_change()
         cluster.trace.add("cut", f"power {with_power}")
         self.counts["power_cut"] = self.counts.get("power_cut", 0) + with_power
         self.memory.note_cut(with_power=with_power)
         seen_version = cluster.seen_version
-        await cluster.kill(*names)
+        await cluster.kill(*(name for name in names if cluster.processes[name].is_running))
         if with_power:
             for node_id in sorted(cluster.disks):
                 cluster.disks[node_id].power_loss(self.random)
@@ -177,6 +180,15 @@ class Faults:
             cluster.start(name)
         await cluster.wait_healthy()
         await trio.sleep(10.0)  # clients find out what is there before anything else is lost
+
+    async def _wait_routing_change(self) -> None:
+        """Kill a storage process; return just after the managers have published what follows from it."""
+        version = self.cluster.watch.routing_version
+        await self.cluster.kill(self.random.choice(self.cluster.storages))
+        with trio.move_on_after(2.0):
+            while self.cluster.watch.routing_version == version:  # noqa: ASYNC110 - to be seen early
+                await trio.sleep(0.002)
+        await trio.sleep(self.random.uniform(0.0, 0.03))
 
     # ---- network and disks -------------------------------------------------------------------------
 
@@ -225,6 +237,15 @@ class Faults:
                 self.cluster.network.block(control, one)
         await trio.sleep(self.random.choice([3.0, 9.0, 14.0]))
         self.cluster.network.heal()
+
+    async def cut_store(self) -> None:
+        """One control process cannot reach the store: long enough for another one to be elected."""
+        name = self.random.choice(self.cluster.controls)
+        life = self.cluster.processes[name].life
+        self.cluster.trace.add("cut store", name)
+        life.is_store_cut = True
+        await trio.sleep(self.random.choice([0.5, 4.0, 9.0]))
+        life.is_store_cut = False
 
     async def reset(self) -> None:
         clients = [f"client-{n}" for n in range(self.client_count)]

@@ -17,6 +17,7 @@ from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
 from fs.kv.api import KeyValue, KvEngine, Transaction
 from fs.rpc.transport_memory import MemoryEndpoint
 from fs.runtime.ports import Stream, StreamHandler
+from fs.schema.status import FsError, Status
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ class Life:
     def __init__(self, name: str, on_death: Callable[[], None]) -> None:
         self.name = name
         self.is_over = False
+        self.is_store_cut = False
+        """The store does not answer this process."""
         self.steps_left = NEVER
         self.commits_left = NEVER
         self.dies_before_commit = True
@@ -55,6 +58,12 @@ class Life:
         if self.is_over:
             raise ProcessDead(self.name)
 
+    def check_store(self) -> None:
+        """As `check`; raises FsError(KV_UNAVAILABLE) while the store cannot be reached."""
+        self.check()
+        if self.is_store_cut:
+            raise FsError(Status.KV_UNAVAILABLE, f"{self.name} is cut off from the store")
+
     def disk_step(self, kind: str) -> None:
         """Count a step that changes the disk; die in the middle of the planned one."""
         self.check()
@@ -66,7 +75,7 @@ class Life:
 
     def count_commit(self) -> None:
         """Count a commit about to be made."""
-        self.check()
+        self.check_store()
         self.commits_left -= 1
         if self.commits_left <= 0 and self.dies_before_commit:
             self.end()
@@ -106,7 +115,7 @@ class StoreView:
         return TransactionView(self._engine.transaction(), self._life)  # type: ignore[return-value]
 
     async def sync(self) -> None:
-        self._life.check()
+        self._life.check_store()
         await self._engine.sync()
         self._life.check()
 
@@ -125,11 +134,11 @@ class TransactionView:
         return getattr(self._inner, name)
 
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
-        self._life.check()
+        self._life.check_store()
         return await self._inner.get(key, snapshot=snapshot)
 
     async def get_range(self, begin: bytes, end: bytes, **options: Any) -> list[KeyValue]:
-        self._life.check()
+        self._life.check_store()
         return await self._inner.get_range(begin, end, **options)
 
     async def commit(self) -> bytes | None:

@@ -241,7 +241,7 @@ def restarted_target_trusted() -> None:
     target_module.start_is_over = lambda _info, _targets: True  # type: ignore[assignment]
 
 
-@mutant("partition", "kill_control")
+@mutant("cut_store")
 def primary_ignores_time() -> None:
     """A manager takes itself for the primary until it is told otherwise."""
     election_module.may_act = (  # type: ignore[assignment]

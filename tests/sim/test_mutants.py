@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("resync_skipped", 1), ("chunks_not_collected", 1)],
+    [("resync_skipped", 11), ("acknowledge_before_successor", 11), ("tail_not_asked", 11)],
 )
 def test_a_mutant_is_caught(name, seed):
     done = subprocess.run(
