@@ -26,6 +26,8 @@ from ..runtime.background import open_background
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
 from ..schema.ids import ClientId
+from ..schema.proto.mgmtd_pb2 import GetPrimaryReq
+from ..schema.services import MGMTD_GET_PRIMARY
 from ..schema.status import FsError, Status
 from .meta_client import MetaClient
 from .native import EmberFs, Identity
@@ -66,7 +68,8 @@ async def open_client(
         release: shown to operators.
 
     Raises:
-        FsError: RPC_TIMEOUT when no manager answers within client.retry_time_s_max.
+        FsError: RPC_WRONG_CLUSTER at once; RPC_TIMEOUT when no manager answers within
+            client.retry_time_s_max.
     """
     mgmtd = MgmtdLink(channels, config.process.mgmtd_addresses, runtime)
     routing = RoutingCache(mgmtd, runtime)
@@ -94,6 +97,10 @@ async def open_client(
         nursery.start_soon(routing.run)
         nursery.start_soon(chunks.run)
         with trio.move_on_after(config.client.retry_time_s_max) as scope:
+            # What no waiting will cure, such as a wrong cluster id, is told at once.
+            await mgmtd.call(
+                MGMTD_GET_PRIMARY, GetPrimaryReq(), timeout_s=config.client.retry_time_s_max
+            )
             await routing.wait_newer(0)
             await nursery.start(session.run)
         if scope.cancelled_caught:

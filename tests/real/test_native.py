@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -66,3 +67,12 @@ def test_errors_and_rights(where, place):
         with pytest.raises(FsError) as caught:
             ember.open(f"/{place.name}/missing")
         assert caught.value.status is Status.NOT_FOUND
+
+
+def test_a_wrong_cluster_id_is_told_at_once(where):
+    addresses, _ = where
+    began = time.monotonic()
+    with pytest.raises(FsError) as caught, connect_blocking(addresses, "another-cluster"):
+        raise AssertionError("connected to a cluster of another name")
+    assert caught.value.status is Status.RPC_WRONG_CLUSTER
+    assert time.monotonic() - began < 20
