@@ -106,6 +106,45 @@ async def test_close_is_durable_once_and_only_when_written(autojump_clock, mount
         assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
 
 
+async def test_a_refused_chunk_sync_fails_the_fsync_and_is_done_again(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    async def refuse(_files):
+        raise FsError(Status.IO_ERROR, "the disk is gone")
+
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x")
+        with monkeypatch.context() as broken:
+            broken.setattr(cluster.chunks, "sync", refuse)
+            with pytest.raises(FsError) as caught:
+                await m.files.fsync(h, is_data_only=False)
+        assert caught.value.status is Status.IO_ERROR
+        await m.files.fsync(h, is_data_only=False)
+        assert cluster.chunks.sync_count == 1
+        await m.close(h)
+
+
+async def test_chunks_and_metadata_become_durable_side_by_side(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    sync = cluster.chunks.sync
+
+    async def slow_sync(files):
+        await trio.sleep(3)
+        assert cluster.durable_calls == 1  # meta did not wait for the chunks
+        await sync(files)
+
+    monkeypatch.setattr(cluster.chunks, "sync", slow_sync)
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x")
+        began_s = trio.current_time()
+        await m.files.fsync(h, is_data_only=False)
+        assert trio.current_time() - began_s >= 3  # but fsync did
+        await m.close(h)
+
+
 async def test_creating_without_writing_costs_no_sync(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
