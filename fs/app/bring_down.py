@@ -24,12 +24,10 @@ from .errors import first_error
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .process_id import open_pidfd, send_signal
 from .running import Command, commands
-from .supervisor import Supervisor, take_lock
+from .supervisor import Supervisor, take_over
 from .supervisor_link import read_state
 
 FOREGROUND_POLL_S: Final = 0.5
-POLL_S: Final = 0.02
-SUPERVISOR_END_TIMEOUT_S: Final = 10.0
 UNMOUNT_TIMEOUT_S: Final = 60.0
 """As long as a supervisor waits for a mount daemon."""
 
@@ -42,22 +40,6 @@ async def _stop_orphans(directory: ClusterDir) -> bool:
         found = bool(supervisor.status()["services"])
         await supervisor.stop()
     return found
-
-
-def _take_over(directory: ClusterDir) -> int:
-    """Wait until the supervisor has ended, then hold its lock, so that nothing starts meanwhile.
-
-    Raises:
-        FsError: ALREADY_RUNNING when it does not end.
-    """
-    deadline_s = time.monotonic() + SUPERVISOR_END_TIMEOUT_S
-    while True:
-        try:
-            return take_lock(directory)
-        except FsError:
-            if time.monotonic() > deadline_s:
-                raise
-        time.sleep(POLL_S)
 
 
 def _stop(directory: ClusterDir, *, did_answer: bool) -> bool:
@@ -79,7 +61,7 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
     did_answer = supervisor_link.is_answering(directory)
     if did_answer:
         supervisor_link.ask(directory, command="stop")
-    lock = _take_over(directory)
+    lock = take_over(directory)
     try:
         mount_points = [
             s["mount_point"] for s in read_state(directory).values() if s["mount_point"]

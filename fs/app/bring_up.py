@@ -39,6 +39,7 @@ from .mgmtd_link import fetch_routing, initialise, local_plan
 from .mount_point import check_fuse, check_mount_point
 from .process_id import ProcessId
 from .progress import Progress
+from .supervisor import take_over
 from .supervisor_link import read_state
 
 SERVICE_TIMEOUT_S: Final = 60.0
@@ -328,6 +329,7 @@ def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
         progress.step("stopping what was started")
         with suppress(FsError):  # the first error is the one to tell
             supervisor_link.ask(directory, command="stop")
+            os.close(take_over(directory))
         progress.close()
         raise
     progress.close("ready")

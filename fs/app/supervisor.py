@@ -52,6 +52,9 @@ HEALTHY_AFTER_S: Final = 10.0
 STOP_ORDER: Final = ("mountd", "storage", "control")
 STOP_TIMEOUT_S: Final = {"mountd": 60.0, "storage": 20.0, "control": 20.0}
 """A mount daemon has data to flush; then a process is killed."""
+END_TIMEOUT_S: Final = 10.0
+"""Of a supervisor, after all its services have stopped."""
+POLL_S: Final = 0.02
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 READY_VARIABLE: Final = "EMBERFS_READY_FD"
 """Environment variable with the descriptor a service writes to once it serves."""
@@ -411,6 +414,22 @@ def take_lock(directory: ClusterDir) -> int:
         os.close(descriptor)
         raise FsError(Status.ALREADY_RUNNING, f"a cluster in {directory.path}") from error
     return descriptor
+
+
+def take_over(directory: ClusterDir) -> int:
+    """Wait until the supervisor has ended, then hold its lock, so that nothing starts meanwhile.
+
+    Raises:
+        FsError: ALREADY_RUNNING when it does not end.
+    """
+    deadline_s = time.monotonic() + END_TIMEOUT_S
+    while True:
+        try:
+            return take_lock(directory)
+        except FsError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(POLL_S)
 
 
 def main() -> None:
