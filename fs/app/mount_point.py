@@ -7,8 +7,11 @@ import errno
 import os
 import subprocess
 from pathlib import Path
+from typing import Final
 
 from ..schema.status import FsError, Status
+
+FUSE_DEVICE: Final = Path("/dev/fuse")
 
 
 def is_dead(path: Path, *, may_wait: bool = True) -> bool:
@@ -64,11 +67,14 @@ def clear_dead_mount(path: Path) -> None:
 
 
 def check_fuse() -> None:
-    """Raise FsError(FUSE_MISSING) unless this machine can mount."""
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        raise FsError(
-            Status.FUSE_MISSING, "/dev/fuse; load the fuse module, or start with --no-mount"
-        )
+    """Raise FsError(FUSE_MISSING) unless this machine lets this user mount."""
+    if os.access(FUSE_DEVICE, os.R_OK | os.W_OK):
+        return
+    if FUSE_DEVICE.exists():
+        problem = f"this user may not open {FUSE_DEVICE}; chmod 666 it as root"
+    else:
+        problem = f"{FUSE_DEVICE} does not exist; load it as root: modprobe fuse"
+    raise FsError(Status.FUSE_MISSING, f"{problem}, or start with --no-mount")
 
 
 def check_mount_point(path: Path) -> None:
