@@ -5,22 +5,23 @@ load and, later, resync it; so every pair of nodes should share equally many cha
 tails, which do more work than the middle, should be spread equally (`head_count`, `tail_count`).
 
 Method, deterministic: fill chain after chain with the nodes that have most targets left, of those the ones that
-have met least; exchange targets between chains while that evens the pairs out; then order every chain so that
-positions even out.  It reaches the ideal for one chain per node and for complete rotations; it is no solver.
+have met least; exchange targets between chains while that evens the pairs out; then order every chain so that each node
+stands at each position equally often (positions.py, exact).  For pairs it reaches the ideal for one chain per node and
+for complete rotations; it is no solver.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations, permutations
+from itertools import combinations
 from typing import Final, NamedTuple
+
+from .positions import ordered
 
 EXCHANGE_ROUNDS_MAX: Final = 20
 """Rounds over all pairs of chains; each ends early when it finds nothing to improve."""
 
 EXCHANGE_CHAINS_MAX: Final = 300
 """Above this many chains exchanging costs more than it gains: greedy filling is even enough."""
-
-PERMUTED_REPLICAS_MAX: Final = 5
 
 
 class Slot(NamedTuple):
@@ -31,7 +32,6 @@ class Slot(NamedTuple):
     """Ordinal of the target on its node, from 0."""
 
 
-ChainOfNodes = tuple[int, ...]
 Pairs = Counter[tuple[int, int]]
 
 
@@ -54,7 +54,7 @@ def chain_table(
         _exchange(chains)
     used: Counter[int] = Counter()
     table = []
-    for chain in _ordered(chains):
+    for chain in ordered(chains):
         table.append(tuple(Slot(node_id, used[node_id]) for node_id in chain))
         used.update(chain)
     return table
@@ -125,26 +125,6 @@ def _try_exchange(pairs: Pairs, one: list[int], here: int, other: list[int], the
     pairs.update(change)
     one[here], other[there] = b, a
     return True
-
-
-def _ordered(chains: list[list[int]]) -> Iterator[ChainOfNodes]:
-    """Yield each chain in the order that evens out how often a node stands at each position."""
-    stood: Counter[tuple[int, int]] = Counter()
-    for chain in chains:
-        best = min(
-            _orders(sorted(chain)),
-            key=lambda order: (sum(stood[place] for place in enumerate(order)), order),
-        )
-        stood.update(enumerate(best))
-        yield best
-
-
-def _orders(chain: Sequence[int]) -> Iterator[ChainOfNodes]:
-    if len(chain) <= PERMUTED_REPLICAS_MAX:
-        yield from permutations(chain)
-        return
-    for shift in range(len(chain)):
-        yield (*chain[shift:], *chain[:shift])
 
 
 def _pair(a: int, b: int) -> tuple[int, int]:

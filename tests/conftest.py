@@ -1,8 +1,19 @@
-"""What all tests share: figures that a test measured are printed at the end of the run."""
+"""What all tests share: which examples property tests try, and figures, printed at the end of the run.
+
+Property tests try the same examples in every run, so that a run says something about the change it was made for; with
+EMBER_TEST_RANDOM set they look for new ones.  What such a run finds becomes an `@example` or a test of its own.
+"""
+
+import os
 
 import pytest
+from hypothesis import settings
 
 FIGURE = "figure"
+
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("random" if os.environ.get("EMBER_TEST_RANDOM") else "same")
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Tests of chain-table mathematics."""
