@@ -7,13 +7,17 @@ reported as such, so that status works best when things are worst.
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..schema.status import FsError
 from . import supervisor_link
 from .cluster_dir import ClusterDir, need_record
 from .mount_point import is_dead, is_mounted
+
+if TYPE_CHECKING:  # loads protobuf, which a cluster that is down does not need
+    from ..schema.routing import PublicState, Target
 
 MGMTD_TIMEOUT_S: Final = 1.0
 
@@ -71,17 +75,40 @@ def _chains(directory: ClusterDir, cluster_id: str) -> list[dict[str, Any]]:
             "chain_id": chain.chain_id,
             "chain_version": chain.chain_version,
             "is_complete": len(chain.serving) == len(chain.targets),
-            "targets": [
-                {
-                    "target_id": member.target_id,
-                    "node_id": info.target(member.target_id).node_id,
-                    "state": member.public_state.name.lower(),
-                }
-                for member in chain.targets
-            ],
+            "targets": [_target(info.target(m.target_id), m.public_state) for m in chain.targets],
         }
         for chain in sorted(info.chains.values(), key=lambda c: c.chain_id)
     ]
+
+
+def _target(target: "Target", state: "PublicState") -> dict[str, Any]:
+    """Return what is shown of a chain's member."""
+    return {
+        "target_id": target.target_id,
+        "node_id": target.node_id,
+        "state": state.name.lower(),
+        "resync": None if target.resync is None else asdict(target.resync),
+        "is_slow": target.is_slow,
+        "trouble": target.trouble,
+    }
+
+
+def target_text(target: dict[str, Any]) -> str:
+    """Return a chain's member as people say it: 1001 syncing (40%, 2m05s left)."""
+    notes = []
+    if resync := target["resync"]:
+        unit = "bytes" if resync["bytes_total"] else "chunks"
+        total = resync[f"{unit}_total"]
+        if total:
+            notes.append(f"{100 * resync[f'{unit}_done'] // total}%")
+        if resync["eta_s"]:
+            notes.append(f"{age_text(resync['eta_s'])} left")
+    if target["is_slow"]:
+        notes.append("slow")
+    if target["trouble"]:
+        notes.append(target["trouble"])
+    text = f"{target['target_id']} {target['state']}"
+    return f"{text} ({', '.join(notes)})" if notes else text
 
 
 def age_text(seconds: float) -> str:
@@ -121,7 +148,7 @@ def render(status: dict[str, Any], now_s: float) -> str:
         lines.append(f"chains: {complete} of {len(status['chains'])} complete")
     lines.extend(
         f"  chain {c['chain_id']} v{c['chain_version']}: "
-        + ", ".join(f"{t['target_id']} {t['state']}" for t in c["targets"])
+        + ", ".join(map(target_text, c["targets"]))
         for c in status["chains"]
     )
     lines.extend(f"mount: {m['mount_point']} ({m['state']})" for m in status["mounts"])

@@ -65,6 +65,7 @@ async def serve_storage(process: Process, engines: list[ChunkEngine]) -> None:
         trigger_heartbeat=membership.trigger,
     )
     membership.report = storage.report
+    membership.report_disks = storage.report_disks
     server = process.server({"Storage": storage.service})
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run, process.runtime.network, config.process.listen)

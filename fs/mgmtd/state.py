@@ -14,21 +14,23 @@ Concurrency: every method is synchronous; callers that act on a returned change 
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..schema.config import MgmtdSection
 from ..schema.ids import ChainId, NodeId, TargetId
-from ..schema.proto.mgmtd_pb2 import HeartbeatReq, TargetReportPb
+from ..schema.proto.mgmtd_pb2 import DiskReportPb, HeartbeatReq, TargetReportPb
 from ..schema.routing import (
     Chain,
     LocalState,
     Node,
     NodeState,
     PublicState,
+    ResyncProgress,
     RoutingInfo,
     Target,
     node_from_pb,
+    resync_from_pb,
 )
 from ..schema.status import FsError, Status
 from .chain_state import keeping_state, next_chain
@@ -37,8 +39,21 @@ from .store import Change
 
 logger = logging.getLogger(__name__)
 
+TROUBLE_LENGTH_MAX = 200
+"""Characters of what a node says is wrong with a target; the rest is in its log."""
+
 REFUSED_COUNT_MAX = 16
 """Remembered incarnations per node; an older one cannot have a heartbeat under way any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What a node last said of one of its disks."""
+
+    disk_index: int
+    capacity_bytes: int
+    free_bytes: int
+    is_failed: bool
 
 
 @dataclass(slots=True)
@@ -53,6 +68,8 @@ class NodeHealth:
     """Heard or judged: nothing is presumed of its targets any more."""
     refused: list[str] = field(default_factory=list)
     """Incarnations whose heartbeats are not taken."""
+    disks: Mapping[int, Disk] = field(default_factory=dict)
+    """Of a storage node, by disk index; empty before its first heartbeat."""
 
     def refuse(self, incarnation: str) -> None:
         """Take no heartbeat of an incarnation any more."""
@@ -102,6 +119,9 @@ class ClusterState:
         for target_id in touched:
             local = self.local_state(target_id, targets[target_id])
             targets[target_id] = replace(targets[target_id], local_state=local)
+        for chain in change.chains.values():  # progress was made under an older version
+            for member in chain.targets:
+                targets[member.target_id] = replace(targets[member.target_id], resync=None)
         self.info = replace(
             self.info,
             routing_version=routing_version,
@@ -234,6 +254,7 @@ class ClusterState:
             health.restart(known.incarnation)
         health.heartbeat_version = request.heartbeat_version
         health.heard_s = now_s
+        health.disks = {d.disk_index: _disk(d) for d in request.disks}
         moved = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
         health.is_known = True
         node = replace(
@@ -292,10 +313,30 @@ class ClusterState:
         elif target_id not in self._local:  # stale, and all that is known: go on presuming
             self._set_local(target_id, self.local_state(target_id, target))
         told = self._soft.get(target_id, target)
-        if (told.used_bytes, told.low_space) != (report.used_bytes, report.low_space):
-            self._soft[target_id] = replace(
-                told, used_bytes=report.used_bytes, low_space=report.low_space
-            )
+        heard = replace(
+            told,
+            used_bytes=report.used_bytes,
+            low_space=report.low_space,
+            is_slow=report.is_slow,
+            trouble=report.trouble[:TROUBLE_LENGTH_MAX],
+        )
+        if heard != told:
+            self._soft[target_id] = heard
+        if chain is not None and report.HasField("resync"):
+            self._hear_resync(chain, resync_from_pb(report.resync))
+
+    def _hear_resync(self, chain: Chain, progress: ResyncProgress) -> None:
+        """Note how far the chain's syncing target is; what is said of another version is out of date."""
+        is_current = progress.chain_version == chain.chain_version
+        if is_current and chain.state_of(progress.target_id) is PublicState.SYNCING:
+            told = self._soft.get(progress.target_id, self.info.target(progress.target_id))
+            self._soft[progress.target_id] = replace(told, resync=progress)
+
+
+def _disk(report: DiskReportPb) -> Disk:
+    return Disk(
+        report.disk_index, report.capacity_bytes, report.free_bytes, is_failed=report.is_failed
+    )
 
 
 def _loaded(state: NodeState) -> NodeState:

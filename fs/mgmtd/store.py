@@ -258,8 +258,8 @@ def _unpack_node(value: bytes) -> Node:
 def _pack_target(target: Target) -> bytes:
     pb = target_to_pb(target)
     pb.local_state = common_pb2.LOCAL_NONE  # soft: heard again from its node
-    pb.used_bytes = 0
-    pb.low_space = False
+    for soft in ("used_bytes", "low_space", "resync", "is_slow", "trouble"):
+        pb.ClearField(soft)
     return record_pb2.TargetRecordPb(target=pb).SerializeToString(deterministic=True)
 
 

@@ -20,7 +20,7 @@ import trio
 from ..rpc.api import Channels
 from ..runtime.ports import Clock, Runtime
 from ..schema.config import ProcessConfig
-from ..schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp, TargetReportPb
+from ..schema.proto.mgmtd_pb2 import DiskReportPb, HeartbeatReq, HeartbeatRsp, TargetReportPb
 from ..schema.routing import Node, node_to_pb
 from ..schema.services import MGMTD_HEARTBEAT
 from ..schema.status import FsError, Status
@@ -69,6 +69,10 @@ def _nothing() -> Sequence[TargetReportPb]:
     return ()
 
 
+def _no_disks() -> Sequence[DiskReportPb]:
+    return ()
+
+
 class Membership:
     """See the module head."""
 
@@ -93,6 +97,8 @@ class Membership:
         self.routing = RoutingCache(self.caller, runtime)
         self.lease = HeartbeatLease(runtime.clock)
         self.report = report
+        self.report_disks: Callable[[], Sequence[DiskReportPb]] = _no_disks
+        """As `report`, for the disks of a storage node."""
         self._runtime = runtime
         self._section = config.mgmtd
         self._node = node_to_pb(node)
@@ -173,6 +179,7 @@ class Membership:
             node=self._node,
             heartbeat_version=self._heartbeat_version,
             targets=self.report(),
+            disks=self.report_disks(),
             known_routing_version=self.routing.info.routing_version,
             is_stopping=self._is_stopping,
         )

@@ -79,6 +79,21 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class ResyncProgress:
+    """How far a target has been brought up to date, as its predecessor last said."""
+
+    target_id: TargetId
+    chain_version: int
+    chunks_done: int = 0
+    chunks_total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    elapsed_s: float = 0.0
+    eta_s: float = 0.0
+    """0: not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Where a target lives and what its node last said of it."""
 
@@ -89,6 +104,11 @@ class Target:
     local_state: LocalState = LocalState.OFFLINE
     used_bytes: int = 0
     low_space: bool = False
+    resync: ResyncProgress | None = None
+    """Only while it is syncing."""
+    is_slow: bool = False
+    trouble: str = ""
+    """Why its node keeps it out of service; empty when nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +257,9 @@ def target_to_pb(target: Target) -> pb.TargetPb:
         local_state=pb.LocalStatePb.ValueType(target.local_state),
         used_bytes=target.used_bytes,
         low_space=target.low_space,
+        resync=None if target.resync is None else resync_to_pb(target.resync),
+        is_slow=target.is_slow,
+        trouble=target.trouble,
     )
 
 
@@ -250,6 +273,37 @@ def target_from_pb(message: pb.TargetPb) -> Target:
         LocalState(message.local_state or LocalState.OFFLINE),
         message.used_bytes,
         message.low_space,
+        resync_from_pb(message.resync) if message.HasField("resync") else None,
+        message.is_slow,
+        message.trouble,
+    )
+
+
+def resync_to_pb(progress: ResyncProgress) -> pb.ResyncProgressPb:
+    """Return the wire form."""
+    return pb.ResyncProgressPb(
+        target_id=progress.target_id,
+        chain_version=progress.chain_version,
+        chunks_done=progress.chunks_done,
+        chunks_total=progress.chunks_total,
+        bytes_done=progress.bytes_done,
+        bytes_total=progress.bytes_total,
+        elapsed_s=progress.elapsed_s,
+        eta_s=progress.eta_s,
+    )
+
+
+def resync_from_pb(message: pb.ResyncProgressPb) -> ResyncProgress:
+    """Inverse of `resync_to_pb`."""
+    return ResyncProgress(
+        TargetId(message.target_id),
+        message.chain_version,
+        message.chunks_done,
+        message.chunks_total,
+        message.bytes_done,
+        message.bytes_total,
+        message.elapsed_s,
+        message.eta_s,
     )
 
 

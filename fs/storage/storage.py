@@ -109,6 +109,18 @@ class Storage:
             report.low_space = disk.free_bytes < fraction * disk.capacity_bytes
         return reports
 
+    def report_disks(self) -> list[mgmtd_pb2.DiskReportPb]:
+        """Return what the next heartbeat says of our disks, as last measured."""
+        return [
+            mgmtd_pb2.DiskReportPb(
+                disk_index=disk.index,
+                capacity_bytes=disk.capacity_bytes,
+                free_bytes=disk.free_bytes,
+                is_failed=disk.is_failed,
+            )
+            for disk in self._disks
+        ]
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the loops until cancelled."""
         await self._measure()

@@ -197,6 +197,50 @@ class NodePb(_message.Message):
 Global___NodePb: _TypeAlias = NodePb  # noqa: Y015
 
 @_typing.final
+class ResyncProgressPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    CHUNKS_DONE_FIELD_NUMBER: _builtins.int
+    CHUNKS_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    ELAPSED_S_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    """the one that is brought up to date"""
+    chain_version: _builtins.int
+    """under which this attempt runs"""
+    chunks_done: _builtins.int
+    chunks_total: _builtins.int
+    """compared and transferred; grows while the listing goes on"""
+    bytes_done: _builtins.int
+    bytes_total: _builtins.int
+    elapsed_s: _builtins.float
+    eta_s: _builtins.float
+    """0: not known yet"""
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+        chain_version: _builtins.int = ...,
+        chunks_done: _builtins.int = ...,
+        chunks_total: _builtins.int = ...,
+        bytes_done: _builtins.int = ...,
+        bytes_total: _builtins.int = ...,
+        elapsed_s: _builtins.float = ...,
+        eta_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "chain_version", b"chain_version", "chunks_done", b"chunks_done", "chunks_total", b"chunks_total", "elapsed_s", b"elapsed_s", "eta_s", b"eta_s", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResyncProgressPb: _TypeAlias = ResyncProgressPb  # noqa: Y015
+
+@_typing.final
 class TargetPb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -207,6 +251,9 @@ class TargetPb(_message.Message):
     LOCAL_STATE_FIELD_NUMBER: _builtins.int
     USED_BYTES_FIELD_NUMBER: _builtins.int
     LOW_SPACE_FIELD_NUMBER: _builtins.int
+    RESYNC_FIELD_NUMBER: _builtins.int
+    IS_SLOW_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     chain_id: _builtins.int
     """0: in no chain"""
@@ -215,6 +262,12 @@ class TargetPb(_message.Message):
     local_state: Global___LocalStatePb.ValueType
     used_bytes: _builtins.int
     low_space: _builtins.bool
+    is_slow: _builtins.bool
+    trouble: _builtins.str
+    @_builtins.property
+    def resync(self) -> Global___ResyncProgressPb:
+        """while it is syncing"""
+
     def __init__(
         self,
         *,
@@ -225,10 +278,13 @@ class TargetPb(_message.Message):
         local_state: Global___LocalStatePb.ValueType = ...,
         used_bytes: _builtins.int = ...,
         low_space: _builtins.bool = ...,
+        resync: Global___ResyncProgressPb | None = ...,
+        is_slow: _builtins.bool = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "disk_index", b"disk_index", "local_state", b"local_state", "low_space", b"low_space", "node_id", b"node_id", "target_id", b"target_id", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "disk_index", b"disk_index", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "node_id", b"node_id", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -70,6 +70,7 @@ class HeartbeatReq(_message.Message):
     TARGETS_FIELD_NUMBER: _builtins.int
     KNOWN_ROUTING_VERSION_FIELD_NUMBER: _builtins.int
     IS_STOPPING_FIELD_NUMBER: _builtins.int
+    DISKS_FIELD_NUMBER: _builtins.int
     heartbeat_version: _builtins.int
     """strictly growing within one incarnation"""
     known_routing_version: _builtins.int
@@ -79,6 +80,10 @@ class HeartbeatReq(_message.Message):
     def node(self) -> _common_pb2.NodePb: ...
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TargetReportPb]: ...
+    @_builtins.property
+    def disks(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskReportPb]:
+        """every disk of a storage node; soft, kept by the primary only"""
+
     def __init__(
         self,
         *,
@@ -87,10 +92,11 @@ class HeartbeatReq(_message.Message):
         targets: _abc.Iterable[Global___TargetReportPb] | None = ...,
         known_routing_version: _builtins.int = ...,
         is_stopping: _builtins.bool = ...,
+        disks: _abc.Iterable[Global___DiskReportPb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_version", b"heartbeat_version", "is_stopping", b"is_stopping", "known_routing_version", b"known_routing_version", "node", b"node", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disks", b"disks", "heartbeat_version", b"heartbeat_version", "is_stopping", b"is_stopping", "known_routing_version", b"known_routing_version", "node", b"node", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -106,6 +112,9 @@ class TargetReportPb(_message.Message):
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     USED_BYTES_FIELD_NUMBER: _builtins.int
     LOW_SPACE_FIELD_NUMBER: _builtins.int
+    RESYNC_FIELD_NUMBER: _builtins.int
+    IS_SLOW_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     disk_index: _builtins.int
     local_state: _common_pb2.LocalStatePb.ValueType
@@ -113,6 +122,14 @@ class TargetReportPb(_message.Message):
     """the version this report was made under; older ones are ignored"""
     used_bytes: _builtins.int
     low_space: _builtins.bool
+    is_slow: _builtins.bool
+    """its disk answers far more slowly than it used to, or than others"""
+    trouble: _builtins.str
+    """why it is out of service, for people; empty: nothing wrong"""
+    @_builtins.property
+    def resync(self) -> _common_pb2.ResyncProgressPb:
+        """of the successor that this target is bringing up to date"""
+
     def __init__(
         self,
         *,
@@ -122,14 +139,45 @@ class TargetReportPb(_message.Message):
         chain_version: _builtins.int = ...,
         used_bytes: _builtins.int = ...,
         low_space: _builtins.bool = ...,
+        resync: _common_pb2.ResyncProgressPb | None = ...,
+        is_slow: _builtins.bool = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "local_state", b"local_state", "low_space", b"low_space", "target_id", b"target_id", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TargetReportPb: _TypeAlias = TargetReportPb  # noqa: Y015
+
+@_typing.final
+class DiskReportPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISK_INDEX_FIELD_NUMBER: _builtins.int
+    CAPACITY_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    IS_FAILED_FIELD_NUMBER: _builtins.int
+    disk_index: _builtins.int
+    capacity_bytes: _builtins.int
+    free_bytes: _builtins.int
+    is_failed: _builtins.bool
+    def __init__(
+        self,
+        *,
+        disk_index: _builtins.int = ...,
+        capacity_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        is_failed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_bytes", b"capacity_bytes", "disk_index", b"disk_index", "free_bytes", b"free_bytes", "is_failed", b"is_failed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskReportPb: _TypeAlias = DiskReportPb  # noqa: Y015
 
 @_typing.final
 class HeartbeatRsp(_message.Message):

@@ -82,6 +82,7 @@ class Beat:
 
     def __init__(self, cluster, node_id=11):
         self.cluster, self.node_id = cluster, node_id
+        self.extra: list[pb.TargetReportPb] = []
 
     async def __call__(self, incarnation, version, *reports, known=1 << 40, **options):
         request = pb.HeartbeatReq(
@@ -96,7 +97,8 @@ class Beat:
             targets=[
                 pb.TargetReportPb(target_id=t, local_state=int(s), chain_version=v)
                 for t, s, v in reports
-            ],
+            ]
+            + self.extra,
             **options,
         )
         return await self.cluster.call(services.MGMTD_HEARTBEAT, request)
@@ -258,3 +260,42 @@ async def test_registering_again_keeps_what_a_running_node_said(autojump_clock):
             Status.RPC_BAD_REQUEST,
             cluster.call(services.MGMTD_REGISTER_NODE, pb.RegisterNodeReq(node=common.NodePb())),
         )
+
+
+async def test_progress_slowness_and_trouble_are_shown_and_not_kept(autojump_clock):
+    async with cluster_of() as cluster:
+        await cluster.start_manager(1)
+        await cluster.register()
+        await cluster.set_chains()
+        beats = {n: Beat(cluster, n) for n in (11, 12, 13)}
+        for node_id, beat in beats.items():
+            await beat("a", 1, (node_id * 100 + 1, UP, 1))
+        await beats[13]("a", 2, (1301, OFF, 1))
+        await beats[13]("a", 3, (1301, ON, 2))  # syncs, under version 3
+
+        async def told(chain_version):
+            report = pb.TargetReportPb(
+                target_id=1201,
+                local_state=int(UP),
+                chain_version=3,
+                is_slow=True,
+                trouble="x" * 1000,
+                resync=common.ResyncProgressPb(
+                    target_id=1301, chain_version=chain_version, chunks_done=2, chunks_total=8
+                ),
+            )
+            beats[12].extra = [report]
+            await beats[12]("a", 10 + chain_version)
+            node = common.NodePb(node_id=90 + chain_version, roles=[common.META])
+            await cluster.call(services.MGMTD_REGISTER_NODE, pb.RegisterNodeReq(node=node))
+            return await cluster.info()
+
+        assert (await told(2)).target(1301).resync is None
+        info = await told(3)
+        assert (info.target(1301).resync.chunks_done, info.target(1201).is_slow) == (2, True)
+        assert info.target(1201).trouble == "x" * 200
+        await beats[13]("a", 4, (1301, UP, 3))
+        assert (await cluster.info()).target(1301).resync is None
+        await cluster.managers[1].kill()
+        await cluster.start_manager(1)
+        assert (await cluster.info()).target(1201).trouble == ""

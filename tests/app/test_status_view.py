@@ -1,0 +1,29 @@
+"""What `ember status` says of a chain's member."""
+
+import pytest
+
+from fs.app.status_view import target_text
+
+FINE = {"target_id": 1001, "state": "serving", "resync": None, "is_slow": False, "trouble": ""}
+
+
+def progress(**figures):
+    usual = {"chunks_done": 0, "chunks_total": 0, "bytes_done": 0, "bytes_total": 0, "eta_s": 0.0}
+    return {**FINE, "state": "syncing", "resync": {**usual, **figures}}
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (FINE, "1001 serving"),
+        (progress(), "1001 syncing"),
+        (progress(chunks_done=1, chunks_total=4), "1001 syncing (25%)"),
+        (
+            progress(bytes_done=999, bytes_total=1000, eta_s=125.4),
+            "1001 syncing (99%, 2m05s left)",
+        ),
+        (FINE | {"is_slow": True, "trouble": "EIO"}, "1001 serving (slow, EIO)"),
+    ],
+)
+def test_a_member_is_shown_with_what_is_to_be_known_of_it(target, text):
+    assert target_text(target) == text
