@@ -87,6 +87,12 @@ STORAGE_LIST_CHUNKS: Final[Method[storage.ListChunksReq, storage.ListChunksRsp]]
 STORAGE_OFFLINE_TARGET: Final[Method[storage.OfflineTargetReq, storage.OfflineTargetRsp]] = method(
     _STORAGE, "OfflineTarget", storage.OfflineTargetReq, storage.OfflineTargetRsp
 )
+STORAGE_CREATE_TARGET: Final[Method[storage.CreateTargetReq, storage.CreateTargetRsp]] = method(
+    _STORAGE, "CreateTarget", storage.CreateTargetReq, storage.CreateTargetRsp
+)
+STORAGE_REMOVE_TARGET: Final[Method[storage.RemoveTargetReq, storage.RemoveTargetRsp]] = method(
+    _STORAGE, "RemoveTarget", storage.RemoveTargetReq, storage.RemoveTargetRsp
+)
 
 _META = meta.DESCRIPTOR.services_by_name["Meta"]
 META_STAT_FS: Final[Method[meta.StatFsReq, meta.StatFsRsp]] = method(

@@ -198,15 +198,14 @@ async def sync_chains(context: StorageContext, request: storage_pb2.SyncChainsRe
 
 async def space_info(context: StorageContext) -> storage_pb2.SpaceInfoRsp:
     """Return the space of every disk of this node that works."""
-    disks = {target.disk.index: target.disk for target in context.targets.targets.values()}
     reply = storage_pb2.SpaceInfoRsp()
-    for index, disk in sorted(disks.items()):
+    for disk in context.targets.disks:
         if disk.is_failed:
             continue
         space = await disk.run(disk.engine.space)
         reply.disks.append(
             storage_pb2.DiskSpacePb(
-                disk_index=index,
+                disk_index=disk.index,
                 path=disk.path,
                 capacity_bytes=space.capacity_bytes,
                 free_bytes=space.free_bytes,

@@ -6,6 +6,7 @@ What is refused here and nowhere else: requests beyond the counts below.
 import trio
 
 from ..rpc.api import Call, Reply
+from ..schema.ids import TargetId
 from ..schema.proto import storage_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
@@ -16,6 +17,7 @@ from .local_state import Hold
 from .read_path import read_batch
 from .resync import PAGE_CHUNK_COUNT, state_to_pb
 from .target import Place
+from .target_changes import TargetChanges
 from .write_path import run_update
 
 QUERY_COUNT_MAX = 4096
@@ -24,8 +26,9 @@ QUERY_COUNT_MAX = 4096
 class StorageService:
     """Serves the RPCs of fs/schema/proto/storage.proto."""
 
-    def __init__(self, context: StorageContext) -> None:
+    def __init__(self, context: StorageContext, changes: TargetChanges) -> None:
         self._context = context
+        self._changes = changes
 
     async def batch_read(
         self, call: Call, request: storage_pb2.BatchReadReq
@@ -160,6 +163,20 @@ class StorageService:
         hold = Hold.EVICTED if request.is_for_resync else Hold.REQUESTED
         targets.put_offline(target, hold, "on request")
         return storage_pb2.OfflineTargetRsp()
+
+    async def create_target(
+        self, _call: Call, request: storage_pb2.CreateTargetReq
+    ) -> storage_pb2.CreateTargetRsp:
+        """Make an empty target; a repeat finds it there."""
+        await self._changes.create(TargetId(request.target_id), request.disk_index)
+        return storage_pb2.CreateTargetRsp()
+
+    async def remove_target(
+        self, _call: Call, request: storage_pb2.RemoveTargetReq
+    ) -> storage_pb2.RemoveTargetRsp:
+        """Remove a target that is in no chain; a repeat finds it gone."""
+        await self._changes.remove(TargetId(request.target_id))
+        return storage_pb2.RemoveTargetRsp()
 
     async def _syncing_place(self, chain_id: int, chain_version: int, target_id: int) -> Place:
         self._context.check_lease()

@@ -26,7 +26,8 @@ from .damage import Repair
 from .local_state import Hold, Step
 from .resync import Resync
 from .service import StorageService
-from .target import Disk, LocalTarget, Targets
+from .target import Disk, LocalTarget, Targets, check_unique
+from .target_changes import TargetChanges
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,9 @@ class Storage:
             channels: to other nodes.
             mgmtd: to the primary manager.
             trigger_heartbeat: makes the next heartbeat go out at once; must not wait.
+
+        Raises:
+            FsError: CONFLICTING_CHANGE if two disks hold the same target.
         """
         section = config.storage
         assert len(engines) == len(section.disks), (len(engines), len(section.disks))
@@ -82,8 +86,11 @@ class Storage:
             disk = Disk(index, disk_section.path, engine, runtime.run_blocking, section)
             self._disks.append(disk)
             targets += [LocalTarget(TargetId(t), disk) for t in disk_section.target_ids]
+        check_unique(targets)
         self._stepping: set[LocalTarget] = set()
-        self.targets = Targets(NodeId(identity.node_id), targets, routing, trigger_heartbeat)
+        self.targets = Targets(
+            NodeId(identity.node_id), self._disks, targets, routing, trigger_heartbeat
+        )
         self._context = StorageContext(
             runtime,
             section,
@@ -98,7 +105,8 @@ class Storage:
         )
         self._resync = Resync(self._context)
         self._repair = Repair(self._context)
-        self.service = StorageService(self._context)
+        self._changes = TargetChanges(self._context)
+        self.service = StorageService(self._context, self._changes)
 
     def report(self) -> list[mgmtd_pb2.TargetReportPb]:
         """Return what the next heartbeat says of our targets."""
@@ -133,6 +141,7 @@ class Storage:
             nursery.start_soon(self._resync.run)
             nursery.start_soon(self._repair.run)
             nursery.start_soon(self._repair.scrub)
+            nursery.start_soon(self._changes.run)
             task_status.started()
 
     async def _follow_routing(self) -> None:

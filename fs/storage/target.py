@@ -185,18 +185,21 @@ class Targets:
     def __init__(
         self,
         node_id: NodeId,
+        disks: Sequence[Disk],
         targets: Sequence[LocalTarget],
         routing: RoutingView,
         trigger_heartbeat: Callable[[], None],
     ) -> None:
         self.node_id = node_id
+        self.disks = disks
+        """All of the node, by index."""
         self.targets = {target.target_id: target for target in targets}
         self.trigger_heartbeat = trigger_heartbeat
         self.steps_wanted = trio.Event()
         self._routing = routing
         self._seen: RoutingInfo | None = None
         self._places: dict[ChainId, Place] = {}
-        for disk in {target.disk.index: target.disk for target in targets}.values():
+        for disk in disks:
             disk.on_failure = self._on_disk_failure
 
     def look(self) -> RoutingInfo:
@@ -228,6 +231,19 @@ class Targets:
             raise FsError(Status.TARGET_UNKNOWN, f"target {target_id} on node {self.node_id}")
         return found
 
+    def add(self, target: LocalTarget) -> None:
+        """Take a new target in and tell the manager."""
+        assert target.target_id not in self.targets, target
+        self.targets[target.target_id] = target
+        self._seen = None
+        self.trigger_heartbeat()
+
+    def forget(self, target: LocalTarget) -> None:
+        """Leave a removed target out from now on; the manager will not hear of it any more."""
+        del self.targets[target.target_id]
+        self._seen = None
+        self.trigger_heartbeat()
+
     def report(self) -> list[mgmtd_pb2.TargetReportPb]:
         """Return what the heartbeat says of every target, under the routing info just looked at."""
         self.look()
@@ -245,7 +261,7 @@ class Targets:
 
     def put_offline(self, target: LocalTarget, hold: Hold, reason: str) -> None:
         """Take a target out of service at once; `hold` says when it may come back."""
-        stronger = {Hold.BROKEN, Hold.REQUESTED}
+        stronger = {Hold.BROKEN, Hold.REQUESTED, Hold.REMOVED}
         if target.hold in stronger and hold not in stronger:
             return
         log.warning(
@@ -317,6 +333,19 @@ class Targets:
         for target in self.targets.values():
             if target.disk is disk:
                 self.put_offline(target, Hold.BROKEN, str(error))
+
+
+def check_unique(targets: Sequence[LocalTarget]) -> None:
+    """Raise FsError(CONFLICTING_CHANGE) if two disks of the node hold the same target."""
+    seen: dict[TargetId, LocalTarget] = {}
+    for target in targets:
+        other = seen.setdefault(target.target_id, target)
+        if other is not target:
+            raise FsError(
+                Status.CONFLICTING_CHANGE,
+                f"target {target.target_id} is on disk {other.disk.path} and on disk"
+                f" {target.disk.path}: take one of them out of storage.disks",
+            )
 
 
 def _place(target: LocalTarget, chain: Chain, public_state: PublicState) -> Place:

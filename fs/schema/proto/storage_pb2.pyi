@@ -974,3 +974,74 @@ class OfflineTargetRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OfflineTargetRsp: _TypeAlias = OfflineTargetRsp  # noqa: Y015
+
+@_typing.final
+class CreateTargetReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    DISK_INDEX_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    disk_index: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+        disk_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_index", b"disk_index", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTargetReq: _TypeAlias = CreateTargetReq  # noqa: Y015
+
+@_typing.final
+class CreateTargetRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTargetRsp: _TypeAlias = CreateTargetRsp  # noqa: Y015
+
+@_typing.final
+class RemoveTargetReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveTargetReq: _TypeAlias = RemoveTargetReq  # noqa: Y015
+
+@_typing.final
+class RemoveTargetRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveTargetRsp: _TypeAlias = RemoveTargetRsp  # noqa: Y015
