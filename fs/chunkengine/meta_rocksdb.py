@@ -1,19 +1,23 @@
 """`MetaStore` on RocksDB (through rocksdict): the metadata of a real disk.
 
 Batches go to the write-ahead log unsynced and so survive a process kill; `write_synced` syncs the log (one
-fdatasync, seen by strace), which covers every earlier batch.  Point-in-time recovery keeps a prefix.
+fdatasync, seen by strace), which covers every earlier batch.  Point-in-time recovery keeps a prefix; one that
+lacks synced batches is refused, before anything is written (fs/chunkengine/log_mark.py).
 
 Does not decide anything about chunks.  Concurrency: RocksDB's own; one process per directory.
 """
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import rocksdict
 
 from ..schema.status import FsError, Status
+from .data_files import sync_directory
+from .log_mark import MARK_NAME, LogMark, read_mark
 from .ports import Batch
 
 _log = logging.getLogger(__name__)
@@ -41,15 +45,36 @@ def _options() -> rocksdict.Options:
 class RocksMetaStore:
     """One RocksDB directory; created when missing."""
 
-    def __init__(self, path: Path) -> None:
-        """Open it; raises FsError(ALREADY_RUNNING) if another process holds it, else IO_ERROR."""
+    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
+        """Open it; a read-only one changes no byte and heeds neither the lock nor the mark.
+
+        Raises:
+            FsError: ALREADY_RUNNING if another process holds it; IO_ERROR if RocksDB cannot open it or
+                synced batches are missing.
+        """
         self._path = path
+        self._mark: LogMark | None = None
+        if is_read_only:
+            self._db = _open(path, rocksdict.AccessType.read_only(False))
+            return
+        _check_mark(path)
+        self._db = _open(path, rocksdict.AccessType.read_write())
         try:
-            self._db = rocksdict.Rdict(str(path), _options())
-        except Exception as error:
-            taken = "lock" in str(error).lower()
-            status = Status.ALREADY_RUNNING if taken else Status.IO_ERROR
-            raise FsError(status, f"{path}: {error}") from error
+            covered = self.sequence()
+            self._guard(self._db.flush_wal, True)
+            with _named(path):
+                self._mark = LogMark(path)
+                self._mark.raise_to(covered)
+                self._mark.sync()
+                sync_directory(path)
+        except FsError:
+            self._db.close()
+            raise
+
+    def sequence(self) -> int:
+        """Return the number of the newest change in the store."""
+        number: int = self._guard(self._db.latest_sequence_number)
+        return number
 
     def get(self, key: bytes) -> bytes | None:
         """See `MetaStore`."""
@@ -67,7 +92,11 @@ class RocksMetaStore:
         disk with it, and so would the event loop.
         """
         self.write(batch)
+        covered = self.sequence()
         self._guard(self._db.flush_wal, True)
+        assert self._mark is not None, self._path
+        with _named(self._path):
+            self._mark.raise_to(covered)
 
     def scan(
         self, start: bytes, end: bytes, *, is_reverse: bool = False
@@ -97,6 +126,10 @@ class RocksMetaStore:
     def close(self) -> None:
         """See `MetaStore`."""
         self._db.close()
+        if self._mark is not None:
+            mark, self._mark = self._mark, None
+            with _named(self._path):
+                mark.close()
 
     def _guard(self, function: Callable[..., T], *args: object) -> T:
         # rocksdict raises plain Exception for every RocksDB error, so nothing narrower can be named
@@ -107,6 +140,52 @@ class RocksMetaStore:
             _log.exception("metadata store %s failed", self._path)
             status = Status.NO_SPACE if full else Status.IO_ERROR
             raise FsError(status, f"{self._path}: {error}") from error
+
+
+def _open(path: Path, access: rocksdict.AccessType) -> rocksdict.Rdict:
+    try:
+        return rocksdict.Rdict(str(path), _options(), access_type=access)
+    except Exception as error:
+        taken = "lock" in str(error).lower()
+        status = Status.ALREADY_RUNNING if taken else Status.IO_ERROR
+        raise FsError(status, f"{path}: {error}") from error
+
+
+def _check_mark(path: Path) -> None:
+    """Refuse a store that would come up without batches that were synced; nothing is written.
+
+    A damaged mark demands nothing: it is written anew, `ember fsck-disk` reports it.
+    """
+    with _named(path):
+        wanted = read_mark(path)
+    if wanted is None:
+        _log.warning("%s is damaged, the length of the log cannot be checked", path / MARK_NAME)
+    if not wanted:
+        return
+    found = _sequence_of(path) if (path / "CURRENT").exists() else 0
+    if found < wanted:
+        raise FsError(
+            Status.IO_ERROR,
+            f"{path}: damaged, synced changes {found + 1} to {wanted} are missing;"
+            " look with `ember fsck-disk`, then give the disk's targets an empty disk",
+        )
+
+
+def _sequence_of(path: Path) -> int:
+    store = RocksMetaStore(path, is_read_only=True)
+    try:
+        return store.sequence()
+    finally:
+        store.close()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Turn an OSError about the mark into FsError(IO_ERROR)."""
+    try:
+        yield
+    except OSError as error:
+        raise FsError(Status.IO_ERROR, f"{path / MARK_NAME}: {error.strerror}") from error
 
 
 def _to_rocks(batch: Batch) -> rocksdict.WriteBatch:
