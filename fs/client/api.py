@@ -55,8 +55,8 @@ class ChunkStore(Protocol):
         """Fill all buffers; batched by node, failing over between replicas.
 
         Raises:
-            FsError: CHECKSUM_MISMATCH or IO_ERROR when no replica has good bytes; CHAIN_UNAVAILABLE or
-                RPC_TIMEOUT after the retry time.  Buffers are then partly filled.
+            FsError: CHUNK_DAMAGED, CHECKSUM_MISMATCH or IO_ERROR when no replica has good bytes;
+                CHAIN_UNAVAILABLE or RPC_TIMEOUT after the retry time.  Buffers are then partly filled.
         """
         ...
 

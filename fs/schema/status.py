@@ -101,6 +101,7 @@ class Status(IntEnum):
     SYNC_REFUSED = 419
     SUPERSEDED_UPDATE = 420
     OUTCOME_UNKNOWN = 421
+    CHUNK_DAMAGED = 422
     # 5xx: cluster manager
     NOT_PRIMARY = 500
     LEASE_LOST = 501
@@ -249,6 +250,9 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         errno.EIO,
         definite=False,
         retry=Retry.ROUTING,
+    ),
+    Status.CHUNK_DAMAGED: _s(
+        "no replica has the bytes of the chunk; write it anew or remove it", errno.EIO
     ),
     Status.NOT_PRIMARY: _s("this manager is not the primary", errno.EAGAIN, retry=Retry.OTHER),
     Status.LEASE_LOST: _s("this manager lost the primary's lease", errno.EAGAIN, retry=Retry.OTHER),

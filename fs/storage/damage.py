@@ -117,7 +117,7 @@ class Repair:
         self, place: Place, donor: TargetId, state: ChunkState
     ) -> memoryview | bytes | None:
         """Return another target's content of the version, None if it has not got it."""
-        request = storage_pb2.BatchReadReq(is_relaxed=True)
+        request = storage_pb2.BatchReadReq(is_relaxed=True, is_passed_on=True)
         request.ios.add(
             inode_id=state.chunk_id.inode_id,
             chunk_index=state.chunk_id.index,

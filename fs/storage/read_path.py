@@ -30,6 +30,7 @@ from ..schema.status import FsError, Status
 from .context import StorageContext
 from .damage import note_damage
 from .forward import settle
+from .read_elsewhere import DAMAGED, BadRead, read_elsewhere
 from .target import Disk, Place
 
 log = logging.getLogger(__name__)
@@ -37,9 +38,6 @@ log = logging.getLogger(__name__)
 IO_COUNT_MAX = 4096
 INLINE_BYTES_MAX = 1024 * 1024
 """More than this is not copied and hashed on the event loop in one go."""
-
-_DAMAGED = {Status.CHECKSUM_MISMATCH, Status.IO_ERROR}
-"""Of a single read: the whole disk may be sound."""
 
 _NOT_HERE = {Status.MISSING_UPDATE, Status.CHUNK_NOT_FOUND}
 
@@ -51,6 +49,8 @@ class _Batch:
     places: list[Place | None] = field(default_factory=list)
     ios: list[ReadIo | None] = field(default_factory=list)
     done: list[ReadDone | None] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
+    """Indexes of the I/Os whose copy here is damaged."""
 
 
 async def read_batch(
@@ -102,10 +102,12 @@ async def read_batch(
         for index in unsettled:
             done, asked = batch.done[index], batch.ios[index]
             if asked and asked.version and done is not None and done.status in _NOT_HERE:
-                batch.done[index] = await _read_locked(
-                    context, batch.places[index], asked, deadline_s
-                )
-        # 7. What was read counts only if the lease held until now.
+                done = await _read_locked(context, batch.places[index], asked, deadline_s)
+                _take_result(batch, index, done)
+        # 7. Copies that are bad here: from another replica.
+        if batch.bad and not request.is_passed_on:
+            await _read_bad_elsewhere(context, batch, request.is_relaxed, deadline_s)
+        # 8. What was read counts only if the lease held until now.
         context.check_lease()
         message, payload = _make_reply(batch, want_checksums=request.want_checksums)
         is_given = True
@@ -310,10 +312,24 @@ def _read_cached(
 
 def _take_result(batch: _Batch, index: int, done: ReadDone) -> None:
     batch.done[index] = done
-    if done.status in _DAMAGED:
+    if done.status in DAMAGED:
+        batch.bad.append(index)
         place, io = batch.places[index], batch.ios[index]
         assert place is not None and io is not None
         note_damage(place.target, io.chunk_id, done.detail)
+
+
+async def _read_bad_elsewhere(
+    context: StorageContext, batch: _Batch, is_relaxed: bool, deadline_s: float
+) -> None:
+    reads = []
+    for index in batch.bad:
+        place, io, done = batch.places[index], batch.ios[index], batch.done[index]
+        assert place is not None and io is not None and done is not None
+        reads.append(BadRead(place, io, done))
+    await read_elsewhere(context, reads, is_relaxed=is_relaxed, deadline_s=deadline_s)
+    for index, read in zip(batch.bad, reads, strict=True):
+        batch.done[index] = read.done
 
 
 async def _read_locked(

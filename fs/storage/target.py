@@ -134,6 +134,8 @@ class LocalTarget:
     """Calls to successors in flight; one is cancelled when its callee stops being our successor."""
     used_bytes: int = 0
     checksum_error_count: int = 0
+    read_elsewhere_count: int = 0
+    """Reads of bad copies here that another replica answered."""
     damaged: dict[ChunkId, float] = field(default_factory=dict)
     """Chunks whose copy here is to be repaired (damage.py), and when to try next, in trio time."""
     progress: ResyncProgress = field(default_factory=ResyncProgress)

@@ -16,8 +16,11 @@ def flip(cluster, node_id):
         cluster.nodes[node_id].disk.flip_bit(file_id, 20_000)
 
 
-async def found_at(client, node_id):
-    ((status, data),) = await client.read_attempt(node_id, [(0, 0, len(WORDS))])
+async def found_at(client, node_id, *, is_passed_on=True):
+    """What a node says of its own copy, or, not passed on, what it tells a client."""
+    ((status, data),) = await client.read_attempt(
+        node_id, [(0, 0, len(WORDS))], is_passed_on=is_passed_on
+    )
     return Status.OK if data == WORDS else status
 
 
@@ -50,6 +53,7 @@ async def test_what_no_replica_has_is_not_made_up(mock_clock):
         await trio.sleep(2 * damage.RETRY_INTERVAL_S)
         for node_id in cluster.nodes:
             assert await found_at(client, node_id) is Status.CHECKSUM_MISMATCH
+            assert await found_at(client, node_id, is_passed_on=False) is Status.CHUNK_DAMAGED
             assert cluster.nodes[node_id].target.damaged
         await client.write(0, WORDS)
         await trio.sleep(2 * damage.RETRY_INTERVAL_S)
@@ -66,3 +70,31 @@ async def test_the_scrub_finds_damage_that_nobody_reads(mock_clock):
         await trio.sleep(damage.SCRUB_AFTER_S)
         assert cluster.nodes[2].target.checksum_error_count >= 1
         assert await found_at(client, 2) is Status.OK
+
+
+async def test_a_read_of_a_bad_copy_is_answered_within_the_same_request(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        for index in range(4):
+            await client.write(0, b"%d" % index * 30_000, index)
+        flip(cluster, 2)
+        ios = [(index, 10_000, 20_000) for index in range(4)]
+        found = await client.read_attempt(2, ios)
+        assert found == [(Status.OK, b"%d" % index * 20_000) for index in range(4)]
+        target = cluster.nodes[2].target
+        assert target.read_elsewhere_count == len(target.damaged) == target.checksum_error_count > 0
+        await trio.sleep(5)
+        assert not target.damaged
+        assert await client.read_attempt(2, ios, is_passed_on=True) == found
+
+
+async def test_a_replica_out_of_reach_leaves_hope(mock_clock):
+    """The client is not told that the bytes are lost while somebody who may have them is silent."""
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        flip(cluster, 1)
+        flip(cluster, 2)
+        cluster.is_frozen = True
+        cluster.network.block("node-1", "node-3")
+        assert await found_at(client, 1, is_passed_on=False) is Status.CHECKSUM_MISMATCH
+        cluster.network.heal()
+        assert await found_at(client, 1, is_passed_on=False) is Status.OK

@@ -129,7 +129,7 @@ async def test_a_damaged_copy_is_no_source(mock_clock):
         assert cluster.states() == {1: "SERVING", 2: "SYNCING"}
         assert cluster.nodes[1].target.progress.failed_count == 1
         assert content(cluster, 2)[2] == b"A" * 100
-        with pytest.raises(FsError, match="CHECKSUM_MISMATCH"):
+        with pytest.raises(FsError, match="CHUNK_DAMAGED"):
             await client.read(node_id=1, retry_s=1.0)
         await client.write(0, b"C" * 100)
         await cluster.wait_all_serving()

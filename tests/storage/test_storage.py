@@ -288,7 +288,7 @@ async def test_a_damaged_copy_is_never_served_and_healed_by_a_write(mock_clock, 
         disk = cluster.nodes[2].disk
         for file_id in disk.files:
             disk.flip_bit(file_id, 10)
-        ((status, data),) = await client.read_attempt(2, [(0, 0, 1000)])
+        ((status, data),) = await client.read_attempt(2, [(0, 0, 1000)], is_passed_on=True)
         assert (status, data) == (Status.CHECKSUM_MISMATCH, b"")
         assert cluster.nodes[2].target.checksum_error_count == 1
         assert await client.read(node_id=1) == b"A" * 1000

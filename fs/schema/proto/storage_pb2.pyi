@@ -81,8 +81,11 @@ class BatchReadReq(_message.Message):
     IOS_FIELD_NUMBER: _builtins.int
     IS_RELAXED_FIELD_NUMBER: _builtins.int
     WANT_CHECKSUMS_FIELD_NUMBER: _builtins.int
+    IS_PASSED_ON_FIELD_NUMBER: _builtins.int
     is_relaxed: _builtins.bool
     want_checksums: _builtins.bool
+    is_passed_on: _builtins.bool
+    """by a replica whose own copy is bad: the receiver does not pass it on again"""
     @_builtins.property
     def ios(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadIoPb]: ...
     def __init__(
@@ -91,10 +94,11 @@ class BatchReadReq(_message.Message):
         ios: _abc.Iterable[Global___ReadIoPb] | None = ...,
         is_relaxed: _builtins.bool = ...,
         want_checksums: _builtins.bool = ...,
+        is_passed_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ios", b"ios", "is_relaxed", b"is_relaxed", "want_checksums", b"want_checksums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ios", b"ios", "is_passed_on", b"is_passed_on", "is_relaxed", b"is_relaxed", "want_checksums", b"want_checksums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
