@@ -4,20 +4,12 @@
 """
 
 import argparse
-import mmap
-import os
 import random
-import re
-import socket
-import subprocess
 import tempfile
-import threading
 import time
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 
 import trio
 
@@ -27,6 +19,7 @@ from fs.rpc.transport import SocketNetwork
 from fs.runtime.real import real_runtime
 
 from .cluster import fresh_cluster
+from .machine import direct_reads, loopback_mib_s
 from .table import Row, print_rows
 from .workloads import MIB, drop_page_cache
 
@@ -34,8 +27,6 @@ SMALL_BYTES = 4096
 BATCH_COUNTS = (64, 256)
 LARGE_BATCH_COUNT = 8
 BATCHES_IN_FLIGHT = 2
-DEPTH = 64
-THREAD_COUNT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,81 +39,6 @@ class Sizes:
 
 QUICK = Sizes(file_mib=256, seconds=2.0)
 FULL = Sizes(file_mib=4096, seconds=10.0)
-
-
-# ---- the machine --------------------------------------------------------------------------------
-
-
-def loopback_mib_s(seconds: float) -> float:
-    """Return MiB/s of one stream between two threads over a Unix socket pair."""
-    sender, receiver = socket.socketpair()
-    block, total = memoryview(bytearray(MIB)), 0
-
-    def send() -> None:
-        try:
-            while True:
-                sender.sendall(block)
-        except BrokenPipeError:
-            return
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    target = memoryview(bytearray(MIB))
-    began = time.perf_counter()
-    while (took := time.perf_counter() - began) < seconds:
-        total += receiver.recv_into(target)
-    receiver.close()
-    thread.join()
-    sender.close()
-    return total / MIB / took
-
-
-def direct_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
-    """Return O_DIRECT reads per second of a local file: io_uring by fio, else threads."""
-    if which("fio"):
-        return _fio(path, block_bytes, seconds, is_random=is_random)
-    return _threaded_reads(path, block_bytes, seconds, is_random=is_random)
-
-
-def _fio(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
-    depth = DEPTH if is_random else LARGE_BATCH_COUNT
-    command = [
-        "fio",
-        "--name=limit",
-        f"--filename={path}",
-        "--direct=1",
-        "--ioengine=io_uring",
-        f"--iodepth={depth}",
-        f"--rw={'randread' if is_random else 'read'}",
-        f"--bs={block_bytes}",
-        "--readonly",
-        "--time_based",
-        f"--runtime={max(1, round(seconds))}",
-        "--output-format=terse",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-    line = next(line for line in done.stdout.splitlines() if re.match(r"\d+;fio", line))
-    return float(line.split(";")[7])  # read_iops of terse version 3
-
-
-def _threaded_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    count = os.fstat(descriptor).st_size // block_bytes
-    end = time.perf_counter() + seconds
-
-    def worker(number: int) -> int:
-        generator = random.Random(number)  # noqa: S311 - not a secret
-        buffer, done = mmap.mmap(-1, block_bytes), 0
-        while time.perf_counter() < end:
-            index = generator.randrange(count) if is_random else done * THREAD_COUNT + number
-            os.preadv(descriptor, [buffer], index % count * block_bytes)
-            done += 1
-        return done
-
-    with ThreadPoolExecutor(THREAD_COUNT) as pool:
-        total = sum(pool.map(worker, range(THREAD_COUNT)))
-    os.close(descriptor)
-    return total / seconds
 
 
 # ---- the client ---------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""What the bare machine does, measured in the same run as what is compared with it."""
+
+import mmap
+import os
+import random
+import re
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from shutil import which
+
+from .workloads import MIB
+
+LARGE_DEPTH = 8
+DEPTH = 64
+THREAD_COUNT = 32
+
+
+def loopback_mib_s(seconds: float) -> float:
+    """Return MiB/s of one stream between two threads over a Unix socket pair."""
+    sender, receiver = socket.socketpair()
+    block, total = memoryview(bytearray(MIB)), 0
+
+    def send() -> None:
+        try:
+            while True:
+                sender.sendall(block)
+        except BrokenPipeError:
+            return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    target = memoryview(bytearray(MIB))
+    began = time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        total += receiver.recv_into(target)
+    receiver.close()
+    thread.join()
+    sender.close()
+    return total / MIB / took
+
+
+def direct_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
+    """Return O_DIRECT reads per second of a local file: io_uring by fio, else threads."""
+    if which("fio"):
+        return _fio(path, block_bytes, seconds, is_random=is_random)
+    return _threaded_reads(path, block_bytes, seconds, is_random=is_random)
+
+
+def direct_writes(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
+    """Return O_DIRECT writes per second to a local file, each one there when it is counted; needs fio.
+
+    Raises:
+        FileNotFoundError: fio is not installed.
+    """
+    return _fio(path, block_bytes, seconds, is_random=is_random, is_write=True)
+
+
+def _fio(
+    path: Path, block_bytes: int, seconds: float, *, is_random: bool, is_write: bool = False
+) -> float:
+    mode = "write" if is_write else "read"
+    command = [
+        "fio",
+        "--name=limit",
+        f"--filename={path}",
+        "--direct=1",
+        "--ioengine=io_uring",
+        f"--iodepth={DEPTH if is_random else LARGE_DEPTH}",
+        f"--rw={'rand' if is_random else ''}{mode}",
+        f"--bs={block_bytes}",
+        "--time_based",
+        f"--runtime={max(1, round(seconds))}",
+        "--output-format=terse",
+        *([] if is_write else ["--readonly"]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    line = next(line for line in done.stdout.splitlines() if re.match(r"\d+;fio", line))
+    return float(line.split(";")[48 if is_write else 7])  # write_iops, read_iops of terse version 3
+
+
+def _threaded_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    count = os.fstat(descriptor).st_size // block_bytes
+    end = time.perf_counter() + seconds
+
+    def worker(number: int) -> int:
+        generator = random.Random(number)  # noqa: S311 - not a secret
+        buffer, done = mmap.mmap(-1, block_bytes), 0
+        while time.perf_counter() < end:
+            index = generator.randrange(count) if is_random else done * THREAD_COUNT + number
+            os.preadv(descriptor, [buffer], index % count * block_bytes)
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(THREAD_COUNT) as pool:
+        total = sum(pool.map(worker, range(THREAD_COUNT)))
+    os.close(descriptor)
+    return total / seconds

@@ -1,0 +1,237 @@
+"""Storage alone: replicated writes and batched reads of chunks, without metadata, next to the disk below.
+
+`python -m benchmarks.storage [--full] [--dir DIRECTORY]`; needs root (page cache) and fio.
+
+The client sends every update to the head of its chain and three storage processes on this machine write it, so a third
+of what the disk takes is what can be expected.  Write amplification is what the processes sent to the
+block layer (`/proc/PID/io`) per byte of payload and replica.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+import tomllib
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+
+from fs.client.api import FileRead
+from fs.client.connect import Client, open_client
+from fs.rpc.api import Identity
+from fs.rpc.channel import open_channels
+from fs.rpc.transport import SocketNetwork
+from fs.runtime.real import real_runtime
+from fs.schema.config import ProcessConfig, ProcessSection
+from fs.schema.ids import ChainTableId, ClientId, InodeId
+from fs.schema.layout import FileRef, Layout
+
+from .cluster import ember, fresh_cluster
+from .machine import direct_reads, direct_writes, loopback_mib_s
+from .table import Row, print_rows
+from .workloads import MIB, drop_page_cache, sequential_write
+from .workloads import QUICK as QUICK_WORKLOAD
+
+REPLICA_COUNT = 3
+SMALL_BYTES = 4096
+SMALL_CHUNK_BYTES = 64 * 1024
+WRITES_IN_FLIGHT = 16
+READS_IN_FLIGHT = 2
+LARGE_BATCH_COUNT = 8
+SMALL_BATCH_COUNT = 256
+FIRST_INODE_ID = 1 << 40
+"""Far from what the metadata service of a fresh cluster gives out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is done."""
+
+    file_mib: int
+    small_count: int
+    seconds: float
+
+
+QUICK = Sizes(file_mib=256, small_count=4000, seconds=2.0)
+FULL = Sizes(file_mib=4096, small_count=40_000, seconds=10.0)
+
+
+async def _in_flight(count: int, jobs: Iterator[Callable[[], Awaitable[None]]]) -> None:
+    """Run jobs, `count` at a time."""
+
+    async def worker() -> None:
+        for job in jobs:
+            await job()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(worker)
+
+
+class StorageLoad:
+    """Chunks of three invented files: a big one, one of small chunks, one that is appended to."""
+
+    def __init__(self, client: Client, directory: Path, sizes: Sizes) -> None:
+        self._chunks = client.chunks
+        self._directory = directory
+        self._sizes = sizes
+        self._random = random.Random(3)  # noqa: S311 - not a secret
+        self._block = self._random.randbytes(MIB)
+        chain_count = len(client.routing.info.chain_table(1).chain_ids)
+        self.big = self._file(0, MIB, chain_count)
+        self.small = self._file(1, SMALL_CHUNK_BYTES, chain_count)
+        self.appended = self._file(2, MIB, chain_count)
+
+    @staticmethod
+    def _file(number: int, chunk_size_bytes: int, chain_count: int) -> FileRef:
+        layout = Layout(ChainTableId(1), 1, chunk_size_bytes, chain_count, 0, 0)
+        return FileRef(InodeId(FIRST_INODE_ID + number), layout, chain_count)
+
+    def written_bytes(self) -> int:
+        """Return what the storage processes have sent to the block layer so far."""
+        status = json.loads(ember("status", "--dir", str(self._directory), "--json"))
+        pids = [s["pid"] for s in status["services"] if s["role"] == "storage"]
+        lines = [line for pid in pids for line in Path(f"/proc/{pid}/io").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+
+    async def writes(self, file: FileRef, offsets: list[int], length: int) -> tuple[float, float]:
+        """Write `length` bytes at each offset, then make all durable.
+
+        Returns:
+            Writes per second including the flush, and write amplification.
+        """
+        data = memoryview(self._block)[:length]
+        before = await trio.to_thread.run_sync(self.written_bytes)
+        began = time.perf_counter()
+        jobs = (lambda o=offset: self._chunks.write(file, o, data) for offset in offsets)
+        await _in_flight(WRITES_IN_FLIGHT, jobs)
+        await self._chunks.sync([file])
+        rate = len(offsets) / (time.perf_counter() - began)
+        written = await trio.to_thread.run_sync(self.written_bytes) - before
+        return rate, written / (len(offsets) * length * REPLICA_COUNT)
+
+    async def reads(self, offsets: list[int], length: int, batch_count: int) -> float:
+        """Read the big file in batches; return reads per second."""
+        buffers = [memoryview(bytearray(length * batch_count)) for _ in range(READS_IN_FLIGHT)]
+
+        async def read(batch: list[int]) -> None:
+            buffer = buffers.pop()
+            pieces = [buffer[i * length :][:length] for i in range(len(batch))]
+            await self._chunks.read(
+                [FileRead(self.big, o, p) for o, p in zip(batch, pieces, strict=True)]
+            )
+            buffers.append(buffer)
+
+        batches = [offsets[i : i + batch_count] for i in range(0, len(offsets), batch_count)]
+        began = time.perf_counter()
+        await _in_flight(READS_IN_FLIGHT, (lambda b=batch: read(b) for batch in batches))
+        return len(offsets) / (time.perf_counter() - began)
+
+    def sequential(self, step: int) -> list[int]:
+        """Return the offsets of the big file in order."""
+        return list(range(0, self._sizes.file_mib * MIB, step))
+
+    def scattered(self, count: int) -> list[int]:
+        """Return random 4 KiB places of the big file."""
+        places = self._sizes.file_mib * MIB // SMALL_BYTES
+        return [self._random.randrange(places) * SMALL_BYTES for _ in range(count)]
+
+
+def _buffered_mib_s(parent: Path, sizes: Sizes) -> float:
+    """Return MiB/s of writing a local file through the page cache, with the fsync at its end."""
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        return sequential_write(Path(folder), replace(QUICK_WORKLOAD, file_mib=sizes.file_mib))
+
+
+async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[Row]:
+    """Measure replicated updates."""
+    count, seconds = sizes.small_count, sizes.seconds
+    large = _buffered_mib_s(local.parent, sizes) / REPLICA_COUNT
+    small = direct_writes(local, SMALL_BYTES, seconds, is_random=True) / REPLICA_COUNT
+    new = [i * SMALL_CHUNK_BYTES for i in range(count)]
+    appends = [i * SMALL_BYTES for i in range(count)]
+    rows = []
+    for name, file, offsets, length, limit in (
+        ("1 MiB chunks, durable", load.big, load.sequential(MIB), MIB, large),
+        ("4 KiB overwrites of 1 MiB chunks", load.big, load.scattered(count), SMALL_BYTES, small),
+        ("4 KiB appends", load.appended, appends, SMALL_BYTES, small),
+        ("new chunks of 4 KiB", load.small, new, SMALL_BYTES, small),
+        ("4 KiB overwrites of those", load.small, new[::-1], SMALL_BYTES, small),
+    ):
+        rate, amplification = await load.writes(file, offsets, length)
+        rows.append(Row(f"{name} (of local / {REPLICA_COUNT})", rate, "/s", limit))
+        rows.append(Row("  write amplification", amplification, "x"))
+    return rows
+
+
+async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Row]:
+    """Measure batched reads of the big file."""
+    stream = await trio.to_thread.run_sync(loopback_mib_s, sizes.seconds / 2)
+    count = sizes.small_count * 4
+    drop_page_cache()
+    disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
+    cold = await load.reads(load.sequential(MIB), MIB, LARGE_BATCH_COUNT)
+    warm = await load.reads(load.sequential(MIB), MIB, LARGE_BATCH_COUNT)
+    drop_page_cache()
+    random_disk = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
+    small_cold = await load.reads(load.scattered(count), SMALL_BYTES, SMALL_BATCH_COUNT)
+    small_warm = await load.reads(load.scattered(count), SMALL_BYTES, SMALL_BATCH_COUNT)
+    return [
+        Row("1 MiB reads, cold (of disk, stream)", cold, "/s", min(disk, stream)),
+        Row("1 MiB reads, cached (of stream)", warm, "/s", stream),
+        Row("4 KiB reads, cold (of io_uring)", small_cold, "/s", random_disk),
+        Row("4 KiB reads, cached (of the goal)", small_warm, "/s", 100_000),
+    ]
+
+
+@asynccontextmanager
+async def storage_client(directory: Path):  # noqa: ANN201 - an async context manager of Client
+    """Connect to the storage side of a cluster made by `ember up`."""
+    section = tomllib.loads((directory / "config" / "mount-1.toml").read_text())["process"]
+    config = ProcessConfig(
+        process=ProcessSection(
+            cluster_id=section["cluster_id"], mgmtd_addresses=section["mgmtd_addresses"]
+        )
+    )
+    runtime = real_runtime(SocketNetwork())
+    client_id = ClientId("benchmark")
+    speaker = Identity(cluster_id=section["cluster_id"], client_id=client_id)
+    async with (
+        open_channels(runtime, speaker, config.rpc) as channels,
+        open_client(runtime, config, channels, client_id=client_id) as client,
+    ):
+        yield client
+
+
+async def measure(directory: Path, local: Path, sizes: Sizes) -> list[Row]:
+    """Measure everything on a running cluster; `local` is a file on its disk."""
+    async with storage_client(directory) as client:
+        load = StorageLoad(client, directory, sizes)
+        rows = await measure_writes(load, local, sizes)
+        return rows + await measure_reads(load, local, sizes)
+
+
+def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
+    """Bring up a cluster and measure.
+
+    Args:
+        sizes: how much to do.
+        parent: a directory on the disk to measure; default: the temporary directory.
+    """
+    with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (directory, _):
+        for _ in range(sizes.file_mib):
+            local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
+        local.flush()
+        return trio.run(measure, directory, Path(local.name), sizes)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    arguments = parser.parse_args()
+    print_rows("storage alone", run(FULL if arguments.full else QUICK, arguments.dir))
