@@ -1,14 +1,20 @@
 """A fresh cluster of real processes for a benchmark, wiped afterwards."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+
+PATIENCE_S = 300.0
+"""For chains to become as wanted."""
 
 
 def ember(*arguments: str) -> str:
@@ -37,3 +43,46 @@ def fresh_cluster(parent: Path | None = None, *options: str) -> Iterator[tuple[P
             yield directory, mount_point
         finally:
             ember("down", "--dir", str(directory), "--wipe")
+
+
+class Nodes:
+    """The storage processes of a local cluster, as `ember status` shows them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def status(self) -> dict[str, Any]:
+        """Return what `ember status --json` says."""
+        return dict(json.loads(ember("status", "--dir", str(self._directory), "--json")))
+
+    def pids(self) -> dict[str, int]:
+        """Return the process id of each storage process that runs."""
+        found = self.status()["services"]
+        return {s["name"]: s["pid"] for s in found if s["role"] == "storage" and s["pid"]}
+
+    def io_bytes(self, field: str) -> dict[str, int]:
+        """Return a field of `/proc/PID/io` of each: rchar (read by calls), write_bytes (sent to disks)."""
+        found = {}
+        for name, pid in self.pids().items():
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+            found[name] = next(int(x.split()[1]) for x in lines if x.startswith(f"{field}:"))
+        return found
+
+    def wait(self, is_reached: Callable[[list[Any]], bool]) -> None:
+        """Wait until the chains are as wanted; raises TimeoutError."""
+        end = time.monotonic() + PATIENCE_S
+        while not is_reached(self.status()["chains"]):
+            if time.monotonic() > end:
+                raise TimeoutError(f"the chains did not settle within {PATIENCE_S} s")
+            time.sleep(0.1)
+
+    @contextmanager
+    def started_by_hand(self, name: str) -> Iterator[None]:
+        """Run a storage process that the supervisor leaves dead."""
+        config = self._directory / "config" / f"{name}.toml"
+        command = [sys.executable, "-m", "fs.app.main", "storage", "--config", str(config)]
+        with subprocess.Popen(command, cwd=ROOT) as process:  # noqa: S603
+            try:
+                yield
+            finally:
+                process.terminate()

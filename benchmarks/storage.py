@@ -8,7 +8,6 @@ block layer (`/proc/PID/io`) per byte of payload and replica.
 """
 
 import argparse
-import json
 import random
 import tempfile
 import time
@@ -30,7 +29,7 @@ from fs.schema.config import ProcessConfig, ProcessSection
 from fs.schema.ids import ChainTableId, ClientId, InodeId
 from fs.schema.layout import FileRef, Layout
 
-from .cluster import ember, fresh_cluster
+from .cluster import Nodes, fresh_cluster
 from .machine import direct_reads, direct_writes, loopback_mib_s
 from .table import Row, print_rows
 from .workloads import MIB, drop_page_cache, sequential_write
@@ -77,7 +76,7 @@ class StorageLoad:
 
     def __init__(self, client: Client, directory: Path, sizes: Sizes) -> None:
         self._chunks = client.chunks
-        self._directory = directory
+        self._nodes = Nodes(directory)
         self._sizes = sizes
         self._random = random.Random(3)  # noqa: S311 - not a secret
         self._block = self._random.randbytes(MIB)
@@ -91,12 +90,8 @@ class StorageLoad:
         layout = Layout(ChainTableId(1), 1, chunk_size_bytes, chain_count, 0, 0)
         return FileRef(InodeId(FIRST_INODE_ID + number), layout, chain_count)
 
-    def written_bytes(self) -> int:
-        """Return what the storage processes have sent to the block layer so far."""
-        status = json.loads(ember("status", "--dir", str(self._directory), "--json"))
-        pids = [s["pid"] for s in status["services"] if s["role"] == "storage"]
-        lines = [line for pid in pids for line in Path(f"/proc/{pid}/io").read_text().splitlines()]
-        return sum(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+    def _written_bytes(self) -> int:
+        return sum(self._nodes.io_bytes("write_bytes").values())
 
     async def writes(self, file: FileRef, offsets: list[int], length: int) -> tuple[float, float]:
         """Write `length` bytes at each offset, then make all durable.
@@ -105,13 +100,13 @@ class StorageLoad:
             Writes per second including the flush, and write amplification.
         """
         data = memoryview(self._block)[:length]
-        before = await trio.to_thread.run_sync(self.written_bytes)
+        before = await trio.to_thread.run_sync(self._written_bytes)
         began = time.perf_counter()
         jobs = (lambda o=offset: self._chunks.write(file, o, data) for offset in offsets)
         await _in_flight(WRITES_IN_FLIGHT, jobs)
         await self._chunks.sync([file])
         rate = len(offsets) / (time.perf_counter() - began)
-        written = await trio.to_thread.run_sync(self.written_bytes) - before
+        written = await trio.to_thread.run_sync(self._written_bytes) - before
         return rate, written / (len(offsets) * length * REPLICA_COUNT)
 
     async def reads(self, offsets: list[int], length: int, batch_count: int) -> float:
@@ -141,7 +136,7 @@ class StorageLoad:
         return [self._random.randrange(places) * SMALL_BYTES for _ in range(count)]
 
 
-def _buffered_mib_s(parent: Path, sizes: Sizes) -> float:
+def buffered_mib_s(parent: Path, sizes: Sizes) -> float:
     """Return MiB/s of writing a local file through the page cache, with the fsync at its end."""
     with tempfile.TemporaryDirectory(dir=parent) as folder:
         return sequential_write(Path(folder), replace(QUICK_WORKLOAD, file_mib=sizes.file_mib))
@@ -150,7 +145,7 @@ def _buffered_mib_s(parent: Path, sizes: Sizes) -> float:
 async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[Row]:
     """Measure replicated updates."""
     count, seconds = sizes.small_count, sizes.seconds
-    large = _buffered_mib_s(local.parent, sizes) / REPLICA_COUNT
+    large = buffered_mib_s(local.parent, sizes) / REPLICA_COUNT
     small = direct_writes(local, SMALL_BYTES, seconds, is_random=True) / REPLICA_COUNT
     new = [i * SMALL_CHUNK_BYTES for i in range(count)]
     appends = [i * SMALL_BYTES for i in range(count)]

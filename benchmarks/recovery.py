@@ -1,0 +1,81 @@
+"""Recovery of a storage node that missed writes: how fast it is brought up to date, and who does the work.
+
+`python -m benchmarks.recovery [--full] [--dir DIRECTORY]`; needs root and fio.
+
+Five nodes, chains of three.  One process is killed, everything is overwritten without it, and it is started again; the
+clock runs from its start until every chain is complete.  Who read how much is told by `/proc/PID/io`.
+"""
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from .cluster import Nodes, fresh_cluster
+from .storage import (
+    FULL,
+    QUICK,
+    REPLICA_COUNT,
+    Sizes,
+    StorageLoad,
+    buffered_mib_s,
+    storage_client,
+)
+from .table import Row, print_rows
+from .workloads import MIB
+
+NODE_COUNT = 5
+CHAIN_COUNT = 20
+"""Twelve targets a node: enough for every pair of nodes to share three chains."""
+
+WRITE_GOAL = 0.8
+"""Of a third of local writes; recovery is held against half of it."""
+
+
+def _is_complete(chains: list[Any]) -> bool:
+    return bool(chains) and all(chain["is_complete"] for chain in chains)
+
+
+async def measure(directory: Path, parent: Path, sizes: Sizes) -> list[Row]:
+    """Kill, overwrite, restart, wait."""
+    nodes = Nodes(directory)
+    async with storage_client(directory) as client:
+        load = StorageLoad(client, directory, sizes)
+        await load.writes(load.big, load.sequential(MIB), MIB)
+        pids = nodes.pids()
+        lost = max(pids)
+        os.kill(pids.pop(lost), signal.SIGKILL)
+        await trio.to_thread.run_sync(nodes.wait, lambda chains: not _is_complete(chains))
+        await load.writes(load.big, load.sequential(MIB), MIB)
+    goal = WRITE_GOAL * buffered_mib_s(parent, sizes) / REPLICA_COUNT
+    before, began = nodes.io_bytes("rchar"), time.perf_counter()
+    with nodes.started_by_hand(lost):
+        await trio.to_thread.run_sync(nodes.wait, _is_complete)
+        took = time.perf_counter() - began
+        after = nodes.io_bytes("rchar")
+    shares = [after[name] - before[name] for name in before]
+    moved_mib = sizes.file_mib * REPLICA_COUNT / NODE_COUNT
+    return [
+        Row("brought up to date (of the idle write goal)", moved_mib / took, "MiB/s", goal),
+        Row("until every chain is complete", took, "s"),
+        Row("survivors' reading, largest / mean", max(shares) * len(shares) / sum(shares), "x"),
+    ]
+
+
+def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
+    """Bring up a cluster and measure; see benchmarks.storage.run."""
+    sized = ("--nodes", str(NODE_COUNT), "--chains", str(CHAIN_COUNT), "--no-restart")
+    with fresh_cluster(parent, *sized) as (directory, _):
+        return trio.run(measure, directory, directory.parent, sizes)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    arguments = parser.parse_args()
+    print_rows("recovery", run(FULL if arguments.full else QUICK, arguments.dir))
