@@ -5,6 +5,7 @@ import trio
 from ..chunkengine.api import ChunkEngine
 from ..chunkengine.factory import open_engine
 from ..node.membership import Membership
+from ..schema.config import DiskSection
 from ..schema.routing import Role
 from ..schema.status import FsError, Status
 from ..storage.storage import Storage
@@ -18,20 +19,21 @@ async def run(process: Process) -> None:
     engines: list[ChunkEngine] = []
     try:
         for disk in process.config.storage.disks:
-            engines.append(await _open(process, disk.path))  # noqa: PERF401 - closed if one fails
+            engines.append(await _open(process, disk))  # noqa: PERF401 - closed if one fails
         await serve_storage(process, engines)
     finally:
         with trio.CancelScope(shield=True):
             await _close_all(process, engines)
 
 
-async def _open(process: Process, path: str) -> ChunkEngine:
+async def _open(process: Process, disk: DiskSection) -> ChunkEngine:
     def open_disk() -> ChunkEngine:
         return open_engine(
-            path,
+            disk.path,
             cluster_id=process.config.process.cluster_id,
             node_id=process.identity.node_id,
             section=process.config.storage,
+            target_ids=disk.target_ids,
         )
 
     return await process.runtime.run_blocking(open_disk)

@@ -12,10 +12,37 @@ disk; `sync` makes everything acknowledged so far durable with one grouped flush
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId, TargetId
+
+NOTE_KEY_BYTES_MAX: Final = 64
+NOTE_VALUE_BYTES_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What storage remembers of an update, stored in the very batch that commits it.
+
+    One per target and key: a newer note replaces the older one.  What a power loss leaves of notes:
+
+    - A commit that survived has its note, unless a later surviving batch replaced or forgot it.
+    - A note never outlives the loss of its batch: it goes with the commit, and so does every later batch.
+    - A commit that `open` rolled back, because its data was torn, leaves its note.  That one names a version
+      that the chunk does not have, so the caller compares version and digest with `get`, before the
+      first new update, and forgets what does not match.  The note that it had replaced is gone.
+    - Forgetting is lazy: a forgotten note may be back.  Whatever was committed after it was forgotten is gone then.
+    """
+
+    key: bytes
+    """1..64 bytes."""
+    value: bytes
+    """At most 512 bytes."""
+
+    def __post_init__(self) -> None:
+        assert 1 <= len(self.key) <= NOTE_KEY_BYTES_MAX, self.key
+        assert len(self.value) <= NOTE_VALUE_BYTES_MAX, len(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +66,8 @@ class ChunkState:
     pending_is_remove: bool = False
     pending_length: int = 0
     pending_checksum: int = 0
+    is_damaged: bool = False
+    """The committed version's bytes are known to be bad or missing: it cannot be read, only replaced or repaired."""
 
 
 @dataclass(slots=True)
@@ -105,7 +134,9 @@ class ChunkEngine(Protocol):
 
         Raises:
             FsError: NO_SPACE; INVALID_ARGUMENT if the result is longer than the chunk size;
-                CHECKSUM_MISMATCH if the committed bytes to be copied are damaged.
+                CHECKSUM_MISMATCH if the committed bytes to be copied are damaged; if the chunk is marked as
+                damaged, unless `data` covers all of the old version;
+                TARGET_UNKNOWN while the target is being removed.
         """
         ...
 
@@ -118,7 +149,11 @@ class ChunkEngine(Protocol):
         chunk_size_bytes: int,
         length: int,
     ) -> ChunkState:
-        """Make a pending version of exactly `length` bytes: cut, or extended with zeros."""
+        """Make a pending version of exactly `length` bytes: cut, or extended with zeros.
+
+        Raises:
+            FsError: as `prepare_write`; CHECKSUM_MISMATCH if the chunk is marked as damaged and `length` is not 0.
+        """
         ...
 
     def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
@@ -126,9 +161,18 @@ class ChunkEngine(Protocol):
         ...
 
     def commit(
-        self, target_id: TargetId, chunk_id: ChunkId, *, version: int, chain_version: int
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chain_version: int,
+        note: Note | None = None,
     ) -> ChunkState | None:
-        """Make pending version `version` the committed one; None after a removal.  Repeating is harmless."""
+        """Make pending version `version` the committed one; None after a removal.  Repeating is harmless.
+
+        `note` becomes part of the same atomic batch, also of a removal; a repeated commit puts it again.
+        """
         ...
 
     def drop_pending(self, target_id: TargetId, chunk_id: ChunkId) -> None:
@@ -172,8 +216,10 @@ class ChunkEngine(Protocol):
     def repair(self, target_id: TargetId, chunk_id: ChunkId, *, version: int, data: Buffer) -> bool:
         """Write the bytes of the committed version anew, at another place; the version stays the same.
 
+        The chunk is not damaged any more then.
+
         Returns:
-            False, and nothing happened, if `data` is not exactly what that version holds by its checksums, if
+            False, and nothing happened, if `data` is not exactly what that version holds by its digest, if
             another version is committed, or one is pending.
 
         Raises:
@@ -181,8 +227,74 @@ class ChunkEngine(Protocol):
         """
         ...
 
+    def mark_damaged(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bool:
+        """Note that the bytes of the committed version are bad: from now on it cannot be read here.
+
+        Durable with the next `sync`; ended by `repair`, by a new version that keeps none of the old bytes, and by
+        removal.  The block keeps the bad bytes until then.  A pending version stays.
+
+        Args:
+            target_id: the target.
+            chunk_id: the chunk.
+            version: nothing happens unless this one is committed; 0: whichever is.
+
+        Returns:
+            Whether the chunk is marked now; False if there is no such version, or an empty one.
+        """
+        ...
+
+    def put_damaged(
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chain_version: int,
+        length: int,
+        checksum: int,
+        chunk_size_bytes: int,
+    ) -> ChunkState:
+        """Make a version the committed one of which everything is known but its bytes.
+
+        Whatever the chunk held here gives way, a pending version too; but if it holds exactly this version
+        undamaged (by version, length and checksum), that stays and takes the chain version.  An empty version is
+        never damaged.  Takes no block; reads are CHECKSUM_MISMATCH until the end of `mark_damaged`.
+
+        Raises:
+            FsError: INVALID_ARGUMENT if longer than the chunk size; TARGET_UNKNOWN as in `prepare_write`.
+        """
+        ...
+
+    def notes(self, target_id: TargetId) -> list[Note]:
+        """Return all notes of a target, by key."""
+        ...
+
+    def put_notes(self, target_id: TargetId, notes: Sequence[Note]) -> None:
+        """Store notes that come with no commit of ours, in one batch; durable with the next `sync`."""
+        ...
+
+    def forget_notes(self, target_id: TargetId, keys: Sequence[bytes]) -> None:
+        """Delete notes; lazily, see `Note`.  Unknown keys are no error."""
+        ...
+
+    def target_ids(self) -> list[TargetId]:
+        """Return the targets that this disk holds by its own record, in order; not one being removed."""
+        ...
+
+    def add_target(self, target_id: TargetId) -> None:
+        """Record that the disk holds a target, durably; waits for the disk.  Nothing happens if it does.
+
+        Raises:
+            FsError: TARGET_UNKNOWN while it is being removed.
+        """
+        ...
+
     def remove_target(self, target_id: TargetId) -> None:
-        """Remove every chunk of a target."""
+        """Remove a target with all its chunks and notes, durably; waits for the disk, may take minutes.
+
+        Nothing happens if the disk does not hold it.  From the beginning on it takes no updates, and after a
+        crash in the middle `open` goes on.  Space comes back bit by bit.
+        """
         ...
 
     def used_bytes(self, target_id: TargetId) -> int:

@@ -3,10 +3,15 @@
 Concurrency: `with books as ledger` holds the lock; data I/O and waiting for the disk belong outside.
 """
 
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..schema.status import FsError, Status
 from .ledger import Ledger
+
+_log = logging.getLogger(__name__)
 
 
 class Books:
@@ -25,6 +30,17 @@ class Books:
         """Raise FsError(IO_ERROR) if the disk has failed."""
         if self.failure:
             raise FsError(Status.IO_ERROR, f"disk {self._disk_uuid}: {self.failure}")
+
+    @contextmanager
+    def poison_on_failure(self, what: str) -> Iterator[None]:
+        """Around waiting for the disk, without the lock: a failure ends the use of the disk."""
+        try:
+            yield
+        except FsError as error:
+            with self.lock:
+                self.failure = self.failure or str(error)
+            _log.exception("%s failed, the disk is not used any more", what)
+            raise FsError(Status.IO_ERROR, error.detail) from error
 
     def __enter__(self) -> Ledger:
         self.lock.acquire()

@@ -18,6 +18,11 @@ c. *A pending version is found again*: `prepare` stores it in one batch, with it
 d. *Torn or rotten bytes are never served*: each read verifies every checksum block it touches
    (fs/chunkengine/verified.py), and copy-on-write verifies what it copies.
 
+Records beside the versions need no rule of their own.  A mark of damage is part of the chunk record, so that undo
+records carry it; a marked version has no bytes that could be torn.  A note is in its commit's batch and is not taken back
+with it (see `Note`).  A target's record is synced alone, which makes durable no more than a prefix of batches, as
+any crash may; its removal is begun by one, and gone on with at `open`.
+
 A failed flush or metadata write leaves the disk in doubt: the engine refuses everything from then on.
 
 Concurrency: thread-safe.  A short lock guards the books; data I/O and checksums run outside it.  Updates of one
@@ -36,9 +41,9 @@ from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.status import FsError, Status
-from .api import ChunkState, ReadDone, ReadIo, SpaceInfo
+from .api import ChunkState, Note, ReadDone, ReadIo, SpaceInfo
 from .books import Books
-from .checksum import packed_checksums
+from .checksum import digest_of, packed_checksums
 from .content import UpdatePlan, cut_content, new_content
 from .format import (
     CHUNK_PREFIX,
@@ -49,17 +54,20 @@ from .format import (
     PendingRecord,
     Position,
     chunk_key,
+    note_key,
     place_of,
     size_class_of,
     target_prefix,
 )
 from .ports import DataFiles, MetaStore
 from .recovery import open_ledger
+from .registry import Registry
 from .space import BlockSpace
 from .verified import VerifiedReader
 from .versions import (
     check_version,
     find_version,
+    kept_base,
     known_state,
     new_record,
     plan_on,
@@ -71,6 +79,9 @@ _log = logging.getLogger(__name__)
 
 QUARANTINE_BYTES_MAX: Final = 512 << 20
 """More freed and not yet durable blocks than this, and the next update flushes first."""
+
+UNDO_COUNT_MAX: Final = 100_000
+"""The same for chunks changed since the last flush."""
 
 
 class DiskEngine:
@@ -91,6 +102,10 @@ class DiskEngine:
         self._is_closed = False
         self._flushes_begun = 0
         self._flushes_ended = 0
+        self._registry = Registry(meta, self._books)
+        for target_id in self._registry.removing():
+            _log.warning("target %d: its removal goes on", target_id)
+            self.remove_target(target_id)
 
     # ------------------------------------------------------------------ state
 
@@ -187,12 +202,14 @@ class DiskEngine:
             )
         assert not is_full_replace or offset == 0, offset
         key = chunk_key(target_id, chunk_id)
-        self._limit_quarantine()
+        self._limit_epoch()
         self._space.check_write(key)
         with self._books as ledger:
+            ledger.check_target(target_id)
             old = ledger.record(key)
             check_version(key, old, version, is_any=is_full_replace)
-            base = None if is_full_replace else old
+            end = offset + len(data)
+            base = kept_base(key, old, offset, end, is_full_replace=is_full_replace)
             may_append = base is not None and ledger.may_append(key, base)
             plan = plan_on(base, offset, len(data), self._block, may_append=may_append)
             if base is not None:
@@ -222,6 +239,7 @@ class DiskEngine:
         key = chunk_key(target_id, chunk_id)
         self._space.check_write(key)
         with self._books as ledger:
+            ledger.check_target(target_id)
             old = ledger.record(key)
             check_version(key, old, version, is_any=False)
             is_cut = old is not None and length < old.length
@@ -252,6 +270,7 @@ class DiskEngine:
         key = chunk_key(target_id, chunk_id)
         self._space.check_remove(key)
         with self._books as ledger:
+            ledger.check_target(target_id)
             old = ledger.record(key)
             if version <= (old.version if old else 0):
                 raise version_error(key, old, version)
@@ -306,7 +325,13 @@ class DiskEngine:
     # ----------------------------------------------------------------- commit
 
     def commit(
-        self, target_id: TargetId, chunk_id: ChunkId, *, version: int, chain_version: int
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chain_version: int,
+        note: Note | None = None,
     ) -> ChunkState | None:
         """See `ChunkEngine`; raises FsError(MISSING_UPDATE) if that version was never prepared."""
         key = chunk_key(target_id, chunk_id)
@@ -314,10 +339,12 @@ class DiskEngine:
             old, pending = ledger.record(key), ledger.pendings.get(key)
             if pending is None or pending.record.version != version:
                 if (old is None and pending is None) or (old and version <= old.version):
+                    if note is not None and target_id in ledger.targets:
+                        ledger.put([(note_key(target_id, note.key), note.value)])
                     return state_of(key, old, pending)
                 raise version_error(key, old, version)
             if pending.is_remove:
-                ledger.change(key, None, None)
+                ledger.change(key, None, None, note=note)
                 return None
             made = pending.record
             record = ChunkRecord(
@@ -329,7 +356,7 @@ class DiskEngine:
                 made.length,
                 made.checksums,
             )
-            ledger.change(key, record, None)
+            ledger.change(key, record, None, note=note)
             return known_state(key, record, None)
 
     def drop_pending(self, target_id: TargetId, chunk_id: ChunkId) -> None:
@@ -346,19 +373,94 @@ class DiskEngine:
             old = ledger.record(key)
             if old is None or old.version != version or key in ledger.pendings:
                 return False
-        if len(data) != old.length or packed_checksums([data], self._block) != old.checksums:
+        checksums = packed_checksums([data], self._block)
+        if len(data) != old.length or digest_of(checksums, old.length) != old.digest:
             return False
         position = self._write_new(key, [data], old.length, is_create=False)
+        whole = replace(old, position=position, checksums=checksums, is_damaged=False)
         with self._books as ledger:
-            ledger.change(key, replace(old, position=position), None, has_written=True)
+            ledger.change(key, whole, None, has_written=True)
         return True
 
+    # ----------------------------------------------------------------- damage
+
+    def mark_damaged(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bool:
+        """See `ChunkEngine`."""
+        key = chunk_key(target_id, chunk_id)
+        with self._books as ledger:
+            old = ledger.record(key)
+            if old is None or not old.length or (version and old.version != version):
+                return False
+            if not old.is_damaged:
+                ledger.change(key, replace(old, is_damaged=True), ledger.pendings.get(key))
+        return True
+
+    def put_damaged(
+        self,
+        target_id: TargetId,
+        chunk_id: ChunkId,
+        *,
+        version: int,
+        chain_version: int,
+        length: int,
+        checksum: int,
+        chunk_size_bytes: int,
+    ) -> ChunkState:
+        """See `ChunkEngine`."""
+        if not 0 <= length <= chunk_size_bytes:
+            raise FsError(
+                Status.INVALID_ARGUMENT, f"{chunk_id}: length {length} of {chunk_size_bytes}"
+            )
+        key = chunk_key(target_id, chunk_id)
+        with self._books as ledger:
+            ledger.check_target(target_id)
+            old = ledger.record(key)
+            check_version(key, old, version, is_any=True)
+            record = ChunkRecord(
+                version,
+                chain_version,
+                NO_POSITION,
+                checksum,
+                chunk_size_bytes,
+                length,
+                b"",
+                length > 0,
+            )
+            if old is not None and (old.version, old.length, old.digest) == (
+                version,
+                length,
+                checksum,
+            ):
+                record = replace(old, chain_version=chain_version)
+            ledger.change(key, record, None)
+            return known_state(key, record, None)
+
+    # ---------------------------------------------------------------- targets
+
+    def notes(self, target_id: TargetId) -> list[Note]:
+        """See `ChunkEngine`."""
+        return self._registry.notes(target_id)
+
+    def put_notes(self, target_id: TargetId, notes: Sequence[Note]) -> None:
+        """See `ChunkEngine`."""
+        self._registry.put_notes(target_id, notes)
+
+    def forget_notes(self, target_id: TargetId, keys: Sequence[bytes]) -> None:
+        """See `ChunkEngine`."""
+        self._registry.forget_notes(target_id, keys)
+
+    def target_ids(self) -> list[TargetId]:
+        """See `ChunkEngine`."""
+        return self._registry.target_ids()
+
+    def add_target(self, target_id: TargetId) -> None:
+        """See `ChunkEngine`."""
+        self._registry.add(target_id)
+
     def remove_target(self, target_id: TargetId) -> None:
-        """See `ChunkEngine`; one batch per chunk, the lock is given up between lots."""
-        while states := self.list_chunks(target_id, limit=256):
-            with self._books as ledger:
-                for state in states:
-                    ledger.change(chunk_key(target_id, state.chunk_id), None, None)
+        """See `ChunkEngine`; the lock is given up between lots of chunks."""
+        self._registry.remove(target_id, self._limit_epoch)
+        self.sync()
 
     # ------------------------------------------------------------------- read
 
@@ -425,7 +527,7 @@ class DiskEngine:
                 return
             self._flushes_begun += 1
             closing = self._books.ledger.begin_flush()
-        with self._poison_on_failure():
+        with self._waking_others(), self._books.poison_on_failure("flush"):
             self._files.flush(closing.dirty)
             self._books.ledger.write_durable(closing)
         with self._books.lock:
@@ -448,20 +550,20 @@ class DiskEngine:
             self._files.close()
             self._meta.close()
 
-    def _limit_quarantine(self) -> None:
-        if self._books.ledger.epoch.quarantined_bytes > QUARANTINE_BYTES_MAX:
+    def _limit_epoch(self) -> None:
+        epoch = self._books.ledger.epoch
+        if epoch.quarantined_bytes > QUARANTINE_BYTES_MAX or len(epoch.undone) > UNDO_COUNT_MAX:
             self.sync()
 
     @contextmanager
-    def _poison_on_failure(self) -> Iterator[None]:
+    def _waking_others(self) -> Iterator[None]:
+        """Around a flush: those who wait for it learn of its failure."""
         try:
             yield
-        except FsError as error:
+        except FsError:
             with self._books.lock:
-                self._books.failure = str(error)
                 self._flush_done.notify_all()
-            _log.exception("flush failed, the disk is not used any more")
-            raise FsError(Status.IO_ERROR, error.detail) from error
+            raise
 
     def _unpin(self, record: ChunkRecord | None) -> None:
         if record is not None:

@@ -4,31 +4,41 @@ A disk belongs to one node of one cluster; a foreign or newer one is refused bef
 """
 
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from ..schema.config import StorageSection
+from ..schema.ids import TargetId
 from ..schema.status import FsError, Status
 from .data_files import LocalDataFiles, sync_directory
 from .engine import DiskEngine
 from .format import FORMAT_KEY, FORMAT_VERSION, DiskFormat
 from .meta_rocksdb import RocksMetaStore
-from .ports import MetaStore
+from .ports import DataFiles, MetaStore
 from .simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
+from .upgrade import upgrade
 
 META_DIRECTORY: Final = "meta"
 
 
 def open_engine(
-    path: Path | str, *, cluster_id: str, node_id: int, section: StorageSection
+    path: Path | str,
+    *,
+    cluster_id: str,
+    node_id: int,
+    section: StorageSection,
+    target_ids: Iterable[int] = (),
 ) -> DiskEngine:
     """Open the disk below directory `path`; an empty or missing directory is formatted first.
 
+    A disk of an older format is upgraded in place; `target_ids` are added if it does not hold them yet.
+
     Raises:
         FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else;
-            BAD_DISK_FORMAT if its format version is unknown; ALREADY_RUNNING if a process has it open; IO_ERROR.
+            BAD_DISK_FORMAT if its format is newer than this release; ALREADY_RUNNING if a process has it open; IO_ERROR.
     """
     directory = Path(path)
     try:
@@ -48,11 +58,16 @@ def open_engine(
     except BaseException:
         meta.close()
         raise
-    return DiskEngine(meta, LocalDataFiles(directory), disk_format, section)
+    return _engine(meta, LocalDataFiles(directory), disk_format, section, target_ids)
 
 
 def memory_engine(
-    disk: SimulatedDisk, *, cluster_id: str, node_id: int, section: StorageSection
+    disk: SimulatedDisk,
+    *,
+    cluster_id: str,
+    node_id: int,
+    section: StorageSection,
+    target_ids: Iterable[int] = (),
 ) -> DiskEngine:
     """Open a simulated disk, formatting a new one; the same rules and errors as `open_engine`.
 
@@ -61,7 +76,26 @@ def memory_engine(
     meta = SimulatedMetaStore(disk)
     made = _new_format(cluster_id, node_id, section, f"simulated-{cluster_id}-{node_id}")
     disk_format = _check_format(meta, made, "simulated disk")
-    return DiskEngine(meta, SimulatedDataFiles(disk), disk_format, section)
+    return _engine(meta, SimulatedDataFiles(disk), disk_format, section, target_ids)
+
+
+def _engine(
+    meta: MetaStore,
+    files: DataFiles,
+    disk_format: DiskFormat,
+    section: StorageSection,
+    target_ids: Iterable[int],
+) -> DiskEngine:
+    """Open the books; whatever fails, nothing stays open."""
+    try:
+        engine = DiskEngine(meta, files, disk_format, section)
+        for target_id in target_ids:
+            engine.add_target(TargetId(target_id))
+    except BaseException:
+        files.close()
+        meta.close()
+        raise
+    return engine
 
 
 def _new_format(
@@ -86,10 +120,11 @@ def _check_format(meta: MetaStore, wanted: DiskFormat, where: str) -> DiskFormat
         found = DiskFormat.unpack(stored)
     except msgspec.MsgspecError as error:
         raise FsError(Status.BAD_DISK_FORMAT, f"{where}: {error}") from error
-    if found.format_version != FORMAT_VERSION:
+    if not 1 <= found.format_version <= FORMAT_VERSION:
         raise FsError(
             Status.BAD_DISK_FORMAT,
-            f"{where}: format version {found.format_version}, this release knows {FORMAT_VERSION}",
+            f"{where}: format version {found.format_version}, this release knows 1 to"
+            f" {FORMAT_VERSION}; run the release that wrote the disk, or a newer one",
         )
     if (found.cluster_id, found.node_id) != (wanted.cluster_id, wanted.node_id):
         raise FsError(
@@ -97,4 +132,4 @@ def _check_format(meta: MetaStore, wanted: DiskFormat, where: str) -> DiskFormat
             f"{where}: belongs to cluster {found.cluster_id} node {found.node_id},"
             f" not to cluster {wanted.cluster_id} node {wanted.node_id}",
         )
-    return found
+    return upgrade(meta, found)

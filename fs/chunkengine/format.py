@@ -1,6 +1,6 @@
 """What a disk holds, byte for byte: keys and values of the metadata store, names of data files.  Pure.
 
-All numbers are big-endian, so that keys sort like what they name.  Format version 1.
+All numbers are big-endian, so that keys sort like what they name.  Format version 2.
 
 | key                                          | value                                              |
 |----------------------------------------------|----------------------------------------------------|
@@ -12,9 +12,12 @@ All numbers are big-endian, so that keys sort like what they name.  Format versi
 | 0x06 epoch u64, target, inode, index         | undo record: previous chunk record, empty = none   |
 | 0x07 target u64, inode u64, index u32        | pending record                                     |
 | 0x08                                         | format record (JSON)                               |
+| 0x09 target u64, note key (1..64 bytes)      | note: what storage wants to know with its commit   |
+| 0x0A target u64                              | 1: the disk holds this target, 2: it is being removed |
 
 A chunk record is {commit version u64, chain version u64, position u64, digest u64, chunk size u32, length u32}
-followed by the packed checksums, 8 bytes per checksum block.  A pending record is one flag byte
+followed by the packed checksums, 8 bytes per checksum block.  The highest bit of the chunk size means that the
+bytes are known to be damaged; the position and the checksums may then be missing.  A pending record is one flag byte
 (1 = removal) followed by a chunk record whose commit version is the pending one and whose chain version is 0.
 
 A position is {size class u8, group number u32, block u8} packed into the low 48 bits of a u64; NO_POSITION stands for
@@ -23,9 +26,11 @@ at byte `block size * (g div 256 * 256 + b)`.
 
 Invariants:
     - Every set bit of a group has exactly one position record; both are written in the same batch.
+    - Every chunk, pending and note key belongs to a target that has a target record.
     - A byte sequence written by one format version is never read as another: the format record decides first.
 
 Source: deepseek-ai/3FS design notes, "Chunk engine"; the encoding is ours.
+Version 1 had neither notes nor target records (fs/chunkengine/upgrade.py).
 """
 
 import struct
@@ -37,7 +42,7 @@ import msgspec
 from ..schema.ids import CHUNK_ID_BYTES, ChunkId, TargetId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 BLOCKS_PER_GROUP: Final = 256
 FILES_PER_SIZE: Final = 256
 SIZE_CLASS_COUNT: Final = (CHUNK_SIZE_BYTES_MAX // CHUNK_SIZE_BYTES_MIN).bit_length()
@@ -62,11 +67,17 @@ EPOCH_KEY: Final = b"\x05"
 UNDO_PREFIX: Final = b"\x06"
 PENDING_PREFIX: Final = b"\x07"
 FORMAT_KEY: Final = b"\x08"
+NOTE_PREFIX: Final = b"\x09"
+TARGET_PREFIX: Final = b"\x0a"
+
+TARGET_HELD: Final = b"\x01"
+TARGET_REMOVING: Final = b"\x02"
 
 ChunkKey = NewType("ChunkKey", bytes)
 """Target and chunk id, 20 bytes: names a chunk of this disk in memory and as a tail of several keys."""
 
 CHUNK_KEY_BYTES: Final = 8 + CHUNK_ID_BYTES
+_DAMAGED_BIT: Final = 1 << 31
 _RECORD: Final = struct.Struct(">QQQQII")
 _KEY: Final = struct.Struct(">QQI")
 _U64: Final = struct.Struct(">Q")
@@ -84,7 +95,9 @@ class ChunkRecord:
     chunk_size_bytes: int
     length: int
     checksums: bytes
-    """8 bytes per checksum block of the version."""
+    """8 bytes per checksum block of the version; empty if it came without its bytes."""
+    is_damaged: bool = False
+    """The bytes are known to be bad, or were never here: this version cannot be read."""
 
     def pack(self) -> bytes:
         """Return the stored form."""
@@ -93,7 +106,7 @@ class ChunkRecord:
             self.chain_version,
             self.position,
             self.digest,
-            self.chunk_size_bytes,
+            self.chunk_size_bytes | (_DAMAGED_BIT if self.is_damaged else 0),
             self.length,
         )
         return head + self.checksums
@@ -103,7 +116,12 @@ class ChunkRecord:
         """Inverse of `pack`."""
         version, chain_version, position, digest, size, length = _RECORD.unpack_from(value)
         checksums = value[_RECORD.size :]
-        return cls(version, chain_version, Position(position), digest, size, length, checksums)
+        if not size & _DAMAGED_BIT:
+            return cls(version, chain_version, Position(position), digest, size, length, checksums)
+        size ^= _DAMAGED_BIT
+        return cls(
+            version, chain_version, Position(position), digest, size, length, checksums, True
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +203,16 @@ def group_key(group_id: GroupId) -> bytes:
 def used_key(target_id: TargetId) -> bytes:
     """Return the key of a target's used bytes."""
     return USED_PREFIX + _U64.pack(target_id)
+
+
+def target_key(target_id: TargetId) -> bytes:
+    """Return the key that says that the disk holds a target."""
+    return TARGET_PREFIX + _U64.pack(target_id)
+
+
+def note_key(target_id: TargetId, key: bytes) -> bytes:
+    """Return the key of a note."""
+    return NOTE_PREFIX + _U64.pack(target_id) + key
 
 
 def pack_u64(value: int) -> bytes:

@@ -14,16 +14,20 @@ Concurrency: the caller holds the engine's lock in every method.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ..schema.ids import TargetId
+from ..schema.status import FsError, Status
 from .allocator import Allocator, Reservation
+from .api import Note
 from .format import (
     CHUNK_PREFIX,
     EPOCH_KEY,
     NO_POSITION,
     PENDING_PREFIX,
+    TARGET_HELD,
     ChunkKey,
     ChunkRecord,
     FileId,
@@ -31,10 +35,12 @@ from .format import (
     Position,
     capacity_of,
     group_key,
+    note_key,
     pack_u64,
     place_of,
     position_key,
     size_class_of_position,
+    target_key,
     target_of_key,
     undo_key,
     used_key,
@@ -76,6 +82,8 @@ class Ledger:
         self.epoch = Epoch(epoch)
         self.pendings: dict[ChunkKey, PendingRecord] = {}
         self.used: dict[TargetId, int] = {}
+        self.targets: dict[TargetId, bool] = {}
+        """The targets of this disk, and whether they are being removed."""
         self._cache: OrderedDict[ChunkKey, ChunkRecord] = OrderedDict()
         self._cache_bytes = 0
         self._readers: dict[Position, _Readers] = {}
@@ -113,6 +121,7 @@ class Ledger:
         pending: PendingRecord | None,
         *,
         has_written: bool = False,
+        note: Note | None = None,
     ) -> None:
         """Make these the committed and the pending version of a chunk, in one batch.
 
@@ -121,9 +130,58 @@ class Ledger:
             record: committed version; equal to the old one when it does not change.
             pending: pending version.
             has_written: data of the pending version, or else of the committed one, was written before this call.
+            note: stored in the same batch.
         """
-        old_record, old_pending = self.record(key), self.pendings.get(key)
         batch: list[tuple[bytes, bytes | None]] = []
+        self._stage_target(target_of_key(key), batch)
+        self._stage_change(key, record, pending, batch)
+        if note is not None:
+            batch.append((note_key(target_of_key(key), note.key), note.value))
+        made = pending.record if pending is not None else record
+        if has_written and made is not None and made.position != NO_POSITION:
+            self.epoch.dirty[place_of(made.position)[0]] = None
+        self.put(batch)
+        self._install(key, record, pending)
+
+    def remove(self, keys: Iterable[ChunkKey]) -> None:
+        """Remove chunks with all their versions, in one batch."""
+        batch: list[tuple[bytes, bytes | None]] = []
+        for key in keys:
+            self._stage_change(key, None, None, batch)
+            self._install(key, None, None)
+        if batch:
+            self.put(batch)
+
+    def put(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write a batch as part of the epoch."""
+        self.epoch.has_batches = True
+        self._meta.write(batch)
+
+    def put_notes(self, target_id: TargetId, notes: Iterable[Note]) -> None:
+        """Store notes, in one batch."""
+        batch: list[tuple[bytes, bytes | None]] = []
+        self._stage_target(target_id, batch)
+        self.put([*batch, *((note_key(target_id, note.key), note.value) for note in notes)])
+
+    def check_target(self, target_id: TargetId) -> None:
+        """Raise FsError(TARGET_UNKNOWN) if the target is being removed."""
+        if self.targets.get(target_id):
+            raise FsError(Status.TARGET_UNKNOWN, f"target {target_id} is being removed")
+
+    def _stage_target(self, target_id: TargetId, batch: list[tuple[bytes, bytes | None]]) -> None:
+        """See to it that whatever names a target comes with the target's record."""
+        if target_id not in self.targets:
+            self.targets[target_id] = False
+            batch.append((target_key(target_id), TARGET_HELD))
+
+    def _stage_change(
+        self,
+        key: ChunkKey,
+        record: ChunkRecord | None,
+        pending: PendingRecord | None,
+        batch: list[tuple[bytes, bytes | None]],
+    ) -> None:
+        old_record, old_pending = self.record(key), self.pendings.get(key)
         if record is not old_record and record != old_record:
             self._stage_undo(key, old_record, batch)
             batch.append((CHUNK_PREFIX + key, None if record is None else record.pack()))
@@ -132,12 +190,6 @@ class Ledger:
         self._stage_blocks(
             key, _positions(old_record, old_pending), _positions(record, pending), batch
         )
-        made = pending.record if pending is not None else record
-        if has_written and made is not None and made.position != NO_POSITION:
-            self.epoch.dirty[place_of(made.position)[0]] = None
-        self.epoch.has_batches = True
-        self._meta.write(batch)
-        self._install(key, record, pending)
 
     def pin(self, record: ChunkRecord) -> None:
         """Keep the block of a version from being reused while it is read."""

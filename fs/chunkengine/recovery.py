@@ -21,6 +21,8 @@ from .format import (
     GROUP_PREFIX,
     NO_POSITION,
     PENDING_PREFIX,
+    TARGET_PREFIX,
+    TARGET_REMOVING,
     UNDO_PREFIX,
     USED_PREFIX,
     ChunkKey,
@@ -68,6 +70,8 @@ def open_ledger(meta: MetaStore, files: DataFiles, reader: VerifiedReader) -> Le
     ledger = Ledger(meta, allocator, max(durable_epoch, undos.epoch_max) + 1)
     for key, value in _scan(meta, USED_PREFIX):
         ledger.used[TargetId(unpack_u64(key[1:]))] = unpack_u64(value)
+    for key, value in _scan(meta, TARGET_PREFIX):
+        ledger.targets[TargetId(unpack_u64(key[1:]))] = value == TARGET_REMOVING
     for key, value in _scan(meta, PENDING_PREFIX):
         ledger.pendings[ChunkKey(key[1:])] = PendingRecord.unpack(value)
     for chunk, versions in undos.versions.items():

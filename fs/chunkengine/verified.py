@@ -36,6 +36,10 @@ class VerifiedReader:
             FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
         """
         size = len(buffer)
+        if record.is_damaged:
+            raise FsError(
+                Status.CHECKSUM_MISMATCH, f"version {record.version} is known to be damaged"
+            )
         if not size:
             return True
         block = self._block
@@ -77,7 +81,12 @@ class VerifiedReader:
         return buffer
 
     def is_whole(self, record: ChunkRecord) -> bool:
-        """Return whether every byte of the version is there and matches."""
+        """Return whether every byte of the version is there and matches.
+
+        A version that is marked as damaged is all that it can be: there is nothing in it that could be torn.
+        """
+        if record.is_damaged:
+            return True
         try:
             self.read(record, 0, record.length)
         except FsError as error:

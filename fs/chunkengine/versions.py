@@ -25,6 +25,26 @@ def plan_on(
     return plan_update(old_length, capacity, offset, length, block, may_append=may_append)
 
 
+def kept_base(
+    key: ChunkKey, old: ChunkRecord | None, start: int, end: int, *, is_full_replace: bool
+) -> ChunkRecord | None:
+    """Return the version that an update of the bytes start..end builds upon, None for nothing.
+
+    Raises:
+        FsError: CHECKSUM_MISMATCH if bytes of a damaged version would have to be kept.
+    """
+    if old is None or is_full_replace:
+        return None
+    if not old.is_damaged:
+        return old
+    if start == 0 and end >= old.length:
+        return None
+    raise FsError(
+        Status.CHECKSUM_MISMATCH,
+        f"{chunk_id_of_key(key)}: version {old.version} is known to be damaged",
+    )
+
+
 def new_record(
     version: int, position: Position, chunk_size_bytes: int, length: int, checksums: bytes
 ) -> ChunkRecord:
@@ -92,4 +112,5 @@ def state_of(
         pending.is_remove if pending else False,
         made.length if made else 0,
         made.digest if made else 0,
+        record.is_damaged if record else False,
     )

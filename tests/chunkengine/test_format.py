@@ -21,7 +21,11 @@ def test_keys_are_these_bytes() -> None:
     assert f.used_key(TargetId(9)).hex() == "04" + "0000000000000009"
     prefixes = [f.CHUNK_PREFIX, f.GROUP_PREFIX, f.POSITION_PREFIX, f.USED_PREFIX, f.EPOCH_KEY]
     prefixes += [f.UNDO_PREFIX, f.PENDING_PREFIX, f.FORMAT_KEY]
-    assert prefixes == [bytes([n]) for n in range(1, 9)]
+    prefixes += [f.NOTE_PREFIX, f.TARGET_PREFIX]
+    assert prefixes == [bytes([n]) for n in range(1, 11)]
+    assert f.note_key(TargetId(9), b"key").hex() == "09" + "0000000000000009" + b"key".hex()
+    assert f.target_key(TargetId(9)).hex() == "0a" + "0000000000000009"
+    assert (f.TARGET_HELD, f.TARGET_REMOVING) == (b"\x01", b"\x02")
     assert f.chunk_id_of_key(KEY) == ChunkId(InodeId(0x0A0B), 3)
     assert f.target_of_key(KEY) == TargetId(0x0102)
 
@@ -34,6 +38,12 @@ def test_records_are_these_bytes() -> None:
         "00100000" + "00000010" + b"checksum".hex()
     )
     assert f.ChunkRecord.unpack(packed) == record
+    damaged = f.ChunkRecord(2, 5, f.NO_POSITION, 0xABCD, 64 << 20, 16, b"", is_damaged=True)
+    assert damaged.pack().hex() == (
+        "0000000000000002" + "0000000000000005" + "ffffffffffffffff" + "000000000000abcd"
+        "84000000" + "00000010"
+    )
+    assert f.ChunkRecord.unpack(damaged.pack()) == damaged
     pending = f.PendingRecord(record, is_remove=True)
     assert pending.pack() == b"\x01" + packed
     assert f.PendingRecord.unpack(pending.pack()) == pending
