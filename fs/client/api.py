@@ -78,7 +78,7 @@ class ChunkStore(Protocol):
         """See ChunkPort in fs/meta/ports.py."""
         ...
 
-    async def truncate_file(self, file: FileRef, length: int) -> None:
+    async def truncate_file(self, file: FileRef, length: int, truncate_ver: int) -> None:
         """See ChunkPort in fs/meta/ports.py."""
         ...
 

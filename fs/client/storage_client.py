@@ -42,6 +42,7 @@ class ChainJob:
     chain_id: int
     inode_id: int = 0
     first_index: int = 0
+    truncate_ver: int = 0
 
 
 class StorageClient:
@@ -92,27 +93,26 @@ class StorageClient:
         jobs = [ChainJob(c, f.inode_id) for f in files for c in file_chains(info, f)]
         await self._for_each_chain(jobs, self._remove_round)
 
-    async def truncate_file(self, file: FileRef, length: int) -> None:
+    async def truncate_file(self, file: FileRef, length: int, truncate_ver: int) -> None:
         """See `ChunkPort.truncate_file`."""
         info = self._routing.info
         size = file.layout.chunk_size_bytes
         first_gone = chunk_count(size, length)
-        jobs = [ChainJob(c, file.inode_id, first_gone) for c in file_chains(info, file)]
+        jobs = [
+            ChainJob(c, file.inode_id, first_gone, truncate_ver) for c in file_chains(info, file)
+        ]
         await self._for_each_chain(jobs, self._remove_round)
         if length % size:
-            await self._cut_last_chunk(file, length)
+            await self._cut_last_chunk(file, length, truncate_ver)
 
-    async def _cut_last_chunk(self, file: FileRef, length: int) -> None:
-        """Cut the chunk that byte `length` falls into, if it reaches further; everything behind is gone."""
+    async def _cut_last_chunk(self, file: FileRef, length: int, truncate_ver: int) -> None:
+        """Cut the chunk that byte `length` falls into, if it reaches further; everything behind is gone.
+
+        Asked for in any case: the head then knows that the truncation is over, and refuses late copies.
+        """
         size = file.layout.chunk_size_bytes
         index, in_chunk = divmod(length, size)
         chain_id = chain_of_chunk(file.layout, index, table_chain_ids(self._routing.info, file))
-        found: dict[Hashable, pb.LastChunkResultPb] = {}
-        job = ChainJob(chain_id, file.inode_id)
-        await self._for_each_chain([job], self._last_chunk_round(found, is_length_only=True))
-        last = found[job]
-        if not last.has_chunk or last.chunk_index != index or last.chunk_length <= in_chunk:
-            return
         request = pb.UpdateReq(
             inode_id=file.inode_id,
             chunk_index=index,
@@ -120,6 +120,7 @@ class StorageClient:
             type=pb.UpdateTypePb.TRUNCATE,
             length=in_chunk,
             chunk_size_bytes=size,
+            truncate_ver=truncate_ver,
         )
         await self._writes.update(f"chunk {file.inode_id}.{index} chain {chain_id}", request)
 
@@ -246,6 +247,7 @@ class StorageClient:
                         chain_version=chain.chain_version,
                         first_index=job.first_index,
                         end_index=2**32,
+                        truncate_ver=job.truncate_ver,
                     )
                     for job, chain in part
                 ],
@@ -263,7 +265,7 @@ class StorageClient:
         return outcome
 
     def _last_chunk_round(
-        self, found: dict[Hashable, pb.LastChunkResultPb], *, is_length_only: bool = False
+        self, found: dict[Hashable, pb.LastChunkResultPb]
     ) -> "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]":
         """Return a round that puts each job's last chunk into `found`."""
 
@@ -277,7 +279,6 @@ class StorageClient:
                             inode_id=job.inode_id,
                             chain_id=chain.chain_id,
                             chain_version=chain.chain_version,
-                            is_length_only=is_length_only,
                         )
                         for job, chain in part
                     ]

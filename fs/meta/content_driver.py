@@ -137,7 +137,9 @@ class ContentDriver:
                 return
             # The chunks must not be cut for good while the new length could still be lost with the power.
             await self._engine.sync()
-            await self._chunks.truncate_file(file_ref(inode_id, part), part.length)
+            await self._chunks.truncate_file(
+                file_ref(inode_id, part), part.length, part.truncate_ver
+            )
         else:
             part = FilePartPb()
         await self.transact(lambda tr: finish_truncation(tr, inode_id, part.truncate_ver))

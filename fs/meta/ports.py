@@ -16,8 +16,12 @@ class ChunkPort(Protocol):
         """Remove every chunk of the files, on every chain of their whole stripes."""
         ...
 
-    async def truncate_file(self, file: FileRef, length: int) -> None:
-        """Remove chunks wholly beyond `length` and cut the chunk that `length` falls into."""
+    async def truncate_file(self, file: FileRef, length: int, truncate_ver: int) -> None:
+        """Remove chunks wholly beyond `length` and cut the chunk that `length` falls into.
+
+        `truncate_ver` is the number of this truncation, larger than that of any earlier one of the file: storage
+        knows by it what comes too late, when something has been written behind the new end.
+        """
         ...
 
     async def file_length(self, file: FileRef) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from ..schema.ids import ChunkId, InodeId
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
+from .finished_cuts import BEHIND
 from .read_path import committed_version
 from .replica import UpdateType
 from .resync import state_to_pb
@@ -97,7 +98,8 @@ async def remove_range(
     """Remove chunks of one file on one chain, each as a replicated update; up to `chunk_count_max`.
 
     One removal of a file at a time: a repeat begins after an earlier copy of the request has ended, so that
-    it cannot remove what is written after the repeat has been answered.
+    it cannot remove what is written after the repeat has been answered; a copy that comes even later is known by
+    its truncation's number (finished_cuts.py).
     """
     removed: list[ChunkId] = []
     try:
@@ -105,6 +107,9 @@ async def remove_range(
         target = _head(context, place)
         async with target.remove_locks.hold(wanted.inode_id):
             context.place_now(wanted.chain_id, wanted.chain_version)
+            context.check_lease()
+            if target.cuts.is_finished(wanted.inode_id, BEHIND, wanted.truncate_ver):
+                return storage_pb2.RemoveResultPb()
             engine = target.disk.engine
             states = await target.disk.run(
                 partial(
@@ -117,6 +122,9 @@ async def remove_range(
                 )
             )
             await _remove_chunks(context, wanted, states, removed, deadline_s)
+            context.check_lease()
+            if len(states) < chunk_count_max:
+                target.cuts.note(wanted.inode_id, BEHIND, wanted.truncate_ver)
     except FsError as error:
         return storage_pb2.RemoveResultPb(
             status=error.status, detail=error.detail, removed_count=len(removed), has_more=True
@@ -194,6 +202,7 @@ async def sync_chains(context: StorageContext, request: storage_pb2.SyncChainsRe
     async with trio.open_nursery() as nursery:
         for disk in disks.values():
             nursery.start_soon(disk.run, disk.engine.sync)
+    context.check_lease()
 
 
 async def space_info(context: StorageContext) -> storage_pb2.SpaceInfoRsp:

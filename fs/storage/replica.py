@@ -56,6 +56,8 @@ class UpdateFacts:
     is_full_replace: bool = False
     length: int = 0
     """TRUNCATE and EXTEND: the new length in bytes."""
+    is_cut: bool = False
+    """TRUNCATE: only ever makes the chunk shorter."""
     is_pending_request: bool = False
     """The request is known to be the one that made the pending version."""
 
@@ -104,7 +106,7 @@ def _decide_at_head(state: ChunkState | None, facts: UpdateFacts) -> Decision:
     is_in_effect = {
         UpdateType.WRITE: False,
         UpdateType.REMOVE: state is None,
-        UpdateType.TRUNCATE: length == facts.length,
+        UpdateType.TRUNCATE: length == facts.length or (facts.is_cut and length < facts.length),
         UpdateType.EXTEND: length >= facts.length,
     }[facts.type]
     if is_in_effect:

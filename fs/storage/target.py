@@ -28,6 +28,7 @@ from ..schema.routing import Chain, ChainTarget, LocalState, PublicState, Routin
 from ..schema.status import FsError, Status
 from .channels import ChannelTable, Tag
 from .chunk_locks import ChunkLocks
+from .finished_cuts import FinishedCuts
 from .inflight import InFlight
 from .local_state import Hold, Step, next_step, start_is_over
 
@@ -132,6 +133,7 @@ class LocalTarget:
     """The highest (chain version, epoch) that the predecessor sent."""
     forward_scopes: dict[trio.CancelScope, TargetId] = field(default_factory=dict)
     """Calls to successors in flight; one is cancelled when its callee stops being our successor."""
+    cuts: FinishedCuts = field(default_factory=FinishedCuts)
     used_bytes: int = 0
     checksum_error_count: int = 0
     read_elsewhere_count: int = 0

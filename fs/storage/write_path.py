@@ -119,7 +119,9 @@ async def run_update(
                     # Completing a leftover, or an update forwarded by a former head, may have been this one.
                     known = target.channels.result_of(tag)
                     if known is not None:
-                        return _reply(known, place.chain.chain_version)
+                        return _done(context, place, update, known)
+                if target.cuts.is_finished(chunk_id.inode_id, chunk_id.index, request.truncate_ver):
+                    return _done(context, place, update, _result_of(0, state))
                 decision = decide_update(state, _facts(update, target), position)
                 if decision.action is not Action.SETTLE_FIRST:
                     break
@@ -127,6 +129,7 @@ async def run_update(
                 await settle(context, target, request.chain_id, state, deadline_s=deadline_s)
             if decision.action is Action.DONE:
                 result = _result_of(decision.version, state)
+                target.cuts.note(chunk_id.inode_id, chunk_id.index, request.truncate_ver)
                 return _done(context, place, update, result)
             _check_new_version(context, place, update, state)
             # 7. From here on readers of this chunk ask the tail.
@@ -141,6 +144,7 @@ async def run_update(
             if not outcome.is_committed:
                 commit(target, chunk_id, decision.version, forwarded.chain_version)
             target.unsettled.pop(chunk_id, None)
+            target.cuts.note(chunk_id.inode_id, chunk_id.index, request.truncate_ver)
             result = UpdateResult(decision.version, 0, 0)
             if update.kind is not UpdateType.REMOVE:
                 result = UpdateResult(
@@ -332,6 +336,8 @@ def _check(
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: chunk size {size}")
         if request.offset + length > size:
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {request.offset} + {length} > {size}")
+    if request.truncate_ver and kind is not UpdateType.TRUNCATE:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: not of a truncation")
     if is_from_client and (request.update_ver or request.is_full_replace):
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: clients do not choose versions")
     if not is_from_client and not request.update_ver:
@@ -395,6 +401,7 @@ def _facts(update: _Update, target: LocalTarget) -> UpdateFacts:
         request.update_ver,
         request.is_full_replace,
         request.length,
+        is_cut=bool(request.truncate_ver),
         is_pending_request=known is not None and known.tag is not None and known.tag == update.tag,
     )
 

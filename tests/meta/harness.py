@@ -46,7 +46,7 @@ class FakeChunks:
             self.removed.append(file.inode_id)
             self.lengths.pop(file.inode_id, None)
 
-    async def truncate_file(self, file: FileRef, length: int) -> None:
+    async def truncate_file(self, file: FileRef, length: int, _truncate_ver: int) -> None:
         if self.before_truncate is not None:
             await self.before_truncate()
         self._fail()

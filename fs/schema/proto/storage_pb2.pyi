@@ -208,6 +208,7 @@ class UpdateReq(_message.Message):
     TAG_FIELD_NUMBER: _builtins.int
     COMMIT_CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     SENDER_EPOCH_FIELD_NUMBER: _builtins.int
+    TRUNCATE_VER_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chunk_index: _builtins.int
     chain_id: _builtins.int
@@ -227,6 +228,8 @@ class UpdateReq(_message.Message):
     """resync: the chain version to store with the chunk; 0: the one of the commit"""
     sender_epoch: _builtins.int
     """predecessor to successor: grows after each attempt of unknown outcome, which it voids"""
+    truncate_ver: _builtins.int
+    """client's TRUNCATE: only cuts, and does nothing once this truncation has finished here; 0: exactly `length`"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     def __init__(
@@ -246,10 +249,11 @@ class UpdateReq(_message.Message):
         tag: Global___TagPb | None = ...,
         commit_chain_version: _builtins.int = ...,
         sender_epoch: _builtins.int = ...,
+        truncate_ver: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,11 +405,13 @@ class RemoveRangePb(_message.Message):
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     FIRST_INDEX_FIELD_NUMBER: _builtins.int
     END_INDEX_FIELD_NUMBER: _builtins.int
+    TRUNCATE_VER_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     first_index: _builtins.int
     end_index: _builtins.int
+    truncate_ver: _builtins.int
     def __init__(
         self,
         *,
@@ -414,10 +420,11 @@ class RemoveRangePb(_message.Message):
         chain_version: _builtins.int = ...,
         first_index: _builtins.int = ...,
         end_index: _builtins.int = ...,
+        truncate_ver: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "end_index", b"end_index", "first_index", b"first_index", "inode_id", b"inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "end_index", b"end_index", "first_index", b"first_index", "inode_id", b"inode_id", "truncate_ver", b"truncate_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

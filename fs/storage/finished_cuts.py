@@ -1,0 +1,42 @@
+"""Which truncations have done their work here, so that late copies of their requests do nothing.  Pure.
+
+A truncation may be driven twice, when its first driver died or gave up waiting, and a request of the first may still be
+on its way when the second has finished and a client has written behind the new end.  Every truncation of a
+file has a larger number than the one before (metadata's `truncate_ver`), the same for whoever drives it.
+
+Memory suffices: a request names its chain version, so it reaches only the head that it was meant for; a head that
+restarts, or is replaced, has another one.
+"""
+
+from typing import Final
+
+COUNT_MAX: Final = 100_000
+"""The oldest are forgotten then: long after any request of theirs has timed out."""
+
+BEHIND: Final = -1
+"""Stands for a chunk index: all chunks behind the new end."""
+
+
+class FinishedCuts:
+    """The finished truncations of the files that one target is the head for."""
+
+    def __init__(self, count_max: int = COUNT_MAX) -> None:
+        self._newest: dict[tuple[int, int], int] = {}
+        self._count_max = count_max
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def is_finished(self, inode_id: int, chunk_index: int, truncate_ver: int) -> bool:
+        """True if this truncation, or a later one, has cut this chunk (or BEHIND) already; never for version 0."""
+        return 0 < truncate_ver <= self._newest.get((inode_id, chunk_index), 0)
+
+    def note(self, inode_id: int, chunk_index: int, truncate_ver: int) -> None:
+        """A truncation has finished here; 0 is none."""
+        key = (inode_id, chunk_index)
+        if truncate_ver <= self._newest.get(key, 0):
+            return
+        self._newest.pop(key, None)
+        self._newest[key] = truncate_ver
+        if len(self._newest) > self._count_max:
+            del self._newest[next(iter(self._newest))]
