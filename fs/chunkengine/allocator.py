@@ -12,9 +12,11 @@ Invariants:
 Concurrency: the caller holds the engine's lock.  Source: 3FS design notes, "Chunk engine".
 """
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from .compaction_plan import GroupUse
 from .format import (
     BLOCKS_PER_GROUP,
     SIZE_CLASS_COUNT,
@@ -60,6 +62,7 @@ class SizeClass:
     def __init__(self, size_class: int) -> None:
         self.size_class = size_class
         self.block_bytes = block_bytes(size_class)
+        self.blocks_per_group = BLOCKS_PER_GROUP
         self.reserve_step = min(BLOCKS_PER_GROUP, max(1, RESERVE_BYTES // self.block_bytes))
         self.groups: dict[int, Group] = {}
         self._levels: list[dict[int, None]] = [{} for _ in range(BLOCKS_PER_GROUP + 1)]
@@ -76,7 +79,27 @@ class SizeClass:
 
     def allocate(self) -> tuple[Position, Reservation | None]:
         """Hand out a block, and say what space to claim first, if any."""
-        group = self._fullest()
+        return self._allocate_in(self._fullest())
+
+    def allocate_elsewhere(
+        self, avoid: Collection[int]
+    ) -> tuple[Position, Reservation | None] | None:
+        """Do the same in a group that holds something and is not one of `avoid`; None if there is no room."""
+        for level in range(BLOCKS_PER_GROUP - 1, 0, -1):
+            if self._open_levels >> level & 1:
+                for number in self._levels[level]:
+                    if number not in avoid and self.groups[number].persisted:
+                        return self._allocate_in(self.groups[number])
+        return None
+
+    def uses(self) -> list[GroupUse]:
+        """Return how full the groups are."""
+        return [
+            GroupUse(g.number, g.persisted.bit_count(), g.busy.bit_count())
+            for g in self.groups.values()
+        ]
+
+    def _allocate_in(self, group: Group) -> tuple[Position, Reservation | None]:
         block = (~group.busy & (group.busy + 1)).bit_length() - 1
         self._set_busy(group, group.busy | 1 << block)
         reservation = None
@@ -100,10 +123,12 @@ class SizeClass:
     def take_reserved(self, bytes_max: int) -> list[Position]:
         """Make free blocks that hold space busy and spaceless; return them, about `bytes_max` in all.
 
+        The emptiest groups give first.
+
         The caller gives their space back and then calls `release` for each.
         """
         taken: list[Position] = []
-        for group in list(self.groups.values()):
+        for group in sorted(self.groups.values(), key=lambda g: g.busy.bit_count()):
             idle = group.reserved & ~group.busy
             while idle and len(taken) * self.block_bytes < bytes_max:
                 bit = idle & -idle
@@ -112,6 +137,15 @@ class SizeClass:
                 self._set_busy(group, group.busy | bit)
                 taken.append(make_position(self.size_class, group.number, bit.bit_length() - 1))
         return taken
+
+    def take_surplus(self, kept_bytes: int) -> list[Position]:
+        """Do the same with all but about `kept_bytes` of free space, which stays in the fullest groups."""
+        return self.take_reserved(self.reusable_bytes() - kept_bytes)
+
+    def reusable_bytes(self) -> int:
+        """Return the bytes of reserved blocks that are not busy."""
+        count = sum((g.reserved & ~g.busy).bit_count() for g in self.groups.values())
+        return count * self.block_bytes
 
     def release(self, position: Position) -> bool:
         """Make a block that no record names available again; return True if its group ran empty."""
@@ -256,14 +290,24 @@ class Allocator:
 
     def reusable_bytes(self) -> int:
         """Return the bytes of reserved blocks that are not busy."""
-        return sum(
-            c.block_bytes * (g.reserved & ~g.busy).bit_count()
-            for c in self.classes
-            for g in c.groups.values()
-        )
+        return sum(c.reusable_bytes() for c in self.classes)
 
     def reserved_bytes(self) -> int:
         """Return the bytes of blocks whose space has been claimed."""
         return sum(
             c.block_bytes * g.reserved.bit_count() for c in self.classes for g in c.groups.values()
         )
+
+
+def runs_of(positions: Iterable[Position]) -> Iterator[tuple[Position, int]]:
+    """Yield neighbouring blocks of one group as (first, count)."""
+    first, count = Position(0), 0
+    for position in sorted(positions):
+        if count and position == first + count and block_of_position(position):
+            count += 1
+            continue
+        if count:
+            yield first, count
+        first, count = position, 1
+    if count:
+        yield first, count

@@ -108,6 +108,23 @@ class SpaceInfo:
     """Blocks in use."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What one step of compaction did."""
+
+    moved_count: int
+    moved_bytes: int
+    """Of chunk content."""
+    freed_bytes: int
+    """Claimed space of data files before, less after; other work may add to it or take from it."""
+    skipped_count: int
+    """Chunks left where they are: being updated, damaged, or no room for them."""
+    damaged: tuple[tuple[TargetId, ChunkId], ...]
+    """Chunks whose copy turned out to be bad."""
+    is_finished: bool
+    """Nothing is left that could be moved now; space has been returned."""
+
+
 class ChunkEngine(Protocol):
     """One disk.  Every method may raise FsError(IO_ERROR): then the disk is not to be trusted any more."""
 
@@ -294,6 +311,16 @@ class ChunkEngine(Protocol):
 
         Nothing happens if the disk does not hold it.  From the beginning on it takes no updates, and after a
         crash in the middle `open` goes on.  Space comes back bit by bit.
+        """
+        ...
+
+    def compact(self, bytes_max: int) -> Compacted:
+        """Move chunks out of sparse groups of blocks, about `bytes_max` of them, and return free space to the disk.
+
+        Runs beside everything else; a chunk that is updated meanwhile stays.  The last step, which has
+        nothing left to move, flushes and punches.  The caller paces: to move R bytes per second, call it with R every
+        second until it is finished, and begin again some minutes later.  A disk that is nearly full
+        need not be compacted first: updates reclaim the space of free blocks themselves.
         """
         ...
 

@@ -18,6 +18,7 @@ c. *A pending version is found again*: `prepare` stores it in one batch, with it
 d. *Torn or rotten bytes are never served*: each read verifies every checksum block it touches
    (fs/chunkengine/verified.py), and copy-on-write verifies what it copies.
 
+A compaction moves a version by a change of its record like any other (fs/chunkengine/compaction.py).
 Records beside the versions need no rule of their own.  A mark of damage is part of the chunk record, so that undo
 records carry it; a marked version has no bytes that could be torn.  A note is in its commit's batch and is not taken back
 with it (see `Note`).  A target's record is synced alone, which makes durable no more than a prefix of batches, as
@@ -26,7 +27,8 @@ any crash may; its removal is begun by one, and gone on with at `open`.
 A failed flush or metadata write leaves the disk in doubt: the engine refuses everything from then on.
 
 Concurrency: thread-safe.  A short lock guards the books; data I/O and checksums run outside it.  Updates of one
-chunk are serialised by the caller, reads may run beside them: pinned blocks are not reused.
+chunk are serialised by the caller, reads may run beside them: pinned blocks are not reused.  A compaction runs
+beside updates, too: what is being updated is not moved, what was updated meanwhile stays where it is.
 Source: DESIGN "Storage"; 3FS design notes, "Chunk engine".
 """
 
@@ -41,9 +43,10 @@ from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.status import FsError, Status
-from .api import ChunkState, Note, ReadDone, ReadIo, SpaceInfo
+from .api import ChunkState, Compacted, Note, ReadDone, ReadIo, SpaceInfo
 from .books import Books
 from .checksum import digest_of, packed_checksums
+from .compaction import Compactor
 from .content import UpdatePlan, cut_content, new_content
 from .format import (
     CHUNK_PREFIX,
@@ -102,6 +105,7 @@ class DiskEngine:
         self._is_closed = False
         self._flushes_begun = 0
         self._flushes_ended = 0
+        self._compactor = Compactor(meta, files, self._books, self._space, self._reader)
         self._registry = Registry(meta, self._books)
         for target_id in self._registry.removing():
             _log.warning("target %d: its removal goes on", target_id)
@@ -212,15 +216,14 @@ class DiskEngine:
             base = kept_base(key, old, offset, end, is_full_replace=is_full_replace)
             may_append = base is not None and ledger.may_append(key, base)
             plan = plan_on(base, offset, len(data), self._block, may_append=may_append)
-            if base is not None:
-                ledger.pin(base)
+            ledger.begin_update(key, base)
         try:
             position, checksums = self._write_update(key, base, plan, data)
+            return self._put_pending(
+                key, new_record(version, position, chunk_size_bytes, plan.new_length, checksums)
+            )
         finally:
-            self._unpin(base)
-        return self._put_pending(
-            key, new_record(version, position, chunk_size_bytes, plan.new_length, checksums)
-        )
+            self._end_update(key, base)
 
     def prepare_truncate(
         self,
@@ -244,7 +247,7 @@ class DiskEngine:
             check_version(key, old, version, is_any=False)
             is_cut = old is not None and length < old.length
             if old is not None and is_cut:
-                ledger.pin(old)
+                ledger.begin_update(key, old)
         if old is None or not is_cut:
             return self.prepare_write(
                 target_id,
@@ -257,13 +260,13 @@ class DiskEngine:
         try:
             head_to = min(-(-length // self._block) * self._block, old.length)
             head = self._reader.read(old, 0, head_to)
+            parts, checksums = cut_content(head, old.checksums, length, self._block)
+            position = self._write_new(key, parts, length, is_create=False)
+            return self._put_pending(
+                key, new_record(version, position, chunk_size_bytes, length, checksums)
+            )
         finally:
-            self._unpin(old)
-        parts, checksums = cut_content(head, old.checksums, length, self._block)
-        position = self._write_new(key, parts, length, is_create=False)
-        return self._put_pending(
-            key, new_record(version, position, chunk_size_bytes, length, checksums)
-        )
+            self._end_update(key, old)
 
     def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
         """See `ChunkEngine`; `version` may be any above the committed one."""
@@ -462,6 +465,10 @@ class DiskEngine:
         self._registry.remove(target_id, self._limit_epoch)
         self.sync()
 
+    def compact(self, bytes_max: int) -> Compacted:
+        """See `ChunkEngine`."""
+        return self._compactor.run(bytes_max, self.sync, self._limit_epoch)
+
     # ------------------------------------------------------------------- read
 
     def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
@@ -565,7 +572,10 @@ class DiskEngine:
                 self._flush_done.notify_all()
             raise
 
-    def _unpin(self, record: ChunkRecord | None) -> None:
-        if record is not None:
-            with self._books.lock:
-                self._books.ledger.unpin(record)
+    def _unpin(self, record: ChunkRecord) -> None:
+        with self._books.lock:
+            self._books.ledger.unpin(record)
+
+    def _end_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
+        with self._books.lock:
+            self._books.ledger.end_update(key, base)

@@ -14,7 +14,7 @@ Concurrency: the caller holds the engine's lock in every method.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -88,6 +88,7 @@ class Ledger:
         self._cache_bytes = 0
         self._readers: dict[Position, _Readers] = {}
         self._left_to_readers: set[Position] = set()
+        self._updating: set[ChunkKey] = set()
         self._emptied: dict[int, None] = {}
 
     def record(self, key: ChunkKey) -> ChunkRecord | None:
@@ -108,6 +109,31 @@ class Ledger:
         position, reservation = self.allocator.allocate(size_class)
         self.epoch.fresh.add(position)
         return position, reservation
+
+    def allocate_elsewhere(
+        self, size_class: int, avoid: Collection[int]
+    ) -> tuple[Position, Reservation | None] | None:
+        """Hand out a block for a version about to be moved; see `SizeClass.allocate_elsewhere`."""
+        found = self.allocator.classes[size_class].allocate_elsewhere(avoid)
+        if found is not None:
+            self.epoch.fresh.add(found[0])
+        return found
+
+    def begin_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
+        """Note that a version of the chunk is being prepared, on top of `base`; keeps its block."""
+        self._updating.add(key)
+        if base is not None:
+            self.pin(base)
+
+    def end_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
+        """End of `begin_update`."""
+        self._updating.discard(key)
+        if base is not None:
+            self.unpin(base)
+
+    def is_changing(self, key: ChunkKey) -> bool:
+        """Return whether the chunk has a pending version, or gets one just now."""
+        return key in self.pendings or key in self._updating
 
     def abandon(self, position: Position) -> None:
         """Take back a block that no record has named."""

@@ -11,11 +11,11 @@ system, where blocks of every size may take it.
 Concurrency: thread-safe; the engine's lock is held for the books only, never while the disk is asked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from ..schema.status import FsError, Status
-from .allocator import Reservation
+from .allocator import Reservation, runs_of
 from .books import Books
 from .format import ChunkKey, Position, capacity_of, chunk_id_of_key, place_of
 from .ports import DataFiles
@@ -67,10 +67,7 @@ class BlockSpace:
             try:
                 self._reserve(key, position, reservation, kept)
             except FsError as error:
-                with self._books.lock:
-                    self._books.ledger.allocator.unreserve(reservation)
-                    self._books.ledger.abandon(position)
-                    has_quarantine = bool(self._books.ledger.epoch.quarantine)
+                has_quarantine = self._take_back(position, reservation)
                 if error.status is not Status.NO_SPACE or not tries_left:
                     raise
                 if has_quarantine:
@@ -80,6 +77,25 @@ class BlockSpace:
             else:
                 return position
         raise AssertionError(key)
+
+    def allocate_elsewhere(
+        self, key: ChunkKey, size_class: int, avoid: Collection[int]
+    ) -> Position | None:
+        """Return a block for moving a chunk, outside of the groups `avoid`; None if there is no room for it."""
+        with self._books as ledger:
+            found = ledger.allocate_elsewhere(size_class, avoid)
+        if found is None:
+            return None
+        position, reservation = found
+        if reservation is not None:
+            try:
+                self._reserve(key, position, reservation, self._create_free_bytes_min // GROW_SHARE)
+            except FsError as error:
+                self._take_back(position, reservation)
+                if error.status is not Status.NO_SPACE:
+                    raise
+                return None
+        return position
 
     def give_back(self, emptied: list[tuple[int, list[int]]]) -> None:
         """Return the space of groups that ran empty to the file system."""
@@ -118,12 +134,23 @@ class BlockSpace:
         """Give back space of free blocks; False when there was none.  Nobody gets the blocks meanwhile."""
         with self._books as ledger:
             positions = ledger.allocator.take_reserved(max(wanted, RECLAIM_BYTES))
+        self.punch_blocks(positions)
+        return bool(positions)
+
+    def punch_blocks(self, positions: Sequence[Position]) -> None:
+        """Give back the space of blocks that the allocator has set aside for it; they are free then."""
         try:
-            for position in positions:
-                file_id, start = place_of(position)
-                self._files.punch(file_id, start, capacity_of(position))
+            for first, count in runs_of(positions):
+                file_id, start = place_of(first)
+                self._files.punch(file_id, start, count * capacity_of(first))
         finally:
             with self._books.lock:
                 for position in positions:
                     self._books.ledger.abandon(position)
-        return bool(positions)
+
+    def _take_back(self, position: Position, reservation: Reservation) -> bool:
+        """Undo an allocation whose space was refused; return whether blocks are quarantined."""
+        with self._books.lock:
+            self._books.ledger.allocator.unreserve(reservation)
+            self._books.ledger.abandon(position)
+            return bool(self._books.ledger.epoch.quarantine)
