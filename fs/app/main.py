@@ -270,6 +270,24 @@ def sim(context: typer.Context) -> None:
     raise typer.Exit(run_sim(context.args))
 
 
+@app.command("fsck-disk")
+def fsck_disk(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The disk's directory.")],
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Put right what can be; mark chunks with bad bytes."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="Compare the records only, read no data.")
+    ] = False,
+) -> None:
+    """Check a disk that no process uses: every record, block and checksum."""
+    from .fsck_disk import fsck_disk as run  # noqa: PLC0415
+
+    raise typer.Exit(run(path, is_repair=repair, as_json=as_json, has_data=not no_data))
+
+
 @app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
 def admin(context: typer.Context) -> None:
     """Look into a running cluster: `ember admin --help` lists the groups."""

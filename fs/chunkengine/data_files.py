@@ -37,7 +37,9 @@ class _Open:
 class LocalDataFiles:
     """Data files below one directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_read_only: bool = False) -> None:
+        """Take a directory; a read-only one makes no file, a missing one is read as empty."""
+        self._is_read_only = is_read_only
         self._directory = directory
         self._lock = threading.Lock()
         self._open: dict[FileId, _Open] = {}
@@ -195,6 +197,8 @@ class LocalDataFiles:
 
     def _open_file(self, file_id: FileId) -> int:
         path = self._directory / file_name(file_id)
+        if self._is_read_only:
+            return os.open(path if path.exists() else os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:

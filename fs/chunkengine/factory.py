@@ -6,7 +6,6 @@ A disk belongs to one node of one cluster; a foreign or newer one is refused bef
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -16,12 +15,10 @@ from ..schema.status import FsError, Status
 from .data_files import LocalDataFiles, sync_directory
 from .engine import DiskEngine
 from .format import FORMAT_KEY, FORMAT_VERSION, DiskFormat
-from .meta_rocksdb import RocksMetaStore
+from .meta_rocksdb import META_DIRECTORY, RocksMetaStore
 from .ports import DataFiles, MetaStore
 from .simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
 from .upgrade import upgrade
-
-META_DIRECTORY: Final = "meta"
 
 
 def open_engine(

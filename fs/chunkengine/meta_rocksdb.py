@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import rocksdict
 
@@ -24,7 +24,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-WRITE_BUFFER_BYTES = 16 << 20
+META_DIRECTORY: Final = "meta"
+"""Below the directory of a disk."""
+
+_TAKEN: Final = ("While lock file", "lock hold by")
+"""What RocksDB says of a store that is open elsewhere, or here; a damaged *block* has "lock" in it, too."""
+
+WRITE_BUFFER_BYTES: Final = 16 << 20
 
 
 def _options() -> rocksdict.Options:
@@ -45,8 +51,10 @@ def _options() -> rocksdict.Options:
 class RocksMetaStore:
     """One RocksDB directory; created when missing."""
 
-    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, is_read_only: bool = False, is_strict: bool = False) -> None:
         """Open it; a read-only one changes no byte and heeds neither the lock nor the mark.
+
+        With `is_strict` also a log that ends in a torn record is an error.
 
         Raises:
             FsError: ALREADY_RUNNING if another process holds it; IO_ERROR if RocksDB cannot open it or
@@ -55,10 +63,14 @@ class RocksMetaStore:
         self._path = path
         self._mark: LogMark | None = None
         if is_read_only:
-            self._db = _open(path, rocksdict.AccessType.read_only(False))
+            options = _options()
+            if is_strict:
+                strict = rocksdict.DBRecoveryMode.absolute_consistency()
+                options.set_wal_recovery_mode(strict)
+            self._db = _open(path, options, rocksdict.AccessType.read_only(False))
             return
         _check_mark(path)
-        self._db = _open(path, rocksdict.AccessType.read_write())
+        self._db = _open(path, _options(), rocksdict.AccessType.read_write())
         try:
             covered = self.sequence()
             self._guard(self._db.flush_wal, True)
@@ -137,16 +149,17 @@ class RocksMetaStore:
             return function(*args)
         except Exception as error:
             full = "No space left" in str(error)
-            _log.exception("metadata store %s failed", self._path)
+            if self._mark is not None:
+                _log.exception("metadata store %s failed", self._path)
             status = Status.NO_SPACE if full else Status.IO_ERROR
             raise FsError(status, f"{self._path}: {error}") from error
 
 
-def _open(path: Path, access: rocksdict.AccessType) -> rocksdict.Rdict:
+def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) -> rocksdict.Rdict:
     try:
-        return rocksdict.Rdict(str(path), _options(), access_type=access)
+        return rocksdict.Rdict(str(path), options, access_type=access)
     except Exception as error:
-        taken = "lock" in str(error).lower()
+        taken = any(words in str(error) for words in _TAKEN)
         status = Status.ALREADY_RUNNING if taken else Status.IO_ERROR
         raise FsError(status, f"{path}: {error}") from error
 

@@ -6,7 +6,12 @@ import random
 import pytest
 
 from fs.chunkengine.factory import memory_engine
-from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk, SimulatedMetaStore
+from fs.chunkengine.simulated_disk import (
+    SimulatedCrash,
+    SimulatedDataFiles,
+    SimulatedDisk,
+    SimulatedMetaStore,
+)
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 
@@ -54,7 +59,7 @@ def run_until_crash(disk: SimulatedDisk, workload: Workload, rng, *, is_power: b
         engine = open_on(disk)
         disk.on_step = None
         workload.check_after_crash(engine, is_power_loss=is_power)
-        check_books(SimulatedMetaStore(disk))
+        check_books(SimulatedMetaStore(disk), SimulatedDataFiles(disk))
         assert undo_count(SimulatedMetaStore(disk)) == 0
         is_checked = True
         disk.on_step = plan
@@ -85,7 +90,7 @@ def test_every_chunk_is_whole_and_not_older_than_its_last_sync(lot: int) -> None
             is_power = is_loss or (is_power and not is_checked)
         engine = open_on(disk)
         workload.check_after_crash(engine, is_power_loss=is_power)
-        check_books(SimulatedMetaStore(disk))
+        check_books(SimulatedMetaStore(disk), SimulatedDataFiles(disk))
 
 
 def test_a_process_kill_loses_nothing_acknowledged() -> None:
@@ -110,7 +115,7 @@ def test_a_kill_then_a_power_loss_do_not_add_up_to_reuse_of_a_freed_block() -> N
             workload.step(engine)
         disk.power_loss(rng)
         workload.check_after_crash(open_on(disk), is_power_loss=True)
-        check_books(SimulatedMetaStore(disk))
+        check_books(SimulatedMetaStore(disk), SimulatedDataFiles(disk))
 
 
 def test_space_is_returned_only_once_that_is_durable() -> None:

@@ -4,21 +4,10 @@ import random
 from dataclasses import dataclass, field
 
 from fs.chunkengine.engine import DiskEngine
-from fs.chunkengine.format import (
-    CHUNK_PREFIX,
-    GROUP_PREFIX,
-    NO_POSITION,
-    PENDING_PREFIX,
-    POSITION_PREFIX,
-    UNDO_PREFIX,
-    USED_PREFIX,
-    ChunkRecord,
-    PendingRecord,
-    capacity_of,
-    chunk_key,
-    place_of,
-)
-from fs.chunkengine.ports import MetaStore
+from fs.chunkengine.format import UNDO_PREFIX, chunk_key, place_of
+from fs.chunkengine.fsck import check_disk
+from fs.chunkengine.ports import DataFiles, MetaStore
+from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
 
@@ -169,31 +158,12 @@ def read(engine: DiskEngine, chunk) -> bytes | None:
         return None
 
 
-def check_books(meta: MetaStore) -> None:
-    """The stored records agree: bitmaps, owners, used bytes and chunks describe the same blocks."""
-
-    def scan(prefix: bytes) -> list[tuple[bytes, bytes]]:
-        return list(meta.scan(prefix, bytes([prefix[0] + 1])))
-
-    owners: dict[int, bytes] = {}
-    used: dict[bytes, int] = {}
-    records = [(k[1:], ChunkRecord.unpack(v).position) for k, v in scan(CHUNK_PREFIX)]
-    records += [(k[1:], PendingRecord.unpack(v).record.position) for k, v in scan(PENDING_PREFIX)]
-    for key, position in records:
-        if position == NO_POSITION:
-            continue
-        assert owners.setdefault(position, key) == key, ("used twice", position)
-    for position, key in owners.items():
-        used[key[:8]] = used.get(key[:8], 0) + capacity_of(position)
-    assert {int.from_bytes(k[1:], "big"): v for k, v in scan(POSITION_PREFIX)} == owners
-    assert {k[1:]: int.from_bytes(v, "big") for k, v in scan(USED_PREFIX) if any(v)} == used
-    bits = set()
-    for key, bitmap in scan(GROUP_PREFIX):
-        size_class, group = key[1], int.from_bytes(key[2:], "big")
-        bits |= {
-            size_class << 40 | group << 8 | b for b in range(256) if bitmap[b // 8] >> b % 8 & 1
-        }
-    assert bits == set(owners)
+def check_books(meta: MetaStore, files: DataFiles | None = None) -> None:
+    """The stored records agree with each other and, if given, with every byte of the data files."""
+    blocks = files or SimulatedDataFiles(SimulatedDisk())
+    found = list(check_disk(meta, blocks, has_data=files is not None))
+    wrong = [finding.line() for finding in found if not finding.is_notice]
+    assert not wrong, "\n".join(wrong)
 
 
 def undo_count(meta: MetaStore) -> int:
