@@ -260,7 +260,7 @@ def _is_available(info: RoutingInfo) -> bool:
 
 def _is_redundant(info: RoutingInfo) -> bool:
     """Every target serves."""
-    return all(len(chain.serving) == len(chain.targets) for chain in info.chains.values())
+    return all(len(chain.serving) >= chain.replica_count for chain in info.chains.values())
 
 
 def start_services(

@@ -21,6 +21,7 @@ from ..schema.config import (
     ProcessSection,
     StorageSection,
 )
+from ..schema.routing import REPLICA_COUNT_MAX
 from ..schema.status import FsError, Status
 from .cluster_dir import (
     CONTROL,
@@ -53,6 +54,8 @@ def check_sizes(record: ClusterRecord) -> None:
     nodes, replicas, chains = record.node_count, record.replica_count, record.chain_count
     if not 1 <= nodes <= NODE_COUNT_MAX:
         raise FsError(Status.BAD_CONFIG, f"--nodes {nodes}: 1 to {NODE_COUNT_MAX}")
+    if replicas > REPLICA_COUNT_MAX:
+        raise FsError(Status.BAD_CONFIG, f"--replicas {replicas}: 1 to {REPLICA_COUNT_MAX}")
     if not 1 <= replicas <= nodes:
         raise FsError(
             Status.BAD_CONFIG,

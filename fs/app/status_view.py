@@ -74,7 +74,7 @@ def _chains(directory: ClusterDir, cluster_id: str) -> list[dict[str, Any]]:
         {
             "chain_id": chain.chain_id,
             "chain_version": chain.chain_version,
-            "is_complete": len(chain.serving) == len(chain.targets),
+            "is_complete": len(chain.serving) >= chain.replica_count,
             "targets": [_target(info.target(m.target_id), m.public_state) for m in chain.targets],
         }
         for chain in sorted(info.chains.values(), key=lambda c: c.chain_id)

@@ -149,7 +149,7 @@ class StorageClient:
                 continue
             capacity += sum(d.capacity_bytes for d in received.message.disks)
             free += sum(d.free_bytes for d in received.message.disks)
-        replicas = max((len(chain.targets) for chain in info.chains.values()), default=1)
+        replicas = max((chain.replica_count for chain in info.chains.values()), default=1)
         return capacity // replicas, free // replicas
 
     # ---- the pattern: jobs by chain, in rounds, until none is left ----------------------------------

@@ -93,14 +93,14 @@ class Mgmtd:
     async def _reign(self) -> None:
         """Load, serve, and return when the lease is lost."""
         try:
-            info = await self._store.load()
+            loaded = await self._store.load()
         except FsError as error:
             logger.error("node %d cannot load: %s", self._election.me.node_id, error)  # noqa: TRY400
             self._election.forget()
             await trio.sleep(self._section.primary_extend_interval_s)
             return
         primary = Primary(
-            info,
+            loaded,
             election=self._election,
             store=self._store,
             runtime=self._runtime,
@@ -109,7 +109,7 @@ class Mgmtd:
         )
         logger.info(
             "node %d is primary, epoch %d, routing version %d",
-            self._election.me.node_id, self._election.epoch, info.routing_version,
+            self._election.me.node_id, self._election.epoch, loaded.info.routing_version,
         )  # fmt: skip
         try:
             async with trio.open_nursery() as nursery:

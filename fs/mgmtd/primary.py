@@ -19,16 +19,17 @@ import trio
 from ..rpc.api import Channels
 from ..runtime.ports import Runtime
 from ..schema.config import MgmtdSection
-from ..schema.ids import NodeId
+from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.proto.common_pb2 import RoutingInfoPb
-from ..schema.routing import Node, NodeState, Role, RoutingInfo, routing_info_to_pb
+from ..schema.routing import Chain, Node, Role, RoutingInfo, routing_info_to_pb
 from ..schema.status import FsError, Status
 from .election import Election
 from .node_lease import excused_s
+from .orders import stop_serving
 from .probe import Proof, probe
 from .sessions import ClientSessions
-from .state import ClusterState
-from .store import Change, Store
+from .state import ClusterState, membership_change
+from .store import Change, Loaded, Store
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Primary:
 
     def __init__(
         self,
-        info: RoutingInfo,
+        loaded: Loaded,
         *,
         election: Election,
         store: Store,
@@ -59,7 +60,7 @@ class Primary:
     ) -> None:
         now_s = runtime.clock.monotonic_s()
         self.section = section
-        self.state = ClusterState(info, section, now_s)
+        self.state = ClusterState(loaded, section, now_s)
         self.sessions = ClientSessions(section.client_session_s, now_s)
         self.lock = trio.Lock()
         self.lost = trio.Event()
@@ -143,6 +144,25 @@ class Primary:
                 logger.info("chain %d version %d: %s", chain.chain_id, chain.chain_version, members)
             await self.publish(change)
 
+    async def change_members(self, after: Chain) -> None:
+        """Publish a chain with other members, and what follows.  The caller holds `lock`."""
+        before = self.info.chain(after.chain_id)
+        if after is not before:
+            await self.settle(membership_change(self.info, before, after))
+
+    def check_not_moving(self, chain_id: ChainId, target_id: TargetId | None = None) -> None:
+        """Raise FsError(CONFLICTING_CHANGE) when a move has the chain or the target in hand."""
+        move = self.state.book.move_of_chain(chain_id)
+        if move is None and target_id is not None:
+            move = self.state.book.move_of_target(target_id)
+        if move is not None:
+            detail = f"move {move.move_id} of chain {move.chain_id} is under way; cancel it first"
+            raise FsError(Status.CONFLICTING_CHANGE, detail)
+
+    async def stop_serving(self, target_id: TargetId) -> None:
+        """Have a target leave its chain; raises FsError as its node answers."""
+        await stop_serving(self._channels, self.info.node_of_target(target_id), target_id)
+
     def _announce(self) -> None:
         self._published.set()
         self._published = trio.Event()
@@ -161,8 +181,8 @@ class Primary:
             node = self.info.nodes.get(node_id)
             if node is None or node.incarnation != incarnation:
                 return
-            is_judged = incarnation in self.state.health[node_id].refused
-            if is_judged and node.state is NodeState.FAILED:
+            health = self.state.health[node_id]
+            if health.is_judged and incarnation in health.refused:
                 return
             logger.warning("node %d incarnation %s is gone", node_id, incarnation)
             await self.settle(self.state.judge(node, is_gone=True))

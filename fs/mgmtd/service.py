@@ -12,15 +12,23 @@ from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.status import FsError, Status
 from .election import Election
 from .ops.close_client_session import close_client_session
+from .ops.disable_node import disable_node
+from .ops.enable_node import enable_node
 from .ops.extend_client_session import extend_client_session
 from .ops.get_primary import get_primary
 from .ops.get_routing_info import get_routing_info
 from .ops.heartbeat import heartbeat
 from .ops.list_client_sessions import list_client_sessions
+from .ops.list_orphan_targets import list_orphan_targets
 from .ops.register_node import register_node
 from .ops.report_unreachable import report_unreachable
+from .ops.rotate_as_preferred_order import rotate_as_preferred_order
+from .ops.rotate_last_serving import rotate_last_serving
 from .ops.set_chain_table import set_chain_table
 from .ops.set_chains import set_chains
+from .ops.set_preferred_order import set_preferred_order
+from .ops.unregister_node import unregister_node
+from .ops.update_chain import update_chain
 from .primary import Primary
 
 ReqT = TypeVar("ReqT")
@@ -97,3 +105,45 @@ class MgmtdService:
     ) -> pb.CloseClientSessionRsp:
         """See fs/mgmtd/ops/close_client_session.py."""
         return await self._run(close_client_session, request)
+
+    async def update_chain(self, _call: Call, request: pb.UpdateChainReq) -> pb.UpdateChainRsp:
+        """See fs/mgmtd/ops/update_chain.py."""
+        return await self._run(update_chain, request)
+
+    async def set_preferred_order(
+        self, _call: Call, request: pb.SetPreferredOrderReq
+    ) -> pb.SetPreferredOrderRsp:
+        """See fs/mgmtd/ops/set_preferred_order.py."""
+        return await self._run(set_preferred_order, request)
+
+    async def rotate_as_preferred_order(
+        self, _call: Call, request: pb.RotateAsPreferredOrderReq
+    ) -> pb.RotateAsPreferredOrderRsp:
+        """See fs/mgmtd/ops/rotate_as_preferred_order.py."""
+        return await self._run(rotate_as_preferred_order, request)
+
+    async def rotate_last_serving(
+        self, _call: Call, request: pb.RotateLastServingReq
+    ) -> pb.RotateLastServingRsp:
+        """See fs/mgmtd/ops/rotate_last_serving.py."""
+        return await self._run(rotate_last_serving, request)
+
+    async def list_orphan_targets(
+        self, _call: Call, request: pb.ListOrphanTargetsReq
+    ) -> pb.ListOrphanTargetsRsp:
+        """See fs/mgmtd/ops/list_orphan_targets.py."""
+        return await self._run(list_orphan_targets, request)
+
+    async def enable_node(self, _call: Call, request: pb.EnableNodeReq) -> pb.EnableNodeRsp:
+        """See fs/mgmtd/ops/enable_node.py."""
+        return await self._run(enable_node, request)
+
+    async def disable_node(self, _call: Call, request: pb.DisableNodeReq) -> pb.DisableNodeRsp:
+        """See fs/mgmtd/ops/disable_node.py."""
+        return await self._run(disable_node, request)
+
+    async def unregister_node(
+        self, _call: Call, request: pb.UnregisterNodeReq
+    ) -> pb.UnregisterNodeRsp:
+        """See fs/mgmtd/ops/unregister_node.py."""
+        return await self._run(unregister_node, request)

@@ -35,7 +35,7 @@ from ..schema.routing import (
 from ..schema.status import FsError, Status
 from .chain_state import keeping_state, next_chain
 from .node_lease import is_silent
-from .store import Change
+from .store import Change, Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,8 @@ class NodeHealth:
     heartbeat_version: int = 0
     is_known: bool = False
     """Heard or judged: nothing is presumed of its targets any more."""
+    is_judged: bool = False
+    """Counts as failed since it was last heard."""
     refused: list[str] = field(default_factory=list)
     """Incarnations whose heartbeats are not taken."""
     disks: Mapping[int, Disk] = field(default_factory=dict)
@@ -86,9 +88,11 @@ class NodeHealth:
 class ClusterState:
     """See the module head."""
 
-    def __init__(self, info: RoutingInfo, section: MgmtdSection, now_s: float) -> None:
+    def __init__(self, loaded: Loaded, section: MgmtdSection, now_s: float) -> None:
+        info = loaded.info
         nodes = {n: replace(node, state=_loaded(node.state)) for n, node in info.nodes.items()}
         self.info = replace(info, nodes=nodes, is_bootstrapping=True)
+        self.book = loaded.book
         self.section = section
         # The lease of a node that slept through the change of primaries is not renewed before it has seen
         # what this reign starts from; the reign's first publication has the next version.
@@ -114,9 +118,15 @@ class ClusterState:
         targets = dict(self.info.targets)
         targets.update(self._soft)
         targets.update(change.targets)
+        for target_id in change.removed_targets:
+            targets.pop(target_id, None)
+            self._local.pop(target_id, None)
+        nodes = {**self.info.nodes, **change.nodes}
+        for node_id in change.removed_nodes:
+            del nodes[node_id], self.health[node_id]
         touched = [*self._soft, *change.targets]
         touched += [m.target_id for c in change.chains.values() for m in c.targets]
-        for target_id in touched:
+        for target_id in [t for t in touched if t in targets]:
             local = self.local_state(target_id, targets[target_id])
             targets[target_id] = replace(targets[target_id], local_state=local)
         for chain in change.chains.values():  # progress was made under an older version
@@ -126,14 +136,16 @@ class ClusterState:
             self.info,
             routing_version=routing_version,
             is_bootstrapping=is_bootstrapping,
-            nodes={**self.info.nodes, **change.nodes},
+            nodes=nodes,
             targets=targets,
             chains={**self.info.chains, **change.chains},
             chain_tables={**self.info.chain_tables, **change.chain_tables},
         )
         self._soft.clear()
         self._unsettled.update(change.chains)
-        if change.targets or change.nodes:
+        if change.book is not None:
+            self.book = change.book.after
+        if change.targets or change.nodes or change.removed_targets or change.removed_nodes:
             self._index()
 
     def _note_demotions(self, old: Chain | None, new: Chain, routing_version: int) -> None:
@@ -154,16 +166,17 @@ class ClusterState:
         changed = {}
         for chain_id in sorted(self._unsettled):
             chain = self.info.chains[chain_id]
-            locals_ = {
-                m.target_id: self.local_state(m.target_id, self.info.target(m.target_id))
-                for m in chain.targets
-            }
-            after = next_chain(chain, locals_)
+            after = next_chain(chain, self.local_states(chain))
             if after is chain:
                 self._unsettled.discard(chain_id)
             else:
                 changed[chain_id] = after
         return Change(chains=changed)
+
+    def local_states(self, chain: Chain) -> dict[TargetId, LocalState]:
+        """Return what is known, else presumed, of a chain's members."""
+        members = [m.target_id for m in chain.targets]
+        return {t: self.local_state(t, self.info.target(t)) for t in members}
 
     def local_state(self, target_id: TargetId, target: Target) -> LocalState:
         """Return what is known, else presumed, of a target."""
@@ -192,10 +205,8 @@ class ClusterState:
     def silent_nodes(self, now_s: float) -> Iterator[Node]:
         """Yield the nodes that have not been heard for too long and are not yet judged."""
         for node_id, health in self.health.items():
-            node = self.info.node(node_id)
-            is_judged = node.state is NodeState.FAILED and health.is_known
-            if not is_judged and is_silent(health.heard_s, now_s, self.section):
-                yield node
+            if not health.is_judged and is_silent(health.heard_s, now_s, self.section):
+                yield self.info.node(node_id)
 
     def judge(self, node: Node, *, is_gone: bool) -> Change:
         """Judge a node failed: its targets count as offline.
@@ -203,12 +214,12 @@ class ClusterState:
         With `is_gone` its incarnation is proved dead and its heartbeats, still under way, are refused.
         """
         health = self.health[node.node_id]
-        health.is_known = True
+        health.is_known = health.is_judged = True
         if is_gone:
             health.refuse(node.incarnation)
         for target_id in self._by_node[node.node_id]:
             self._set_local(target_id, LocalState.OFFLINE)
-        if node.state is NodeState.FAILED:
+        if node.state in {NodeState.FAILED, NodeState.DISABLED}:
             return Change()
         return Change(nodes={node.node_id: replace(node, state=NodeState.FAILED)})
 
@@ -219,7 +230,9 @@ class ClusterState:
 
     def confirm(self, node_id: NodeId, incarnation: str) -> None:
         """Take heartbeats of an incarnation that a probe found answering."""
-        health = self.health[node_id]
+        health = self.health.get(node_id)
+        if health is None:  # unregistered meanwhile
+            return
         health.refused = [other for other in health.refused if other != incarnation]
 
     def add_node(self, node_id: NodeId, now_s: float) -> None:
@@ -231,19 +244,23 @@ class ClusterState:
     def note_arrival(self, node_id: NodeId, incarnation: str, now_s: float) -> None:
         """Count a heartbeat as heard though it has to wait for its turn to be acted on."""
         node = self.info.nodes.get(node_id)
-        if node is not None and node.incarnation == incarnation:
+        if node is None or node.state is NodeState.DISABLED:
+            return
+        if node.incarnation == incarnation:
             self.health[node_id].heard_s = now_s
 
     def hear(self, request: HeartbeatReq, now_s: float) -> Change:
         """Take a heartbeat in; return what must be persisted because of it.
 
         Raises:
-            FsError: NODE_UNKNOWN, NODE_FAILED (a refused incarnation), STALE_HEARTBEAT.
+            FsError: NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED (a refused incarnation), STALE_HEARTBEAT.
         """
         known = self.info.node(request.node.node_id)
         health = self.health[known.node_id]
         incarnation = request.node.incarnation
         name = f"node {known.node_id} incarnation {incarnation}"
+        if known.state is NodeState.DISABLED:
+            raise FsError(Status.NODE_DISABLED, name)
         if incarnation in health.refused:
             raise FsError(Status.NODE_FAILED, f"{name} was judged gone or was replaced")
         is_restart = incarnation != known.incarnation
@@ -256,7 +273,7 @@ class ClusterState:
         health.heard_s = now_s
         health.disks = {d.disk_index: _disk(d) for d in request.disks}
         moved = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
-        health.is_known = True
+        health.is_known, health.is_judged = True, False
         node = replace(
             node_from_pb(request.node),
             state=NodeState.CONNECTED,
@@ -331,6 +348,17 @@ class ClusterState:
         if is_current and chain.state_of(progress.target_id) is PublicState.SYNCING:
             told = self._soft.get(progress.target_id, self.info.target(progress.target_id))
             self._soft[progress.target_id] = replace(told, resync=progress)
+
+
+def membership_change(info: RoutingInfo, before: Chain, after: Chain) -> Change:
+    """Return the change to a chain with other members, whose targets' records follow."""
+    left = {m.target_id for m in before.targets} - {m.target_id for m in after.targets}
+    moved = {t: replace(info.target(t), chain_id=ChainId(0), resync=None) for t in left}
+    for member in after.targets:
+        target = info.target(member.target_id)
+        if target.chain_id != after.chain_id:
+            moved[member.target_id] = replace(target, chain_id=after.chain_id)
+    return Change(chains={after.chain_id: after}, targets=moved)
 
 
 def _disk(report: DiskReportPb) -> Disk:

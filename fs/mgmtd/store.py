@@ -9,6 +9,9 @@ Key map (every key of the manager begins with `MG`; numbers big-endian; tested b
     MGTG + target id (8)              TargetRecordPb          where it lives; not what its node says of it
     MGCH + chain id (4)               ChainRecordPb
     MGCT + table id (4) + version (4) ChainTablePb
+    MGMB                              MoveBookRecordPb
+    MGMV + move id (8)                MoveRecordPb
+    MGDR + node id (4) + disk (4)     DrainRecordPb           disk: index + 1, 0 for the whole node
 
 Invariants:
     - Every write validates the lease in its own transaction: owner and epoch as when the writer became primary.
@@ -22,10 +25,10 @@ Format version 1.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from ..kv.api import KeyValue, KvEngine, Transaction, next_key, prefix_end
+from ..kv.api import KvEngine, Transaction, next_key, prefix_end
 from ..kv.transact import transact
 from ..runtime.ports import Runtime
 from ..schema.config import KvSection
@@ -47,6 +50,17 @@ from ..schema.routing import (
 )
 from ..schema.status import FsError, Status
 from .lease import Candidate, LeaseRecord, is_owned
+from .move_book import (
+    Drain,
+    MoveBook,
+    MoveId,
+    pack_book,
+    pack_drain,
+    pack_move,
+    unpack_book,
+    unpack_drain,
+    unpack_move,
+)
 
 T = TypeVar("T")
 
@@ -60,6 +74,12 @@ NODE_PREFIX: Final = b"MGND"
 TARGET_PREFIX: Final = b"MGTG"
 CHAIN_PREFIX: Final = b"MGCH"
 TABLE_PREFIX: Final = b"MGCT"
+BOOK_KEY: Final = b"MGMB"
+MOVE_PREFIX: Final = b"MGMV"
+DRAIN_PREFIX: Final = b"MGDR"
+
+Record = tuple[bytes, bytes | None]
+"""A key and its new value; None: it is cleared."""
 
 
 def node_key(node_id: NodeId) -> bytes:
@@ -82,21 +102,67 @@ def table_key(table_id: ChainTableId, table_version: int) -> bytes:
     return TABLE_PREFIX + table_id.to_bytes(4, "big") + table_version.to_bytes(4, "big")
 
 
+def move_key(move_id: MoveId) -> bytes:
+    """Return the key of a move."""
+    return MOVE_PREFIX + move_id.to_bytes(8, "big")
+
+
+def drain_key(drain: Drain) -> bytes:
+    """Return the key of a drain."""
+    disk = 0 if drain.disk_index is None else drain.disk_index + 1
+    return DRAIN_PREFIX + drain.node_id.to_bytes(4, "big") + disk.to_bytes(4, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class BookChange:
+    """The book of moves before and after."""
+
+    before: MoveBook
+    after: MoveBook
+
+    def records(self) -> list[Record]:
+        """Return what to write."""
+        old, new = self.before, self.after
+        return [
+            (BOOK_KEY, pack_book(new)),
+            *((move_key(m), None) for m in old.moves if m not in new.moves),
+            *((move_key(m), pack_move(v)) for m, v in new.moves.items() if old.moves.get(m) != v),
+            *((drain_key(d), None) for d in old.drains - new.drains),
+            *((drain_key(d), pack_drain(d)) for d in new.drains - old.drains),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Everything the manager persists, but for the lease."""
+
+    info: RoutingInfo
+    book: MoveBook
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New values of parts of the routing info; what is not named stays."""
+    """New values of parts of the routing info and of the book of moves; what is not named stays."""
 
     nodes: Mapping[NodeId, Node] = field(default_factory=dict)
     targets: Mapping[TargetId, Target] = field(default_factory=dict)
     chains: Mapping[ChainId, Chain] = field(default_factory=dict)
     chain_tables: Mapping[tuple[ChainTableId, int], ChainTable] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return bool(self.nodes or self.targets or self.chains or self.chain_tables)
+    removed_nodes: frozenset[NodeId] = frozenset()
+    removed_targets: frozenset[TargetId] = frozenset()
+    book: BookChange | None = None
 
-    def records(self) -> list[KeyValue]:
-        """Return the pairs to write."""
+    def __bool__(self) -> bool:
+        set_ = self.nodes or self.targets or self.chains or self.chain_tables
+        return bool(set_ or self.removed_nodes or self.removed_targets or self.book)
+
+    def records(self) -> list[Record]:
+        """Return what to write."""
         return [
+            *((node_key(n), None) for n in self.removed_nodes),
+            *((target_key(t), None) for t in self.removed_targets),
+            *(self.book.records() if self.book else ()),
             *((node_key(n.node_id), _pack_node(n)) for n in self.nodes.values()),
             *((target_key(t.target_id), _pack_target(t)) for t in self.targets.values()),
             *((chain_key(c.chain_id), _pack_chain(c)) for c in self.chains.values()),
@@ -119,9 +185,9 @@ class Store:
         self._cluster_id = cluster_id
 
     async def write(
-        self, me: Candidate, epoch: int, routing_version: int, pairs: Sequence[KeyValue]
+        self, me: Candidate, epoch: int, routing_version: int, records: Sequence[Record]
     ) -> None:
-        """Write the pairs and the routing version in one transaction, if the lease is still ours.
+        """Write the records and the routing version in one transaction, if the lease is still ours.
 
         Raises:
             FsError: LEASE_LOST (nothing written); what `transact` gives up with, or a failed flush
@@ -135,8 +201,11 @@ class Store:
                     Status.LEASE_LOST, f"epoch {epoch}, now {record.epoch} of node {record.node_id}"
                 )
             tr.set(ROUTING_VERSION_KEY, routing_version.to_bytes(8, "big"))
-            for key, value in pairs:
-                tr.set(key, value)
+            for key, value in records:
+                if value is None:
+                    tr.clear(key)
+                else:
+                    tr.set(key, value)
 
         await self._transact(body)
         await self._engine.sync()
@@ -161,14 +230,14 @@ class Store:
             await self._engine.sync()
         return before, after
 
-    async def load(self) -> RoutingInfo:
+    async def load(self) -> Loaded:
         """Read everything at one snapshot; only the owner of the lease may rely on it.
 
         Raises:
             FsError: KV_BAD_FORMAT when another program or a newer release wrote here.
         """
 
-        async def body(tr: Transaction) -> RoutingInfo:
+        async def body(tr: Transaction) -> Loaded:
             stored = await tr.get(FORMAT_KEY)
             if stored is None:
                 tr.set(FORMAT_KEY, self._format())
@@ -178,7 +247,14 @@ class Store:
             targets = [_unpack_target(v) for v in await _values(tr, TARGET_PREFIX)]
             chains = [_unpack_chain(v) for v in await _values(tr, CHAIN_PREFIX)]
             tables = [_unpack_table(v) for v in await _values(tr, TABLE_PREFIX)]
-            return RoutingInfo(
+            moves = [unpack_move(v) for v in await _values(tr, MOVE_PREFIX)]
+            drains = [unpack_drain(v) for v in await _values(tr, DRAIN_PREFIX)]
+            book = replace(
+                unpack_book(await tr.get(BOOK_KEY)),
+                moves={m.move_id: m for m in moves},
+                drains=frozenset(drains),
+            )
+            info = RoutingInfo(
                 int.from_bytes(await tr.get(ROUTING_VERSION_KEY) or b"", "big"),
                 self._cluster_id,
                 is_bootstrapping=True,
@@ -187,6 +263,7 @@ class Store:
                 chains={c.chain_id: c for c in chains},
                 chain_tables={(t.table_id, t.table_version): t for t in tables},
             )
+            return Loaded(info, book)
 
         return await self._transact(body)
 

@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
+from typing import Final
 
 from .ids import ChainId, ChainTableId, NodeId, TargetId
 from .proto import common_pb2 as pb
 from .status import FsError, Status
+
+REPLICA_COUNT_MAX: Final = 5
+"""Of a chain; one more member is there while one replaces another."""
 
 
 class PublicState(IntEnum):
@@ -127,11 +131,25 @@ class Chain:
     chain_version: int
     targets: tuple[ChainTarget, ...]
     preferred_order: tuple[TargetId, ...] = ()
+    """The members it is meant to have, head first; while one replaces another there is one more."""
+    created_order: tuple[TargetId, ...] = ()
+    """The members it was created with; empty while that is `preferred_order`."""
+
+    @property
+    def replica_count(self) -> int:
+        """How many replicas are wanted."""
+        return len(self.preferred_order) or len(self.targets)
 
     @property
     def serving(self) -> tuple[TargetId, ...]:
         """The targets that serve reads, head first."""
         return tuple(t.target_id for t in self.targets if t.public_state.is_readable)
+
+    @property
+    def keepers(self) -> tuple[TargetId, ...]:
+        """The targets that hold every acknowledged write: those that serve, else the last that did."""
+        lasts = {PublicState.SERVING, PublicState.LASTSRV}
+        return tuple(t.target_id for t in self.targets if t.public_state in lasts)
 
     @property
     def writable(self) -> tuple[TargetId, ...]:
@@ -319,6 +337,7 @@ def chain_to_pb(chain: Chain) -> pb.ChainPb:
             for t in chain.targets
         ],
         preferred_order=chain.preferred_order,
+        created_order=chain.created_order,
     )
 
 
@@ -331,6 +350,7 @@ def chain_from_pb(message: pb.ChainPb) -> Chain:
             ChainTarget(TargetId(t.target_id), PublicState(t.public_state)) for t in message.targets
         ),
         tuple(TargetId(t) for t in message.preferred_order),
+        tuple(TargetId(t) for t in message.created_order),
     )
 
 

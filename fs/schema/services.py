@@ -49,6 +49,35 @@ MGMTD_REPORT_UNREACHABLE: Final[Method[mgmtd.ReportUnreachableReq, mgmtd.ReportU
 MGMTD_CLOSE_CLIENT_SESSION: Final[
     Method[mgmtd.CloseClientSessionReq, mgmtd.CloseClientSessionRsp]
 ] = method(_MGMTD, "CloseClientSession", mgmtd.CloseClientSessionReq, mgmtd.CloseClientSessionRsp)
+MGMTD_UPDATE_CHAIN: Final[Method[mgmtd.UpdateChainReq, mgmtd.UpdateChainRsp]] = method(
+    _MGMTD, "UpdateChain", mgmtd.UpdateChainReq, mgmtd.UpdateChainRsp
+)
+MGMTD_SET_PREFERRED_ORDER: Final[Method[mgmtd.SetPreferredOrderReq, mgmtd.SetPreferredOrderRsp]] = (
+    method(_MGMTD, "SetPreferredOrder", mgmtd.SetPreferredOrderReq, mgmtd.SetPreferredOrderRsp)
+)
+MGMTD_ROTATE_AS_PREFERRED_ORDER: Final[
+    Method[mgmtd.RotateAsPreferredOrderReq, mgmtd.RotateAsPreferredOrderRsp]
+] = method(
+    _MGMTD,
+    "RotateAsPreferredOrder",
+    mgmtd.RotateAsPreferredOrderReq,
+    mgmtd.RotateAsPreferredOrderRsp,
+)
+MGMTD_ROTATE_LAST_SERVING: Final[Method[mgmtd.RotateLastServingReq, mgmtd.RotateLastServingRsp]] = (
+    method(_MGMTD, "RotateLastServing", mgmtd.RotateLastServingReq, mgmtd.RotateLastServingRsp)
+)
+MGMTD_LIST_ORPHAN_TARGETS: Final[Method[mgmtd.ListOrphanTargetsReq, mgmtd.ListOrphanTargetsRsp]] = (
+    method(_MGMTD, "ListOrphanTargets", mgmtd.ListOrphanTargetsReq, mgmtd.ListOrphanTargetsRsp)
+)
+MGMTD_ENABLE_NODE: Final[Method[mgmtd.EnableNodeReq, mgmtd.EnableNodeRsp]] = method(
+    _MGMTD, "EnableNode", mgmtd.EnableNodeReq, mgmtd.EnableNodeRsp
+)
+MGMTD_DISABLE_NODE: Final[Method[mgmtd.DisableNodeReq, mgmtd.DisableNodeRsp]] = method(
+    _MGMTD, "DisableNode", mgmtd.DisableNodeReq, mgmtd.DisableNodeRsp
+)
+MGMTD_UNREGISTER_NODE: Final[Method[mgmtd.UnregisterNodeReq, mgmtd.UnregisterNodeRsp]] = method(
+    _MGMTD, "UnregisterNode", mgmtd.UnregisterNodeReq, mgmtd.UnregisterNodeRsp
+)
 
 _STORAGE = storage.DESCRIPTOR.services_by_name["Storage"]
 STORAGE_BATCH_READ: Final[Method[storage.BatchReadReq, storage.BatchReadRsp]] = method(

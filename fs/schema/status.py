@@ -111,6 +111,9 @@ class Status(IntEnum):
     CHAIN_TABLE_UNKNOWN = 505
     CONFLICTING_CHANGE = 506
     NODE_FAILED = 507
+    UNSAFE_CHANGE = 508
+    NODE_DISABLED = 509
+    MOVE_UNKNOWN = 510
     # 6xx: processes and configuration
     BAD_CONFIG = 600
     ALREADY_RUNNING = 601
@@ -262,6 +265,9 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.CHAIN_TABLE_UNKNOWN: _s("no such chain table", errno.ENOENT, retry=Retry.ROUTING),
     Status.CONFLICTING_CHANGE: _s("the change contradicts what exists", errno.EEXIST),
     Status.NODE_FAILED: _s("the node was declared failed", errno.EAGAIN, retry=Retry.SAME),
+    Status.UNSAFE_CHANGE: _s("the change would cost an up-to-date copy", errno.EBUSY),
+    Status.NODE_DISABLED: _s("an operator has disabled the node", errno.EPERM),
+    Status.MOVE_UNKNOWN: _s("the move does not exist or has ended", errno.ENOENT),
     Status.BAD_CONFIG: _s("the configuration is not valid", errno.EINVAL),
     Status.ALREADY_RUNNING: _s("it runs already", errno.EBUSY),
     Status.NOT_RUNNING: _s("it does not run", errno.ESRCH),

@@ -16,13 +16,14 @@ from fs.app.cluster_plan import (
     targets_of_node,
 )
 from fs.schema.config import check_relations
+from fs.schema.routing import REPLICA_COUNT_MAX
 from fs.schema.status import FsError, Status
 
 
 @st.composite
 def records(draw):
     nodes = draw(st.integers(1, 12))
-    replicas = draw(st.integers(1, nodes))
+    replicas = draw(st.integers(1, min(nodes, REPLICA_COUNT_MAX)))
     return ClusterRecord("c", nodes, replicas, draw(st.integers(1, 40)), "")
 
 
@@ -43,7 +44,8 @@ def test_chains_use_distinct_nodes_evenly(record):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "replicas", "chains"), [(2, 3, 6), (0, 1, 1), (3, 0, 1), (3, 3, 0), (65, 3, 1)]
+    ("nodes", "replicas", "chains"),
+    [(2, 3, 6), (0, 1, 1), (3, 0, 1), (3, 3, 0), (65, 3, 1), (9, 6, 9)],
 )
 def test_impossible_sizes_are_refused(nodes, replicas, chains):
     with pytest.raises(FsError) as caught:

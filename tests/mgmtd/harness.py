@@ -14,6 +14,7 @@ import trio
 
 from fs.kv.memory import MemoryEngine
 from fs.mgmtd.main import Mgmtd
+from fs.mgmtd.state import Disk
 from fs.node.membership import Membership
 from fs.node.mgmtd_link import MgmtdLink
 from fs.rpc.api import Identity
@@ -27,6 +28,7 @@ from fs.schema.config import MgmtdSection, ProcessConfig, ProcessSection, RpcSec
 from fs.schema.ids import NodeId, TargetId
 from fs.schema.proto import common_pb2 as common
 from fs.schema.proto import mgmtd_pb2 as pb
+from fs.schema.proto import storage_pb2 as storage
 from fs.schema.routing import (
     LocalState,
     Node,
@@ -35,6 +37,7 @@ from fs.schema.routing import (
     RoutingInfo,
     routing_info_from_pb,
 )
+from fs.schema.status import FsError, Status
 
 CLUSTER = "test"
 S, L, Y, W, O = (  # noqa: E741
@@ -141,9 +144,68 @@ class FakeStorage(Process):
         self.local = {TargetId(t): LocalState.OFFLINE for t in target_ids}
         self.resync_s = 0.3
         self.has_checked_out = False
+        self.disk_of: dict[int, int] = {}
+        self.used: dict[int, int] = {}
+        self.evicted: set[int] = set()
+        self.orders: list[tuple[str, int]] = []
+        self.disks = [Disk(0, 1000_000, 500_000, is_failed=False)]
 
-    def build(self, channels, _server) -> None:
+    def build(self, channels, server) -> None:
         self.member = Membership(self.runtime, self.config, self.node, channels, self.report)
+        self.member.report_disks = self.report_disks
+        server.add_service(
+            [
+                services.STORAGE_OFFLINE_TARGET,
+                services.STORAGE_CREATE_TARGET,
+                services.STORAGE_REMOVE_TARGET,
+            ],
+            self,
+        )
+
+    async def offline_target(self, _call, request):
+        """Leave the chain, to come back through resync, as the real one does."""
+        target_id = TargetId(request.target_id)
+        assert request.is_for_resync
+        self.orders.append(("offline", target_id))
+        if target_id not in self.local:
+            raise FsError(Status.TARGET_UNKNOWN, str(target_id))
+        if self.public(target_id) is S:
+            chain = self.info.chain(self.info.target(target_id).chain_id)
+            if chain.serving == (target_id,):
+                raise FsError(Status.BUSY, "the last serving one")
+        self.local[target_id] = LocalState.OFFLINE
+        self.evicted.add(target_id)
+        self.member.trigger()
+        return storage.OfflineTargetRsp()
+
+    async def create_target(self, _call, request):
+        """Make a target, once."""
+        self.orders.append(("create", request.target_id))
+        if request.target_id not in self.local:
+            self.local[TargetId(request.target_id)] = LocalState.ONLINE
+            self.disk_of[request.target_id] = request.disk_index
+            self.member.trigger()
+        return storage.CreateTargetRsp()
+
+    async def remove_target(self, _call, request):
+        """Forget a target, unless a chain has it."""
+        self.orders.append(("remove", request.target_id))
+        if self.public(TargetId(request.target_id)) is not None:
+            raise FsError(Status.BUSY, "in a chain")
+        self.local.pop(TargetId(request.target_id), None)
+        self.member.trigger()
+        return storage.RemoveTargetRsp()
+
+    def report_disks(self) -> list[pb.DiskReportPb]:
+        return [
+            pb.DiskReportPb(
+                disk_index=d.disk_index,
+                capacity_bytes=d.capacity_bytes,
+                free_bytes=d.free_bytes,
+                is_failed=d.is_failed,
+            )
+            for d in self.disks
+        ]
 
     async def start(self, nursery) -> None:
         nursery.start_soon(self.member.run)
@@ -163,9 +225,10 @@ class FakeStorage(Process):
         return [
             pb.TargetReportPb(
                 target_id=t,
+                disk_index=self.disk_of.get(t, 0),
                 local_state=common.LocalStatePb.ValueType(s),
                 chain_version=self.chain_version(t),
-                used_bytes=100,
+                used_bytes=self.used.get(t, 100),
             )
             for t, s in self.local.items()
         ]
@@ -194,7 +257,10 @@ class FakeStorage(Process):
                     local = self.local[target_id]
                     if public is S and local is LocalState.ONLINE:
                         self.local[target_id] = LocalState.UPTODATE
-                    elif public in {O, L, W} and local is LocalState.UPTODATE:
+                    elif public in {O, L, W, None} and (
+                        local is LocalState.UPTODATE or target_id in self.evicted
+                    ):
+                        self.evicted.discard(target_id)
                         self.local[target_id] = LocalState.ONLINE
                     elif public is Y and local is LocalState.ONLINE:
                         nursery.start_soon(self.resync, target_id)
@@ -231,13 +297,10 @@ class Cluster:
         return manager
 
     async def start_storage(self, node_id: int) -> FakeStorage:
-        targets = [t for n, t in self.targets() if n == node_id]
+        targets = [node_id * 100 + c for c in (1, 2)]
         storage = self.storages[node_id] = FakeStorage(self, node_id, targets)
         await self.nursery.start(storage.run)
         return storage
-
-    def targets(self, chain_count: int = 2) -> list[tuple[int, int]]:
-        return [(n, n * 100 + c) for n in self.storage_ids for c in range(1, chain_count + 1)]
 
     def call(self, method, request, timeout_s=30.0):
         return self.link.call(method, request, timeout_s=timeout_s)

@@ -8,13 +8,18 @@ import pytest
 
 from fs.kv.memory import MemoryEngine
 from fs.mgmtd.lease import Candidate, LeaseRecord
+from fs.mgmtd.move_book import Drain, Move, MoveBook, MoveId, MoveReason
 from fs.mgmtd.store import (
+    BOOK_KEY,
     FORMAT_KEY,
     LEASE_KEY,
     ROUTING_VERSION_KEY,
+    BookChange,
     Change,
     Store,
     chain_key,
+    drain_key,
+    move_key,
     node_key,
     pack_lease,
     table_key,
@@ -43,7 +48,16 @@ NODE = Node(NodeId(7), frozenset({Role.STORAGE}), "tcp:h:7", "seven", tags={"rac
 TARGET = Target(TargetId(71), ChainId(5), NodeId(7), 2, LocalState.UPTODATE, 99, True)
 CHAIN = Chain(ChainId(5), 4, (ChainTarget(TargetId(71), PublicState.LASTSRV),), (TargetId(71),))
 TABLE = ChainTable(ChainTableId(1), 2, (ChainId(5),))
-CHANGE = Change({7: NODE}, {71: TARGET}, {5: CHAIN}, {(1, 2): TABLE})
+MOVE = Move(MoveId(3), ChainId(5), TargetId(71), TargetId(90), NodeId(7), 2, MoveReason.DRAIN)
+DRAINS = frozenset({Drain(NodeId(7)), Drain(NodeId(8), 0)})
+BOOK = MoveBook({MoveId(3): MOVE}, DRAINS, 4, 91, is_rebalancing=True)
+CHANGE = Change(
+    {7: NODE},
+    {71: TARGET},
+    {5: CHAIN},
+    {(1, 2): TABLE},
+    book=BookChange(MoveBook(), BOOK),
+)
 
 
 def test_keys_byte_for_byte():
@@ -53,6 +67,10 @@ def test_keys_byte_for_byte():
     assert node_key(NodeId(0x01020304)) == b"MGND\x01\x02\x03\x04"
     assert target_key(TargetId(0x0102030405060708)) == b"MGTG\x01\x02\x03\x04\x05\x06\x07\x08"
     assert chain_key(ChainId(258)) == b"MGCH\x00\x00\x01\x02"
+    assert BOOK_KEY == b"MGMB"
+    assert move_key(MoveId(258)) == b"MGMV\x00\x00\x00\x00\x00\x00\x01\x02"
+    assert drain_key(Drain(NodeId(1))) == b"MGDR\x00\x00\x00\x01\x00\x00\x00\x00"
+    assert drain_key(Drain(NodeId(1), 0)) == b"MGDR\x00\x00\x00\x01\x00\x00\x00\x01"
     assert table_key(ChainTableId(1), 2) == b"MGCT\x00\x00\x00\x01\x00\x00\x00\x02"
 
 
@@ -67,6 +85,9 @@ def test_values_byte_for_byte():
     assert pairs[chain_key(ChainId(5))].hex() == "0a0d080510041a0408471002220147"
     assert pairs[table_key(ChainTableId(1), 2)].hex() == "080110021a0105"
     assert pairs[target_key(TargetId(71))].hex() == "0a080847100518072002"
+    assert pairs[move_key(MoveId(3))].hex() == "0a1008031005184720" + "5a28073002380240" + "01"
+    assert pairs[drain_key(Drain(NodeId(8), 0))].hex() == "0a0408081001"
+    assert pairs[BOOK_KEY].hex() == "0804105b1801"
 
 
 async def store_with_lease(engine=None, cluster_id="test"):
@@ -81,7 +102,9 @@ async def store_with_lease(engine=None, cluster_id="test"):
 async def test_what_was_written_is_loaded(autojump_clock):
     _, store = await store_with_lease()
     await store.write(ME, 3, 17, CHANGE.records())
-    info = await store.load()
+    loaded = await store.load()
+    info = loaded.info
+    assert loaded.book == BOOK
     assert info.routing_version == 17
     assert info.cluster_id == "test"
     assert info.is_bootstrapping
@@ -93,11 +116,26 @@ async def test_what_was_written_is_loaded(autojump_clock):
     assert not Change()
 
 
+async def test_what_is_gone_is_not_loaded(autojump_clock):
+    _, store = await store_with_lease()
+    await store.write(ME, 3, 17, CHANGE.records())
+    change = Change(
+        removed_nodes=frozenset({NodeId(7)}),
+        removed_targets=frozenset({TargetId(71)}),
+        book=BookChange(BOOK, MoveBook(next_move_id=4)),
+    )
+    assert change
+    await store.write(ME, 3, 18, change.records())
+    loaded = await store.load()
+    assert (loaded.info.nodes, loaded.info.targets) == ({}, {})
+    assert loaded.book == MoveBook(next_move_id=4)
+
+
 async def test_more_records_than_one_page_are_loaded(autojump_clock):
     _, store = await store_with_lease()
     targets = {TargetId(t): Target(TargetId(t), ChainId(0), NodeId(1), 0) for t in range(1, 2501)}
     await store.write(ME, 3, 1, Change(targets=targets).records())
-    assert list((await store.load()).targets.values()) == list(targets.values())
+    assert list((await store.load()).info.targets.values()) == list(targets.values())
 
 
 async def test_the_store_of_another_cluster_is_refused(autojump_clock):

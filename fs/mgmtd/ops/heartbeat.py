@@ -11,7 +11,7 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
     """Take the heartbeat in, judge the chains it changes, and only then grant the lease.
 
     Raises:
-        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, NODE_FAILED, STALE_HEARTBEAT, NOT_PRIMARY.
+        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED, STALE_HEARTBEAT, NOT_PRIMARY.
     """
     if not request.node.incarnation or not request.node.address:
         detail = f"heartbeat of node {request.node.node_id} without incarnation or address"

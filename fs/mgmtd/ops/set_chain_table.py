@@ -27,7 +27,7 @@ def _plan(info: RoutingInfo, request: SetChainTableReq) -> tuple[ChainTable, boo
     table_id, chain_ids = request.table_id, tuple(ChainId(c) for c in request.chain_ids)
     if not table_id or not chain_ids or len(set(chain_ids)) < len(chain_ids):
         raise FsError(Status.RPC_BAD_REQUEST, f"chain table {table_id} of {list(chain_ids)}")
-    replica_counts = {len(info.chain(chain_id).targets) for chain_id in chain_ids}
+    replica_counts = {info.chain(chain_id).replica_count for chain_id in chain_ids}
     if len(replica_counts) > 1:
         detail = f"chain table {table_id} mixes replica counts {sorted(replica_counts)}"
         raise FsError(Status.CONFLICTING_CHANGE, detail)

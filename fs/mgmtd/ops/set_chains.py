@@ -4,7 +4,14 @@ from collections.abc import Iterable
 
 from ...schema.ids import ChainId, NodeId, TargetId
 from ...schema.proto.mgmtd_pb2 import NewChainPb, SetChainsReq, SetChainsRsp
-from ...schema.routing import Chain, ChainTarget, PublicState, RoutingInfo, Target
+from ...schema.routing import (
+    REPLICA_COUNT_MAX,
+    Chain,
+    ChainTarget,
+    PublicState,
+    RoutingInfo,
+    Target,
+)
 from ...schema.status import FsError, Status
 from ..primary import Primary
 from ..store import Change
@@ -45,15 +52,19 @@ def _chain(asked: NewChainPb) -> Chain:
     order = tuple(TargetId(t.target_id) for t in asked.targets)
     if not asked.chain_id or not order or 0 in order or len(set(order)) < len(order):
         raise FsError(Status.RPC_BAD_REQUEST, f"chain {asked.chain_id} of targets {list(order)}")
+    if len(order) > REPLICA_COUNT_MAX:
+        detail = f"chain {asked.chain_id}: {len(order)} replicas, at most {REPLICA_COUNT_MAX}"
+        raise FsError(Status.RPC_BAD_REQUEST, detail)
     members = tuple(ChainTarget(target_id, PublicState.SERVING) for target_id in order)
     return Chain(ChainId(asked.chain_id), 1, members, order)
 
 
 def _check_same(existing: Chain, asked: Chain) -> None:
-    if existing.preferred_order != asked.preferred_order:
+    created = existing.created_order or existing.preferred_order
+    if created != asked.preferred_order:
         raise FsError(
             Status.CONFLICTING_CHANGE,
-            f"chain {existing.chain_id} has targets {list(existing.preferred_order)},"
+            f"chain {existing.chain_id} was made of targets {list(created)},"
             f" not {list(asked.preferred_order)}",
         )
 

@@ -320,6 +320,7 @@ class ChainPb(_message.Message):
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
     PREFERRED_ORDER_FIELD_NUMBER: _builtins.int
+    CREATED_ORDER_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     @_builtins.property
@@ -327,7 +328,13 @@ class ChainPb(_message.Message):
         """head first"""
 
     @_builtins.property
-    def preferred_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def preferred_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """its length is the number of replicas wanted"""
+
+    @_builtins.property
+    def created_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """empty: as preferred"""
+
     def __init__(
         self,
         *,
@@ -335,10 +342,11 @@ class ChainPb(_message.Message):
         chain_version: _builtins.int = ...,
         targets: _abc.Iterable[Global___ChainTargetPb] | None = ...,
         preferred_order: _abc.Iterable[_builtins.int] | None = ...,
+        created_order: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "preferred_order", b"preferred_order", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "preferred_order", b"preferred_order", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 from . import common_pb2 as _common_pb2
 import sys
@@ -18,6 +19,66 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ChainUpdatePb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ChainUpdatePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChainUpdatePb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHAIN_UPDATE_NONE: _ChainUpdatePb.ValueType  # 0
+    ADD_MEMBER: _ChainUpdatePb.ValueType  # 1
+    REMOVE_MEMBER: _ChainUpdatePb.ValueType  # 2
+
+class ChainUpdatePb(_ChainUpdatePb, metaclass=_ChainUpdatePbEnumTypeWrapper):
+    """---- chains, by hand ---------------------------------------------------------------------------
+    What is asked for already holds: nothing changes, success.  Unsafe: UNSAFE_CHANGE, nothing changes.
+    """
+
+CHAIN_UPDATE_NONE: ChainUpdatePb.ValueType  # 0
+ADD_MEMBER: ChainUpdatePb.ValueType  # 1
+REMOVE_MEMBER: ChainUpdatePb.ValueType  # 2
+Global___ChainUpdatePb: _TypeAlias = ChainUpdatePb  # noqa: Y015
+
+class _MoveReasonPb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MoveReasonPbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MoveReasonPb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MOVE_REASON_NONE: _MoveReasonPb.ValueType  # 0
+    MOVE_REPLACE: _MoveReasonPb.ValueType  # 1
+    MOVE_DRAIN: _MoveReasonPb.ValueType  # 2
+    MOVE_REBALANCE: _MoveReasonPb.ValueType  # 3
+
+class MoveReasonPb(_MoveReasonPb, metaclass=_MoveReasonPbEnumTypeWrapper): ...
+
+MOVE_REASON_NONE: MoveReasonPb.ValueType  # 0
+MOVE_REPLACE: MoveReasonPb.ValueType  # 1
+MOVE_DRAIN: MoveReasonPb.ValueType  # 2
+MOVE_REBALANCE: MoveReasonPb.ValueType  # 3
+Global___MoveReasonPb: _TypeAlias = MoveReasonPb  # noqa: Y015
+
+class _MoveStatePb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MoveStatePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MoveStatePb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MOVE_STATE_NONE: _MoveStatePb.ValueType  # 0
+    MOVE_CREATING: _MoveStatePb.ValueType  # 1
+    MOVE_JOINING: _MoveStatePb.ValueType  # 2
+    MOVE_RETIRING: _MoveStatePb.ValueType  # 3
+    MOVE_CANCELLING: _MoveStatePb.ValueType  # 4
+
+class MoveStatePb(_MoveStatePb, metaclass=_MoveStatePbEnumTypeWrapper): ...
+
+MOVE_STATE_NONE: MoveStatePb.ValueType  # 0
+MOVE_CREATING: MoveStatePb.ValueType  # 1
+MOVE_JOINING: MoveStatePb.ValueType  # 2
+MOVE_RETIRING: MoveStatePb.ValueType  # 3
+MOVE_CANCELLING: MoveStatePb.ValueType  # 4
+Global___MoveStatePb: _TypeAlias = MoveStatePb  # noqa: Y015
 
 @_typing.final
 class GetPrimaryReq(_message.Message):
@@ -613,3 +674,645 @@ class ReportUnreachableRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportUnreachableRsp: _TypeAlias = ReportUnreachableRsp  # noqa: Y015
+
+@_typing.final
+class UpdateChainReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    ACCEPT_FEWER_REPLICAS_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.int
+    target_id: _builtins.int
+    update: Global___ChainUpdatePb.ValueType
+    """ADD_MEMBER: at the end, offline; it then resyncs by the ordinary rules"""
+    accept_fewer_replicas: _builtins.bool
+    """REMOVE_MEMBER of a serving target, as long as another one serves"""
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.int = ...,
+        target_id: _builtins.int = ...,
+        update: Global___ChainUpdatePb.ValueType = ...,
+        accept_fewer_replicas: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_fewer_replicas", b"accept_fewer_replicas", "chain_id", b"chain_id", "target_id", b"target_id", "update", b"update"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateChainReq: _TypeAlias = UpdateChainReq  # noqa: Y015
+
+@_typing.final
+class UpdateChainRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    chain_version: _builtins.int
+    def __init__(
+        self,
+        *,
+        chain_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateChainRsp: _TypeAlias = UpdateChainRsp  # noqa: Y015
+
+@_typing.final
+class SetPreferredOrderReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    TARGET_IDS_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.int
+    @_builtins.property
+    def target_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.int = ...,
+        target_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "target_ids", b"target_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPreferredOrderReq: _TypeAlias = SetPreferredOrderReq  # noqa: Y015
+
+@_typing.final
+class SetPreferredOrderRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    chain_version: _builtins.int
+    def __init__(
+        self,
+        *,
+        chain_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPreferredOrderRsp: _TypeAlias = SetPreferredOrderRsp  # noqa: Y015
+
+@_typing.final
+class RotateAsPreferredOrderReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateAsPreferredOrderReq: _TypeAlias = RotateAsPreferredOrderReq  # noqa: Y015
+
+@_typing.final
+class RotateAsPreferredOrderRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateAsPreferredOrderRsp: _TypeAlias = RotateAsPreferredOrderRsp  # noqa: Y015
+
+@_typing.final
+class RotateLastServingReq(_message.Message):
+    """The last serving target is lost for good: another one, whose data may be older, becomes the truth."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    LOST_TARGET_ID_FIELD_NUMBER: _builtins.int
+    CHOSEN_TARGET_ID_FIELD_NUMBER: _builtins.int
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.int
+    lost_target_id: _builtins.int
+    chosen_target_id: _builtins.int
+    """0: the first member that is alive, else the first"""
+    accept_data_loss: _builtins.bool
+    """must be set"""
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.int = ...,
+        lost_target_id: _builtins.int = ...,
+        chosen_target_id: _builtins.int = ...,
+        accept_data_loss: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_data_loss", b"accept_data_loss", "chain_id", b"chain_id", "chosen_target_id", b"chosen_target_id", "lost_target_id", b"lost_target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateLastServingReq: _TypeAlias = RotateLastServingReq  # noqa: Y015
+
+@_typing.final
+class RotateLastServingRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOSEN_TARGET_ID_FIELD_NUMBER: _builtins.int
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    chosen_target_id: _builtins.int
+    chain_version: _builtins.int
+    def __init__(
+        self,
+        *,
+        chosen_target_id: _builtins.int = ...,
+        chain_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "chosen_target_id", b"chosen_target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateLastServingRsp: _TypeAlias = RotateLastServingRsp  # noqa: Y015
+
+@_typing.final
+class ListOrphanTargetsReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOrphanTargetsReq: _TypeAlias = ListOrphanTargetsReq  # noqa: Y015
+
+@_typing.final
+class ListOrphanTargetsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TargetPb]: ...
+    def __init__(
+        self,
+        *,
+        targets: _abc.Iterable[_common_pb2.TargetPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["targets", b"targets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOrphanTargetsRsp: _TypeAlias = ListOrphanTargetsRsp  # noqa: Y015
+
+@_typing.final
+class EnableNodeReq(_message.Message):
+    """---- nodes -------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableNodeReq: _TypeAlias = EnableNodeReq  # noqa: Y015
+
+@_typing.final
+class EnableNodeRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableNodeRsp: _TypeAlias = EnableNodeRsp  # noqa: Y015
+
+@_typing.final
+class DisableNodeReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ACCEPT_UNAVAILABLE_CHAINS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    accept_unavailable_chains: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        accept_unavailable_chains: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_unavailable_chains", b"accept_unavailable_chains", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableNodeReq: _TypeAlias = DisableNodeReq  # noqa: Y015
+
+@_typing.final
+class DisableNodeRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableNodeRsp: _TypeAlias = DisableNodeRsp  # noqa: Y015
+
+@_typing.final
+class UnregisterNodeReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnregisterNodeReq: _TypeAlias = UnregisterNodeReq  # noqa: Y015
+
+@_typing.final
+class UnregisterNodeRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnregisterNodeRsp: _TypeAlias = UnregisterNodeRsp  # noqa: Y015
+
+@_typing.final
+class DrainPb(_message.Message):
+    """---- moves: replacing a target of a chain by another one -----------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    IS_ONE_DISK_FIELD_NUMBER: _builtins.int
+    DISK_INDEX_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    is_one_disk: _builtins.bool
+    disk_index: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        is_one_disk: _builtins.bool = ...,
+        disk_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_index", b"disk_index", "is_one_disk", b"is_one_disk", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainPb: _TypeAlias = DrainPb  # noqa: Y015
+
+@_typing.final
+class StartDrainReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAIN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def drain(self) -> Global___DrainPb: ...
+    def __init__(
+        self,
+        *,
+        drain: Global___DrainPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartDrainReq: _TypeAlias = StartDrainReq  # noqa: Y015
+
+@_typing.final
+class StartDrainRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_COUNT_FIELD_NUMBER: _builtins.int
+    target_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target_count", b"target_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartDrainRsp: _TypeAlias = StartDrainRsp  # noqa: Y015
+
+@_typing.final
+class CancelDrainReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAIN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def drain(self) -> Global___DrainPb: ...
+    def __init__(
+        self,
+        *,
+        drain: Global___DrainPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelDrainReq: _TypeAlias = CancelDrainReq  # noqa: Y015
+
+@_typing.final
+class CancelDrainRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelDrainRsp: _TypeAlias = CancelDrainRsp  # noqa: Y015
+
+@_typing.final
+class StartRebalanceReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartRebalanceReq: _TypeAlias = StartRebalanceReq  # noqa: Y015
+
+@_typing.final
+class StartRebalanceRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartRebalanceRsp: _TypeAlias = StartRebalanceRsp  # noqa: Y015
+
+@_typing.final
+class CancelRebalanceReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRebalanceReq: _TypeAlias = CancelRebalanceReq  # noqa: Y015
+
+@_typing.final
+class CancelRebalanceRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRebalanceRsp: _TypeAlias = CancelRebalanceRsp  # noqa: Y015
+
+@_typing.final
+class CancelMoveReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVE_ID_FIELD_NUMBER: _builtins.int
+    move_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        move_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["move_id", b"move_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelMoveReq: _TypeAlias = CancelMoveReq  # noqa: Y015
+
+@_typing.final
+class CancelMoveRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelMoveRsp: _TypeAlias = CancelMoveRsp  # noqa: Y015
+
+@_typing.final
+class ListMovesReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMovesReq: _TypeAlias = ListMovesReq  # noqa: Y015
+
+@_typing.final
+class ListMovesRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    DRAINS_FIELD_NUMBER: _builtins.int
+    IS_REBALANCING_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    is_rebalancing: _builtins.bool
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___MovePb]: ...
+    @_builtins.property
+    def drains(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrainStatusPb]: ...
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what cannot go on, and why"""
+
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___MovePb] | None = ...,
+        drains: _abc.Iterable[Global___DrainStatusPb] | None = ...,
+        is_rebalancing: _builtins.bool = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "is_rebalancing", b"is_rebalancing", "moves", b"moves", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMovesRsp: _TypeAlias = ListMovesRsp  # noqa: Y015
+
+@_typing.final
+class DrainStatusPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAIN_FIELD_NUMBER: _builtins.int
+    TARGET_COUNT_FIELD_NUMBER: _builtins.int
+    target_count: _builtins.int
+    @_builtins.property
+    def drain(self) -> Global___DrainPb: ...
+    def __init__(
+        self,
+        *,
+        drain: Global___DrainPb | None = ...,
+        target_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "target_count", b"target_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainStatusPb: _TypeAlias = DrainStatusPb  # noqa: Y015
+
+@_typing.final
+class MovePb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVE_ID_FIELD_NUMBER: _builtins.int
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    LEAVING_TARGET_ID_FIELD_NUMBER: _builtins.int
+    JOINING_TARGET_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DISK_INDEX_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    RESYNC_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    move_id: _builtins.int
+    chain_id: _builtins.int
+    leaving_target_id: _builtins.int
+    joining_target_id: _builtins.int
+    node_id: _builtins.int
+    """of the joining target"""
+    disk_index: _builtins.int
+    reason: Global___MoveReasonPb.ValueType
+    state: Global___MoveStatePb.ValueType
+    trouble: _builtins.str
+    """soft; what the last try failed with"""
+    @_builtins.property
+    def resync(self) -> _common_pb2.ResyncProgressPb:
+        """soft; while the joining target is brought up to date"""
+
+    def __init__(
+        self,
+        *,
+        move_id: _builtins.int = ...,
+        chain_id: _builtins.int = ...,
+        leaving_target_id: _builtins.int = ...,
+        joining_target_id: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+        disk_index: _builtins.int = ...,
+        reason: Global___MoveReasonPb.ValueType = ...,
+        state: Global___MoveStatePb.ValueType = ...,
+        resync: _common_pb2.ResyncProgressPb | None = ...,
+        trouble: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "disk_index", b"disk_index", "joining_target_id", b"joining_target_id", "leaving_target_id", b"leaving_target_id", "move_id", b"move_id", "node_id", b"node_id", "reason", b"reason", "resync", b"resync", "state", b"state", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MovePb: _TypeAlias = MovePb  # noqa: Y015

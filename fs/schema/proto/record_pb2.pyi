@@ -7,6 +7,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 import builtins as _builtins
 from . import common_pb2 as _common_pb2
+from . import mgmtd_pb2 as _mgmtd_pb2
 import sys
 import typing as _typing
 
@@ -204,6 +205,71 @@ class ChainRecordPb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChainRecordPb: _TypeAlias = ChainRecordPb  # noqa: Y015
+
+@_typing.final
+class MoveRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def move(self) -> _mgmtd_pb2.MovePb: ...
+    def __init__(
+        self,
+        *,
+        move: _mgmtd_pb2.MovePb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["move", b"move"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["move", b"move"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveRecordPb: _TypeAlias = MoveRecordPb  # noqa: Y015
+
+@_typing.final
+class DrainRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAIN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def drain(self) -> _mgmtd_pb2.DrainPb: ...
+    def __init__(
+        self,
+        *,
+        drain: _mgmtd_pb2.DrainPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainRecordPb: _TypeAlias = DrainRecordPb  # noqa: Y015
+
+@_typing.final
+class MoveBookRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEXT_MOVE_ID_FIELD_NUMBER: _builtins.int
+    NEXT_TARGET_ID_FIELD_NUMBER: _builtins.int
+    IS_REBALANCING_FIELD_NUMBER: _builtins.int
+    next_move_id: _builtins.int
+    next_target_id: _builtins.int
+    is_rebalancing: _builtins.bool
+    def __init__(
+        self,
+        *,
+        next_move_id: _builtins.int = ...,
+        next_target_id: _builtins.int = ...,
+        is_rebalancing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_rebalancing", b"is_rebalancing", "next_move_id", b"next_move_id", "next_target_id", b"next_target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveBookRecordPb: _TypeAlias = MoveBookRecordPb  # noqa: Y015
 
 @_typing.final
 class TargetRecordPb(_message.Message):
