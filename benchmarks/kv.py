@@ -1,11 +1,13 @@
 """Key-value layer: cost of transactions next to the bare store in the same run.
 
-Everything runs on one event loop; the bare figures call RocksDB directly, without transactions.
+Everything but the store of the remote engine runs on one event loop; the bare figures call RocksDB directly, without transactions.
 """
 
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -13,12 +15,15 @@ from rocksdict import Rdict, WriteBatch
 
 from fs.kv.api import KvEngine, Transaction
 from fs.kv.memory import MemoryEngine
+from fs.kv.remote import RemoteEngine
 from fs.kv.rocksdb import RocksDbEngine, open_store
 from fs.kv.transact import snapshot_read, transact
+from fs.rpc.api import Identity
+from fs.rpc.channel import open_channels
 from fs.rpc.transport import SocketNetwork
 from fs.runtime.ports import Runtime
 from fs.runtime.real import real_runtime
-from fs.schema.config import KvSection
+from fs.schema.config import KvSection, RpcSection
 
 from .table import Row, print_rows
 
@@ -159,8 +164,30 @@ async def run() -> list[Row]:
             rows = await _engine_rows("rocksdb", _Work(engine, runtime), bare)
             nursery.cancel_scope.cancel()
         await engine.aclose()
+        rows += await _remote_rows(Path(directory), runtime, bare)
     memory = MemoryEngine(runtime.clock)
     return rows + await _engine_rows("memory", _Work(memory, runtime), bare)
+
+
+async def _remote_rows(directory: Path, runtime: Runtime, bare: dict[str, float]) -> list[Row]:
+    """Measure the same store served by another process over a Unix socket."""
+    address = f"unix:{directory}/kv.sock"
+    config = directory / "kv.toml"
+    config.write_text(
+        f'[process]\ncluster_id = "benchmark"\nlisten = "{address}"\nmgmtd_addresses = ["{address}"]\n'
+        f'log_level = "warning"\n[kv]\npath = "{directory}/kv"\n'
+    )
+    command = [sys.executable, "-m", "fs.app.kv", str(config)]
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(trio.run_process, command)
+        async with open_channels(
+            runtime, Identity("benchmark", client_id="0"), RpcSection()
+        ) as channels:
+            engine = RemoteEngine(channels.get(address), address, runtime)
+            await engine.sync()  # waits until it serves
+            rows = await _engine_rows("remote", _Work(engine, runtime), bare)
+        process.terminate()
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The control process: mgmtd and meta over one embedded key-value store.
+"""The control process: mgmtd and meta over one key-value store.
 
-Each also runs alone (mgmtd.py, meta.py) with a store of its own: they share no keys.
+Each also runs alone (mgmtd.py, meta.py), with a store of its own, for they share no keys, or with that of a kv process.
 """
 
 import os
@@ -11,15 +11,14 @@ import trio
 
 from ..client.storage_client import StorageClient
 from ..kv.api import KvEngine
-from ..kv.rocksdb import RocksDbEngine
 from ..meta.init import initialise
 from ..meta.meta import Meta
 from ..mgmtd.main import Mgmtd
 from ..node.membership import Membership
 from ..schema.ids import ClientId
 from ..schema.routing import Role
-from ..schema.status import FsError, Status
 from .compose import Process, main
+from .store import open_store
 
 Loop = Callable[..., Awaitable[None]]
 
@@ -30,19 +29,9 @@ async def run(process: Process) -> None:
 
 
 async def run_roles(process: Process, roles: frozenset[Role]) -> None:
-    """Run the given services over one store until asked to stop."""
-    section = process.config.kv
-    if not section.path:
-        raise FsError(Status.BAD_CONFIG, "kv.path: where does this process keep its store?")
-    await trio.Path(section.path).mkdir(parents=True, exist_ok=True)
-    engine = await RocksDbEngine.open(
-        section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
-    )
-    try:
+    """Run the given services over the configured store until asked to stop."""
+    async with open_store(process) as engine:
         await serve_control(process, roles, engine)
-    finally:
-        with trio.CancelScope(shield=True):
-            await engine.aclose()
 
 
 async def make_meta(

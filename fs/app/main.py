@@ -175,7 +175,7 @@ def control(config: ConfigOption) -> None:
 
 @app.command()
 def mgmtd(config: ConfigOption) -> None:
-    """Run a manager alone, with its own store."""
+    """Run a manager alone."""
     from . import mgmtd as root  # noqa: PLC0415
     from .compose import run_process  # noqa: PLC0415
 
@@ -184,8 +184,17 @@ def mgmtd(config: ConfigOption) -> None:
 
 @app.command()
 def meta(config: ConfigOption) -> None:
-    """Run a metadata service alone, with its own store."""
+    """Run a metadata service alone."""
     from . import meta as root  # noqa: PLC0415
+    from .compose import run_process  # noqa: PLC0415
+
+    run_process(root.run, config)
+
+
+@app.command()
+def kv(config: ConfigOption) -> None:
+    """Run the process that serves its key-value store to managers and metadata services."""
+    from . import kv as root  # noqa: PLC0415
     from .compose import run_process  # noqa: PLC0415
 
     run_process(root.run, config)

@@ -1,4 +1,4 @@
-"""A process that runs only the manager service, with a key-value store of its own (see control.py)."""
+"""A process that runs only the manager service; see control.py."""
 
 from ..schema.routing import Role
 from .compose import Process, main

@@ -16,7 +16,7 @@ from .cluster_dir import RECORD_NAME, ClusterDir, default_directory
 from .process_id import ProcessId, process_id
 
 PROC: Final = Path("/proc")
-_SERVICES: Final = ("control", "mgmtd", "meta", "storage", "mountd")
+_SERVICES: Final = ("control", "kv", "mgmtd", "meta", "storage", "mountd")
 
 
 @dataclass(frozen=True, slots=True)

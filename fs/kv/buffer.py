@@ -17,7 +17,7 @@ clear_range removed stays in `points`.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -132,6 +132,21 @@ class WriteBuffer:
     def is_read_only(self) -> bool:
         """True when a commit would have no effect on anybody."""
         return not (self._points or self.cleared or self._stamped_keys or self._extra_conflict_keys)
+
+    @property
+    def points(self) -> Mapping[bytes, PointWrite]:
+        """The newest write of every key; None: cleared."""
+        return self._points
+
+    @property
+    def stamped_keys(self) -> Sequence[tuple[bytes, bytes, bytes]]:
+        """(prefix, suffix, value) of every set_versionstamped_key."""
+        return self._stamped_keys
+
+    @property
+    def extra_conflict_keys(self) -> Sequence[bytes]:
+        """Keys of add_write_conflict_key."""
+        return self._extra_conflict_keys
 
     @property
     def has_visible_writes(self) -> bool:

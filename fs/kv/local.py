@@ -22,8 +22,9 @@ import trio
 from ..runtime.ports import Clock
 from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, VERSIONSTAMP_BYTES, KeyValue, Transaction
-from .buffer import Mutations, RangeRead, Unwritten, WriteBuffer, add_to
+from .buffer import Mutations, WriteBuffer
 from .conflicts import ConflictWindow
+from .transaction import BufferedTransaction
 
 VERSION_BYTES: Final = 8
 STAMP_ORDER: Final = bytes(VERSIONSTAMP_BYTES - VERSION_BYTES)
@@ -117,18 +118,23 @@ class LocalEngine(ABC):
         return stamp
 
 
-class LocalTransaction:
-    """See Transaction; made by LocalEngine.transaction."""
+class LocalTransaction(BufferedTransaction):
+    """See Transaction; made by LocalEngine.transaction.  Reads do not wait."""
 
-    __slots__ = ("_buffer", "_engine", "_generation", "_is_open", "_pinned_s", "_view")
+    __slots__ = ("_engine", "_generation", "_pinned_s", "_view")
 
     def __init__(self, engine: LocalEngine) -> None:
+        super().__init__()
         self._engine = engine
-        self._buffer = WriteBuffer()
         self._view: View | None = None
         self._pinned_s = 0.0
         self._generation = engine.generation
-        self._is_open = True
+
+    def _begin_read(self) -> None:
+        self._pinned()
+
+    def _pin(self) -> None:
+        self._pinned()
 
     def _pinned(self) -> View:
         """Return the snapshot, taking it at the first read; refuse when it is too old."""
@@ -148,94 +154,26 @@ class LocalTransaction:
             self.close()
             raise FsError(Status.KV_TOO_OLD, f"{age_s:.3f} s since its snapshot")
 
-    async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
-        """See Transaction.get.  Does not wait."""
-        view = self._pinned()
-        buffer = self._buffer
-        written = buffer.written(key)
-        if written is None or isinstance(written, bytes):
-            return written
-        if not snapshot:
-            buffer.add_read_key(key)
-        value = view.get(key)
-        return value if isinstance(written, Unwritten) else add_to(value, written.delta)
+    async def _fetch(self, key: bytes) -> bytes | None:
+        assert self._view is not None
+        return self._view.get(key)
 
-    async def get_range(
-        self,
-        begin: bytes,
-        end: bytes,
-        *,
-        limit: int = 0,
-        reverse: bool = False,
-        snapshot: bool = False,
+    async def _fetch_rows(
+        self, begin: bytes, end: bytes, limit: int, reverse: bool
     ) -> list[KeyValue]:
-        """See Transaction.get_range.  Does not wait."""
-        view = self._pinned()
-        read = RangeRead(self._buffer, begin, end, limit=limit, reverse=reverse)
-        while (page := read.wanted()) is not None:
-            read.feed(view.scan(*page))
-        if not snapshot:
-            self._buffer.add_read_range(*read.looked_at())
-        return read.rows
+        assert self._view is not None
+        return self._view.scan(begin, end, limit, reverse)
 
-    def _writable(self) -> WriteBuffer:
-        assert self._is_open, "the transaction is over"
-        return self._buffer
-
-    def set(self, key: bytes, value: bytes) -> None:
-        """See Transaction.set."""
-        self._writable().set(key, value)
-
-    def clear(self, key: bytes) -> None:
-        """See Transaction.clear."""
-        self._writable().clear(key)
-
-    def clear_range(self, begin: bytes, end: bytes) -> None:
-        """See Transaction.clear_range."""
-        self._writable().clear_range(begin, end)
-
-    def atomic_add(self, key: bytes, delta: int) -> None:
-        """See Transaction.atomic_add."""
-        self._writable().atomic_add(key, delta)
-
-    def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes = b"") -> None:
-        """See Transaction.set_versionstamped_value."""
-        self._writable().set_versionstamped_value(key, prefix, suffix)
-
-    def set_versionstamped_key(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
-        """See Transaction.set_versionstamped_key."""
-        self._writable().set_versionstamped_key(prefix, suffix, value)
-
-    def add_read_conflict_key(self, key: bytes) -> None:
-        """See Transaction.add_read_conflict_key.  Pins the snapshot."""
-        self._pinned()
-        self._buffer.add_read_key(key)
-
-    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
-        """See Transaction.add_read_conflict_range.  Pins the snapshot."""
-        self._pinned()
-        self._buffer.add_read_range(begin, end)
-
-    def add_write_conflict_key(self, key: bytes) -> None:
-        """See Transaction.add_write_conflict_key."""
-        self._writable().add_write_conflict_key(key)
-
-    async def commit(self) -> bytes | None:
-        """See Transaction.commit.  A checkpoint comes before the work, none after it."""
-        assert self._is_open, "the transaction is over"
-        try:
-            if self._buffer.is_read_only:
-                return None
-            await trio.lowlevel.checkpoint()
-            view = self._view
-            if view is None:
-                return self._engine.commit_now(None, self._buffer)
-            self._check_age()
-            return self._engine.commit_now(view.version, self._buffer)
-        finally:
-            self.close()
+    async def _commit(self) -> bytes:
+        """A checkpoint comes before the work, none after it."""
+        await trio.lowlevel.checkpoint()
+        view = self._view
+        if view is None:
+            return self._engine.commit_now(None, self._buffer)
+        self._check_age()
+        return self._engine.commit_now(view.version, self._buffer)
 
     def close(self) -> None:
         """See Transaction.close."""
-        self._is_open = False
+        super().close()
         self._view = None

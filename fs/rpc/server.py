@@ -88,6 +88,8 @@ class Server:
         self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
         self.authenticator = authenticator or OpenAuthenticator()
         self.on_bug = on_bug
+        self.on_disconnect: Callable[[Identity], None] | None = None
+        """Called with what the peer said of itself when a connection that served has ended; must not raise."""
         self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max))
         self._bindings: dict[tuple[int, int], Binding] = {}
         self._connections: set[ServerConnection] = set()

@@ -64,6 +64,7 @@ class ServerConnection:
         self._stream = stream
         self._scopes: dict[int, trio.CancelScope] = {}
         self._peer = Identity("")
+        self._is_accepted = False
         self._framed: FramedStream
         self._progress_seen = -1
         self._nursery: trio.Nursery
@@ -83,6 +84,8 @@ class ServerConnection:
                 await self._serve(is_full=is_full)
                 nursery.cancel_scope.cancel()
         finally:
+            if self._is_accepted and self._server.on_disconnect is not None:
+                self._server.on_disconnect(self._peer)
             await self._framed.aclose()
 
     async def end_if_stuck(self) -> None:
@@ -98,6 +101,7 @@ class ServerConnection:
             if is_full:
                 await self._say_goodbye(self._too_many())
             elif await self._shake_hands():
+                self._is_accepted = True
                 await self._receive_requests()
         except FsError as error:
             log.warning("connection from %s refused or closed: %s", self._stream.peer_name, error)

@@ -53,8 +53,11 @@ class RpcSection(Section, frozen=True):
 class KvSection(Section, frozen=True):
     """[kv]: the transactional store below mgmtd and meta."""
 
-    engine: Annotated[str, Meta(pattern="^(rocksdb|memory)$")] = "rocksdb"
+    engine: Annotated[str, Meta(pattern="^(rocksdb|remote|memory)$")] = "rocksdb"
+    """rocksdb: the store in `path`, of this process alone; remote: that of the kv process at `address`; memory: none."""
     path: str = ""
+    address: str = ""
+    """`unix:/PATH` or `tcp:HOST:PORT` of the kv process."""
     group_sync_interval_s: Seconds = 0.005
     """How long commits may gather before one flush makes them durable."""
     retry_time_s_max: Seconds = 10.0
@@ -191,8 +194,32 @@ def check_relations(config: ProcessConfig) -> None:
             f"mgmtd.primary_lease_s ({mgmtd.primary_lease_s}) must hold three times"
             f" mgmtd.primary_extend_interval_s ({mgmtd.primary_extend_interval_s})",
         )
+    if config.kv.engine == "remote":
+        _check_remote_store(config)
     block = config.storage.checksum_block_bytes
     size = config.meta.chunk_size_bytes
     for name, value in (("storage.checksum_block_bytes", block), ("meta.chunk_size_bytes", size)):
         if value & (value - 1):
             raise FsError(Status.BAD_CONFIG, f"{name} ({value}) must be a power of two")
+
+
+KV_MESSAGE_BYTES_MIN = 16 * MIB
+"""The largest transaction and the largest page of rows fit into a message of this size."""
+
+
+def check_message_size(config: ProcessConfig) -> None:
+    """Check that this process can carry what the served key-value store sends; raises FsError(BAD_CONFIG)."""
+    if config.rpc.message_bytes_max < KV_MESSAGE_BYTES_MIN:
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"rpc.message_bytes_max ({config.rpc.message_bytes_max}) must be at least"
+            f" {KV_MESSAGE_BYTES_MIN} where the key-value store is served or remote",
+        )
+
+
+def _check_remote_store(config: ProcessConfig) -> None:
+    if not config.kv.address:
+        raise FsError(
+            Status.BAD_CONFIG, 'kv.engine "remote" needs kv.address: where is the kv process?'
+        )
+    check_message_size(config)

@@ -4,6 +4,7 @@ from typing import Final
 
 from .method import Method, method
 from .proto import core_pb2 as core
+from .proto import kv_pb2 as kv
 from .proto import meta_pb2 as meta
 from .proto import mgmtd_pb2 as mgmtd
 from .proto import storage_pb2 as storage
@@ -211,3 +212,10 @@ META_RESOLVE_PATH: Final[Method[meta.ResolvePathReq, meta.InodeRsp]] = method(
 META_ACCESS: Final[Method[meta.AccessReq, meta.AccessRsp]] = method(
     _META, "Access", meta.AccessReq, meta.AccessRsp
 )
+
+_KV = kv.DESCRIPTOR.services_by_name["Kv"]
+KV_READ: Final[Method[kv.KvReadReq, kv.KvReadRsp]] = method(_KV, "Read", kv.KvReadReq, kv.KvReadRsp)
+KV_COMMIT: Final[Method[kv.KvCommitReq, kv.KvCommitRsp]] = method(
+    _KV, "Commit", kv.KvCommitReq, kv.KvCommitRsp
+)
+KV_SYNC: Final[Method[kv.KvSyncReq, kv.KvSyncRsp]] = method(_KV, "Sync", kv.KvSyncReq, kv.KvSyncRsp)

@@ -53,6 +53,7 @@ class Status(IntEnum):
     KV_TIMED_OUT = 206
     KV_UNAVAILABLE = 207
     KV_BAD_FORMAT = 208
+    KV_UNREACHABLE = 209
     # 3xx: metadata
     NOT_FOUND = 300
     EXISTS = 301
@@ -189,6 +190,9 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         "the key-value store does not answer", errno.EIO, definite=False, retry=Retry.SAME
     ),
     Status.KV_BAD_FORMAT: _s("the key-value store has an unknown format version", errno.EIO),
+    Status.KV_UNREACHABLE: _s(
+        "the key-value store could not be asked", errno.EIO, retry=Retry.SAME
+    ),
     Status.NOT_FOUND: _s("no such object", errno.ENOENT),
     Status.EXISTS: _s("the name exists already", errno.EEXIST),
     Status.NOT_DIRECTORY: _s("a path component is not a directory", errno.ENOTDIR),

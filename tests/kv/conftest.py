@@ -7,6 +7,7 @@ from tests.kv.harness import Lab
 ENGINES = [
     "memory",
     "rocksdb",
+    "remote",
     pytest.param(
         "foundationdb",
         marks=[

@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,19 @@ import trio
 
 from fs.kv.api import KeyValue, KvEngine
 from fs.kv.buffer import add_to
+from fs.kv.local import LocalEngine
 from fs.kv.memory import MemoryEngine
+from fs.kv.remote import RemoteEngine
+from fs.kv.remote_server import KvService
 from fs.kv.rocksdb import RocksDbEngine
+from fs.kv.transact import snapshot_read
+from fs.rpc.api import Identity
+from fs.rpc.channel import open_channels
+from fs.rpc.server import Server
+from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.ports import Runtime, Stream, StreamHandler
 from fs.runtime.real import RealClock
-from fs.schema.config import KvSection
+from fs.schema.config import KvSection, RpcSection
 
 CLUSTER_ID = "test-cluster"
 
@@ -37,6 +46,64 @@ def inline_runtime(seed: int = 1) -> Runtime:
     return Runtime(RealClock(), NoNetwork(), run_inline, random.Random(seed))
 
 
+class Served:
+    """An engine served to others over a network in memory; each client has a connection of its own."""
+
+    ADDRESS = "mem:kv"
+
+    def __init__(self, engine: LocalEngine, seed: int = 1) -> None:
+        self.engine = engine
+        self.network = MemoryNetwork(seed)
+        self.boot = 1
+        self.client_count = 0
+        self.service: KvService
+        self._seed = seed
+        self._life: trio.CancelScope | None = None
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Serve as a new process."""
+        self._seed += 1
+        runtime = inline_runtime(self._seed)
+        self.service = KvService(self.engine, runtime, boot=self.boot)
+        self._life = await nursery.start(self._run)
+
+    async def _run(self, task_status: trio.TaskStatus) -> None:
+        server = Server(Identity(CLUSTER_ID), RpcSection())
+        server.add_service("Kv", self.service)
+        server.on_disconnect = self.service.forget
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.service.run)
+                await nursery.start(server.run, self.network.endpoint("kv"), self.ADDRESS)
+                task_status.started(scope)
+                await trio.sleep_forever()
+
+    def kill(self) -> None:
+        """End the process: what was not answered is never answered."""
+        assert self._life is not None
+        self._life.cancel()
+        self.network.kill("kv")
+
+    @asynccontextmanager
+    async def client(self, name: str = ""):
+        """A process that uses the store."""
+        self.client_count += 1
+        name = name or f"client-{self.client_count}"
+        inline = inline_runtime(self.client_count + 100)
+        network = self.network.endpoint(name)
+        runtime = Runtime(inline.clock, network, inline.run_blocking, inline.random)
+        identity = Identity(CLUSTER_ID, client_id=name)
+        async with open_channels(runtime, identity, RpcSection()) as channels:
+            yield RemoteEngine(channels.get(self.ADDRESS), self.ADDRESS, runtime)
+
+    async def hold_client(self, name: str = "", *, task_status: trio.TaskStatus) -> None:
+        """Keep a client until the scope that is reported beside it is cancelled."""
+        with trio.CancelScope() as scope:
+            async with self.client(name) as engine:
+                task_status.started((engine, scope))
+                await trio.sleep_forever()
+
+
 class Lab:
     """One engine that can be closed and opened again."""
 
@@ -53,12 +120,14 @@ class Lab:
         if self.kind == "memory":
             self._memory = self._memory or MemoryEngine(self.runtime.clock)
             self.engine = self._memory
-        elif self.kind == "rocksdb":
+        elif self.kind in {"rocksdb", "remote"}:
             engine = await RocksDbEngine.open(
                 str(self._path), KvSection(), self.runtime, cluster_id=CLUSTER_ID
             )
             self._runner = await self._nursery.start(_run_in_scope, engine)
             self.engine = engine
+            if self.kind == "remote":
+                await self._serve(engine)
         else:
             module = pytest.importorskip(
                 "fs.kv.foundationdb", reason="the FoundationDB engine is not part of this release"
@@ -66,10 +135,20 @@ class Lab:
             self.engine = await module.open_engine(os.environ["FDB_CLUSTER_FILE"], self.runtime)
         return self.engine
 
+    async def _serve(self, engine: RocksDbEngine) -> None:
+        self._local, self._served = engine, Served(engine)
+        await self._served.start(self._nursery)
+        self.engine, self._client = await self._nursery.start(self._served.hold_client)
+        await snapshot_read(self.engine, lambda tr: tr.get(b""))  # learns where the store stands
+
     async def close(self) -> None:
         if self._runner is not None:
             self._runner.cancel()
         await self.engine.aclose()
+        if self.kind == "remote":
+            self._client.cancel()
+            self._served.kill()
+            await self._local.aclose()
 
     async def reopen(self) -> KvEngine:
         await self.close()

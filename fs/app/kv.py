@@ -1,0 +1,40 @@
+"""The kv process: the embedded key-value store, served to the managers and metadata services of a cluster.
+
+Whoever uses it has `engine = "remote"` and this process's address in [kv].
+"""
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from ..kv.remote_server import KvService
+from ..schema.config import check_message_size
+from .compose import Process, main
+from .store import open_local_store
+
+BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_number() -> int:
+    """Return a number that is another one after each start of the machine."""
+    return int(BOOT_ID_PATH.read_text().strip().replace("-", "")[:16], 16)
+
+
+async def run(process: Process) -> None:
+    """Serve the store in kv.path until asked to stop."""
+    check_message_size(process.config)
+    async with open_local_store(process) as engine:
+        service = KvService(engine, process.runtime, boot=boot_number())
+        server = process.server({"Kv": service})
+        server.on_disconnect = service.forget
+        async with trio.open_nursery() as nursery:
+            await nursery.start(service.run)
+            await nursery.start(server.run, process.runtime.network, process.config.process.listen)
+            process.ready()
+            await process.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    main(run)

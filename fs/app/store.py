@@ -1,0 +1,74 @@
+"""The key-value store that a process is configured with: opened, kept durable in the background, closed.
+
+`rocksdb` is the store itself and belongs to this process alone; `remote` is the one that a kv process serves;
+`memory` keeps nothing and is for trials.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ..kv.api import KvEngine
+from ..kv.memory import MemoryEngine
+from ..kv.remote import RemoteEngine
+from ..kv.rocksdb import RocksDbEngine
+from ..runtime.background import open_background
+from ..schema.status import FsError, Status
+from .compose import Process
+
+
+@asynccontextmanager
+async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
+    """Open the store in `kv.path` for the length of the block.
+
+    Commits that nobody waits for reach the disk within kv.group_sync_interval_s while the block lasts.
+
+    Raises:
+        FsError: BAD_CONFIG; what RocksDbEngine.open says; IO_ERROR, ending the block, when the disk fails.
+    """
+    section = process.config.kv
+    if not section.path:
+        raise FsError(Status.BAD_CONFIG, "kv.path: where does this process keep its store?")
+    await trio.Path(section.path).mkdir(parents=True, exist_ok=True)
+    engine = await RocksDbEngine.open(
+        section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
+    )
+    try:
+        async with open_background() as nursery:
+            await nursery.start(engine.run)
+            yield engine
+    finally:
+        with trio.CancelScope(shield=True):
+            await engine.aclose()
+
+
+@asynccontextmanager
+async def _open_remote_store(process: Process) -> AsyncIterator[RemoteEngine]:
+    address = process.config.kv.address
+    engine = RemoteEngine(process.channels.get(address), address, process.runtime)
+    try:
+        async with open_background() as nursery:
+            await nursery.start(engine.run)
+            yield engine
+    finally:
+        with trio.CancelScope(shield=True):
+            await engine.aclose()
+
+
+@asynccontextmanager
+async def open_store(process: Process) -> AsyncIterator[KvEngine]:
+    """Open the store that kv.engine names for the length of the block.
+
+    Raises:
+        FsError: as `open_local_store`; a remote store that is away raises nothing until it is used.
+    """
+    match process.config.kv.engine:
+        case "remote":
+            async with _open_remote_store(process) as remote:
+                yield remote
+        case "memory":
+            yield MemoryEngine(process.runtime.clock)
+        case _:
+            async with open_local_store(process) as local:
+                yield local
