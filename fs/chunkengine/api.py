@@ -19,6 +19,7 @@ from ..schema.ids import ChunkId, TargetId
 
 NOTE_KEY_BYTES_MAX: Final = 64
 NOTE_VALUE_BYTES_MAX: Final = 512
+TAG_BYTES_MAX: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class ChunkState:
     pending_checksum: int = 0
     is_damaged: bool = False
     """The committed version's bytes are known to be bad or missing: it cannot be read, only replaced or repaired."""
+    pending_tag: bytes = b""
+    """What `prepare_*` was given with the pending version."""
 
 
 @dataclass(slots=True)
@@ -142,12 +145,14 @@ class ChunkEngine(Protocol):
         offset: int,
         data: Buffer,
         is_full_replace: bool = False,
+        tag: bytes = b"",
     ) -> ChunkState:
         """Make the pending version: the committed bytes with `data` put at `offset`, gaps zero-filled.
 
         `version` must be commit_ver + 1 unless `is_full_replace`, which takes any version > 0, starts from
         nothing (offset 0, data = the whole content) and replaces a pending version.  A pending version
-        of the same number is replaced too.
+        of the same number is replaced too.  `tag` (at most 255 bytes) is kept with the pending version, and no
+        longer: whose update it is.
 
         Raises:
             FsError: NO_SPACE; INVALID_ARGUMENT if the result is longer than the chunk size;
@@ -165,6 +170,7 @@ class ChunkEngine(Protocol):
         version: int,
         chunk_size_bytes: int,
         length: int,
+        tag: bytes = b"",
     ) -> ChunkState:
         """Make a pending version of exactly `length` bytes: cut, or extended with zeros.
 
@@ -173,7 +179,9 @@ class ChunkEngine(Protocol):
         """
         ...
 
-    def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
+    def prepare_remove(
+        self, target_id: TargetId, chunk_id: ChunkId, *, version: int, tag: bytes = b""
+    ) -> ChunkState:
         """Make a pending removal."""
         ...
 

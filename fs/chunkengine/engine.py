@@ -43,7 +43,7 @@ from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.status import FsError, Status
-from .api import ChunkState, Compacted, Note, ReadDone, ReadIo, SpaceInfo
+from .api import TAG_BYTES_MAX, ChunkState, Compacted, Note, ReadDone, ReadIo, SpaceInfo
 from .books import Books
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
@@ -197,6 +197,7 @@ class DiskEngine:
         offset: int,
         data: Buffer,
         is_full_replace: bool = False,
+        tag: bytes = b"",
     ) -> ChunkState:
         """See `ChunkEngine`."""
         if offset < 0 or offset + len(data) > chunk_size_bytes:
@@ -220,7 +221,9 @@ class DiskEngine:
         try:
             position, checksums = self._write_update(key, base, plan, data)
             return self._put_pending(
-                key, new_record(version, position, chunk_size_bytes, plan.new_length, checksums)
+                key,
+                new_record(version, position, chunk_size_bytes, plan.new_length, checksums),
+                tag,
             )
         finally:
             self._end_update(key, base)
@@ -233,6 +236,7 @@ class DiskEngine:
         version: int,
         chunk_size_bytes: int,
         length: int,
+        tag: bytes = b"",
     ) -> ChunkState:
         """See `ChunkEngine`."""
         if not 0 <= length <= chunk_size_bytes:
@@ -256,6 +260,7 @@ class DiskEngine:
                 chunk_size_bytes=chunk_size_bytes,
                 offset=length,
                 data=b"",
+                tag=tag,
             )
         try:
             head_to = min(-(-length // self._block) * self._block, old.length)
@@ -263,12 +268,14 @@ class DiskEngine:
             parts, checksums = cut_content(head, old.checksums, length, self._block)
             position = self._write_new(key, parts, length, is_create=False)
             return self._put_pending(
-                key, new_record(version, position, chunk_size_bytes, length, checksums)
+                key, new_record(version, position, chunk_size_bytes, length, checksums), tag
             )
         finally:
             self._end_update(key, old)
 
-    def prepare_remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
+    def prepare_remove(
+        self, target_id: TargetId, chunk_id: ChunkId, *, version: int, tag: bytes = b""
+    ) -> ChunkState:
         """See `ChunkEngine`; `version` may be any above the committed one."""
         key = chunk_key(target_id, chunk_id)
         self._space.check_remove(key)
@@ -278,7 +285,8 @@ class DiskEngine:
             if version <= (old.version if old else 0):
                 raise version_error(key, old, version)
             size = old.chunk_size_bytes if old else 0
-            removal = PendingRecord(new_record(version, NO_POSITION, size, 0, b""), is_remove=True)
+            made = new_record(version, NO_POSITION, size, 0, b"")
+            removal = PendingRecord(made, is_remove=True, tag=tag)
             ledger.change(key, old, removal)
             return known_state(key, old, removal)
 
@@ -318,8 +326,9 @@ class DiskEngine:
             raise
         return position
 
-    def _put_pending(self, key: ChunkKey, record: ChunkRecord) -> ChunkState:
-        pending = PendingRecord(record, is_remove=False)
+    def _put_pending(self, key: ChunkKey, record: ChunkRecord, tag: bytes) -> ChunkState:
+        assert len(tag) <= TAG_BYTES_MAX, len(tag)
+        pending = PendingRecord(record, is_remove=False, tag=tag)
         with self._books as ledger:
             old = ledger.record(key)
             ledger.change(key, old, pending, has_written=True)

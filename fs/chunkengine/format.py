@@ -124,21 +124,32 @@ class ChunkRecord:
         )
 
 
+_IS_REMOVE: Final = 1
+_HAS_TAG: Final = 2
+
+
 @dataclass(frozen=True, slots=True)
 class PendingRecord:
     """A prepared version; of a removal only `record.version` means anything."""
 
     record: ChunkRecord
     is_remove: bool
+    tag: bytes = b""
+    """Whose update it is; opaque, at most 255 bytes."""
 
     def pack(self) -> bytes:
-        """Return the stored form."""
-        return (b"\x01" if self.is_remove else b"\x00") + self.record.pack()
+        """Return the stored form: flags (1: removal, 2: tag), with a tag its length and itself, the record."""
+        flags = (_IS_REMOVE if self.is_remove else 0) | (_HAS_TAG if self.tag else 0)
+        head = bytes((flags, len(self.tag))) + self.tag if self.tag else bytes((flags,))
+        return head + self.record.pack()
 
     @classmethod
     def unpack(cls, value: bytes) -> "PendingRecord":
         """Inverse of `pack`."""
-        return cls(ChunkRecord.unpack(value[1:]), value[0] == 1)
+        flags = value[0]
+        start = 2 + value[1] if flags & _HAS_TAG else 1
+        record = ChunkRecord.unpack(value[start:])
+        return cls(record, bool(flags & _IS_REMOVE), value[2:start] if start > 1 else b"")
 
 
 class DiskFormat(msgspec.Struct, frozen=True, kw_only=True):

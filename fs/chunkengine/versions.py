@@ -113,4 +113,5 @@ def state_of(
         made.length if made else 0,
         made.digest if made else 0,
         record.is_damaged if record else False,
+        pending.tag if pending else b"",
     )

@@ -11,12 +11,14 @@ Invariants:
       results, so that a new head answers repeats.
     - It is bounded: COUNT_MAX channels, then new ones are refused until others have been idle for long enough to
       be forgotten.  What a client may still repeat is never dropped for lack of room.
-    - It lives in memory: when every target of a chain has been down at once, repeats are executed again.
+    - The table lives in memory; results that changed something are also noted on disk with the commit
+      (update_notes.py), from where the last serving target takes them when it comes back.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
+from ..schema.ids import ChunkId
 from ..schema.status import FsError, Status
 
 COUNT_MAX: Final = 50_000
@@ -44,6 +46,9 @@ class UpdateResult:
     update_ver: int
     chunk_length: int
     chunk_checksum: int
+    chunk_id: ChunkId | None = None
+    """None: it changed nothing, so nothing is lost when it is forgotten."""
+    is_remove: bool = False
 
 
 @dataclass(slots=True)
@@ -112,6 +117,8 @@ class ChannelTable:
         slot = self._slots.get(key)
         if slot is None:
             self._slots[key] = _Slot(tag.sequence, tag.request_id, result, False, now_s)
+        elif tag.sequence == slot.sequence and slot.result and result.chunk_id is None:
+            slot.used_s = now_s  # "in effect already" says less than what is known
         elif tag.sequence >= slot.sequence:
             slot.sequence, slot.request_id, slot.result = tag.sequence, tag.request_id, result
             slot.used_s = now_s
@@ -127,8 +134,8 @@ class ChannelTable:
             if slot.result is not None
         ]
 
-    def expire(self, now_s: float) -> int:
-        """Forget channels that nobody will repeat anything on; return how many."""
+    def expire(self, now_s: float) -> list[tuple[str, int]]:
+        """Forget channels that nobody will repeat anything on; return their clients and numbers."""
         idle_s = IDLE_S_CROWDED if len(self._slots) > COUNT_MAX // 2 else IDLE_S
         old = [
             key
@@ -137,7 +144,7 @@ class ChannelTable:
         ]
         for key in old:
             del self._slots[key]
-        return len(old)
+        return old
 
 
 def _name(tag: Tag) -> str:

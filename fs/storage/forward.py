@@ -13,6 +13,7 @@ Concurrency: the caller holds the chunk lock of the update's chunk on our target
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 import xxhash
@@ -29,6 +30,7 @@ from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .replica import UpdateType
 from .target import LocalTarget, Place
+from .update_notes import note_of, unpack_tag
 
 log = logging.getLogger(__name__)
 
@@ -182,8 +184,7 @@ async def settle(
     """
     engine, chunk_id, version = target.disk.engine, state.chunk_id, state.pending_ver
     assert version > 0, state
-    known = target.unsettled.get(chunk_id)
-    tag = known.tag if known else None
+    tag = unpack_tag(state.pending_tag) if state.pending_tag else None
     update = Outgoing(
         chunk_id,
         UpdateType.REMOVE if state.pending_is_remove else UpdateType.WRITE,
@@ -211,24 +212,41 @@ async def settle(
         await target.disk.run(engine.drop_pending, target.target_id, chunk_id)
         target.unsettled.pop(chunk_id, None)
         return
-    commit(target, chunk_id, version, forwarded.chain_version)
+    result = result_of(state)
+    commit(target, result, forwarded.chain_version, tag)
     log.info("target %d chunk %s: completed leftover %d", target.target_id, chunk_id, version)
     if tag is not None:
-        result = UpdateResult(version, state.pending_length, state.pending_checksum)
         target.channels.record(tag, result, trio.current_time())
 
 
+def result_of(prepared: ChunkState) -> UpdateResult:
+    """Return what the client of a pending version is told once it is committed."""
+    return UpdateResult(
+        prepared.pending_ver,
+        prepared.pending_length,
+        prepared.pending_checksum,
+        prepared.chunk_id,
+        prepared.pending_is_remove,
+    )
+
+
 def commit(
-    target: LocalTarget, chunk_id: ChunkId, version: int, chain_version: int
+    target: LocalTarget, result: UpdateResult, chain_version: int, tag: Tag | None
 ) -> ChunkState | None:
-    """Commit a pending version here; the chunk is settled then.
+    """Commit a pending version here, noting its result; the chunk is settled then.
 
     A commit is one unsynced metadata batch, and quicker than the way to a thread.
     """
-    engine = target.disk.engine
+    chunk_id = result.chunk_id
+    assert chunk_id is not None, result
     state = target.disk.run_inline(
-        lambda: engine.commit(
-            target.target_id, chunk_id, version=version, chain_version=chain_version
+        partial(
+            target.disk.engine.commit,
+            target.target_id,
+            chunk_id,
+            version=result.update_ver,
+            chain_version=chain_version,
+            note=note_of(tag, result) if tag is not None else None,
         )
     )
     target.unsettled.pop(chunk_id, None)

@@ -290,6 +290,21 @@ def _channel_to_pb(tag: Tag, result: UpdateResult) -> storage_pb2.ChannelResultP
         update_ver=result.update_ver,
         chunk_length=result.chunk_length,
         chunk_checksum=result.chunk_checksum,
+        inode_id=result.chunk_id.inode_id if result.chunk_id else 0,
+        chunk_index=result.chunk_id.index if result.chunk_id else 0,
+        is_remove=result.is_remove,
+    )
+
+
+def result_from_pb(message: storage_pb2.ChannelResultPb) -> tuple[Tag, UpdateResult]:
+    """Return whose update it was, and what came of it."""
+    wire, chunk_id = message.tag, ChunkId(InodeId(message.inode_id), message.chunk_index)
+    return Tag(wire.client_id, wire.channel_id, wire.sequence, wire.request_id), UpdateResult(
+        message.update_ver,
+        message.chunk_length,
+        message.chunk_checksum,
+        chunk_id if message.inode_id else None,
+        message.is_remove,
     )
 
 

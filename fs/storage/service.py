@@ -11,16 +11,19 @@ from ..schema.proto import storage_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
 from . import queries
-from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .local_state import Hold
 from .read_path import read_batch
-from .resync import PAGE_CHUNK_COUNT, state_to_pb
+from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target import Place
 from .target_changes import TargetChanges
-from .write_path import run_update
+from .write_path import run_update, take_over_updates
 
 QUERY_COUNT_MAX = 4096
+
+
+NOTE_BATCH_COUNT = 256
+"""Of a predecessor's results, stored in one go on the event loop."""
 
 
 class StorageService:
@@ -129,15 +132,12 @@ class StorageService:
             request.chain_id, request.chain_version, request.target_id
         )
         target = place.target
+        known = [result_from_pb(channel) for channel in request.channels]
+        for start in range(0, len(known), NOTE_BATCH_COUNT):
+            take_over_updates(target, known[start : start + NOTE_BATCH_COUNT])
+            await trio.lowlevel.checkpoint()
         await target.disk.run(target.disk.engine.sync)
         await self._syncing_place(request.chain_id, request.chain_version, request.target_id)
-        for known in request.channels:
-            wire = known.tag
-            target.channels.record(
-                Tag(wire.client_id, wire.channel_id, wire.sequence, wire.request_id),
-                UpdateResult(known.update_ver, known.chunk_length, known.chunk_checksum),
-                trio.current_time(),
-            )
         target.sync_done_version = request.chain_version
         self._context.targets.set_local(target, LocalState.UPTODATE)
         return storage_pb2.SyncDoneRsp()

@@ -21,13 +21,16 @@ from ..schema.ids import NodeId, TargetId
 from ..schema.proto import mgmtd_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError
+from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair
 from .local_state import Hold, Step
+from .on_disk import commit_pending, forget_updates, load_updates
 from .resync import Resync
 from .service import StorageService
-from .target import Disk, LocalTarget, Targets, check_unique
+from .target import Disk, LocalTarget, Place, Targets, check_unique
 from .target_changes import TargetChanges
+from .update_notes import note_key
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,6 @@ long removed chunks hold their space, and how much an engine verifies after a po
 
 READ_BUFFER_BYTES_MAX: Final = 192 * 1024 * 1024
 """Of read replies under way; further reads wait until their clients have taken some."""
-PAGE_CHUNK_COUNT: Final = 1024
 
 
 class Storage:
@@ -85,7 +87,8 @@ class Storage:
         for index, (disk_section, engine) in enumerate(zip(section.disks, engines, strict=True)):
             disk = Disk(index, disk_section.path, engine, runtime.run_blocking, section)
             self._disks.append(disk)
-            targets += [LocalTarget(TargetId(t), disk) for t in disk_section.target_ids]
+            own = sorted({*map(TargetId, disk_section.target_ids), *engine.target_ids()})
+            targets += [LocalTarget(target_id, disk) for target_id in own]
         check_unique(targets)
         self._stepping: set[LocalTarget] = set()
         self.targets = Targets(
@@ -191,8 +194,14 @@ class Storage:
         await target.inflight.wait_older_left(2**32)
         if target.pending_step is not Step.RELOAD:
             return
+        place = self._place_of(target)
+        if place is None or place.public_state is not PublicState.LASTSRV:
+            # What it knows of clients will come from its predecessor.  The last serving one is the truth.
+            await target.disk.run(forget_updates, target)
+            if target.pending_step is not Step.RELOAD:
+                return
         target.pending_step = Step.STAY
-        target.channels = type(target.channels)()
+        target.channels = ChannelTable()
         target.sync_done_version = target.resynced_version = 0
         self.targets.set_local(target, LocalState.ONLINE)
 
@@ -202,16 +211,27 @@ class Storage:
         Only a new chain's target and the last serving one come this way; a former tail may have committed, and
         shown, what is pending here.
         """
-        place = next((p for p in self.targets.places() if p.target is target), None)
+        place = self._place_of(target)
         target.pending_step = Step.STAY
         if place is None or place.public_state is not PublicState.SERVING:
             return
-        count = await target.disk.run(_commit_pending, target, place.chain.chain_version)
+        count = await target.disk.run(commit_pending, target, place.chain.chain_version)
         target.unsettled.clear()
-        if count:
-            log.info("target %d: committed %d leftover versions", target.target_id, count)
+        known = await target.disk.run(load_updates, target)
+        for note in known:
+            target.channels.record(note.tag, note.result, trio.current_time())
+        if count or known:
+            log.info(
+                "target %d: committed %d leftover versions, knows %d updates of clients",
+                target.target_id,
+                count,
+                len(known),
+            )
         if target.local_state is LocalState.ONLINE:
             self.targets.set_local(target, LocalState.UPTODATE)
+
+    def _place_of(self, target: LocalTarget) -> Place | None:
+        return next((p for p in self.targets.places() if p.target is target), None)
 
     async def _measure_loop(self) -> None:
         while True:
@@ -254,24 +274,14 @@ class Storage:
     async def _forget_idle_channels(self) -> None:
         while True:
             await trio.sleep(CHANNEL_SCAN_INTERVAL_S)
-            for target in self.targets.targets.values():
-                target.channels.expire(trio.current_time())
+            for target in list(self.targets.targets.values()):
+                await self._forget_idle(target)
 
-
-def _commit_pending(target: LocalTarget, chain_version: int) -> int:
-    """Commit every pending version of a target; return how many."""
-    engine, after, count = target.disk.engine, b"", 0
-    while True:
-        page = engine.list_chunks(target.target_id, after=after, limit=PAGE_CHUNK_COUNT)
-        for state in page:
-            if state.pending_ver:
-                engine.commit(
-                    target.target_id,
-                    state.chunk_id,
-                    version=state.pending_ver,
-                    chain_version=chain_version,
-                )
-                count += 1
-        if len(page) < PAGE_CHUNK_COUNT:
-            return count
-        after = page[-1].chunk_id.pack()
+    async def _forget_idle(self, target: LocalTarget) -> None:
+        keys = [note_key(*slot) for slot in target.channels.expire(trio.current_time())]
+        try:
+            if keys:
+                engine = target.disk.engine
+                await target.disk.run(engine.forget_notes, target.target_id, keys)
+        except FsError as error:
+            log.warning("target %d: notes not forgotten: %s", target.target_id, error)

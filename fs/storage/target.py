@@ -26,7 +26,7 @@ from ..schema.ids import ChainId, ChunkId, NodeId, TargetId
 from ..schema.proto import common_pb2, mgmtd_pb2
 from ..schema.routing import Chain, ChainTarget, LocalState, PublicState, RoutingInfo
 from ..schema.status import FsError, Status
-from .channels import ChannelTable, Tag
+from .channels import ChannelTable
 from .chunk_locks import ChunkLocks
 from .finished_cuts import FinishedCuts
 from .inflight import InFlight
@@ -89,14 +89,6 @@ class Disk:
 
 
 @dataclass(slots=True)
-class Unsettled:
-    """A chunk whose newest version is not committed here yet."""
-
-    tag: Tag | None = None
-    """Of the update that made the pending version, to answer its client's repeats."""
-
-
-@dataclass(slots=True)
 class ResyncProgress:
     """Counters of the last or present resync of this target's successor."""
 
@@ -119,7 +111,7 @@ class LocalTarget:
     locks: ChunkLocks = field(default_factory=ChunkLocks)
     channels: ChannelTable = field(default_factory=ChannelTable)
     inflight: InFlight = field(default_factory=InFlight)
-    unsettled: dict[ChunkId, Unsettled] = field(default_factory=dict)
+    unsettled: dict[ChunkId, None] = field(default_factory=dict)
     remove_locks: ChunkLocks = field(default_factory=ChunkLocks)
     sync_done_version: int = 0
     """Chain version under which this target's resync was completed."""
@@ -306,14 +298,20 @@ class Targets:
                     places[chain.chain_id] = _place(target, chain, member.public_state)
         return places
 
+    def _end_start(self, target: LocalTarget, place: Place | None) -> None:
+        if place is not None and place.public_state is PublicState.LASTSRV:
+            self.set_local(target, LocalState.ONLINE)  # with all it has and knows
+        else:
+            target.hold = Hold.EVICTED
+
     def _decide_steps(self, info: RoutingInfo) -> None:
+        place_of = {place.target.target_id: place for place in self._places.values()}
         if any(t.hold is Hold.STARTING for t in self.targets.values()) and start_is_over(
             info, self.targets
         ):
             for target in self.targets.values():
                 if target.hold is Hold.STARTING:
-                    self.set_local(target, LocalState.ONLINE)
-        place_of = {place.target.target_id: place for place in self._places.values()}
+                    self._end_start(target, place_of.get(target.target_id))
         for target in self.targets.values():
             place = place_of.get(target.target_id)
             step = next_step(

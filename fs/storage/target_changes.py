@@ -60,6 +60,7 @@ class TargetChanges:
             if known is not None:
                 return
             self._check_new(await self._context.routing.refresh(), target_id)
+            await disk.run(disk.engine.add_target, target_id)
             targets.add(LocalTarget(target_id, disk, LocalState.ONLINE, Hold.NONE))
             log.info("target %d: made on disk %d (%s)", target_id, disk_index, disk.path)
 

@@ -17,6 +17,7 @@ Concurrency: any number of updates at once; those of one chunk one after the oth
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
@@ -32,10 +33,11 @@ from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
-from .forward import Forwarded, Outgoing, Prepared, commit, forward, settle
+from .forward import Forwarded, Outgoing, Prepared, commit, forward, result_of, settle
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
-from .target import LocalTarget, Place, Unsettled
+from .target import LocalTarget, Place
+from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, note_of, pack_tag
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class _Update:
     kind: UpdateType
     chunk_id: ChunkId
     tag: Tag | None
+    packed_tag: bytes
     is_from_client: bool
     deadline_s: float
 
@@ -122,7 +125,7 @@ async def run_update(
                         return _done(context, place, update, known)
                 if target.cuts.is_finished(chunk_id.inode_id, chunk_id.index, request.truncate_ver):
                     return _done(context, place, update, _result_of(0, state))
-                decision = decide_update(state, _facts(update, target), position)
+                decision = decide_update(state, _facts(update, state), position)
                 if decision.action is not Action.SETTLE_FIRST:
                     break
                 assert state is not None
@@ -133,7 +136,7 @@ async def run_update(
                 return _done(context, place, update, result)
             _check_new_version(context, place, update, state)
             # 7. From here on readers of this chunk ask the tail.
-            target.unsettled.setdefault(chunk_id, Unsettled()).tag = tag
+            target.unsettled[chunk_id] = None
             # 8. Prepare here while the rest of the chain does the same.
             outcome = await _prepare_and_forward(context, place, update, decision, state)
             prepared, forwarded = outcome.prepared.state, outcome.forwarded
@@ -141,15 +144,11 @@ async def run_update(
             if outcome.failure is not None or prepared is None or forwarded is None:
                 await _fail(context, place, update, state, outcome)
             # 10. Everybody below has committed: commit here (the tail has done so while preparing).
+            result = result_of(prepared)
             if not outcome.is_committed:
-                commit(target, chunk_id, decision.version, forwarded.chain_version)
+                commit(target, result, forwarded.chain_version, tag)
             target.unsettled.pop(chunk_id, None)
             target.cuts.note(chunk_id.inode_id, chunk_id.index, request.truncate_ver)
-            result = UpdateResult(decision.version, 0, 0)
-            if update.kind is not UpdateType.REMOVE:
-                result = UpdateResult(
-                    decision.version, prepared.pending_length, prepared.pending_checksum
-                )
             # 11. Remember it for repeats; a client is answered under a valid lease only.
             return _done(context, place, update, result)
     finally:
@@ -300,11 +299,12 @@ def _prepare_blocking(
             offset=request.offset,
             data=update.payload,
             is_full_replace=request.is_full_replace,
+            tag=update.packed_tag,
         )
     elif update.kind is UpdateType.REMOVE:
         if is_syncing:
             engine.drop_pending(target_id, chunk_id)
-        state = engine.prepare_remove(target_id, chunk_id, version=version)
+        state = engine.prepare_remove(target_id, chunk_id, version=version, tag=update.packed_tag)
     else:
         state = engine.prepare_truncate(
             target_id,
@@ -312,9 +312,16 @@ def _prepare_blocking(
             version=version,
             chunk_size_bytes=request.chunk_size_bytes,
             length=request.length,
+            tag=update.packed_tag,
         )
     if commit_at:
-        engine.commit(target_id, chunk_id, version=version, chain_version=commit_at)
+        engine.commit(
+            target_id,
+            chunk_id,
+            version=version,
+            chain_version=commit_at,
+            note=note_of(update.tag, result_of(state)) if update.tag is not None else None,
+        )
     return state
 
 
@@ -355,8 +362,13 @@ def _check(
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: channel 0")
         wire = request.tag
         tag = Tag(wire.client_id, wire.channel_id, wire.sequence, wire.request_id)
+        if len(tag.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: client id {tag.client_id[:80]}...")
+        if len(tag.request_id) > REQUEST_ID_BYTES_MAX:
+            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: request id too long")
+    packed = pack_tag(tag) if tag is not None else b""
     chunk_id = ChunkId(InodeId(request.inode_id), request.chunk_index)
-    return _Update(request, payload, kind, chunk_id, tag, is_from_client, deadline_s)
+    return _Update(request, payload, kind, chunk_id, tag, packed, is_from_client, deadline_s)
 
 
 def _position(place: Place, is_from_client: bool) -> Position:
@@ -393,8 +405,8 @@ def _check_new_version(
         raise FsError(Status.NO_SPACE, f"disk {disk.path}: {disk.free_bytes} bytes free")
 
 
-def _facts(update: _Update, target: LocalTarget) -> UpdateFacts:
-    request, known = update.request, target.unsettled.get(update.chunk_id)
+def _facts(update: _Update, state: ChunkState | None) -> UpdateFacts:
+    request = update.request
     return UpdateFacts(
         update.kind,
         request.chain_version,
@@ -402,7 +414,9 @@ def _facts(update: _Update, target: LocalTarget) -> UpdateFacts:
         request.is_full_replace,
         request.length,
         is_cut=bool(request.truncate_ver),
-        is_pending_request=known is not None and known.tag is not None and known.tag == update.tag,
+        is_pending_request=update.tag is not None
+        and state is not None
+        and state.pending_tag == update.packed_tag,
     )
 
 
@@ -411,12 +425,33 @@ def _done(
 ) -> storage_pb2.UpdateRsp:
     """Record a success and make the reply."""
     if update.tag is not None:
-        place.target.channels.record(update.tag, result, trio.current_time())
+        target = place.target
+        target.channels.record(update.tag, result, trio.current_time())
+        if place.public_state is PublicState.SYNCING and result.chunk_id is not None:
+            # A batch of our predecessor's older results may have replaced the note of the commit.
+            note = note_of(update.tag, result)
+            target.disk.run_inline(target.disk.engine.put_notes, target.target_id, [note])
     if update.is_from_client and not context.lease.is_valid():
         raise FsError(
             Status.OUTCOME_UNKNOWN, f"the lease of node {context.node_id} ran out meanwhile"
         )
     return _reply(result, place.chain.chain_version)
+
+
+def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
+    """Make a predecessor's results ours, in memory and on disk, unless we know something later of the channel.
+
+    No checkpoint: between looking and storing nobody records anything.  What has been committed but not recorded yet
+    is stored again when it is recorded (`_done`).
+    """
+    for tag, result in known:
+        target.channels.record(tag, result, trio.current_time())
+    notes = [
+        note_of(tag, result)
+        for tag, result in known
+        if result.chunk_id is not None and target.channels.result_of(tag) == result
+    ]
+    target.disk.run_inline(target.disk.engine.put_notes, target.target_id, notes)
 
 
 def _result_of(version: int, state: ChunkState | None) -> UpdateResult:

@@ -274,6 +274,12 @@ class StorageCluster:
         elif now_s - self.heard_s[node_id] > FAILED_AFTER_S:
             self.local_states[target_id] = LocalState.OFFLINE
 
+    async def wait_judged(self, node_id):
+        """Wait until a dead node's target is out of service."""
+        with trio.fail_after(10):
+            while self.states()[node_id] not in {"OFFLINE", "LASTSRV"}:  # noqa: ASYNC110 - polls
+                await trio.sleep(0.01)
+
     async def wait_states(self, wanted, timeout_s=60.0):
         with trio.fail_after(timeout_s):
             while self.states() != wanted or not self._is_settled():  # noqa: ASYNC110 - polls

@@ -60,7 +60,7 @@ def test_idle_channels_are_forgotten_but_not_busy_ones():
     table.record(tag(1), DONE, 0)
     table.begin(tag(1, channel_id=2), 0)
     table.record(tag(1, channel_id=3), DONE, IDLE_S)
-    assert table.expire(IDLE_S + 1) == 1
+    assert table.expire(IDLE_S + 1) == [("c", 1)]
     assert len(table) == 2
 
 
@@ -72,6 +72,6 @@ def test_the_table_is_bounded_and_forgets_nothing_that_may_be_repeated(monkeypat
     with pytest.raises(FsError, match="RPC_OVERLOADED"):
         table.begin(tag(1, channel_id=5), 1)
     assert table.begin(tag(1, channel_id=4), IDLE_S_CROWDED) is DONE
-    assert table.expire(IDLE_S_CROWDED) == 0
-    assert table.expire(IDLE_S_CROWDED + 1) == 3
+    assert table.expire(IDLE_S_CROWDED) == []
+    assert len(table.expire(IDLE_S_CROWDED + 1)) == 3
     assert table.begin(tag(1, channel_id=5), IDLE_S_CROWDED) is None

@@ -828,9 +828,16 @@ class ChannelResultPb(_message.Message):
     UPDATE_VER_FIELD_NUMBER: _builtins.int
     CHUNK_LENGTH_FIELD_NUMBER: _builtins.int
     CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    CHUNK_INDEX_FIELD_NUMBER: _builtins.int
+    IS_REMOVE_FIELD_NUMBER: _builtins.int
     update_ver: _builtins.int
     chunk_length: _builtins.int
     chunk_checksum: _builtins.int
+    inode_id: _builtins.int
+    chunk_index: _builtins.int
+    is_remove: _builtins.bool
+    """inode_id 0: it changed nothing"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     def __init__(
@@ -840,10 +847,13 @@ class ChannelResultPb(_message.Message):
         update_ver: _builtins.int = ...,
         chunk_length: _builtins.int = ...,
         chunk_checksum: _builtins.int = ...,
+        inode_id: _builtins.int = ...,
+        chunk_index: _builtins.int = ...,
+        is_remove: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_checksum", b"chunk_checksum", "chunk_length", b"chunk_length", "tag", b"tag", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_length", b"chunk_length", "inode_id", b"inode_id", "is_remove", b"is_remove", "tag", b"tag", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,64 @@
+"""What a target does with its disk as a whole when its service begins or ends; blocking, called off the event loop.
+
+Nobody is inside the target meanwhile: it neither serves nor is written.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from .forward import result_of
+from .target import LocalTarget
+from .update_notes import UpdateNote, is_borne_out, note_of, read_note, unpack_tag
+
+log = logging.getLogger(__name__)
+
+PAGE_CHUNK_COUNT: Final = 1024
+
+
+def commit_pending(target: LocalTarget, chain_version: int) -> int:
+    """Commit every pending version of a target; return how many."""
+    engine, after, count = target.disk.engine, b"", 0
+    while True:
+        page = engine.list_chunks(target.target_id, after=after, limit=PAGE_CHUNK_COUNT)
+        for state in page:
+            if state.pending_ver:
+                tag = unpack_tag(state.pending_tag) if state.pending_tag else None
+                engine.commit(
+                    target.target_id,
+                    state.chunk_id,
+                    version=state.pending_ver,
+                    chain_version=chain_version,
+                    note=note_of(tag, result_of(state)) if tag is not None else None,
+                )
+                count += 1
+        if len(page) < PAGE_CHUNK_COUNT:
+            return count
+        after = page[-1].chunk_id.pack()
+
+
+def load_updates(target: LocalTarget) -> Sequence[UpdateNote]:
+    """Return the clients' updates that the disk knows to be executed; forgets what a power loss took back."""
+    engine, known, void = target.disk.engine, list[UpdateNote](), list[bytes]()
+    for stored in engine.notes(target.target_id):
+        note = read_note(stored)
+        if note is None:
+            continue
+        chunk_id = note.result.chunk_id
+        assert chunk_id is not None, note
+        if is_borne_out(note.result, engine.get(target.target_id, chunk_id)):
+            known.append(note)
+        else:
+            void.append(stored.key)
+    if void:
+        log.warning("target %d: %d updates were lost with the power", target.target_id, len(void))
+        engine.forget_notes(target.target_id, void)
+    return known
+
+
+def forget_updates(target: LocalTarget) -> None:
+    """Forget all that the disk knows of clients' updates."""
+    engine = target.disk.engine
+    keys = [stored.key for stored in engine.notes(target.target_id) if read_note(stored)]
+    if keys:
+        engine.forget_notes(target.target_id, keys)
