@@ -3,7 +3,8 @@
 Two images of everything: the live one, which the running process sees, and the durable one. `crash` models
 the death of the process (the live image stays: the kernel has it), `power_loss` that of the machine:
 of the data written since the last flush of its file every 512-byte sector of every write is kept or lost at
-random, of the metadata batches a random prefix, at least the synced ones, is kept.
+random, a file that has grown since is as short again as what is kept allows, of the metadata batches a random
+prefix, at least the synced ones, is kept.
 
 `on_step` is called with the name of the operation before each one; it may raise, to inject a fault
 (FsError NO_SPACE, IO_ERROR), to act in between (the engine is then at that very point), or to stop the process there (SimulatedCrash: a write is then half done).
@@ -86,6 +87,7 @@ class _File:
     def flush(self) -> None:
         for offset, data in self.unsynced:
             self.durable.write(offset, memoryview(data))
+        self.durable.size = self.live.size
         self.unsynced.clear()
 
     def lose_power(self, rng: random.Random) -> None:
@@ -257,8 +259,7 @@ class SimulatedDataFiles:
                 detail = f"{file_name(file_id)}: {length} bytes wanted, {room} free"
                 raise FsError(Status.NO_SPACE, detail)
             file.reserved.update(new)
-            for image in (file.live, file.durable):
-                image.size = max(image.size, offset + length)
+            file.live.size = max(file.live.size, offset + length)
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`."""

@@ -1,5 +1,6 @@
 """Runs many seeds of a trial in several processes, with a progress bar, and adds up what came out."""
 
+import logging
 import shutil
 import tempfile
 import time
@@ -52,6 +53,7 @@ def run_campaign(
 
 def guarded(trial: Trial, seed: int, place: Path | None) -> tuple[int, Counter[str], str]:
     """Run one seed in a directory of its own; a failure is returned as text."""
+    logging.disable(logging.CRITICAL)
     directory = Path(tempfile.mkdtemp(prefix="ember-campaign-", dir=place))
     try:
         return seed, trial(seed, directory), ""

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
+from fs.chunkengine.api import Note
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.format import UNDO_PREFIX, chunk_key, place_of
 from fs.chunkengine.fsck import check_disk
@@ -15,22 +16,34 @@ CHUNK_SIZE_BYTES = 256 << 10
 CHUNKS = [(TargetId(t), ChunkId(InodeId(i), n)) for t in (1, 2) for i in (7, 9) for n in (0, 3)]
 
 
+@dataclass(frozen=True)
+class Damaged:
+    """Content that is known to be bad: only this is left of it."""
+
+    length: int
+    checksum: int
+
+
+Content = bytes | Damaged | None
+"""Of a committed version; None: there is none."""
+
+
 @dataclass
 class Model:
-    """What one chunk holds, and held since the last sync; None: no committed version."""
+    """What one chunk holds, and held since the last sync."""
 
     version: int = 0
-    history: list[bytes | None] = field(default_factory=lambda: [None])
-    maybe: list[bytes | None] = field(default_factory=list)
+    history: list[Content] = field(default_factory=lambda: [None])
+    maybe: list[Content] = field(default_factory=list)
     """Outcome of a commit that a crash cut short."""
     pending: tuple[int, bytes | None] | None = None
     synced_pending: tuple[int, bytes | None] | None = None
 
     @property
-    def content(self) -> bytes | None:
+    def content(self) -> Content:
         return self.history[-1]
 
-    def allowed(self) -> list[bytes | None]:
+    def allowed(self) -> list[Content]:
         return self.history + self.maybe
 
 
@@ -63,7 +76,6 @@ class Workload:
         old = self.models[chunk].content or b""
         new = old.ljust(offset, b"\0")[:offset] + data + old[offset + len(data) :]
         version = self.models[chunk].version + 1
-        self.models[chunk].synced_pending = None
         engine.prepare_write(
             *chunk, version=version, chunk_size_bytes=CHUNK_SIZE_BYTES, offset=offset, data=data
         )
@@ -71,7 +83,6 @@ class Workload:
 
     def replace(self, engine: DiskEngine, chunk) -> None:
         data, version = self.data(), self.models[chunk].version + self.rng.randint(1, 3)
-        self.models[chunk].synced_pending = None
         engine.prepare_write(
             *chunk,
             version=version,
@@ -86,7 +97,6 @@ class Workload:
         length = self.rng.choice((0, 1, 4096, self.rng.randint(0, CHUNK_SIZE_BYTES)))
         version = self.models[chunk].version + 1
         new = (self.models[chunk].content or b"")[:length].ljust(length, b"\0")
-        self.models[chunk].synced_pending = None
         engine.prepare_truncate(
             *chunk, version=version, chunk_size_bytes=CHUNK_SIZE_BYTES, length=length
         )
@@ -94,7 +104,6 @@ class Workload:
 
     def remove(self, engine: DiskEngine, chunk) -> None:
         version = self.models[chunk].version + 1
-        self.models[chunk].synced_pending = None
         engine.prepare_remove(*chunk, version=version)
         self._finish(engine, chunk, version, None)
 
@@ -114,15 +123,20 @@ class Workload:
 
     def _finish(self, engine: DiskEngine, chunk, version: int, new: bytes | None) -> None:
         model = self.models[chunk]
-        model.pending = (version, new)
+        model.pending, model.synced_pending = (version, new), None
         if self.rng.random() < 0.15:
             return
         model.maybe = [new]
-        engine.commit(*chunk, version=version, chain_version=5)
+        note = self.note(chunk)
+        engine.commit(*chunk, version=version, chain_version=5, note=note)
         model.maybe = []
         model.history.append(new)
         model.version = version if new is not None else 0
         model.pending = None
+
+    def note(self, _chunk) -> Note | None:
+        """What to store with a commit."""
+        return None
 
     def check_now(self, engine: DiskEngine) -> None:
         """Without a crash: exactly the last acknowledged content."""
@@ -134,7 +148,7 @@ class Workload:
         for chunk, model in self.models.items():
             found = read(engine, chunk)
             allowed = model.allowed() if is_power_loss else [model.content, *model.maybe]
-            assert found in allowed, (chunk, found and len(found), [a and len(a) for a in allowed])
+            assert found in allowed, (chunk, size(found), [size(a) for a in allowed])
             state = engine.get(*chunk)
             pending = None
             if state is not None and state.pending_ver:
@@ -149,13 +163,21 @@ class Workload:
             self.models[chunk] = Model(version, [found], [], pending, pending)
 
 
-def read(engine: DiskEngine, chunk) -> bytes | None:
+def size(content: Content) -> object:
+    """Say of a content what an error message has room for."""
+    return len(content) if isinstance(content, bytes) else content
+
+
+def read(engine: DiskEngine, chunk) -> Content:
     try:
         return engine.read_whole(*chunk)
     except FsError as error:
-        if error.status is not Status.CHUNK_NOT_FOUND:
-            raise
-        return None
+        state = engine.get(*chunk)
+        if error.status is Status.CHUNK_NOT_FOUND:
+            return None
+        if error.status is Status.CHECKSUM_MISMATCH and state is not None and state.is_damaged:
+            return Damaged(state.length, state.checksum)
+        raise
 
 
 def check_books(meta: MetaStore, files: DataFiles | None = None) -> None:
