@@ -21,7 +21,7 @@ def test_samples_are_valid(path):
 
 
 def test_node_ids_and_addresses_are_distinct():
-    servers = [read_config(p).process for p in SAMPLES if p.name != "mountd.toml"]
+    servers = [read_config(p).process for p in SAMPLES if p.name not in {"mountd.toml", "kv.toml"}]
     assert (
         len({s.node_id for s in servers}) == len({s.listen for s in servers}) == len(servers) == 3
     )
@@ -31,7 +31,7 @@ def test_the_unit_finds_a_sample_for_every_role():
     """`ember@NAME` runs `ember NAME --config /etc/emberfs/NAME.toml`."""
     unit = (DEPLOY / "ember@.service").read_text()
     assert "ember %i --config /etc/emberfs/%i.toml" in unit
-    assert {p.stem for p in SAMPLES} == {"mgmtd", "meta", "storage", "mountd"}
+    assert {p.stem for p in SAMPLES} == {"mgmtd", "meta", "storage", "mountd", "kv"}
 
 
 def test_the_sample_cluster_can_be_planned():

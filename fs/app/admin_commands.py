@@ -18,7 +18,7 @@ from ..node.mgmtd_link import MgmtdLink
 from ..rpc.api import Channels
 from ..runtime.config_file import read_config
 from ..schema.proto import common_pb2
-from .cluster_dir import CONTROL, need_record
+from .cluster_dir import mgmtd_addresses, need_record
 from .mgmtd_link import initialise, newest_routing, run_with_mgmtd
 from .running import chosen_directory
 
@@ -49,14 +49,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 
 def _compare(given: Path | None) -> list[ChainComparison]:
     directory = chosen_directory(given)
-    cluster_id = need_record(directory).cluster_id
+    record = need_record(directory)
 
     async def use(mgmtd: MgmtdLink, channels: Channels) -> list[ChainComparison]:
         info = await newest_routing(mgmtd, ROUTING_TIMEOUT_S)
         return await compare(channels, info)
 
-    manager = [directory.address(CONTROL)]
-    return run_with_mgmtd(manager, cluster_id, use, timeout_s=math.inf)
+    managers = mgmtd_addresses(directory, record)
+    return run_with_mgmtd(managers, record.cluster_id, use, timeout_s=math.inf)
 
 
 @cluster.command("init")

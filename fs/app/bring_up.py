@@ -14,28 +14,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..runtime.config_file import write_config
+from msgspec import structs
+
+from ..runtime.config_file import read_config, write_config
+from ..schema.config import ProcessConfig
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import (
-    CONTROL,
+    KV,
     ClusterDir,
     ClusterRecord,
     default_directory,
+    has_control,
     load_record,
+    meta_names,
+    mgmtd_addresses,
+    mgmtd_names,
+    role_of,
     save_record,
     storage_names,
 )
 from .cluster_plan import (
     check_sizes,
-    control_config,
     default_chain_count,
     mount_config,
     plan_chains,
-    storage_config,
+    server_configs,
 )
-from .mgmtd_link import fetch_routing, initialise, local_plan
+from .mgmtd_link import fetch_routing, initialise, local_plan, replace_nodes
 from .mount_point import check_fuse, check_mount_point
 from .process_id import ProcessId
 from .progress import Progress
@@ -62,6 +69,8 @@ class UpOptions:
     node_count: int | None = None
     replica_count: int | None = None
     chain_count: int | None = None
+    mgmtd_count: int | None = None
+    meta_count: int | None = None
     has_mount: bool = True
     restarts: bool = True
     until: ProcessId | None = None
@@ -78,7 +87,15 @@ def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
     if chains is None:
         chains = default_chain_count(nodes)
     cluster_id = f"ember-{secrets.token_hex(4)}"
-    return ClusterRecord(cluster_id, nodes, replicas, chains, mount_point)
+    return ClusterRecord(
+        cluster_id,
+        nodes,
+        replicas,
+        chains,
+        mount_point,
+        mgmtd_count=options.mgmtd_count or 1,
+        meta_count=options.meta_count or 1,
+    )
 
 
 def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
@@ -99,6 +116,28 @@ def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
                 f"{name} {given}: this cluster was made with {made}; leave it out, use another --dir,"
                 " or remove the cluster with `ember down --wipe`",
             )
+
+
+def with_services(
+    directory: ClusterDir, options: UpOptions, record: ClusterRecord
+) -> ClusterRecord:
+    """Return the record with as many managers and metadata services as asked for.
+
+    Raises:
+        FsError: ALREADY_RUNNING when others of them still run, without a supervisor.
+    """
+    changed = replace(
+        record,
+        mgmtd_count=options.mgmtd_count or record.mgmtd_count,
+        meta_count=options.meta_count or record.meta_count,
+    )
+    if changed != record and supervisor_link.has_orphans(directory):
+        raise FsError(
+            Status.ALREADY_RUNNING,
+            f"services of {directory.path} run without their supervisor; before --mgmtds or --metas"
+            " can change, stop them: ember down",
+        )
+    return changed
 
 
 def _check_new_directory(path: Path) -> None:
@@ -158,11 +197,12 @@ def prepare(options: UpOptions, default_mount_point: Path) -> tuple[ClusterDir, 
     if record is None:
         mount_point = str(options.mount_point or default_mount_point)
         record = new_record(options, mount_point)
-        check_sizes(record)
         _check_new_directory(directory.path)
     else:
         check_unchanged(options, record)
+        record = with_services(directory, options, record)
         mount_point = str(options.mount_point or record.mount_point)
+    check_sizes(record)
     record = replace(record, mount_point=mount_point)
     if options.has_mount:
         _check_mount(options, directory, Path(mount_point))
@@ -174,14 +214,28 @@ def prepare(options: UpOptions, default_mount_point: Path) -> tuple[ClusterDir, 
 
 
 def write_configs(directory: ClusterDir, record: ClusterRecord) -> None:
-    """Write the configuration files that are missing; existing ones belong to the user."""
-    chains = plan_chains(record)
-    made = {CONTROL: control_config(directory, record)}
-    for name in storage_names(record):
-        made[name] = storage_config(directory, record, name, chains)
-    for name, config in made.items():
-        if not directory.config_path(name).exists():
-            write_config(directory.config_path(name), config)
+    """Write the configuration files that are missing; existing ones belong to the user.
+
+    Only where the managers are is put right in an existing file, when their number has changed.
+    """
+    for name, config in server_configs(directory, record).items():
+        path = directory.config_path(name)
+        if not path.exists():
+            write_config(path, config)
+            continue
+        found = _readable_config(path)
+        addresses = config.process.mgmtd_addresses
+        if found is not None and found.process.mgmtd_addresses != addresses:
+            process = structs.replace(found.process, mgmtd_addresses=addresses)
+            write_config(path, structs.replace(found, process=process))
+
+
+def _readable_config(path: Path) -> ProcessConfig | None:
+    """Return what a file says; None for one with a mistake, of which its process will tell."""
+    try:
+        return read_config(path)
+    except FsError:
+        return None
 
 
 class ServiceFailedError(FsError):
@@ -241,7 +295,7 @@ def _wait_chains(
     while True:
         left_s = max(POLL_S, deadline_s - time.monotonic())
         try:
-            info = fetch_routing(directory, record.cluster_id, timeout_s=left_s)
+            info = fetch_routing(directory, record, timeout_s=left_s)
         except FsError as error:
             if error.status is not Status.RPC_TIMEOUT:
                 raise
@@ -271,17 +325,27 @@ def start_services(
     Raises:
         FsError: START_FAILED, CHAIN_UNAVAILABLE.
     """
-    progress.step("starting the control process")
-    add_service(directory, CONTROL, "control")
-    for name in storage_names(record):
-        add_service(directory, name, "storage")
-    wait_running(directory, CONTROL)
+    names = list(server_configs(directory, record))
+    if has_control(record):
+        progress.step("starting the control process")
+    else:
+        progress.step(f"starting {record.mgmtd_count} managers, {record.meta_count} meta")
+        add_service(directory, KV, KV)
+        wait_running(directory, KV)
+    for name in names:
+        add_service(directory, name, role_of(name))
+    for name in mgmtd_names(record):
+        wait_running(directory, name)
     progress.step(f"starting {record.node_count} storage processes")
-    info = fetch_routing(directory, record.cluster_id, timeout_s=SERVICE_TIMEOUT_S)
-    if not info.chain_tables:
+    info = fetch_routing(directory, record, timeout_s=SERVICE_TIMEOUT_S)
+    if info.chain_tables:
+        replace_nodes(directory, record, info, timeout_s=SERVICE_TIMEOUT_S)
+    else:
         plan = local_plan(directory, record, plan_chains(record))
-        manager = [directory.address(CONTROL)]
-        initialise(manager, record.cluster_id, plan, timeout_s=SERVICE_TIMEOUT_S)
+        managers = mgmtd_addresses(directory, record)
+        initialise(managers, record.cluster_id, plan, timeout_s=SERVICE_TIMEOUT_S)
+    for name in meta_names(record):
+        wait_running(directory, name)
     for name in storage_names(record):
         wait_running(directory, name)
     progress.step(f"waiting for {record.chain_count} chains")

@@ -1,13 +1,16 @@
 """The directory of a local cluster: what `ember up` writes down and every other command reads.
 
-    cluster.json     format version, cluster id, sizes: never changed; where it was last mounted
+    cluster.json     format version, cluster id, sizes: never changed; how many managers and metadata services, and
+                     where it was mounted, the last time
     config/          one TOML file per process
-    data/            control/ (key-value store), storage-N/ (one disk each)
+    data/            control/ (key-value store, whichever process holds it), storage-N/ (one disk each)
     logs/            one file per process
     run/             sockets, lock and state of the supervisor; worthless after a reboot
 
 Invariants:
-    - Node ids are fixed for the life of the cluster: control is 1, storage-N is 10 + N.
+    - Node ids are fixed for the life of the cluster: control is 1, storage-N is 10 + N, mgmtd-N 100 + N, meta-N 200 + N.
+    - One manager and one metadata service share the control process and its store.  With more of either, each is a
+      process of its own, and the kv process serves them the same store.
     - A directory with an unknown format version is refused, never changed.
 
 Does not start, stop or look at processes (supervisor.py, process_id.py).
@@ -27,6 +30,10 @@ FORMAT_VERSION: Final = 1
 RECORD_NAME: Final = "cluster.json"
 CONTROL: Final = "control"
 CONTROL_NODE_ID: Final = 1
+KV: Final = "kv"
+FIRST_NODE_IDS: Final = {"storage": 10, "mgmtd": 100, "meta": 200}
+"""NAME-N has this id plus N."""
+
 SOCKET_PATH_BYTES_MAX: Final = 100
 """Of any socket in a cluster: the kernel allows 107 with the longest name we append counted."""
 _LONGEST_SOCKET_NAME: Final = "supervisor.sock"
@@ -34,7 +41,7 @@ _LONGEST_SOCKET_NAME: Final = "supervisor.sock"
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """The fixed facts of a local cluster."""
+    """What a local cluster is made of; only the mount point and the last two counts may change."""
 
     cluster_id: str
     node_count: int
@@ -43,6 +50,8 @@ class ClusterRecord:
     chain_count: int
     mount_point: str
     """Empty: the cluster runs without a mount."""
+    mgmtd_count: int = 1
+    meta_count: int = 1
     format_version: int = FORMAT_VERSION
 
 
@@ -116,14 +125,45 @@ class ClusterDir:
         self.run_path.chmod(0o700)
 
 
+def has_control(record: ClusterRecord) -> bool:
+    """True if one process holds manager, metadata service and store."""
+    return record.mgmtd_count == record.meta_count == 1
+
+
 def storage_names(record: ClusterRecord) -> list[str]:
     """Return the names of the storage processes, in node order."""
-    return [f"storage-{i}" for i in range(1, record.node_count + 1)]
+    return _numbered("storage", record.node_count)
 
 
-def storage_node_id(name: str) -> int:
-    """Return the node id of a storage process."""
-    return 10 + int(name.removeprefix("storage-"))
+def mgmtd_names(record: ClusterRecord) -> list[str]:
+    """Return the names of the processes that hold a manager."""
+    return [CONTROL] if has_control(record) else _numbered("mgmtd", record.mgmtd_count)
+
+
+def meta_names(record: ClusterRecord) -> list[str]:
+    """Return the names of the processes that hold a metadata service."""
+    return [CONTROL] if has_control(record) else _numbered("meta", record.meta_count)
+
+
+def _numbered(role: str, count: int) -> list[str]:
+    return [f"{role}-{number}" for number in range(1, count + 1)]
+
+
+def role_of(name: str) -> str:
+    """Return the command that runs a process: `storage` for storage-2."""
+    return name.partition("-")[0]
+
+
+def node_id_of(name: str) -> int:
+    """Return the node id of a server process; 0 for the kv process, which is no member of the cluster."""
+    if name in {CONTROL, KV}:
+        return CONTROL_NODE_ID if name == CONTROL else 0
+    return FIRST_NODE_IDS[role_of(name)] + int(name.partition("-")[2])
+
+
+def mgmtd_addresses(directory: ClusterDir, record: ClusterRecord) -> list[str]:
+    """Return where the managers listen."""
+    return [directory.address(name) for name in mgmtd_names(record)]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ Invariants:
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 
 from placement.chain_table import chain_table
@@ -16,7 +17,6 @@ from ..schema.config import (
     DiskSection,
     KvSection,
     MetaSection,
-    MgmtdSection,
     ProcessConfig,
     ProcessSection,
     StorageSection,
@@ -25,16 +25,22 @@ from ..schema.routing import REPLICA_COUNT_MAX
 from ..schema.status import FsError, Status
 from .cluster_dir import (
     CONTROL,
-    CONTROL_NODE_ID,
+    KV,
     ClusterDir,
     ClusterRecord,
+    has_control,
+    meta_names,
+    mgmtd_addresses,
+    mgmtd_names,
+    node_id_of,
     storage_names,
-    storage_node_id,
 )
 
 NODE_COUNT_MAX = 64
 CHAIN_COUNT_MAX = 4096
 TARGETS_PER_NODE_MAX = 999
+SERVICE_COUNT_MAX = 9
+"""Managers, or metadata services, of one local cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,9 @@ def check_sizes(record: ClusterRecord) -> None:
         )
     if not 1 <= chains <= CHAIN_COUNT_MAX or chains * replicas > nodes * TARGETS_PER_NODE_MAX:
         raise FsError(Status.BAD_CONFIG, f"--chains {chains}: 1 to {CHAIN_COUNT_MAX}")
+    for option, count in (("--mgmtds", record.mgmtd_count), ("--metas", record.meta_count)):
+        if not 1 <= count <= SERVICE_COUNT_MAX:
+            raise FsError(Status.BAD_CONFIG, f"{option} {count}: 1 to {SERVICE_COUNT_MAX}")
 
 
 def default_chain_count(node_count: int) -> int:
@@ -73,7 +82,7 @@ def default_chain_count(node_count: int) -> int:
 
 def plan_chains(record: ClusterRecord) -> list[PlannedChain]:
     """Return the chains of a cluster, ids from 1."""
-    node_ids = [storage_node_id(name) for name in storage_names(record)]
+    node_ids = [node_id_of(name) for name in storage_names(record)]
     slots: Counter[int] = Counter()
     chains = []
     for index, members in enumerate(node_rows(record, node_ids)):
@@ -106,40 +115,39 @@ def targets_of_node(chains: list[PlannedChain], node_id: int) -> list[int]:
     return sorted(t for chain in chains for t, node in chain.targets if node == node_id)
 
 
-def control_config(directory: ClusterDir, record: ClusterRecord) -> ProcessConfig:
-    """Return the configuration of the process that runs mgmtd and meta."""
-    address = directory.address(CONTROL)
+def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, ProcessConfig]:
+    """Return the configuration of every server process by name, in the order in which they start."""
+    process = partial(_process, directory, record)
     usual = MetaSection()
-    return ProcessConfig(
-        process=ProcessSection(
-            cluster_id=record.cluster_id,
-            node_id=CONTROL_NODE_ID,
-            listen=address,
-            mgmtd_addresses=[address],
-        ),
-        kv=KvSection(path=str(directory.data_path(CONTROL) / "kv")),
-        mgmtd=MgmtdSection(),
-        meta=MetaSection(stripe_size=min(usual.stripe_size, record.chain_count)),
-    )
+    meta = MetaSection(stripe_size=min(usual.stripe_size, record.chain_count))
+    store = KvSection(path=str(directory.data_path(CONTROL) / "kv"))
+    chains = plan_chains(record)
+    made = {}
+    if has_control(record):
+        made[CONTROL] = ProcessConfig(process=process(CONTROL), kv=store, meta=meta)
+    else:
+        made[KV] = ProcessConfig(process=process(KV), kv=store)
+        remote = KvSection(engine="remote", address=directory.address(KV))
+        for name in mgmtd_names(record):
+            made[name] = ProcessConfig(process=process(name), kv=remote)
+        for name in meta_names(record):
+            made[name] = ProcessConfig(process=process(name), kv=remote, meta=meta)
+    for name in storage_names(record):
+        disk = DiskSection(
+            path=str(directory.data_path(name) / "disk-0"),
+            target_ids=targets_of_node(chains, node_id_of(name)),
+        )
+        storage = StorageSection(disks=[disk])
+        made[name] = ProcessConfig(process=process(name), storage=storage)
+    return made
 
 
-def storage_config(
-    directory: ClusterDir, record: ClusterRecord, name: str, chains: list[PlannedChain]
-) -> ProcessConfig:
-    """Return the configuration of one storage process with one disk."""
-    node_id = storage_node_id(name)
-    disk = DiskSection(
-        path=str(directory.data_path(name) / "disk-0"),
-        target_ids=targets_of_node(chains, node_id),
-    )
-    return ProcessConfig(
-        process=ProcessSection(
-            cluster_id=record.cluster_id,
-            node_id=node_id,
-            listen=directory.address(name),
-            mgmtd_addresses=[directory.address(CONTROL)],
-        ),
-        storage=StorageSection(disks=[disk]),
+def _process(directory: ClusterDir, record: ClusterRecord, name: str) -> ProcessSection:
+    return ProcessSection(
+        cluster_id=record.cluster_id,
+        node_id=node_id_of(name),
+        listen=directory.address(name),
+        mgmtd_addresses=mgmtd_addresses(directory, record),
     )
 
 
@@ -149,7 +157,7 @@ def mount_config(
     """Return the configuration of one mount daemon."""
     return ProcessConfig(
         process=ProcessSection(
-            cluster_id=record.cluster_id, mgmtd_addresses=[directory.address(CONTROL)]
+            cluster_id=record.cluster_id, mgmtd_addresses=mgmtd_addresses(directory, record)
         ),
         client=ClientSection(mount_point=str(mount_point)),
     )

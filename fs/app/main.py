@@ -64,6 +64,8 @@ def up(  # noqa: PLR0917 - options, never passed by position
     chains: Annotated[
         int | None, typer.Option(help="Chains of targets.", show_default="2 per node")
     ] = None,
+    mgmtds: Annotated[int | None, typer.Option(help="Managers.", show_default="1")] = None,
+    metas: Annotated[int | None, typer.Option(help="Metadata services.", show_default="1")] = None,
     no_mount: Annotated[bool, typer.Option("--no-mount", help="Do not mount.")] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")
@@ -86,6 +88,8 @@ def up(  # noqa: PLR0917 - options, never passed by position
         nodes,
         replicas,
         chains,
+        mgmtds,
+        metas,
         has_mount=not no_mount,
         restarts=not no_restart,
         until=_process(until) if until is not None else None,

@@ -1,7 +1,6 @@
 """One-off calls of the command line to the manager of a cluster."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 import trio
@@ -16,15 +15,16 @@ from ..runtime.real import real_runtime
 from ..schema import services
 from ..schema.config import RpcSection
 from ..schema.proto import common_pb2, mgmtd_pb2
-from ..schema.routing import RoutingInfo, routing_info_from_pb
+from ..schema.routing import Node, Role, RoutingInfo, routing_info_from_pb
 from ..schema.status import FsError, Status
 from .cluster_dir import (
-    CONTROL,
-    CONTROL_NODE_ID,
     ClusterDir,
     ClusterRecord,
+    meta_names,
+    mgmtd_addresses,
+    mgmtd_names,
+    node_id_of,
     storage_names,
-    storage_node_id,
 )
 from .cluster_plan import PlannedChain
 from .errors import first_error
@@ -72,22 +72,49 @@ async def newest_routing(mgmtd: MgmtdLink, timeout_s: float) -> RoutingInfo:
     return routing_info_from_pb(reply.routing_info)
 
 
-def fetch_routing(directory: ClusterDir, cluster_id: str, *, timeout_s: float) -> RoutingInfo:
+def fetch_routing(directory: ClusterDir, record: ClusterRecord, *, timeout_s: float) -> RoutingInfo:
     """Return the newest routing info of a local cluster; raises FsError(RPC_TIMEOUT)."""
 
     async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> RoutingInfo:
         return await newest_routing(mgmtd, timeout_s)
 
-    return run_with_mgmtd([directory.address(CONTROL)], cluster_id, use, timeout_s=timeout_s)
+    addresses = mgmtd_addresses(directory, record)
+    return run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)
+
+
+def fetch_overview(
+    directory: ClusterDir, record: ClusterRecord, *, timeout_s: float
+) -> tuple[RoutingInfo, int]:
+    """Return the newest routing info and the node id of the primary; raises FsError(RPC_TIMEOUT)."""
+
+    async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> tuple[RoutingInfo, int]:
+        info = await newest_routing(mgmtd, timeout_s)
+        request = mgmtd_pb2.GetPrimaryReq()
+        primary = await mgmtd.call(services.MGMTD_GET_PRIMARY, request, timeout_s=timeout_s)
+        return info, primary.node_id
+
+    addresses = mgmtd_addresses(directory, record)
+    return run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)
+
+
+def planned_nodes(directory: ClusterDir, record: ClusterRecord) -> list[common_pb2.NodePb]:
+    """Return the nodes that a local cluster consists of."""
+    roles: dict[str, list[common_pb2.NodeRole.ValueType]] = {}
+    for names, role in (
+        (mgmtd_names(record), common_pb2.MGMTD),
+        (meta_names(record), common_pb2.META),
+        (storage_names(record), common_pb2.STORAGE),
+    ):
+        for name in names:
+            roles.setdefault(name, []).append(role)
+    return [
+        common_pb2.NodePb(node_id=node_id_of(name), roles=found, address=directory.address(name))
+        for name, found in roles.items()
+    ]
 
 
 def local_plan(directory: ClusterDir, record: ClusterRecord, chains: list[PlannedChain]) -> Plan:
     """Return what the manager of a new local cluster is told."""
-    node = partial(_node, directory)
-    nodes = [node(CONTROL, CONTROL_NODE_ID, [common_pb2.MGMTD, common_pb2.META])]
-    nodes += [
-        node(name, storage_node_id(name), [common_pb2.STORAGE]) for name in storage_names(record)
-    ]
     new_chains = [
         mgmtd_pb2.NewChainPb(
             chain_id=chain.chain_id,
@@ -98,13 +125,54 @@ def local_plan(directory: ClusterDir, record: ClusterRecord, chains: list[Planne
         )
         for chain in chains
     ]
-    return Plan(nodes, new_chains)
+    return Plan(planned_nodes(directory, record), new_chains)
 
 
-def _node(
-    directory: ClusterDir, name: str, node_id: int, roles: Sequence[common_pb2.NodeRole.ValueType]
-) -> common_pb2.NodePb:
-    return common_pb2.NodePb(node_id=node_id, roles=roles, address=directory.address(name))
+async def _forget_node(mgmtd: MgmtdLink, node: Node, timeout_s: float) -> None:
+    """Have the manager find out that a node is gone, then forget it."""
+    report = mgmtd_pb2.ReportUnreachableReq(node_id=node.node_id, incarnation=node.incarnation)
+    await mgmtd.call(services.MGMTD_REPORT_UNREACHABLE, report, timeout_s=timeout_s)
+    request = mgmtd_pb2.UnregisterNodeReq(node_id=node.node_id)
+    try:
+        await mgmtd.call(services.MGMTD_UNREGISTER_NODE, request, timeout_s=timeout_s)
+    except FsError as error:
+        # A manager that could not prove it yet judges by silence; the next start asks again.
+        if error.status is not Status.CONFLICTING_CHANGE:
+            raise
+
+
+def replace_nodes(
+    directory: ClusterDir, record: ClusterRecord, info: RoutingInfo, *, timeout_s: float
+) -> None:
+    """Make managers and metadata services known that are new, and forget those that are no more.
+
+    Args:
+        directory: the cluster's.
+        record: what it consists of now.
+        info: what the manager knows.
+        timeout_s: for all of it.
+
+    Raises:
+        FsError: what the manager says, or RPC_TIMEOUT.
+    """
+    wanted = {node.node_id: node for node in planned_nodes(directory, record)}
+    added = [node for node_id, node in wanted.items() if node_id not in info.nodes]
+    gone = [
+        node
+        for node in info.nodes.values()
+        if node.node_id not in wanted and Role.STORAGE not in node.roles
+    ]
+
+    async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> None:
+        for new in added:
+            request = mgmtd_pb2.RegisterNodeReq(node=new)
+            await mgmtd.call(services.MGMTD_REGISTER_NODE, request, timeout_s=timeout_s)
+        for old in gone:
+            await _forget_node(mgmtd, old, timeout_s)
+
+    if added or gone:
+        addresses = mgmtd_addresses(directory, record)
+        run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)
 
 
 def initialise(addresses: Sequence[str], cluster_id: str, plan: Plan, *, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..schema.status import FsError
 from . import supervisor_link
-from .cluster_dir import ClusterDir, need_record
+from .cluster_dir import ClusterDir, ClusterRecord, mgmtd_names, need_record, node_id_of
 from .mount_point import is_dead, is_mounted
 
 if TYPE_CHECKING:  # loads protobuf, which a cluster that is down does not need
@@ -32,9 +32,9 @@ def gather(directory: ClusterDir) -> dict[str, Any]:
     services = supervisor_link.ask(directory, command="status")
     disk = os.statvfs(directory.path)
     chains: list[dict[str, Any]] = []
-    problem = ""
+    primary = problem = ""
     try:
-        chains = _chains(directory, record.cluster_id)
+        chains, primary = _chains(directory, record)
     except FsError as error:
         problem = str(error)
     return {
@@ -44,6 +44,7 @@ def gather(directory: ClusterDir) -> dict[str, Any]:
         **services,
         "mounts": [_mount(s) for s in services["services"] if s["role"] == "mountd"],
         "chains": chains,
+        "primary": primary,
         "manager_problem": problem,
         "space": {
             "capacity_bytes": disk.f_blocks * disk.f_frsize,
@@ -65,12 +66,13 @@ def _mount(service: dict[str, Any]) -> dict[str, Any]:
     return {"mount_point": str(path), "state": "dead" if is_dead(path, may_wait=False) else state}
 
 
-def _chains(directory: ClusterDir, cluster_id: str) -> list[dict[str, Any]]:
-    """Return the chains as the manager knows them."""
-    from .mgmtd_link import fetch_routing  # noqa: PLC0415 - trio and the schema load only when needed
+def _chains(directory: ClusterDir, record: ClusterRecord) -> tuple[list[dict[str, Any]], str]:
+    """Return the chains as the manager knows them, and the service that holds the primary."""
+    from .mgmtd_link import fetch_overview  # noqa: PLC0415 - trio and the schema load only when needed
 
-    info = fetch_routing(directory, cluster_id, timeout_s=MGMTD_TIMEOUT_S)
-    return [
+    info, primary_id = fetch_overview(directory, record, timeout_s=MGMTD_TIMEOUT_S)
+    primary = next((name for name in mgmtd_names(record) if node_id_of(name) == primary_id), "")
+    chains = [
         {
             "chain_id": chain.chain_id,
             "chain_version": chain.chain_version,
@@ -79,6 +81,7 @@ def _chains(directory: ClusterDir, cluster_id: str) -> list[dict[str, Any]]:
         }
         for chain in sorted(info.chains.values(), key=lambda c: c.chain_id)
     ]
+    return chains, primary
 
 
 def _target(target: "Target", state: "PublicState") -> dict[str, Any]:
@@ -140,6 +143,8 @@ def render(status: dict[str, Any], now_s: float) -> str:
         f"  {age_text(now_s - s['since_s']):<8} {s['last_exit']}".rstrip()
         for s in status["services"]
     )
+    if sum(s["role"] == "mgmtd" for s in status["services"]) > 1 and status["primary"]:
+        lines.append(f"primary: {status['primary']}")
     lines.append("")
     complete = sum(c["is_complete"] for c in status["chains"])
     if status["manager_problem"]:

@@ -49,9 +49,11 @@ RESTART_PAUSE_S_MIN: Final = 0.1
 RESTART_PAUSE_S_MAX: Final = 5.0
 HEALTHY_AFTER_S: Final = 10.0
 """A service that ran this long starts again after the shortest pause."""
-STOP_ORDER: Final = ("mountd", "storage", "control")
-STOP_TIMEOUT_S: Final = {"mountd": 60.0, "storage": 20.0, "control": 20.0}
-"""A mount daemon has data to flush; then a process is killed."""
+STOP_ORDER: Final = ("mountd", "storage", "meta", "mgmtd", "control", "kv")
+MOUNT_STOP_TIMEOUT_S: Final = 60.0
+"""A mount daemon has data to flush; then it is killed."""
+STOP_TIMEOUT_S: Final = 20.0
+"""Of the other processes."""
 END_TIMEOUT_S: Final = 10.0
 """Of a supervisor, after all its services have stopped."""
 POLL_S: Final = 0.02
@@ -82,7 +84,7 @@ class Service:
 
     name: str
     role: str
-    """control, storage or mountd: the command that runs it."""
+    """One of STOP_ORDER: the command that runs it."""
     mount_point: str = ""
     state: str = "starting"
     """starting, running, restarting, stopping, stopped."""
@@ -237,7 +239,9 @@ class Supervisor:
             try:
                 self._set_state(service, "stopping")
                 send_signal(pidfd, signal.SIGTERM)
-                with trio.move_on_after(STOP_TIMEOUT_S[service.role]) as scope:
+                is_mount = service.role == "mountd"
+                timeout_s = MOUNT_STOP_TIMEOUT_S if is_mount else STOP_TIMEOUT_S
+                with trio.move_on_after(timeout_s) as scope:
                     await trio.lowlevel.wait_readable(pidfd)
                 if scope.cancelled_caught:
                     log.error("%s did not stop in time and is killed", service.name)
@@ -281,7 +285,7 @@ class Supervisor:
         self._save()
 
     async def stop(self) -> None:
-        """Stop everything: mounts flush first, storage announces its going, control comes last."""
+        """Stop everything: mounts flush first, storage announces its going, the store comes last."""
         for role in STOP_ORDER:
             async with trio.open_nursery() as nursery:
                 for service in self._services.values():

@@ -154,6 +154,37 @@ def test_data_survives_a_restart(ember):
 
 @needs_fuse
 @pytest.mark.mount
+def test_services_may_become_more_and_fewer(ember):
+    """The same store, held by the control process or served to three managers and two metadata services."""
+    written = []
+    for options, expected in (
+        ((), ["control"]),
+        (
+            ("--mgmtds", 3, "--metas", 2),
+            ["kv", "mgmtd-1", "mgmtd-2", "mgmtd-3", "meta-1", "meta-2"],
+        ),
+        (("--mgmtds", 1, "--metas", 1), ["control"]),
+    ):
+        ember.up("--mount", ember.mount, "--nodes", 1, *options)
+        status = ember.status()
+        assert [s["name"] for s in status["services"]] == [*expected, "storage-1", "mount-1"]
+        assert status["primary"] in expected
+        assert status["is_healthy"]
+        for path in written:
+            assert path.read_text() == path.name
+        written.append(ember.mount / f"file-{len(written)}")
+        written[-1].write_text(written[-1].name)
+        record = json.loads((ember.directory / "cluster.json").read_text())
+        assert (record["mgmtd_count"], record["meta_count"]) == (options or (0, 1, 0, 1))[1::2]
+        if options:
+            assert "it runs already" in error_line(ember.up("--mgmtds", 2, check=False))
+        ember.run("down")
+    assert processes_of(ember.directory) == []
+    assert "--mgmtds 10" in error_line(ember.up("--mgmtds", 10, check=False))
+
+
+@needs_fuse
+@pytest.mark.mount
 def test_deaths_are_pauses(ember):
     """Every kind of service is killed while a file is written, synced and read back again and again."""
     ember.up("--mount", ember.mount)

@@ -11,9 +11,9 @@ from fs.app.cluster_dir import (
     ClusterRecord,
     load_record,
     need_record,
+    node_id_of,
     save_record,
     storage_names,
-    storage_node_id,
 )
 from fs.schema.status import FsError, Status
 
@@ -71,4 +71,4 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path):
 
 def test_names_and_node_ids():
     assert storage_names(RECORD) == ["storage-1", "storage-2", "storage-3"]
-    assert [storage_node_id(n) for n in storage_names(RECORD)] == [11, 12, 13]
+    assert [node_id_of(n) for n in storage_names(RECORD)] == [11, 12, 13]

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from fs.app.cluster_dir import ClusterDir, ClusterRecord
 from fs.app.cluster_plan import (
     check_sizes,
-    control_config,
     plan_chains,
-    storage_config,
+    server_configs,
     targets_of_node,
 )
 from fs.schema.config import check_relations
@@ -55,12 +54,41 @@ def test_impossible_sizes_are_refused(nodes, replicas, chains):
 
 def test_configurations_agree_with_each_other():
     record = ClusterRecord("c", 3, 2, 4, "")
-    directory = ClusterDir(Path("/c"))
-    control = control_config(directory, record)
-    check_relations(control)
+    made = server_configs(ClusterDir(Path("/c")), record)
+    assert list(made) == ["control", "storage-1", "storage-2", "storage-3"]
+    for config in made.values():
+        check_relations(config)
+    control, storage = made["control"], made["storage-2"]
     assert control.meta.stripe_size == 4
-    storage = storage_config(directory, record, "storage-2", plan_chains(record))
-    check_relations(storage)
     assert storage.process.node_id == 12
     assert storage.process.mgmtd_addresses == [control.process.listen]
     assert storage.storage.disks[0].target_ids == targets_of_node(plan_chains(record), 12)
+
+
+@pytest.mark.parametrize(("mgmtds", "metas"), [(3, 3), (1, 2), (2, 1), (9, 9)])
+def test_several_services_share_one_store(mgmtds, metas):
+    directory = ClusterDir(Path("/c"))
+    record = ClusterRecord("c", 3, 3, 6, "", mgmtd_count=mgmtds, meta_count=metas)
+    check_sizes(record)
+    made = server_configs(directory, record)
+    for config in made.values():
+        check_relations(config)
+    names = [f"mgmtd-{i + 1}" for i in range(mgmtds)] + [f"meta-{i + 1}" for i in range(metas)]
+    assert list(made)[: 1 + len(names)] == ["kv", *names]
+    alone = server_configs(directory, ClusterRecord("c", 3, 3, 6, ""))["control"]
+    assert made["kv"].kv == alone.kv  # the same store, whoever holds it
+    for name in names:
+        assert made[name].kv.engine == "remote"
+        assert made[name].kv.address == made["kv"].process.listen
+    managers = [made[f"mgmtd-{i + 1}"].process.listen for i in range(mgmtds)]
+    assert all(config.process.mgmtd_addresses == managers for config in made.values())
+    ids = [config.process.node_id for name, config in made.items() if name != "kv"]
+    assert len(set(ids)) == len(ids)
+    assert 0 not in ids
+
+
+@pytest.mark.parametrize(("mgmtds", "metas"), [(0, 1), (1, 0), (10, 1), (1, 10)])
+def test_impossible_service_counts_are_refused(mgmtds, metas):
+    with pytest.raises(FsError) as caught:
+        check_sizes(ClusterRecord("c", 3, 3, 6, "", mgmtd_count=mgmtds, meta_count=metas))
+    assert caught.value.status is Status.BAD_CONFIG
