@@ -22,6 +22,9 @@ from ..schema.status import FsError, Status
 from .format import FileId, file_name
 
 FD_COUNT_MAX: Final = 400
+SPARE_NAME: Final = "SPARE"
+"""Holds space that is given up in need; its content means nothing."""
+
 _IOV_MAX: Final = 1024
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x03
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -49,6 +52,8 @@ class LocalDataFiles:
     def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
         """See `DataFiles`."""
         file = self._acquire(file_id, is_write=False)
+        if file is None:
+            return 0
         try:
             wanted = sum(map(len, buffers))
             done = os.preadv(file.fd, buffers, offset)
@@ -85,11 +90,9 @@ class LocalDataFiles:
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """See `DataFiles`."""
         file = self._acquire(file_id, is_write=True)
+        assert file is not None, file_id
         try:
-            wanted = sum(map(len, buffers))
-            done = os.pwritev(file.fd, buffers[:_IOV_MAX], offset)
-            while done < wanted:
-                done += os.pwritev(file.fd, _after(buffers, done)[:_IOV_MAX], offset + done)
+            _write_all(file.fd, buffers, offset)
         except OSError as error:
             raise self._failed(file_id, error) from error
         finally:
@@ -98,32 +101,62 @@ class LocalDataFiles:
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; asks first, since a refused fallocate keeps what it had taken until then."""
         with self._using(file_id, is_write=True) as file:
+            assert file is not None, file_id
             if self.free_bytes() < length:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.posix_fallocate(file.fd, offset, length)
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; a file system that cannot is left alone, the space then stays claimed."""
-        with self._using(file_id, is_write=True) as file:
+        with self._using(file_id) as file:
+            if file is None:
+                return
             where = ctypes.c_int64(offset), ctypes.c_int64(length)
             if self._libc.fallocate(file.fd, _PUNCH_HOLE_KEEP_SIZE, *where) != 0:
                 number = ctypes.get_errno()
                 if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
                     raise OSError(number, os.strerror(number))
 
+    def set_spare(self, length: int) -> int:
+        """See `DataFiles`."""
+        path = self._directory / SPARE_NAME
+        try:
+            if not length:
+                path.unlink(missing_ok=True)
+                return 0
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, length)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            if error.errno not in _NO_ROOM:
+                raise FsError(Status.IO_ERROR, f"{path}: {error.strerror}") from error
+        return self.spare_bytes()
+
+    def spare_bytes(self) -> int:
+        """See `DataFiles`."""
+        return self._blocks_of(self._directory / SPARE_NAME)
+
     def held_bytes(self, file_id: FileId) -> int:
         """See `DataFiles`."""
+        return self._blocks_of(self._directory / file_name(file_id))
+
+    def _blocks_of(self, path: Path) -> int:
         try:
-            return (self._directory / file_name(file_id)).stat().st_blocks * 512
+            return path.stat().st_blocks * 512
         except FileNotFoundError:
             return 0
         except OSError as error:
-            raise self._failed(file_id, error) from error
+            raise FsError(Status.IO_ERROR, f"{path}: {error.strerror}") from error
 
     def flush(self, file_ids: Iterable[FileId]) -> None:
         """See `DataFiles`."""
         for file_id in file_ids:
             with self._using(file_id) as file:
+                if file is None:
+                    continue
                 file.is_dirty = False  # a write from here on marks it again
                 os.fdatasync(file.fd)
 
@@ -140,13 +173,19 @@ class LocalDataFiles:
 
     def free_bytes(self) -> int:
         """See `DataFiles`."""
-        info = os.statvfs(self._directory)
+        info = self._statvfs()
         return info.f_bavail * info.f_frsize
 
     def capacity_bytes(self) -> int:
         """See `DataFiles`."""
-        info = os.statvfs(self._directory)
+        info = self._statvfs()
         return info.f_blocks * info.f_frsize
+
+    def _statvfs(self) -> os.statvfs_result:
+        try:
+            return os.statvfs(self._directory)
+        except OSError as error:
+            raise FsError(Status.IO_ERROR, f"{self._directory}: {error.strerror}") from error
 
     def close(self) -> None:
         """See `DataFiles`."""
@@ -156,7 +195,7 @@ class LocalDataFiles:
             self._open.clear()
 
     @contextmanager
-    def _using(self, file_id: FileId, *, is_write: bool = False) -> Iterator[_Open]:
+    def _using(self, file_id: FileId, *, is_write: bool = False) -> Iterator[_Open | None]:
         """Lend the descriptor; OSError becomes FsError.  The two data paths do without, for speed."""
         file = self._acquire(file_id, is_write=is_write)
         try:
@@ -164,19 +203,23 @@ class LocalDataFiles:
         except OSError as error:
             raise self._failed(file_id, error) from error
         finally:
-            self._release(file)
+            if file is not None:
+                self._release(file)
 
     def _failed(self, file_id: FileId, error: OSError) -> FsError:
         status = Status.NO_SPACE if error.errno in _NO_ROOM else Status.IO_ERROR
         return FsError(status, f"{self._directory / file_name(file_id)}: {error.strerror}")
 
-    def _acquire(self, file_id: FileId, *, is_write: bool) -> _Open:
+    def _acquire(self, file_id: FileId, *, is_write: bool) -> _Open | None:
+        """Return the open file; None if there is no such file and it is not to be written."""
         with self._lock:
             file = self._open.get(file_id)
             if file is None:
                 try:
                     self._make_room()
-                    file = self._open[file_id] = _Open(self._open_file(file_id))
+                    file = self._open[file_id] = _Open(self._open_file(file_id, is_write=is_write))
+                except FileNotFoundError:
+                    return None
                 except OSError as error:
                     raise self._failed(file_id, error) from error
             file.user_count += 1
@@ -195,14 +238,26 @@ class LocalDataFiles:
                 os.close(self._open.pop(file_id).fd)
                 return
 
-    def _open_file(self, file_id: FileId) -> int:
+    def _open_file(self, file_id: FileId, *, is_write: bool) -> int:
         path = self._directory / file_name(file_id)
-        if self._is_read_only:
-            return os.open(path if path.exists() else os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        mode = os.O_RDONLY if self._is_read_only else os.O_RDWR
         try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return os.open(path, mode | os.O_CLOEXEC)
         except FileNotFoundError:
+            if self._is_read_only or not is_write:
+                raise
             return _create(path)
+
+
+def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write the buffers one after the other, in as many calls as it takes."""
+    wanted = sum(map(len, buffers))
+    done = os.pwritev(fd, buffers[:_IOV_MAX], offset)
+    while done < wanted:
+        more = os.pwritev(fd, _after(buffers, done)[:_IOV_MAX], offset + done)
+        if not more:
+            raise OSError(errno.EIO, "nothing was written")
+        done += more
 
 
 def _create(path: Path) -> int:

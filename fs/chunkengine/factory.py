@@ -18,6 +18,7 @@ from .format import FORMAT_KEY, FORMAT_VERSION, DiskFormat
 from .meta_rocksdb import META_DIRECTORY, RocksMetaStore
 from .ports import DataFiles, MetaStore
 from .simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
+from .spare import make_room
 from .upgrade import upgrade
 
 
@@ -47,6 +48,8 @@ def open_engine(
             )
     except OSError as error:
         raise FsError(Status.IO_ERROR, f"{directory}: {error.strerror}") from error
+    files = LocalDataFiles(directory)
+    make_room(files)
     meta = RocksMetaStore(directory / META_DIRECTORY)
     try:
         made = _new_format(cluster_id, node_id, section, secrets.token_hex(16))
@@ -55,7 +58,7 @@ def open_engine(
     except BaseException:
         meta.close()
         raise
-    return _engine(meta, LocalDataFiles(directory), disk_format, section, target_ids)
+    return _engine(meta, files, disk_format, section, target_ids)
 
 
 def memory_engine(
@@ -70,10 +73,12 @@ def memory_engine(
 
     The disk outlives the engine: after `disk.crash()` or `disk.power_loss(random)` open it again.
     """
+    files = SimulatedDataFiles(disk)
+    make_room(files)
     meta = SimulatedMetaStore(disk)
     made = _new_format(cluster_id, node_id, section, f"simulated-{cluster_id}-{node_id}")
     disk_format = _check_format(meta, made, "simulated disk")
-    return _engine(meta, SimulatedDataFiles(disk), disk_format, section, target_ids)
+    return _engine(meta, files, disk_format, section, target_ids)
 
 
 def _engine(

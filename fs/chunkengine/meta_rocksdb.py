@@ -136,8 +136,12 @@ class RocksMetaStore:
         self._guard(cursor.status)
 
     def close(self) -> None:
-        """See `MetaStore`."""
-        self._db.close()
+        """See `MetaStore`; what RocksDB cannot write now, on a full disk, it finds in its log when opened again."""
+        try:
+            self._db.close()
+        except Exception as error:  # noqa: BLE001 - see _guard
+            _log.warning("metadata store %s: closed with its log unmerged: %s", self._path, error)
+            del self._db  # the last reference: closes it without writing
         if self._mark is not None:
             mark, self._mark = self._mark, None
             with _named(self._path):

@@ -72,6 +72,14 @@ class DataFiles(Protocol):
         """Give space back; the range reads as zeros."""
         ...
 
+    def set_spare(self, length: int) -> int:
+        """Make the spare file hold this much space, 0 gives it up; return how much it holds, 0 if there was no room."""
+        ...
+
+    def spare_bytes(self) -> int:
+        """Return how much space the spare file holds."""
+        ...
+
     def held_bytes(self, file_id: FileId) -> int:
         """Return about how much space a file takes; 0 if there is none."""
         ...

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..schema.ids import TargetId
+from ..schema.status import FsError
 from .allocator import Allocator, SizeClass
 from .format import (
     BLOCKS_PER_GROUP,
@@ -185,13 +186,24 @@ def _give_back_idle(blocks: SizeClass, files: DataFiles) -> None:
         if place_of(make_position(blocks.size_class, number, 0))[0] in wasteful:
             for position, count in blocks.idle_runs(number):
                 file_id, start = place_of(position)
-                files.punch(file_id, start, count * blocks.block_bytes)
+                punch_quietly(files, file_id, start, count * blocks.block_bytes)
 
 
 def punch_group(files: DataFiles, size_class: int, number: int) -> None:
     """Return the space of a whole group."""
     file_id, start = place_of(make_position(size_class, number, 0))
-    files.punch(file_id, start, block_bytes(size_class) * BLOCKS_PER_GROUP)
+    punch_quietly(files, file_id, start, block_bytes(size_class) * BLOCKS_PER_GROUP)
+
+
+def punch_quietly(files: DataFiles, file_id: FileId, start: int, length: int) -> None:
+    """Return space of free blocks; a disk that refuses keeps it, until it is opened again.
+
+    Nobody's data depends on it, so this fails neither the flush nor the update that it is a part of.
+    """
+    try:
+        files.punch(file_id, start, length)
+    except FsError as error:
+        _log.warning("space is not given back: %s", error)
 
 
 def _make_durable(

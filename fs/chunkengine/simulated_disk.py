@@ -105,6 +105,7 @@ class SimulatedDisk:
 
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
+        self.spare_bytes = 0
         self.on_step: Callable[[str], None] | None = None
         self.lock = threading.RLock()
         self.files: dict[FileId, _File] = {}
@@ -141,8 +142,9 @@ class SimulatedDisk:
             image.write(offset, memoryview(byte))
 
     def reserved_bytes(self) -> int:
-        """Return the space taken by data files."""
-        return sum(len(file.reserved) for file in self.files.values()) * _EXTENT_BYTES
+        """Return the space taken by data files and the spare file."""
+        held = sum(len(file.reserved) for file in self.files.values()) * _EXTENT_BYTES
+        return held + self.spare_bytes
 
 
 def _apply(records: dict[bytes, bytes] | SortedDict[bytes, bytes], batch: Batch) -> None:
@@ -273,6 +275,18 @@ class SimulatedDataFiles:
             file.reserved.difference_update(
                 range(offset // _EXTENT_BYTES, (offset + length) // _EXTENT_BYTES)
             )
+
+    def set_spare(self, length: int) -> int:
+        """See `DataFiles`."""
+        with self._disk.lock:
+            self._disk.step("spare")
+            room = self.free_bytes() + self._disk.spare_bytes
+            self._disk.spare_bytes = length if length <= room else 0
+            return self._disk.spare_bytes
+
+    def spare_bytes(self) -> int:
+        """See `DataFiles`."""
+        return self._disk.spare_bytes
 
     def held_bytes(self, file_id: FileId) -> int:
         """See `DataFiles`."""

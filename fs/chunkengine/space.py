@@ -3,7 +3,7 @@
 The last free space of the disk is kept for the metadata store, which a refused write would end for good:
 below storage.reject_create_free_bytes_min no new chunk is taken, below a share of it no further block, no
 new version, at last no removal.  What is prepared can still be committed then.  Others may fill the disk too,
-so the free space is asked for each time.
+so the free space is asked for each time, and removals have a spare file to live on (fs/chunkengine/spare.py).
 
 Space of free blocks serves only blocks of their size.  When the disk is short it is given back: to the file
 system, where blocks of every size may take it.
@@ -19,7 +19,8 @@ from .allocator import Reservation, runs_of
 from .books import Books
 from .format import ChunkKey, Position, capacity_of, chunk_id_of_key, place_of
 from .ports import DataFiles
-from .recovery import punch_group
+from .recovery import punch_group, punch_quietly
+from .spare import Spare
 
 GROW_SHARE: Final = 2
 WRITE_SHARE: Final = 4
@@ -39,6 +40,8 @@ class BlockSpace:
         self._files = files
         self._books = books
         self._create_free_bytes_min = create_free_bytes_min
+        self._spare = Spare(files, create_free_bytes_min)
+        self._spare.set_aside()
 
     def check_write(self, key: ChunkKey) -> None:
         """Raise FsError(NO_SPACE) when no new version may be made."""
@@ -46,7 +49,14 @@ class BlockSpace:
 
     def check_remove(self, key: ChunkKey) -> None:
         """Raise FsError(NO_SPACE) when not even a removal may be recorded."""
+        self.help_removals()
         self._check(key, 0, self._create_free_bytes_min // REMOVE_SHARE)
+
+    def help_removals(self) -> None:
+        """Give the spare file up if removals need it, or the metadata store for merging its log."""
+        kept = self._create_free_bytes_min // REMOVE_SHARE
+        if kept and self._files.free_bytes() < kept:
+            self._spare.give_up()
 
     def allocate(
         self, key: ChunkKey, size_class: int, *, is_create: bool, sync: Callable[[], None]
@@ -98,12 +108,13 @@ class BlockSpace:
         return position
 
     def give_back(self, emptied: list[tuple[int, list[int]]]) -> None:
-        """Return the space of groups that ran empty to the file system."""
+        """Return the space of groups that ran empty to the file system, and set some aside if it is time to."""
         for size_class, numbers in emptied:
             for number in numbers:
                 punch_group(self._files, size_class, number)
             with self._books.lock:
                 self._books.ledger.allocator.classes[size_class].finish_retire(numbers)
+        self._spare.set_aside()
 
     def _check(self, key: ChunkKey, wanted: int, kept: int) -> None:
         free = self._files.free_bytes() if wanted or kept else 0
@@ -142,7 +153,7 @@ class BlockSpace:
         try:
             for first, count in runs_of(positions):
                 file_id, start = place_of(first)
-                self._files.punch(file_id, start, count * capacity_of(first))
+                punch_quietly(self._files, file_id, start, count * capacity_of(first))
         finally:
             with self._books.lock:
                 for position in positions:

@@ -99,6 +99,9 @@ def test_a_full_disk_keeps_space_for_its_metadata() -> None:
         engine.prepare_truncate(*FIRST, version=3, chunk_size_bytes=MIB, length=1)
     engine.prepare_remove(*FIRST, version=3)
     engine.commit(*FIRST, version=3, chain_version=1)
+    # The spare space, once; then not even a removal is begun.
+    disk.capacity_bytes = disk.reserved_bytes() + MIB - 1
+    engine.prepare_remove(TargetId(1), ChunkId(InodeId(7), 2), version=3)
     disk.capacity_bytes = disk.reserved_bytes() + MIB - 1
     with expect(Status.NO_SPACE):
         engine.prepare_remove(TargetId(1), ChunkId(InodeId(7), 1), version=3)
