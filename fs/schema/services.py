@@ -123,6 +123,9 @@ STORAGE_CREATE_TARGET: Final[Method[storage.CreateTargetReq, storage.CreateTarge
 STORAGE_REMOVE_TARGET: Final[Method[storage.RemoveTargetReq, storage.RemoveTargetRsp]] = method(
     _STORAGE, "RemoveTarget", storage.RemoveTargetReq, storage.RemoveTargetRsp
 )
+STORAGE_FETCH_COPY: Final[Method[storage.FetchCopyReq, storage.FetchCopyRsp]] = method(
+    _STORAGE, "FetchCopy", storage.FetchCopyReq, storage.FetchCopyRsp
+)
 
 _META = meta.DESCRIPTOR.services_by_name["Meta"]
 META_STAT_FS: Final[Method[meta.StatFsReq, meta.StatFsRsp]] = method(

@@ -1,9 +1,8 @@
 """Damaged copies: how they are noticed, and how they are repaired from other replicas.
 
-A read that finds a copy damaged names it here, and so does the scrub, which rereads everything slowly.  The
-bytes come from another serving target of the chain and are taken only if they match the checksums that our own
-record of the version holds, so a repair can only ever restore what was there.  A chunk that no replica has
-whole is left as it is: its reads fail.
+A read that finds a copy damaged names it here, and so does the scrub, which rereads everything slowly.  Where
+the bytes come from is said in copies.py.  A chunk that no target of the chain has whole is marked as damaged on
+disk: its reads fail at once, until it is written anew, removed, or found after all.
 
 Concurrency: two tasks per process; a repair holds its chunk's lock, so the version cannot move meanwhile.
 """
@@ -14,11 +13,10 @@ from typing import Final
 import trio
 
 from ..chunkengine.api import ChunkState, ReadIo
-from ..schema import services
-from ..schema.ids import ChunkId, TargetId
-from ..schema.proto import storage_pb2
+from ..schema.ids import ChunkId
 from ..schema.status import FsError, Status
 from .context import StorageContext
+from .copies import Repaired, repair_copy
 from .target import LocalTarget, Place
 
 log = logging.getLogger(__name__)
@@ -29,7 +27,6 @@ REMEMBERED_COUNT_MAX: Final = 4096
 REPAIR_INTERVAL_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 30.0
 REPAIR_S_MAX: Final = 30.0
-READ_TIMEOUT_S: Final = 10.0
 PAGE_CHUNK_COUNT: Final = 256
 SCRUB_AFTER_S: Final = 60.0
 """From the start of the process, which has better things to do at first."""
@@ -95,45 +92,10 @@ class Repair:
                 return False
             if await target.disk.run(_is_whole, target, state):
                 return True  # it was written anew meanwhile
-            for donor in place.chain.serving:
-                if donor == target.target_id:
-                    continue
-                data = await self._fetch(place, donor, state)
-                if data is not None and await target.disk.run(
-                    lambda found=data: engine.repair(
-                        target.target_id, chunk_id, version=state.commit_ver, data=found
-                    )
-                ):
-                    log.warning(
-                        "target %d chunk %s: repaired from target %d",
-                        target.target_id,
-                        chunk_id,
-                        donor,
-                    )
-                    return True
-        return False
-
-    async def _fetch(
-        self, place: Place, donor: TargetId, state: ChunkState
-    ) -> memoryview | bytes | None:
-        """Return another target's content of the version, None if it has not got it."""
-        request = storage_pb2.BatchReadReq(is_relaxed=True, is_passed_on=True)
-        request.ios.add(
-            inode_id=state.chunk_id.inode_id,
-            chunk_index=state.chunk_id.index,
-            chain_id=place.chain.chain_id,
-            chain_version=place.chain.chain_version,
-            length=state.length,
-        )
-        try:
-            received = await self._context.channel_to(donor).call(
-                services.STORAGE_BATCH_READ, request, timeout_s=READ_TIMEOUT_S
-            )
-        except FsError as error:
-            log.info("target %d chunk %s: not read there: %s", donor, state.chunk_id, error)
-            return None
-        (result,) = received.message.results
-        return received.payload if not result.status else None
+            found = await repair_copy(context, place, state)
+            if found is Repaired.NOBODY_HAS_IT and len(place.chain.targets) > 1:
+                await target.disk.run(_mark, target, state)
+        return found is Repaired.YES
 
     async def _scrub_target(self, target: LocalTarget) -> None:
         after = b""
@@ -159,6 +121,21 @@ class Repair:
 
 def _list_page(target: LocalTarget, after: bytes) -> list[ChunkState]:
     return target.disk.engine.list_chunks(target.target_id, after=after, limit=PAGE_CHUNK_COUNT)
+
+
+def _mark(target: LocalTarget, state: ChunkState) -> None:
+    """Twice read as bad, and whole nowhere: from now on everybody is told at once."""
+    if not state.is_damaged and target.disk.engine.mark_damaged(
+        target.target_id, state.chunk_id, version=state.commit_ver
+    ):
+        target.lost_count += 1
+        log.error(
+            "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or"
+            " remove it",
+            target.target_id,
+            state.chunk_id,
+            state.commit_ver,
+        )
 
 
 def _is_whole(target: LocalTarget, state: ChunkState) -> bool:

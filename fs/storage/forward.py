@@ -12,7 +12,7 @@ Concurrency: the caller holds the chunk lock of the update's chunk on our target
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import trio
@@ -28,6 +28,7 @@ from ..schema.routing import ChainTarget, PublicState
 from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
+from .copies import find_bytes
 from .replica import UpdateType
 from .target import LocalTarget, Place
 from .update_notes import note_of, unpack_tag
@@ -87,6 +88,11 @@ class Outgoing:
     """The payload is the chunk's whole new content."""
     commit_chain_version: int = 0
     """0: the chain version under which it is committed."""
+    chunk_checksum: int = 0
+    """With is_damaged: the digest of the content that nobody has; `length` is its length."""
+    is_damaged: bool = False
+    is_found: bool = False
+    """The payload comes from another target, since our own copy is bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +179,19 @@ async def settle(
     *,
     deadline_s: float,
     only_version: int = 0,
-) -> None:
+) -> bool:
     """Complete a leftover pending version down the chain, or drop it when NO_SPACE proves it absent below.
 
     Any replica may do it: everybody below gets it first, and predecessors that have it pending will be
-    answered "already committed".
+    answered "already committed".  If its bytes are damaged they are fetched from whoever has them; if nobody has,
+    the version is committed here as damaged, since it may have been shown, and whoever lacks it below is resynced.
+
+    Returns:
+        Whether everybody below has it now.
 
     Raises:
-        FsError: as `forward`, except NO_SPACE; CHECKSUM_MISMATCH if the pending bytes are damaged.
+        FsError: as `forward`, except NO_SPACE; OUTCOME_UNKNOWN if the bytes are damaged and somebody who may have
+            them does not answer.
     """
     engine, chunk_id, version = target.disk.engine, state.chunk_id, state.pending_ver
     assert version > 0, state
@@ -195,7 +206,10 @@ async def settle(
     prepared = Prepared(state)
     prepared.is_over.set()
     if not state.pending_is_remove:
-        update = await _whole(target, update, prepared)
+        whole = await _whole_or_found(context, target, chain_id, update, prepared)
+        if whole is None:
+            return False
+        update = whole
     try:
         forwarded = await forward(
             context,
@@ -211,12 +225,61 @@ async def settle(
             raise
         await target.disk.run(engine.drop_pending, target.target_id, chunk_id)
         target.unsettled.pop(chunk_id, None)
-        return
+        return False
     result = result_of(state)
     commit(target, result, forwarded.chain_version, tag)
+    if update.is_found:
+        repair = partial(engine.repair, target.target_id, chunk_id)
+        await target.disk.run(partial(repair, version=version, data=update.payload))
     log.info("target %d chunk %s: completed leftover %d", target.target_id, chunk_id, version)
     if tag is not None:
         target.channels.record(tag, result, trio.current_time())
+    return True
+
+
+async def _whole_or_found(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    update: Outgoing,
+    prepared: Prepared,
+) -> Outgoing | None:
+    """As `_whole`, of a leftover; damaged bytes are looked for elsewhere.  None: committed as damaged."""
+    try:
+        return await _whole(target, update, prepared)
+    except FsError as error:
+        if error.status is not Status.CHECKSUM_MISMATCH:
+            raise
+    state = await prepared.wait()
+    place = context.targets.place(chain_id)
+    data, have_all_answered = await find_bytes(
+        context, place, update.chunk_id, state.pending_length, state.pending_checksum
+    )
+    if data is not None:
+        return replace(_made_whole(update, state, data), is_found=True)
+    if not have_all_answered:
+        raise FsError(Status.OUTCOME_UNKNOWN, f"{update.chunk_id}: leftover is damaged here")
+    log.error(
+        "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or remove it",
+        target.target_id,
+        update.chunk_id,
+        update.version,
+    )
+    await target.disk.run(
+        partial(
+            target.disk.engine.put_damaged,
+            target.target_id,
+            update.chunk_id,
+            version=update.version,
+            chain_version=place.chain.chain_version,
+            length=state.pending_length,
+            checksum=state.pending_checksum,
+            chunk_size_bytes=state.chunk_size_bytes,
+        )
+    )
+    target.lost_count += 1
+    target.unsettled.pop(update.chunk_id, None)
+    return None
 
 
 def result_of(prepared: ChunkState) -> UpdateResult:
@@ -261,24 +324,30 @@ async def transfer(
     *,
     chain_version: int,
     deadline_s: float,
+    is_damaged: bool = False,
 ) -> int:
     """Send the committed content of a chunk to the syncing successor; return the number of bytes.
+
+    With `is_damaged` no bytes are sent: the successor takes the version as one whose bytes nobody has.
 
     Raises:
         FsError: as `forward`; CHECKSUM_MISMATCH if our copy is damaged: it is no source.
     """
-    engine = target.disk.engine
-    content = await target.disk.run(engine.read_whole, target.target_id, state.chunk_id)
+    engine, content = target.disk.engine, b""
+    if not is_damaged:
+        content = await target.disk.run(engine.read_whole, target.target_id, state.chunk_id)
     update = Outgoing(
         state.chunk_id,
         UpdateType.WRITE,
         state.commit_ver,
         state.chunk_size_bytes,
-        length=len(content),
+        length=state.length,
         payload=content,
         payload_checksum=xxhash.xxh3_64_intdigest(content),
         is_whole=True,
         commit_chain_version=state.chain_version,
+        chunk_checksum=state.checksum,
+        is_damaged=is_damaged,
     )
     # What is compared with the successor's answer is the committed digest.
     prepared = Prepared(
@@ -347,6 +416,10 @@ async def _whole(target: LocalTarget, update: Outgoing, prepared: Prepared) -> O
         content = await target.disk.run(
             lambda: engine.read_whole(target.target_id, update.chunk_id, version=state.pending_ver)
         )
+    return _made_whole(update, state, content)
+
+
+def _made_whole(update: Outgoing, state: ChunkState, content: Buffer) -> Outgoing:
     return Outgoing(
         update.chunk_id,
         UpdateType.WRITE,
@@ -383,6 +456,8 @@ async def _attempt(
         payload_checksum=update.payload_checksum,
         commit_chain_version=update.commit_chain_version,
         sender_epoch=target.epoch,
+        is_damaged=update.is_damaged,
+        chunk_checksum=update.chunk_checksum,
     )
     if update.tag is not None:
         request.tag.client_id = update.tag.client_id

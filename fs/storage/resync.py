@@ -14,6 +14,7 @@ Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_pl
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 
 import trio
@@ -26,6 +27,7 @@ from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
+from .copies import Repaired, repair_copy
 from .damage import note_damage
 from .forward import Outgoing, Prepared, forward, settle, transfer
 from .replica import UpdateType
@@ -193,10 +195,7 @@ class Resync:
             await self._bring_chunk(place, item)
         except FsError as error:
             place.target.progress.failed_count += 1
-            if error.status is Status.CHECKSUM_MISMATCH:
-                note_damage(place.target, item.chunk_id, f"not resynced: {error}")
-            else:
-                log.warning("chunk %s: not resynced: %s", item.chunk_id, error)
+            log.warning("chunk %s: not resynced: %s", item.chunk_id, error)
         finally:
             self._slots.release()
 
@@ -214,29 +213,49 @@ class Resync:
             context.place_now(chain_id, chain_version)
             state = target.disk.run_inline(target.disk.engine.get, target.target_id, item.chunk_id)
             if state is not None and state.pending_ver:
-                await settle(
+                if await settle(
                     context,
                     target,
                     chain_id,
                     state,
                     deadline_s=deadline_s,
                     only_version=chain_version,
+                ):
+                    progress.transferred_count += 1
+                    return
+                state = target.disk.run_inline(
+                    target.disk.engine.get, target.target_id, item.chunk_id
                 )
-                progress.transferred_count += 1
-            elif state is None:
+            if state is None:
                 await self._remove_there(place, item.chunk_id, deadline_s)
                 progress.removed_count += 1
             else:
                 await self._rate.take(state.length)
-                progress.transferred_bytes += await transfer(
-                    context,
-                    target,
-                    chain_id,
-                    state,
-                    chain_version=chain_version,
-                    deadline_s=deadline_s,
-                )
+                await self._transfer(place, state, deadline_s)
                 progress.transferred_count += 1
+
+    async def _transfer(self, place: Place, state: ChunkState, deadline_s: float) -> None:
+        """Send a chunk; one whose copy here is bad from another copy, or, if there is none, as damaged."""
+        send = partial(
+            transfer,
+            self._context,
+            place.target,
+            place.chain.chain_id,
+            chain_version=place.chain.chain_version,
+            deadline_s=deadline_s,
+        )
+        progress = place.target.progress
+        try:
+            progress.transferred_bytes += await send(state)
+        except FsError as error:
+            if error.status is not Status.CHECKSUM_MISMATCH:
+                raise
+            note_damage(place.target, state.chunk_id, f"met by resync: {error}")
+            if await repair_copy(self._context, place, state) is Repaired.YES:
+                progress.transferred_bytes += await send(state)
+                return
+            progress.damaged_count += 1
+            await send(state, is_damaged=True)
 
     async def _remove_there(self, place: Place, chunk_id: ChunkId, deadline_s: float) -> None:
         prepared = Prepared()
@@ -263,6 +282,7 @@ def state_to_pb(state: ChunkState) -> storage_pb2.ChunkMetaPb:
         length=state.length,
         checksum=state.checksum,
         chunk_size_bytes=state.chunk_size_bytes,
+        is_damaged=state.is_damaged,
     )
 
 
@@ -276,6 +296,7 @@ def state_from_pb(message: storage_pb2.ChunkMetaPb) -> ChunkState:
         message.checksum,
         message.chunk_size_bytes,
         message.pending_ver,
+        is_damaged=message.is_damaged,
     )
 
 

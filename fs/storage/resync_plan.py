@@ -5,6 +5,7 @@ The predecessor is the truth.  Rules, in this order:
     - only local -> transfer;
     - local or remote pending -> transfer (a local leftover is completed by it, a remote one abandoned);
     - local chain version greater -> transfer;
+    - equal, but known to be damaged remotely only -> transfer;
     - differing version, length or checksum -> transfer, also when the remote chain version is greater: 3FS calls that
       fatal since a serving target cannot have missed an update; here the remote copy is replaced and
       counted as `suspect`, because stopping would leave the chain short of a replica for ever;
@@ -47,6 +48,7 @@ def decide_chunk(local: ChunkState, remote: ChunkState) -> Item:
         local.commit_ver == remote.commit_ver
         and local.length == remote.length
         and local.checksum == remote.checksum
+        and (local.is_damaged or not remote.is_damaged)
     )
     is_pending = bool(local.pending_ver or remote.pending_ver)
     if not is_pending and is_same and local.chain_version <= remote.chain_version:

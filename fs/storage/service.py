@@ -12,6 +12,7 @@ from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
 from . import queries
 from .context import StorageContext
+from .copies import read_copy
 from .local_state import Hold
 from .read_path import read_batch
 from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
@@ -177,6 +178,13 @@ class StorageService:
         """Remove a target that is in no chain; a repeat finds it gone."""
         await self._changes.remove(TargetId(request.target_id))
         return storage_pb2.RemoveTargetRsp()
+
+    async def fetch_copy(
+        self, _call: Call, request: storage_pb2.FetchCopyReq
+    ) -> Reply[storage_pb2.FetchCopyRsp]:
+        """Hand over a version of a chunk, from a target in whatever state."""
+        data = await read_copy(self._context.targets.target(request.target_id), request)
+        return Reply(storage_pb2.FetchCopyRsp(), [data] if data else ())
 
     async def _syncing_place(self, chain_id: int, chain_version: int, target_id: int) -> Place:
         self._context.check_lease()

@@ -98,6 +98,8 @@ class ResyncProgress:
     skipped_count: int = 0
     failed_count: int = 0
     suspect_count: int = 0
+    damaged_count: int = 0
+    """Handed over without bytes, since nobody has them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +130,9 @@ class LocalTarget:
     cuts: FinishedCuts = field(default_factory=FinishedCuts)
     used_bytes: int = 0
     checksum_error_count: int = 0
+    repaired_count: int = 0
+    lost_count: int = 0
+    """Chunks that were found to be whole on no target of the chain."""
     read_elsewhere_count: int = 0
     """Reads of bad copies here that another replica answered."""
     damaged: dict[ChunkId, float] = field(default_factory=dict)

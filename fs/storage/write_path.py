@@ -18,7 +18,7 @@ Concurrency: any number of updates at once; those of one chunk one after the oth
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NoReturn
 
@@ -33,6 +33,8 @@ from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
+from .copies import Repaired, repair_copy
+from .damage import note_damage
 from .forward import Forwarded, Outgoing, Prepared, commit, forward, result_of, settle
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
@@ -112,7 +114,7 @@ async def run_update(
             # 5. Everything may have changed while we waited.
             context.check_lease()
             place = context.place_now(request.chain_id, request.chain_version)
-            position = _position(place, is_from_client)
+            position = _position(place, is_from_client, request.is_damaged)
             if not is_from_client:
                 target.admit_epoch(request.chain_version, request.sender_epoch)
             # 6. What is to be done?  A leftover pending version is completed first.
@@ -134,6 +136,8 @@ async def run_update(
                 result = _result_of(decision.version, state)
                 target.cuts.note(chunk_id.inode_id, chunk_id.index, request.truncate_ver)
                 return _done(context, place, update, result)
+            if await _restore_what_is_kept(context, place, update, state):
+                state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
             _check_new_version(context, place, update, state)
             # 7. From here on readers of this chunk ask the tail.
             target.unsettled[chunk_id] = None
@@ -155,6 +159,29 @@ async def run_update(
         target.inflight.leave(request.chain_version)
         if is_channel_held and tag is not None:
             target.channels.end(tag)
+
+
+async def _restore_what_is_kept(
+    context: StorageContext, place: Place, update: _Update, state: ChunkState | None
+) -> bool:
+    """At the head: an update that keeps bytes of a version known to be damaged needs them first.
+
+    Raises:
+        FsError: CHUNK_DAMAGED, before anybody has heard of the update.
+    """
+    if state is None or not state.is_damaged or not update.is_from_client:
+        return False
+    request = update.request
+    is_all_new = update.kind is UpdateType.REMOVE or (
+        request.offset == 0 and request.length >= state.length
+        if update.kind is UpdateType.WRITE
+        else request.length == 0 and update.kind is UpdateType.TRUNCATE
+    )
+    if is_all_new:
+        return False
+    if await repair_copy(context, place, state) is not Repaired.YES:
+        raise FsError(Status.CHUNK_DAMAGED, f"chain {place.chain.chain_id}: {update.chunk_id}")
+    return True
 
 
 async def _prepare_and_forward(
@@ -243,6 +270,10 @@ async def _fail(
         if had_pending:
             raise FsError(Status.OUTCOME_UNKNOWN, str(prepared.error))
         target.unsettled.pop(chunk_id, None)
+        if prepared.error.status is Status.CHECKSUM_MISMATCH:
+            note_damage(target, chunk_id, str(prepared.error))
+            if place.chain.serving == (target.target_id,):
+                raise FsError(Status.CHUNK_DAMAGED, str(prepared.error))
         raise prepared.error
     if failure.status is Status.NO_SPACE:
         if prepared.state is not None:
@@ -290,6 +321,8 @@ def _prepare_blocking(
     """Return the state with the pending version, also if it was committed at once (`commit_at` not 0)."""
     engine, target_id, chunk_id = target.disk.engine, target.target_id, update.chunk_id
     request = update.request
+    if request.is_damaged:
+        return _put_damaged(target, update, version)
     if update.kind is UpdateType.WRITE:
         state = engine.prepare_write(
             target_id,
@@ -325,6 +358,26 @@ def _prepare_blocking(
     return state
 
 
+def _put_damaged(target: LocalTarget, update: _Update, version: int) -> ChunkState:
+    """Take a version without bytes; returned as if it had been prepared."""
+    request = update.request
+    state = target.disk.engine.put_damaged(
+        target.target_id,
+        update.chunk_id,
+        version=version,
+        chain_version=request.commit_chain_version,
+        length=request.length,
+        checksum=request.chunk_checksum,
+        chunk_size_bytes=request.chunk_size_bytes,
+    )
+    return replace(
+        state,
+        pending_ver=version,
+        pending_length=state.length,
+        pending_checksum=state.checksum,
+    )
+
+
 def _check(
     request: storage_pb2.UpdateReq,
     payload: memoryview,
@@ -345,6 +398,8 @@ def _check(
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {request.offset} + {length} > {size}")
     if request.truncate_ver and kind is not UpdateType.TRUNCATE:
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: not of a truncation")
+    if request.is_damaged and not (request.is_full_replace and request.commit_chain_version):
+        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: only resync hands over damaged chunks")
     if is_from_client and (request.update_ver or request.is_full_replace):
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: clients do not choose versions")
     if not is_from_client and not request.update_ver:
@@ -352,7 +407,9 @@ def _check(
     if request.is_full_replace and (request.offset or kind is not UpdateType.WRITE):
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: no whole chunk")
     if kind is UpdateType.WRITE:
-        if len(payload) != length or (length == 0 and is_from_client):
+        if len(payload) != (0 if request.is_damaged else length) or (
+            length == 0 and is_from_client
+        ):
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {len(payload)} bytes for {length}")
         if xxhash.xxh3_64_intdigest(payload) != request.payload_checksum:
             raise FsError(Status.CHECKSUM_MISMATCH, f"{where}: payload changed on its way")
@@ -371,7 +428,7 @@ def _check(
     return _Update(request, payload, kind, chunk_id, tag, packed, is_from_client, deadline_s)
 
 
-def _position(place: Place, is_from_client: bool) -> Position:
+def _position(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
     if not place.can_write:
         raise FsError(
             Status.NOT_SERVING,
@@ -380,6 +437,8 @@ def _position(place: Place, is_from_client: bool) -> Position:
         )
     if place.public_state is PublicState.SYNCING and not is_from_client:
         return Position.SYNCING
+    if is_damaged:
+        raise FsError(Status.SYNC_REFUSED, f"target {place.target.target_id} is not syncing")
     if is_from_client is not place.is_head:
         head = place.chain.serving[0] if place.chain.serving else 0
         raise FsError(Status.NOT_HEAD, f"chain {place.chain.chain_id}: the head is target {head}")

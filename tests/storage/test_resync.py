@@ -6,10 +6,13 @@ import random
 import pytest
 import trio
 
+from fs.schema import services
+from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
 from fs.storage import resync
 
-from .cluster import content, open_caller, open_cluster
+from .cluster import INODE, content, open_caller, open_cluster
 
 INDEXES = range(30)
 
@@ -114,26 +117,130 @@ class hold_resync:  # noqa: N801 - used as a function
         self.inflight.leave(0)
 
 
-async def test_a_damaged_copy_is_no_source(mock_clock):
+def spoil(cluster, node_id):
+    """Damage everything on a node's disk."""
+    disk = cluster.nodes[node_id].disk
+    for file_id in disk.files:
+        for offset in range(0, 1 << 20, 1 << 16):
+            disk.flip_bit(file_id, offset)
+
+
+def state_of(cluster, node_id, index=0):
+    return cluster.nodes[node_id].engine.get(
+        TargetId(100 + node_id), ChunkId(InodeId(INODE), index)
+    )
+
+
+async def test_a_chunk_that_nobody_has_is_handed_over_as_damaged(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"A" * 100)
         await cluster.nodes[2].kill()
         await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
         await client.write(0, b"B" * 100)
-        disk = cluster.nodes[1].disk
-        for file_id in disk.files:
-            for offset in range(0, 1 << 18, 1 << 16):
-                disk.flip_bit(file_id, offset)
+        spoil(cluster, 1)
+        await client.write(0, b"sound", 1)
         await cluster.start_node(2)
-        await trio.sleep(5)
-        assert cluster.states() == {1: "SERVING", 2: "SYNCING"}
-        assert cluster.nodes[1].target.progress.failed_count == 1
-        assert content(cluster, 2)[2] == b"A" * 100
-        with pytest.raises(FsError, match="CHUNK_DAMAGED"):
-            await client.read(node_id=1, retry_s=1.0)
-        await client.write(0, b"C" * 100)
         await cluster.wait_all_serving()
-        assert_equal(cluster, [0])
+        assert cluster.nodes[1].target.progress.damaged_count == 1
+        theirs, ours = state_of(cluster, 2), state_of(cluster, 1)
+        assert theirs.is_damaged
+        assert (theirs.commit_ver, theirs.checksum) == (ours.commit_ver, ours.checksum)
+        # Never the old bytes, never zeros; a write that keeps some of them cannot be done either.
+        for node_id in (1, 2):
+            with pytest.raises(FsError, match="CHUNK_DAMAGED"):
+                await client.read(node_id=node_id)
+            assert await client.read(1, node_id=node_id) == b"sound"
+        await trio.sleep(5)
+        with pytest.raises(FsError, match="CHUNK_DAMAGED"):
+            await client.write(1, b"x")
+        assert cluster.states() == {1: "SERVING", 2: "SERVING"}
+        await client.write(0, b"C" * 100)
+        assert_equal(cluster, [0, 1])
+        assert not state_of(cluster, 2).is_damaged
+
+
+async def test_a_damaged_chunk_can_be_removed(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        await client.write(0, b"B" * 100)
+        spoil(cluster, 1)
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        await client.remove()
+        assert await client.read() is None
+        assert copies(cluster, 0) == {None}
+
+
+async def test_the_last_good_copy_may_be_on_the_one_that_is_resynced(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"A" * 100)
+        await client.write(0, b"old", 1)
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        spoil(cluster, 1)
+        await client.write(0, b"new", 1)
+        with pytest.raises(FsError, match="CHUNK_DAMAGED"):
+            await client.read(0)
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        await trio.sleep(40)
+        assert_equal(cluster, [0, 1])
+        assert await client.read(0, node_id=1) == b"A" * 100
+        assert cluster.nodes[1].target.repaired_count == 1
+
+
+async def test_a_good_copy_outside_of_the_chains_service_is_good_enough(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"A" * 100)
+        await client.channel(3).call(
+            services.STORAGE_OFFLINE_TARGET, pb.OfflineTargetReq(target_id=103)
+        )
+        await cluster.wait_states({1: "SERVING", 2: "SERVING", 3: "OFFLINE"})
+        spoil(cluster, 1)
+        spoil(cluster, 2)
+        with pytest.raises(FsError, match="CHUNK_DAMAGED"):
+            await client.read(0)
+        await trio.sleep(3)
+        assert [await client.read(0, node_id=n) for n in (1, 2)] == [b"A" * 100] * 2
+
+
+async def test_a_damaged_leftover_is_completed_from_another_replica(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"A" * 100)
+        cluster.is_frozen = True
+        cluster.network.block("node-2", "node-3")
+        request = client.write_request(0, b"B" * 100)
+        with pytest.raises(FsError, match="RPC_TIMEOUT"):
+            await client.attempt(request, b"B" * 100, timeout_s=1.0)
+        await trio.sleep(6)  # whoever was inside has given up
+        assert state_of(cluster, 1).pending_ver == state_of(cluster, 2).pending_ver == 2
+        spoil(cluster, 1)
+        cluster.network.heal()
+        client.channel_id = 2
+        await client.write(0, b"C" * 50)
+        assert copies(cluster, 0) == {(3, 0, b"C" * 50 + b"B" * 50)}
+        assert (await client.update(request, b"B" * 100)).update_ver == 2
+
+
+async def test_a_leftover_that_nobody_has_blocks_nothing_for_ever(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"A" * 100)
+        cluster.is_frozen = True
+        cluster.network.block("node-1", "node-2")
+        request = client.write_request(0, b"B" * 100)
+        with pytest.raises(FsError, match="RPC_TIMEOUT"):
+            await client.attempt(request, b"B" * 100, timeout_s=1.0)
+        spoil(cluster, 1)
+        cluster.network.reset("node-1", "node-2")
+        cluster.network.heal()
+        cluster.is_frozen = False
+        client.channel_id = 2
+        with pytest.raises(FsError, match="CHUNK_DAMAGED"):
+            await client.write(0, b"C" * 50)
+        await client.write(0, b"D" * 100)
+        await cluster.wait_all_serving()
+        assert copies(cluster, 0) == {(3, 0, b"D" * 100)}
 
 
 async def test_leftovers_are_settled_by_resync(mock_clock):

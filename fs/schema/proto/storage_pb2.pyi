@@ -209,6 +209,8 @@ class UpdateReq(_message.Message):
     COMMIT_CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     SENDER_EPOCH_FIELD_NUMBER: _builtins.int
     TRUNCATE_VER_FIELD_NUMBER: _builtins.int
+    IS_DAMAGED_FIELD_NUMBER: _builtins.int
+    CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chunk_index: _builtins.int
     chain_id: _builtins.int
@@ -230,6 +232,9 @@ class UpdateReq(_message.Message):
     """predecessor to successor: grows after each attempt of unknown outcome, which it voids"""
     truncate_ver: _builtins.int
     """client's TRUNCATE: only cuts, and does nothing once this truncation has finished here; 0: exactly `length`"""
+    is_damaged: _builtins.bool
+    """resync: nobody has the bytes of this version; `length` and `chunk_checksum` stand for them"""
+    chunk_checksum: _builtins.int
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     def __init__(
@@ -250,10 +255,12 @@ class UpdateReq(_message.Message):
         commit_chain_version: _builtins.int = ...,
         sender_epoch: _builtins.int = ...,
         truncate_ver: _builtins.int = ...,
+        is_damaged: _builtins.bool = ...,
+        chunk_checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -733,6 +740,7 @@ class ChunkMetaPb(_message.Message):
     LENGTH_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     CHUNK_SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    IS_DAMAGED_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chunk_index: _builtins.int
     chain_version: _builtins.int
@@ -746,6 +754,8 @@ class ChunkMetaPb(_message.Message):
     checksum: _builtins.int
     """digest of the committed content"""
     chunk_size_bytes: _builtins.int
+    is_damaged: _builtins.bool
+    """the committed version's bytes are known to be bad or missing"""
     def __init__(
         self,
         *,
@@ -757,10 +767,11 @@ class ChunkMetaPb(_message.Message):
         length: _builtins.int = ...,
         checksum: _builtins.int = ...,
         chunk_size_bytes: _builtins.int = ...,
+        is_damaged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "checksum", b"checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_ver", b"commit_ver", "inode_id", b"inode_id", "length", b"length", "pending_ver", b"pending_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "checksum", b"checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_ver", b"commit_ver", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "length", b"length", "pending_ver", b"pending_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1066,3 +1077,49 @@ class RemoveTargetRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveTargetRsp: _TypeAlias = RemoveTargetRsp  # noqa: Y015
+
+@_typing.final
+class FetchCopyReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    CHUNK_INDEX_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    inode_id: _builtins.int
+    chunk_index: _builtins.int
+    length: _builtins.int
+    checksum: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+        inode_id: _builtins.int = ...,
+        chunk_index: _builtins.int = ...,
+        length: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "chunk_index", b"chunk_index", "inode_id", b"inode_id", "length", b"length", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchCopyReq: _TypeAlias = FetchCopyReq  # noqa: Y015
+
+@_typing.final
+class FetchCopyRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchCopyRsp: _TypeAlias = FetchCopyRsp  # noqa: Y015
