@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from ..runtime.durable_file import write_durable
 from ..schema.status import FsError, Status
 
 FORMAT_VERSION: Final = 1
@@ -166,19 +167,9 @@ def mgmtd_addresses(directory: ClusterDir, record: ClusterRecord) -> list[str]:
     return [directory.address(name) for name in mgmtd_names(record)]
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole, durably."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def save_record(directory: ClusterDir, record: ClusterRecord) -> None:
     """Write the record of a new cluster."""
-    write_text(directory.record_path, json.dumps(asdict(record), indent=2) + "\n")
+    write_durable(directory.record_path, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def load_record(directory: ClusterDir) -> ClusterRecord | None:

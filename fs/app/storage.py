@@ -1,9 +1,13 @@
 """The storage process: one chunk engine per disk, the CRAQ service over them, membership in the cluster."""
 
+import logging
+from pathlib import Path
+
 import trio
 
 from ..chunkengine.api import ChunkEngine
 from ..chunkengine.factory import open_engine
+from ..chunkengine.known_disks import LIST_NAME, KnownDisks
 from ..node.membership import Membership
 from ..schema.config import DiskSection
 from ..schema.routing import Role
@@ -11,22 +15,34 @@ from ..schema.status import FsError, Status
 from ..storage.storage import Storage
 from .compose import Process, main
 
+log = logging.getLogger(__name__)
+
 
 async def run(process: Process) -> None:
     """Serve the configured disks until asked to stop."""
     if not process.config.storage.disks:
         raise FsError(Status.BAD_CONFIG, "storage.disks: a storage process needs at least one disk")
     engines: list[ChunkEngine] = []
+    known = _known_disks(process)
     try:
         for disk in process.config.storage.disks:
-            engines.append(await _open(process, disk))  # noqa: PERF401 - closed if one fails
+            engines.append(await _open(process, disk, known))  # noqa: PERF401 - closed if one fails
         await serve_storage(process, engines)
     finally:
         with trio.CancelScope(shield=True):
             await _close_all(process, engines)
 
 
-async def _open(process: Process, disk: DiskSection) -> ChunkEngine:
+def _known_disks(process: Process) -> KnownDisks | None:
+    """Return the list of this node's disks; without a directory of its own a node keeps none."""
+    directory = process.config.process.directory
+    if directory:
+        return KnownDisks(Path(directory) / LIST_NAME)
+    log.info("process.directory is empty: a disk that is not mounted is taken for a new one")
+    return None
+
+
+async def _open(process: Process, disk: DiskSection, known: KnownDisks | None) -> ChunkEngine:
     def open_disk() -> ChunkEngine:
         return open_engine(
             disk.path,
@@ -34,6 +50,7 @@ async def _open(process: Process, disk: DiskSection) -> ChunkEngine:
             node_id=process.identity.node_id,
             section=process.config.storage,
             target_ids=disk.target_ids,
+            known=known,
         )
 
     return await process.runtime.run_blocking(open_disk)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..runtime.durable_file import sync_directory
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .format import FileId, file_name
@@ -268,15 +269,6 @@ def _create(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     sync_directory(path.parent)
     return fd
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _after(buffers: Sequence[Buffer], done: int) -> list[memoryview]:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from ..runtime.durable_file import sync_directory
 from ..schema.config import StorageSection
 from ..schema.ids import TargetId
 from ..schema.status import FsError, Status
-from .data_files import LocalDataFiles, sync_directory
+from .data_files import LocalDataFiles
 from .engine import DiskEngine
-from .format import FORMAT_KEY, FORMAT_VERSION, DiskFormat
+from .format import DATA_DIRECTORIES, FORMAT_KEY, FORMAT_VERSION, DiskFormat
+from .known_disks import KnownDisks
 from .meta_rocksdb import META_DIRECTORY, RocksMetaStore
 from .ports import DataFiles, MetaStore
 from .simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
@@ -29,36 +31,68 @@ def open_engine(
     node_id: int,
     section: StorageSection,
     target_ids: Iterable[int] = (),
+    known: KnownDisks | None = None,
 ) -> DiskEngine:
     """Open the disk below directory `path`; an empty or missing directory is formatted first.
 
     A disk of an older format is upgraded in place; `target_ids` are added if it does not hold them yet.
 
+    Args:
+        path: where the disk is mounted, or any directory.
+        cluster_id: whose disk it must be.
+        node_id: the same.
+        section: limits, and what a new disk is formatted with.
+        target_ids: the targets it holds at least.
+        known: the disks this node has seen; without it an unmounted disk cannot be told from a new one.
+
     Raises:
-        FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else;
+        FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else, or if `known`
+            expects another disk here;
             BAD_DISK_FORMAT if its format is newer than this release; ALREADY_RUNNING if a process has it open; IO_ERROR.
     """
-    directory = Path(path)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        names = {entry.name for entry in directory.iterdir()} - {"lost+found"}
-        if names and META_DIRECTORY not in names:
-            raise FsError(
-                Status.FOREIGN_DISK, f"{directory} is not empty and not a disk of EmberFS"
-            )
-    except OSError as error:
-        raise FsError(Status.IO_ERROR, f"{directory}: {error.strerror}") from error
+    directory = Path(path).absolute()
+    _check_directory(directory, known)
     files = LocalDataFiles(directory)
     make_room(files)
     meta = RocksMetaStore(directory / META_DIRECTORY)
     try:
         made = _new_format(cluster_id, node_id, section, secrets.token_hex(16))
-        disk_format = _check_format(meta, made, str(directory))
+        if meta.get(FORMAT_KEY) is None:
+            _check_unformatted(directory, known)
+        disk_format = _check_format(meta, made, str(directory), known)
         sync_directory(directory)
+        if known is not None:
+            known.add(directory, disk_format.disk_uuid)
     except BaseException:
         meta.close()
         raise
     return _engine(meta, files, disk_format, section, target_ids)
+
+
+def _check_directory(directory: Path, known: KnownDisks | None) -> None:
+    """Make sure that a disk may be opened or formatted there; makes a missing directory."""
+    try:
+        if known is not None and not (directory / META_DIRECTORY).exists():
+            known.check_missing(directory, "the directory is empty or missing")
+        directory.mkdir(parents=True, exist_ok=True)
+        names = {entry.name for entry in directory.iterdir()} - {"lost+found"}
+    except OSError as error:
+        raise FsError(Status.IO_ERROR, f"{directory}: {error.strerror}") from error
+    if names and META_DIRECTORY not in names:
+        raise FsError(Status.FOREIGN_DISK, f"{directory} is not empty and not a disk of EmberFS")
+
+
+def _check_unformatted(directory: Path, known: KnownDisks | None) -> None:
+    """Refuse to format what was a disk before."""
+    if known is not None:
+        known.check_missing(directory, "its format record is missing")
+    left = sorted({entry.name for entry in directory.iterdir()} & set(DATA_DIRECTORIES))
+    if left:
+        raise FsError(
+            Status.BAD_DISK_FORMAT,
+            f"{directory}: data files in {', '.join(left)}, but the metadata store is empty:"
+            " restore its metadata, or empty the directory to begin anew",
+        )
 
 
 def memory_engine(
@@ -112,7 +146,9 @@ def _new_format(
     )
 
 
-def _check_format(meta: MetaStore, wanted: DiskFormat, where: str) -> DiskFormat:
+def _check_format(
+    meta: MetaStore, wanted: DiskFormat, where: str, known: KnownDisks | None = None
+) -> DiskFormat:
     """Return the disk's format record, writing `wanted` to a new disk."""
     stored = meta.get(FORMAT_KEY)
     if stored is None:
@@ -134,4 +170,6 @@ def _check_format(meta: MetaStore, wanted: DiskFormat, where: str) -> DiskFormat
             f"{where}: belongs to cluster {found.cluster_id} node {found.node_id},"
             f" not to cluster {wanted.cluster_id} node {wanted.node_id}",
         )
+    if known is not None:
+        known.check_found(Path(where), found.disk_uuid)
     return upgrade(meta, found)

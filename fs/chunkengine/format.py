@@ -292,6 +292,12 @@ def split_group_id(packed: GroupId) -> tuple[int, int]:
 
 def file_name(file_id: FileId) -> str:
     """Return the path of a data file below the disk's directory, such as `64k/0A`."""
-    size = block_bytes(file_id >> 8)
-    label = f"{size >> 20}m" if size >= 1 << 20 else f"{size >> 10}k"
-    return f"{label}/{file_id & 0xFF:02X}"
+    return f"{DATA_DIRECTORIES[file_id >> 8]}/{file_id & 0xFF:02X}"
+
+
+def _label(size: int) -> str:
+    return f"{size >> 20}m" if size >= 1 << 20 else f"{size >> 10}k"
+
+
+DATA_DIRECTORIES: Final = tuple(_label(block_bytes(index)) for index in range(SIZE_CLASS_COUNT))
+"""Names of the directories that hold the data files, by size class."""

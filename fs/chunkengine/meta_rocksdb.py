@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 import rocksdict
 
+from ..runtime.durable_file import sync_directory
 from ..schema.status import FsError, Status
-from .data_files import sync_directory
 from .log_mark import MARK_NAME, LogMark, read_mark
 from .ports import Batch
 

@@ -8,7 +8,6 @@ Does not do: defaults and bounds, which stand in fs/schema/config.py.
 """
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -19,6 +18,7 @@ from msgspec import Struct, inspect
 
 from ..schema.config import ProcessConfig, check_relations
 from ..schema.status import FsError, Status
+from .durable_file import write_durable
 
 _AT: Final = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$")
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<key>.*?)`")
@@ -64,13 +64,8 @@ def write_config(path: Path, config: ProcessConfig) -> None:
     Raises:
         FsError: BAD_CONFIG when the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.new")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(format_config(config))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_durable(path, format_config(config))
     except OSError as error:
         raise _bad(path, f"cannot be written: {error.strerror}") from error
 

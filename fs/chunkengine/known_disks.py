@@ -1,0 +1,79 @@
+"""Which disk is expected where: a list in the node's own directory, not on the disks.
+
+A disk that is not mounted looks like an empty directory, and formatting that would let the node come up with nothing
+where its chunks were.  Two disks that changed places would each answer for the other's targets.  So
+the identity of each disk is noted when it is formatted or first seen, and compared at every start.
+
+Does not repair anything: what is not as expected is refused with one line that says what to do.
+Concurrency: none; read and written while disks are being opened, one after the other.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ..runtime.durable_file import write_durable
+from ..schema.status import FsError, Status
+
+LIST_NAME: Final = "disks.json"
+
+
+class KnownDisks:
+    """The list of one node: directory of a disk -> its uuid."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the list; a missing one is empty.
+
+        Raises:
+            FsError: BAD_CONFIG if it cannot be read.
+        """
+        self._file = file
+        try:
+            self._uuids = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            self._uuids = {}
+        except (OSError, msgspec.MsgspecError) as error:
+            raise FsError(
+                Status.BAD_CONFIG,
+                f"{file}: {error}; this list of disks may be removed when all of them are mounted",
+            ) from error
+
+    def check_missing(self, directory: Path, what: str) -> None:
+        """Raise FsError(FOREIGN_DISK) if a disk is expected in a directory that holds none."""
+        uuid = self._uuids.get(str(directory))
+        if uuid is not None:
+            raise FsError(
+                Status.FOREIGN_DISK,
+                f"{directory}: disk {uuid} is expected here, but {what}: mount it;"
+                f" if it is lost and this is its replacement, remove it from {self._file}",
+            )
+
+    def check_found(self, directory: Path, uuid: str) -> None:
+        """Raise FsError(FOREIGN_DISK) if another disk is expected there, or this one elsewhere."""
+        expected = self._uuids.get(str(directory))
+        elsewhere = [path for path, known in self._uuids.items() if known == uuid]
+        if expected == uuid or (expected is None and not elsewhere):
+            return
+        wanted = f", disk {expected} is expected" if expected else ""
+        home = f"; its place is {elsewhere[0]}" if elsewhere else ""
+        raise FsError(
+            Status.FOREIGN_DISK,
+            f"{directory}: disk {uuid} is here{wanted}{home}: mount it there,"
+            f" or change {self._file} if it was moved on purpose",
+        )
+
+    def add(self, directory: Path, uuid: str) -> None:
+        """Note a disk, durably.
+
+        Raises:
+            FsError: BAD_CONFIG if the list cannot be written.
+        """
+        if self._uuids.get(str(directory)) == uuid:
+            return
+        self._uuids[str(directory)] = uuid
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_durable(self._file, msgspec.json.encode(self._uuids).decode() + "\n")
+        except OSError as error:
+            raise FsError(Status.BAD_CONFIG, f"{self._file}: {error.strerror}") from error

@@ -1,0 +1,27 @@
+"""Small files that are there whole or not at all, also after a power loss.
+
+Not for data: that goes through the engines.  Concurrency: none; one writer per file.
+"""
+
+import os
+from pathlib import Path
+
+
+def write_durable(path: Path, text: str) -> None:
+    """Replace a file as a whole; its content and its name are durable afterwards.  Raises OSError."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable.  Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
