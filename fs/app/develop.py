@@ -1,8 +1,9 @@
-"""The developer's commands: test, check, fix, generate, lock, bench, sim.  They need the checkout.
+"""The developer's commands: test, check, fix, generate, lock, bench, sim, torture.  They need the checkout.
 
 Each runs other programs, shows their output, and returns an exit code.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from ..schema.status import FsError, Status
 
@@ -133,3 +134,12 @@ def run_sim(arguments: Sequence[str]) -> int:
     if not (root / "tests/sim/__main__.py").exists():
         raise FsError(Status.NOT_SUPPORTED, "this checkout has no cluster simulator (tests/sim)")
     return run([sys.executable, "-m", "tests.sim", *arguments], root)
+
+
+def run_torture(arguments: Sequence[str]) -> NoReturn:
+    """Become the torture with the given arguments: it cleans up by itself when it is interrupted."""
+    root = checkout()
+    if not (root / "tests/torture/__main__.py").exists():
+        raise FsError(Status.NOT_SUPPORTED, "this checkout has no torture (tests/torture)")
+    os.chdir(root)
+    os.execv(sys.executable, [sys.executable, "-m", "tests.torture", *arguments])  # noqa: S606

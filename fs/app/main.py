@@ -301,6 +301,14 @@ def fsck_disk(
     raise typer.Exit(run(path, is_repair=repair, as_json=as_json, has_data=not no_data))
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="[ROW] ...")
+def torture(context: typer.Context) -> None:
+    """Kill, stop, cut and damage a real cluster under load, and check every byte."""
+    from .develop import run_torture  # noqa: PLC0415
+
+    run_torture(context.args)
+
+
 @app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
 def admin(context: typer.Context) -> None:
     """Look into a running cluster: `ember admin --help` lists the groups."""

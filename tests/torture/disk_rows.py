@@ -1,0 +1,302 @@
+"""The rows of specs/reliability.md about disks and clocks: D1, D2, D5, D6, D7, C1.  One function each."""
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fs.schema.status import Status
+
+from .content import BLOCK_BYTES, run_bytes
+from .direct import read_target
+from .disk import MIB, StoredChunk, flip, stored_chunks
+from .fleet import LOOP_NODE
+from .load import read_fully
+from .plan import Fault
+from .rows import Run, row, say
+from .runner import Torture, TortureError
+
+FILE_BLOCKS = 25
+"""100 KiB: one chunk a file."""
+SCRUB_TIMEOUT_S = 240.0
+FILL_FILE_BLOCKS = 256
+SLOW_FILE_BLOCKS = 1024
+SLOW_FILE_COUNT = 6
+
+
+class Files:
+    """Files that are written once and compared whole."""
+
+    def __init__(self, torture: Torture, blocks: int = FILE_BLOCKS) -> None:
+        self._directory = torture.fleet.mount / "files"
+        self._directory.mkdir()
+        self._seed, self._blocks = torture.seed, blocks
+        self.names: dict[int, Path] = {}
+
+    def content(self, number: int) -> bytes:
+        return run_bytes(self._seed, number, 0, [1] * self._blocks)
+
+    def write(self, number: int) -> int:
+        """Write and sync one; return its inode."""
+        path = self._directory / f"{number:06d}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            data = self.content(number)
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, str(path))
+            os.fsync(descriptor)
+            self.names[number] = path
+            return os.fstat(descriptor).st_ino
+        finally:
+            os.close(descriptor)
+
+    def read(self, number: int) -> bytes:
+        """Read one from storage, not from the kernel's cache."""
+        descriptor = os.open(self.names[number], os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            return read_fully(descriptor, 0, self._blocks * BLOCK_BYTES + 1)
+        finally:
+            os.close(descriptor)
+
+    def check(self, numbers: Sequence[int]) -> None:
+        """Read them all; raises TortureError for a wrong byte."""
+        for number in numbers:
+            if self.read(number) != self.content(number):
+                raise TortureError(f"wrong bytes in {self.names[number]}")
+
+    def remove(self) -> None:
+        for path in self.names.values():
+            path.unlink()
+        self.names.clear()
+
+
+def copies_of(it: Torture, inodes: set[int]) -> dict[str, list[StoredChunk]]:
+    """Return what each node holds of the files."""
+    return {
+        name: [c for c in stored_chunks(it.fleet.disk(name)) if c.inode_id in inodes]
+        for name in it.fleet.storages
+    }
+
+
+@row("D1")
+def flips(run: Run) -> dict:
+    """Bits flipped at rest in one replica of each chunk: half found by reading, half by the scrub alone; none served."""
+    count = len(run.times(200))
+    with run.torture(sizes=replace(run.sizes, loop_mib=0), loads=()).running() as it:
+        files = Files(it)
+        inodes = {files.write(n): n for n in range(count)}
+        held = copies_of(it, set(inodes))
+        by_node = {name: {c.inode_id: c for c in chunks} for name, chunks in held.items()}
+        damaged: dict[str, list[StoredChunk]] = {name: [] for name in held}
+        for inode_id, number in inodes.items():
+            name = it.fleet.storages[number % len(it.fleet.storages)]
+            damaged[name].append(by_node[name][inode_id])
+        for name, chunks in damaged.items():
+            for chunk in chunks:
+                flip(it.fleet.disk(name), chunk, it.generator)
+        files.check(
+            range(0, count, 2)
+        )  # the client reads wherever it likes; half is left to the scrub
+        found = 0
+        for chunks in damaged.values():
+            part = [c for c in chunks if inodes[c.inode_id] % 2 == 0]
+            found += sum(a.status is Status.CHECKSUM_MISMATCH for a in read_target(it.fleet, part))
+        scrubbed_s = wait_logged_repairs(it, damaged)
+        for name, chunks in damaged.items():
+            it.faults.wait_repaired(name, chunks)
+            for chunk, answer in zip(chunks, read_target(it.fleet, chunks), strict=True):
+                if answer.data != files.content(inodes[chunk.inode_id]):
+                    raise TortureError(f"{name}: {chunk} is not what was written")
+        files.check(range(count))
+        report = it.finish()
+    return report | {"flips": count, "refused when read": found, "all repaired after": scrubbed_s}
+
+
+def wait_logged_repairs(it: Torture, damaged: dict[str, list[StoredChunk]]) -> str:
+    """Wait until each damaged chunk was repaired, by what the processes log, without reading any."""
+    began = time.monotonic()
+    wanted = {(c.target_id, c.inode_id, c.index) for chunks in damaged.values() for c in chunks}
+    while True:
+        logs = "".join(it.fleet.log(name).read_text() for name in it.fleet.storages)
+        done = sum("repaired from target" in line for line in logs.splitlines())
+        if done >= len(wanted):
+            return f"{time.monotonic() - began:.0f} s"
+        if time.monotonic() - began > SCRUB_TIMEOUT_S:
+            raise TortureError(f"{done} of {len(wanted)} damaged chunks repaired")
+        time.sleep(1)
+
+
+@row("D2")
+def all_flipped(run: Run) -> dict:
+    """Every replica of a chunk damaged: EIO, never wrong bytes, and the other files go on."""
+    count = len(run.times(20))
+    with run.torture(sizes=replace(run.sizes, loop_mib=0), loads=()).running() as it:
+        files = Files(it)
+        inodes = {files.write(n): n for n in range(2 * count)}
+        lost = {inode_id for inode_id, n in inodes.items() if n < count}
+        for name, chunks in copies_of(it, lost).items():
+            for chunk in chunks:
+                flip(it.fleet.disk(name), chunk, it.generator)
+        it.fleet.remount()
+        for number in range(count):
+            try:
+                files.read(number)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise TortureError(f"{error} instead of EIO") from error
+            else:
+                raise TortureError(f"{files.names[number]} was read although every copy is damaged")
+        files.check(range(count, 2 * count))
+        for number in range(count):
+            files.names.pop(number).unlink()
+        time.sleep(8)  # its chunks are collected
+        report = it.finish()
+    return report | {"EIO": count, "other files right": count}
+
+
+@row("D5")
+def full_disks(run: Run) -> dict:
+    """Every target on a disk of 256 MiB, filled through the mount: ENOSPC, nothing damaged, space comes back."""
+    sizes = replace(run.sizes, loop_mib=256, loops_everywhere=True)
+    filled: list[int] = []
+    with run.torture(sizes=sizes, loads=()).running() as it:
+        for _ in [*run.times(5), "once more"]:
+            files = Files(it, FILL_FILE_BLOCKS)
+            filled.append(fill(files))
+            go_on_with_metadata(it.fleet.mount)
+            files.check(sorted(files.names))
+            it.compare()
+            files.remove()
+            (it.fleet.mount / "files").rmdir()
+            wait_space(it, filled[0])
+            say(f"cycle {len(filled)}: {filled[-1]} files of 1 MiB, then ENOSPC; all right")
+        report = it.finish()
+    least = min(filled[1:]) / filled[0]
+    if least < 0.95:
+        raise TortureError(f"only {least:.0%} of the space was usable again: {filled}")
+    return report | {"MiB filled": filled, "usable again": f"{least:.1%}"}
+
+
+def fill(files: Files) -> int:
+    """Write until the disk is full; return how many files are whole."""
+    number = 0
+    while True:
+        try:
+            files.write(number)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise TortureError(f"{error} instead of ENOSPC") from error
+            files.names.pop(number, None)
+            path = next(iter(files.names.values())).parent / f"{number:06d}"
+            path.unlink(missing_ok=True)
+            return number
+        number += 1
+
+
+def go_on_with_metadata(mount: Path) -> None:
+    """Names can be made, moved and removed on a full cluster."""
+    (mount / "a").mkdir()
+    (mount / "a/f").touch()
+    (mount / "a/f").rename(mount / "a/g")
+    (mount / "a/g").unlink()
+    (mount / "a").rmdir()
+
+
+def wait_space(it: Torture, mib: int) -> None:
+    """Wait until what was removed has been collected."""
+    deadline = time.monotonic() + 60
+    while (
+        os.statvfs(it.fleet.mount).f_bavail * os.statvfs(it.fleet.mount).f_frsize < mib * MIB // 2
+    ):
+        if time.monotonic() > deadline:
+            return  # the next cycle will tell how much is usable
+        time.sleep(1)
+    time.sleep(6)
+
+
+@row("D6")
+def dying_disks(run: Run) -> dict:
+    """A disk gives only errors: its targets leave their chains within 30 s, everything is served meanwhile."""
+    with run.torture(loads=("fsx", "files")).running() as it:
+        time.sleep(5)
+        for _ in run.times(20):
+            it.round(Fault("disk_error", LOOP_NODE, 1.0))
+        return it.finish()
+
+
+@row("D7")
+def slow_disks(run: Run) -> dict:
+    """One disk of three at 1 MiB/s: nothing wrong, and no slower than that disk."""
+    rates = []
+    with run.torture(loads=("fsx", "files")).running() as it:
+        time.sleep(3)
+        for index in run.times(3):
+            it.round(Fault("slow_disk", LOOP_NODE, 20.0))
+            rates.append(rate_with_slow_disk(it))
+            say(f"slow disk {index + 1}: {rates[-1]:.2f} MiB/s written and synced meanwhile")
+        report = it.finish()
+    return report | {"MiB/s while one disk does 1": [round(r, 2) for r in rates]}
+
+
+def rate_with_slow_disk(it: Torture) -> float:
+    """Write big files while one disk is slow and nobody else writes; return MiB/s, each file synced."""
+    files = Files(it, SLOW_FILE_BLOCKS)
+    disk = it.fleet.disks[LOOP_NODE]
+    with it.load_held():
+        disk.throttle(it.fleet.pid(LOOP_NODE), MIB)
+        try:
+            began = time.monotonic()
+            for number in range(SLOW_FILE_COUNT):
+                files.write(number)
+            took = time.monotonic() - began
+        finally:
+            disk.release()
+    files.check(range(SLOW_FILE_COUNT))
+    files.remove()
+    (it.fleet.mount / "files").rmdir()
+    return SLOW_FILE_COUNT * SLOW_FILE_BLOCKS * BLOCK_BYTES / MIB / took
+
+
+CLOCK_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+STEPS = ("+1", "-1", "+3600", "-3600", "+31536000", "-31536000", "+0 x1.1", "+0 x0.9")
+
+
+@row("C1")
+def clocks(run: Run) -> dict:
+    """The wall clock of each process in turn stepped and skewed: no chain changes, no error, no loss."""
+    if not CLOCK_LIBRARY.exists():
+        raise TortureError(f"{CLOCK_LIBRARY} is not there (Debian package libfaketime)")
+    torture = run.torture(loads=("fsx", "files"))
+    for name, child in torture.fleet.children.items():
+        clock = torture.fleet.base / f"clock-{name}"
+        clock.write_text("+0\n")
+        child.environment = {
+            "LD_PRELOAD": str(CLOCK_LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(clock),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+    with torture.running() as it:
+        time.sleep(2)
+        before = {c.chain_id: c.chain_version for c in it.fleet.routing().chains.values()}
+        steps = 0
+        for index in run.times(20):
+            for name in it.fleet.children:
+                step = STEPS[index % len(STEPS)]
+                (it.fleet.base / f"clock-{name}").write_text(f"{step}\n")
+                time.sleep(0.8)
+                it.check_load()
+                if index % 3 == 2:
+                    (it.fleet.base / f"clock-{name}").write_text("+0\n")
+                steps += 1
+            after = {c.chain_id: c.chain_version for c in it.fleet.routing().chains.values()}
+            if after != before:
+                raise TortureError(f"chains changed: {before} to {after} at step {step}")
+        for name in it.fleet.children:
+            (it.fleet.base / f"clock-{name}").write_text("+0\n")
+        report = it.finish()
+    return report | {"steps": steps, "chains": "none changed"}
