@@ -73,6 +73,10 @@ class Fsx:
             f" of {len(expected)}"
         )
 
+    def sync(self) -> None:
+        """Make it durable; raises OSError if something written was lost."""
+        os.fsync(self._fd)
+
     def abandon(self) -> None:
         """Close without checking, after a write that was reported lost."""
         with contextlib.suppress(OSError):  # the loss is reported once more, as it should be

@@ -260,7 +260,7 @@ class FileLoad:
         first = self._generator.randrange(max(1, len(model.cells)))
         count = min(self._generator.randint(1, 64), len(model.cells) - first)
         wanted = count * BLOCK_BYTES
-        self._check(model, first, self._files.read(name, first * BLOCK_BYTES, wanted), wanted)
+        self._check(name, first, self._files.read(name, first * BLOCK_BYTES, wanted), wanted)
 
     def _sync(self, name: str) -> None:
         self._files.sync(name)
@@ -295,14 +295,20 @@ class FileLoad:
         step = 64
         for first in range(0, -(-length // BLOCK_BYTES), step):
             wanted = min(step * BLOCK_BYTES, length - first * BLOCK_BYTES)
-            self._check(model, first, self._files.read(name, first * BLOCK_BYTES, wanted), wanted)
+            self._check(name, first, self._files.read(name, first * BLOCK_BYTES, wanted), wanted)
 
-    def _check(self, model: FileModel, first: int, data: bytes, wanted: int) -> None:
+    def _check(self, name: str, first: int, data: bytes, wanted: int) -> None:
+        model = self._models[name]
         if len(data) != wanted:
             self._raise(
                 f"file {model.file_id}: {len(data)} bytes read from block {first}, not {wanted}"
             )
-        self._raise(model.check(first, data))
+        problem = model.check(first, data)
+        if problem and "lost write" in problem:
+            self._files.sync(
+                name
+            )  # what was buffered and then lost is told by now: raises, and is judged there
+        self._raise(problem)
 
     def _raise(self, problem: str | None) -> None:
         if problem:
@@ -342,11 +348,20 @@ class FsxLoad:
             with self._log.timed("fsx"):
                 self._fsx.step()
         except AssertionError as error:
-            if "wrote" not in str(error):
-                raise WrongContentError(str(error)) from error
-            self._restart(OSError(errno.ENOSPC, str(error)))
+            self._judge(error)
         except OSError as error:
             self._restart(error)
+
+    def _judge(self, problem: AssertionError) -> None:
+        """Tell a short write, and bytes that were buffered and then reported lost, from wrong content."""
+        try:
+            self._fsx.sync()
+        except OSError as error:
+            self._restart(error)
+            return
+        if "wrote" not in str(problem):
+            raise WrongContentError(str(problem)) from problem
+        self._restart(OSError(errno.ENOSPC, str(problem)))
 
     def _restart(self, error: OSError) -> None:
         self._log.put(errno=error.errno, text=str(error), at=time.monotonic(), file="fsx")
@@ -364,12 +379,22 @@ class FsxLoad:
         return {"steps": self._fsx.step_count}
 
 
+def hold_still(hold: Path, log: Log) -> None:
+    """Do nothing, and say so, as long as the file exists: no operation is under way then."""
+    if hold.exists():
+        log.put(held=True)
+        while hold.exists():
+            time.sleep(0.05)
+        log.put(held=False)
+
+
 def work(load: FileLoad | FsxLoad, log: Log, stop: Path, pause_s: float) -> int:
     """Step until told to stop; return the exit code."""
     try:
         load.step()
         log.put(started=time.monotonic())
         while not stop.exists():
+            hold_still(stop.with_name("hold"), log)
             load.step()
             time.sleep(pause_s)
         log.put(stopping=time.monotonic())

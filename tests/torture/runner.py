@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -28,7 +27,9 @@ from .plan import Fault, draw
 
 HEALTHY_TIMEOUT_S: Final = 120.0
 LOAD_KINDS: Final = ("files", "files", "fsx", "fsx", "native")
-LOAD_START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 60.0
+HOLD_TIMEOUT_S: Final = 30.0
+"""An operation may still last this long once the cluster is healthy."""
 LOAD_END_TIMEOUT_S: Final = 240.0
 SETTLE_S: Final = 0.7
 
@@ -48,6 +49,7 @@ class Worker:
     slow: list[tuple[float, float, str]] = field(default_factory=list)
     errors: list[dict] = field(default_factory=list)
     has_started: bool = False
+    is_held: bool = False
     summary: dict | None = None
 
     def poll(self) -> None:
@@ -65,6 +67,8 @@ class Worker:
                 self.errors.append(entry)
             elif "started" in entry:
                 self.has_started = True
+            elif "held" in entry:
+                self.is_held = entry["held"]
             elif "done" in entry:
                 self.summary = entry
             elif "wrong" in entry or "failed" in entry:
@@ -119,12 +123,9 @@ class Torture:
             self.fleet.up()
             for index, kind in enumerate(self._loads):
                 self.workers.append(self._start_worker(index, kind))
-            deadline = time.monotonic() + LOAD_START_TIMEOUT_S
-            while not all(worker.has_started for worker in self.workers):
-                time.sleep(0.2)
-                self.check_load()
-                if time.monotonic() > deadline:
-                    raise TortureError("the load did not start")
+            self._wait_load(
+                lambda worker: worker.has_started, START_TIMEOUT_S, "no start of the load"
+            )
             self.began_s = time.monotonic()
             yield self
         finally:
@@ -189,14 +190,26 @@ class Torture:
 
     @contextmanager
     def load_held(self) -> Iterator[None]:
-        """Stop the load for a while; what it has written is still on its way."""
-        for worker in self.workers:
-            worker.process.send_signal(signal.SIGSTOP)
+        """Let the load pause between two operations; all that were under way have ended."""
+        hold = self.fleet.base / "hold"
+        hold.touch()
         try:
+            self._wait_load(lambda worker: worker.is_held, HOLD_TIMEOUT_S, "an operation hangs")
             yield
         finally:
-            for worker in self.workers:
-                worker.process.send_signal(signal.SIGCONT)
+            hold.unlink()
+        self._wait_load(
+            lambda worker: not worker.is_held, HOLD_TIMEOUT_S, "the load does not go on"
+        )
+
+    def _wait_load(self, is_so: Callable[[Worker], bool], timeout_s: float, problem: str) -> None:
+        """Wait until it is so of every worker; raises TortureError."""
+        deadline = time.monotonic() + timeout_s
+        while late := [worker.name for worker in self.workers if not is_so(worker)]:
+            time.sleep(0.05)
+            self.check_load()
+            if time.monotonic() > deadline:
+                raise TortureError(f"{problem}: {', '.join(late)}, for {timeout_s:g} s")
 
     def compare(self) -> int:
         """Hold the load still and compare the replicas; return the number of chunks."""
