@@ -84,14 +84,18 @@ def fetch_routing(directory: ClusterDir, record: ClusterRecord, *, timeout_s: fl
 
 def fetch_overview(
     directory: ClusterDir, record: ClusterRecord, *, timeout_s: float
-) -> tuple[RoutingInfo, int]:
-    """Return the newest routing info and the node id of the primary; raises FsError(RPC_TIMEOUT)."""
+) -> tuple[RoutingInfo, int, mgmtd_pb2.ListMovesRsp]:
+    """Return the newest routing info, the node id of the primary, the moves; raises FsError(RPC_TIMEOUT)."""
 
-    async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> tuple[RoutingInfo, int]:
+    async def use(
+        mgmtd: MgmtdLink, _channels: ChannelPool
+    ) -> tuple[RoutingInfo, int, mgmtd_pb2.ListMovesRsp]:
         info = await newest_routing(mgmtd, timeout_s)
         request = mgmtd_pb2.GetPrimaryReq()
         primary = await mgmtd.call(services.MGMTD_GET_PRIMARY, request, timeout_s=timeout_s)
-        return info, primary.node_id
+        request_moves = mgmtd_pb2.ListMovesReq()
+        moves = await mgmtd.call(services.MGMTD_LIST_MOVES, request_moves, timeout_s=timeout_s)
+        return info, primary.node_id, moves
 
     addresses = mgmtd_addresses(directory, record)
     return run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)

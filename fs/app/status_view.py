@@ -17,6 +17,7 @@ from .cluster_dir import ClusterDir, ClusterRecord, mgmtd_names, need_record, no
 from .mount_point import is_dead, is_mounted
 
 if TYPE_CHECKING:  # loads protobuf, which a cluster that is down does not need
+    from ..schema.proto.mgmtd_pb2 import MovePb
     from ..schema.routing import PublicState, Target
 
 MGMTD_TIMEOUT_S: Final = 1.0
@@ -31,10 +32,10 @@ def gather(directory: ClusterDir) -> dict[str, Any]:
     record = need_record(directory)
     services = supervisor_link.ask(directory, command="status")
     disk = os.statvfs(directory.path)
-    chains: list[dict[str, Any]] = []
-    primary = problem = ""
+    known: dict[str, Any] = {"chains": [], "primary": "", "moves": [], "move_problems": []}
+    problem = ""
     try:
-        chains, primary = _chains(directory, record)
+        known = _what_the_manager_knows(directory, record)
     except FsError as error:
         problem = str(error)
     return {
@@ -43,14 +44,13 @@ def gather(directory: ClusterDir) -> dict[str, Any]:
         "replica_count": record.replica_count,
         **services,
         "mounts": [_mount(s) for s in services["services"] if s["role"] == "mountd"],
-        "chains": chains,
-        "primary": primary,
+        **known,
         "manager_problem": problem,
         "space": {
             "capacity_bytes": disk.f_blocks * disk.f_frsize,
             "free_bytes": disk.f_bavail * disk.f_frsize,
         },
-        "is_healthy": _is_healthy(services["services"], chains),
+        "is_healthy": _is_healthy(services["services"], known["chains"]),
     }
 
 
@@ -66,11 +66,11 @@ def _mount(service: dict[str, Any]) -> dict[str, Any]:
     return {"mount_point": str(path), "state": "dead" if is_dead(path, may_wait=False) else state}
 
 
-def _chains(directory: ClusterDir, record: ClusterRecord) -> tuple[list[dict[str, Any]], str]:
-    """Return the chains as the manager knows them, and the service that holds the primary."""
+def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dict[str, Any]:
+    """Return the chains and the moves as the manager knows them, and the service that holds the primary."""
     from .mgmtd_link import fetch_overview  # noqa: PLC0415 - trio and the schema load only when needed
 
-    info, primary_id = fetch_overview(directory, record, timeout_s=MGMTD_TIMEOUT_S)
+    info, primary_id, moves = fetch_overview(directory, record, timeout_s=MGMTD_TIMEOUT_S)
     primary = next((name for name in mgmtd_names(record) if node_id_of(name) == primary_id), "")
     chains = [
         {
@@ -81,7 +81,37 @@ def _chains(directory: ClusterDir, record: ClusterRecord) -> tuple[list[dict[str
         }
         for chain in sorted(info.chains.values(), key=lambda c: c.chain_id)
     ]
-    return chains, primary
+    return {
+        "chains": chains,
+        "primary": primary,
+        "moves": [_move(m) for m in moves.moves],
+        "move_problems": list(moves.problems),
+    }
+
+
+def _move(move: "MovePb") -> dict[str, Any]:
+    """Return what is shown of a move."""
+    from ..schema.proto import mgmtd_pb2  # noqa: PLC0415 - as above
+
+    return {
+        "move_id": move.move_id,
+        "chain_id": move.chain_id,
+        "leaving_target_id": move.leaving_target_id,
+        "joining_target_id": move.joining_target_id,
+        "node_id": move.node_id,
+        "reason": mgmtd_pb2.MoveReasonPb.Name(move.reason).removeprefix("MOVE_").lower(),
+        "state": mgmtd_pb2.MoveStatePb.Name(move.state).removeprefix("MOVE_").lower(),
+        "trouble": move.trouble,
+    }
+
+
+def move_text(move: dict[str, Any]) -> str:
+    """Return a move as people say it."""
+    text = (
+        f"move {move['move_id']} ({move['reason']}): {move['state']}: chain {move['chain_id']},"
+        f" target {move['leaving_target_id']} -> {move['joining_target_id']} on node {move['node_id']}"
+    )
+    return f"{text} ({move['trouble']})" if move["trouble"] else text
 
 
 def _target(target: "Target", state: "PublicState") -> dict[str, Any]:
@@ -156,6 +186,8 @@ def render(status: dict[str, Any], now_s: float) -> str:
         + ", ".join(map(target_text, c["targets"]))
         for c in status["chains"]
     )
+    lines.extend(map(move_text, status["moves"]))
+    lines.extend(f"problem: {problem}" for problem in status["move_problems"])
     lines.extend(f"mount: {m['mount_point']} ({m['state']})" for m in status["mounts"])
     space = status["space"]
     lines.append(

@@ -86,6 +86,22 @@ def exchanged(chain: Chain, leaving: TargetId, joining: TargetId) -> Chain:
     return _changed(chain, members, order if joining in order else (*order, joining))
 
 
+def substituted(chain: Chain, leaving: TargetId, joining: TargetId) -> Chain:
+    """Put a target that is not a member yet into the place of one that is offline, in one step.
+
+    Raises:
+        FsError: UNSAFE_CHANGE unless `leaving` is an offline member and another one serves.
+    """
+    is_off = chain.state_of(leaving) is PublicState.OFFLINE
+    if not is_off or not chain.serving or chain.state_of(joining) is not None:
+        detail = f"chain {chain.chain_id}: target {joining} cannot take the place of {leaving}"
+        raise FsError(Status.UNSAFE_CHANGE, detail)
+    members = tuple(m for m in chain.targets if m.target_id != leaving)
+    order = tuple(joining if t == leaving else t for t in chain.preferred_order)
+    order = order if joining in order else (*order, joining)
+    return _changed(chain, (*members, ChainTarget(joining, PublicState.OFFLINE)), order)
+
+
 def is_replaceable(chain: Chain, leaving: TargetId, joining: TargetId) -> bool:
     """Tell whether `leaving`, which does not serve, may be dropped: everybody else serves, `joining` among them."""
     others = [m.public_state for m in chain.targets if m.target_id != leaving]

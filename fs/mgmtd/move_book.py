@@ -95,6 +95,11 @@ class MoveBook:
     """No target with this id or a larger one was made by a move."""
     is_rebalancing: bool = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing moves or has to."""
+        return not (self.moves or self.drains or self.is_rebalancing)
+
     def move_of_chain(self, chain_id: ChainId) -> Move | None:
         """Return the move that may still change a chain."""
         found = (m for m in self.moves.values() if m.chain_id == chain_id and m.is_open)

@@ -23,13 +23,16 @@ from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.proto.common_pb2 import RoutingInfoPb
 from ..schema.routing import Chain, Node, Role, RoutingInfo, routing_info_to_pb
 from ..schema.status import FsError, Status
+from . import orders
 from .election import Election
+from .move_book import Move, MoveBook
+from .mover import Mover
+from .moves import Order, OrderKind, cancelled
 from .node_lease import excused_s
-from .orders import stop_serving
 from .probe import Proof, probe
 from .sessions import ClientSessions
 from .state import ClusterState, membership_change
-from .store import Change, Loaded, Store
+from .store import BookChange, Change, Loaded, Store
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class Primary:
         self.sessions = ClientSessions(section.client_session_s, now_s)
         self.lock = trio.Lock()
         self.lost = trio.Event()
+        self.mover = Mover(self)
         self._election = election
         self._epoch = election.epoch
         self._store = store
@@ -159,9 +163,31 @@ class Primary:
             detail = f"move {move.move_id} of chain {move.chain_id} is under way; cancel it first"
             raise FsError(Status.CONFLICTING_CHANGE, detail)
 
+    def cancelled_moves(self, which: Callable[[Move], bool]) -> MoveBook:
+        """Return the book with some moves cancelled as far as they still can be."""
+        return cancelled(self.info, self.state.book, which)
+
+    async def change_book(self, after: MoveBook) -> None:
+        """Publish another book of moves.  The caller holds `lock`."""
+        await self.settle(Change(book=BookChange(self.state.book, after)))
+
+    # ---- orders --------------------------------------------------------------------------------
+
     async def stop_serving(self, target_id: TargetId) -> None:
         """Have a target leave its chain; raises FsError as its node answers."""
-        await stop_serving(self._channels, self.info.node_of_target(target_id), target_id)
+        await orders.stop_serving(self._channels, self.info.node_of_target(target_id), target_id)
+
+    async def tell(self, order: Order) -> None:
+        """Tell a node its part of a move; raises FsError as it answers."""
+        node = self.info.node(order.site.node_id)
+        match order.kind:
+            case OrderKind.CREATE:
+                disk_index = order.site.disk_index
+                await orders.create_target(self._channels, node, order.target_id, disk_index)
+            case OrderKind.STOP:
+                await orders.stop_serving(self._channels, node, order.target_id)
+            case OrderKind.REMOVE:
+                await orders.remove_target(self._channels, node, order.target_id)
 
     def _announce(self) -> None:
         self._published.set()
@@ -229,6 +255,7 @@ class Primary:
             nursery.start_soon(self._every, WATCH_INTERVAL_S, partial(self._watch, nursery))
             nursery.start_soon(self._every, SOFT_INTERVAL_S, self._publish_soft)
             nursery.start_soon(self._every, SESSION_INTERVAL_S, self._expire_sessions)
+            nursery.start_soon(self.mover.run)
             await self.lost.wait()
             nursery.cancel_scope.cancel()
 

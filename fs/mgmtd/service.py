@@ -11,6 +11,9 @@ from ..rpc.api import Call
 from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.status import FsError, Status
 from .election import Election
+from .ops.cancel_drain import cancel_drain
+from .ops.cancel_move import cancel_move
+from .ops.cancel_rebalance import cancel_rebalance
 from .ops.close_client_session import close_client_session
 from .ops.disable_node import disable_node
 from .ops.enable_node import enable_node
@@ -19,6 +22,7 @@ from .ops.get_primary import get_primary
 from .ops.get_routing_info import get_routing_info
 from .ops.heartbeat import heartbeat
 from .ops.list_client_sessions import list_client_sessions
+from .ops.list_moves import list_moves
 from .ops.list_orphan_targets import list_orphan_targets
 from .ops.register_node import register_node
 from .ops.report_unreachable import report_unreachable
@@ -27,6 +31,8 @@ from .ops.rotate_last_serving import rotate_last_serving
 from .ops.set_chain_table import set_chain_table
 from .ops.set_chains import set_chains
 from .ops.set_preferred_order import set_preferred_order
+from .ops.start_drain import start_drain
+from .ops.start_rebalance import start_rebalance
 from .ops.unregister_node import unregister_node
 from .ops.update_chain import update_chain
 from .primary import Primary
@@ -147,3 +153,31 @@ class MgmtdService:
     ) -> pb.UnregisterNodeRsp:
         """See fs/mgmtd/ops/unregister_node.py."""
         return await self._run(unregister_node, request)
+
+    async def start_drain(self, _call: Call, request: pb.StartDrainReq) -> pb.StartDrainRsp:
+        """See fs/mgmtd/ops/start_drain.py."""
+        return await self._run(start_drain, request)
+
+    async def cancel_drain(self, _call: Call, request: pb.CancelDrainReq) -> pb.CancelDrainRsp:
+        """See fs/mgmtd/ops/cancel_drain.py."""
+        return await self._run(cancel_drain, request)
+
+    async def start_rebalance(
+        self, _call: Call, request: pb.StartRebalanceReq
+    ) -> pb.StartRebalanceRsp:
+        """See fs/mgmtd/ops/start_rebalance.py."""
+        return await self._run(start_rebalance, request)
+
+    async def cancel_rebalance(
+        self, _call: Call, request: pb.CancelRebalanceReq
+    ) -> pb.CancelRebalanceRsp:
+        """See fs/mgmtd/ops/cancel_rebalance.py."""
+        return await self._run(cancel_rebalance, request)
+
+    async def cancel_move(self, _call: Call, request: pb.CancelMoveReq) -> pb.CancelMoveRsp:
+        """See fs/mgmtd/ops/cancel_move.py."""
+        return await self._run(cancel_move, request)
+
+    async def list_moves(self, _call: Call, request: pb.ListMovesReq) -> pb.ListMovesRsp:
+        """See fs/mgmtd/ops/list_moves.py."""
+        return await self._run(list_moves, request)

@@ -34,8 +34,10 @@ from ..schema.routing import (
 )
 from ..schema.status import FsError, Status
 from .chain_state import keeping_state, next_chain
+from .destinations import Disk
+from .moves import finished
 from .node_lease import is_silent
-from .store import Change, Loaded
+from .store import BookChange, Change, Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +46,6 @@ TROUBLE_LENGTH_MAX = 200
 
 REFUSED_COUNT_MAX = 16
 """Remembered incarnations per node; an older one cannot have a heartbeat under way any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """What a node last said of one of its disks."""
-
-    disk_index: int
-    capacity_bytes: int
-    free_bytes: int
-    is_failed: bool
 
 
 @dataclass(slots=True)
@@ -111,6 +103,11 @@ class ClusterState:
         """Something that nobody acts on waits to be published."""
         return bool(self._soft)
 
+    @property
+    def heard_targets(self) -> Mapping[TargetId, Target]:
+        """All targets as last heard, which may be newer than what is published."""
+        return {**self.info.targets, **self._soft}
+
     def apply(self, change: Change, routing_version: int, *, is_bootstrapping: bool) -> None:
         """Replace the published info by the one with `change`, soft changes included."""
         for chain in change.chains.values():
@@ -163,15 +160,34 @@ class ClusterState:
 
     def next_chains(self) -> Change:
         """Judge the chains whose members' local states changed; empty when all are settled."""
-        changed = {}
+        change = Change()
         for chain_id in sorted(self._unsettled):
             chain = self.info.chains[chain_id]
             after = next_chain(chain, self.local_states(chain))
             if after is chain:
                 self._unsettled.discard(chain_id)
             else:
-                changed[chain_id] = after
-        return Change(chains=changed)
+                change = self._with_chain(change, chain, after)
+        return change
+
+    def _with_chain(self, change: Change, chain: Chain, after: Chain) -> Change:
+        """Add a judged chain; a target that another one has replaced leaves it in the same step.
+
+        Only so it cannot come back before anybody has looked.
+        """
+        move = self.book.move_of_chain(chain.chain_id)
+        end = finished(after, move) if move is not None else None
+        if end is None:
+            return replace(change, chains={**change.chains, chain.chain_id: after})
+        without = replace(end[0], chain_version=chain.chain_version + 1)
+        left = membership_change(self.info, chain, without)
+        book = change.book.after if change.book is not None else self.book
+        return replace(
+            change,
+            chains={**change.chains, **left.chains},
+            targets={**change.targets, **left.targets},
+            book=BookChange(self.book, book.with_move(end[1])),
+        )
 
     def local_states(self, chain: Chain) -> dict[TargetId, LocalState]:
         """Return what is known, else presumed, of a chain's members."""
@@ -188,6 +204,11 @@ class ClusterState:
         if public is None or self.health[target.node_id].is_known:
             return LocalState.OFFLINE
         return keeping_state(public)
+
+    def is_alive(self, target_id: TargetId) -> bool:
+        """Tell whether a target is known, or presumed, to be there."""
+        target = self.info.targets.get(target_id)
+        return target is not None and self.local_state(target_id, target) is not LocalState.OFFLINE
 
     def _set_local(self, target_id: TargetId, local: LocalState) -> None:
         if self._local.get(target_id) is local:
@@ -272,7 +293,7 @@ class ClusterState:
         health.heartbeat_version = request.heartbeat_version
         health.heard_s = now_s
         health.disks = {d.disk_index: _disk(d) for d in request.disks}
-        moved = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
+        moved, gone = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
         health.is_known, health.is_judged = True, False
         node = replace(
             node_from_pb(request.node),
@@ -282,6 +303,7 @@ class ClusterState:
         change = Change(
             nodes={} if node == known else {node.node_id: node},
             targets={target.target_id: target for target in moved},
+            removed_targets=gone,
         )
         if request.is_stopping:
             judged = self.judge(node, is_gone=True)
@@ -290,8 +312,11 @@ class ClusterState:
 
     def _hear_targets(
         self, node_id: NodeId, reports: Iterable[TargetReportPb], *, is_restart: bool
-    ) -> list[Target]:
-        """Take the reports in; return the targets that appeared here or moved here."""
+    ) -> tuple[list[Target], frozenset[TargetId]]:
+        """Take the reports in; return the targets that appeared or moved here, and those that ceased to be.
+
+        A target in no chain is there for as long as its node says so.
+        """
         unheard = dict.fromkeys(self._by_node[node_id])
         if is_restart:  # whatever the old process said is void
             for target_id in unheard:
@@ -302,7 +327,7 @@ class ClusterState:
             target = self.info.targets.get(target_id)
             if target is None:
                 target = Target(target_id, ChainId(0), node_id, report.disk_index)
-                moved.append(target)
+                moved.append(_told(target, report))
             elif (target.node_id, target.disk_index) != (node_id, report.disk_index):
                 if target.node_id != node_id and not self._may_move(target):
                     logger.warning(
@@ -311,12 +336,12 @@ class ClusterState:
                     )  # fmt: skip
                     continue
                 target = replace(target, node_id=node_id, disk_index=report.disk_index)
-                moved.append(target)
+                moved.append(_told(target, report))
             unheard.pop(target_id, None)
             self._hear_target(target, report)
         for target_id in unheard:
             self._set_local(target_id, LocalState.OFFLINE)
-        return moved
+        return moved, frozenset(t for t in unheard if not self.info.targets[t].chain_id)
 
     def _may_move(self, target: Target) -> bool:
         return self.local_state(target.target_id, target) is LocalState.OFFLINE
@@ -330,13 +355,7 @@ class ClusterState:
         elif target_id not in self._local:  # stale, and all that is known: go on presuming
             self._set_local(target_id, self.local_state(target_id, target))
         told = self._soft.get(target_id, target)
-        heard = replace(
-            told,
-            used_bytes=report.used_bytes,
-            low_space=report.low_space,
-            is_slow=report.is_slow,
-            trouble=report.trouble[:TROUBLE_LENGTH_MAX],
-        )
+        heard = _told(told, report)
         if heard != told:
             self._soft[target_id] = heard
         if chain is not None and report.HasField("resync"):
@@ -359,6 +378,17 @@ def membership_change(info: RoutingInfo, before: Chain, after: Chain) -> Change:
         if target.chain_id != after.chain_id:
             moved[member.target_id] = replace(target, chain_id=after.chain_id)
     return Change(chains={after.chain_id: after}, targets=moved)
+
+
+def _told(target: Target, report: TargetReportPb) -> Target:
+    """Return a target with what its node says of it, but for its state."""
+    return replace(
+        target,
+        used_bytes=report.used_bytes,
+        low_space=report.low_space,
+        is_slow=report.is_slow,
+        trouble=report.trouble[:TROUBLE_LENGTH_MAX],
+    )
 
 
 def _disk(report: DiskReportPb) -> Disk:

@@ -76,6 +76,17 @@ class MgmtdSection(Section, frozen=True):
     chain_scan_interval_s: Seconds = 0.25
     client_session_s: Seconds = 60.0
     probe_timeout_s: Seconds = 1.0
+    replace_after_s: Annotated[float, Meta(ge=0.0, le=30 * 86_400.0)] = 600.0
+    """A target that has been offline for so long is replaced by another one; 0: never.  Longer than a server takes
+    to start anew, since copying a disk costs hours of its neighbours' bandwidth."""
+    move_stall_s: Seconds = 120.0
+    """A target that is to join a chain and has been away for so long is given up for another one."""
+    moves_max: Count = 8
+    """Targets being replaced, drained or spread at once."""
+    moves_per_node_max: Count = 2
+    """Of these, coming to one node or copied from it; how fast is storage.resync_bytes_per_s_max."""
+    move_free_fraction_min: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
+    """No move leaves less than this fraction of a disk free."""
 
 
 class MetaSection(Section, frozen=True):

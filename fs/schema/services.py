@@ -79,6 +79,24 @@ MGMTD_DISABLE_NODE: Final[Method[mgmtd.DisableNodeReq, mgmtd.DisableNodeRsp]] = 
 MGMTD_UNREGISTER_NODE: Final[Method[mgmtd.UnregisterNodeReq, mgmtd.UnregisterNodeRsp]] = method(
     _MGMTD, "UnregisterNode", mgmtd.UnregisterNodeReq, mgmtd.UnregisterNodeRsp
 )
+MGMTD_START_DRAIN: Final[Method[mgmtd.StartDrainReq, mgmtd.StartDrainRsp]] = method(
+    _MGMTD, "StartDrain", mgmtd.StartDrainReq, mgmtd.StartDrainRsp
+)
+MGMTD_CANCEL_DRAIN: Final[Method[mgmtd.CancelDrainReq, mgmtd.CancelDrainRsp]] = method(
+    _MGMTD, "CancelDrain", mgmtd.CancelDrainReq, mgmtd.CancelDrainRsp
+)
+MGMTD_START_REBALANCE: Final[Method[mgmtd.StartRebalanceReq, mgmtd.StartRebalanceRsp]] = method(
+    _MGMTD, "StartRebalance", mgmtd.StartRebalanceReq, mgmtd.StartRebalanceRsp
+)
+MGMTD_CANCEL_REBALANCE: Final[Method[mgmtd.CancelRebalanceReq, mgmtd.CancelRebalanceRsp]] = method(
+    _MGMTD, "CancelRebalance", mgmtd.CancelRebalanceReq, mgmtd.CancelRebalanceRsp
+)
+MGMTD_CANCEL_MOVE: Final[Method[mgmtd.CancelMoveReq, mgmtd.CancelMoveRsp]] = method(
+    _MGMTD, "CancelMove", mgmtd.CancelMoveReq, mgmtd.CancelMoveRsp
+)
+MGMTD_LIST_MOVES: Final[Method[mgmtd.ListMovesReq, mgmtd.ListMovesRsp]] = method(
+    _MGMTD, "ListMoves", mgmtd.ListMovesReq, mgmtd.ListMovesRsp
+)
 
 _STORAGE = storage.DESCRIPTOR.services_by_name["Storage"]
 STORAGE_BATCH_READ: Final[Method[storage.BatchReadReq, storage.BatchReadRsp]] = method(

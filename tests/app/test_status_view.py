@@ -2,7 +2,7 @@
 
 import pytest
 
-from fs.app.status_view import target_text
+from fs.app.status_view import move_text, target_text
 
 FINE = {"target_id": 1001, "state": "serving", "resync": None, "is_slow": False, "trouble": ""}
 
@@ -27,3 +27,19 @@ def progress(**figures):
 )
 def test_a_member_is_shown_with_what_is_to_be_known_of_it(target, text):
     assert target_text(target) == text
+
+
+def test_a_move_is_shown_with_its_trouble():
+    move = {
+        "move_id": 7,
+        "chain_id": 1,
+        "leaving_target_id": 1001,
+        "joining_target_id": 4001,
+        "node_id": 14,
+        "reason": "drain",
+        "state": "joining",
+        "trouble": "",
+    }
+    text = "move 7 (drain): joining: chain 1, target 1001 -> 4001 on node 14"
+    assert move_text(move) == text
+    assert move_text(move | {"trouble": "NO_SPACE"}) == f"{text} (NO_SPACE)"

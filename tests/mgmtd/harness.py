@@ -13,8 +13,8 @@ from dataclasses import replace
 import trio
 
 from fs.kv.memory import MemoryEngine
+from fs.mgmtd.destinations import Disk
 from fs.mgmtd.main import Mgmtd
-from fs.mgmtd.state import Disk
 from fs.node.membership import Membership
 from fs.node.mgmtd_link import MgmtdLink
 from fs.rpc.api import Identity
@@ -183,6 +183,7 @@ class FakeStorage(Process):
         self.orders.append(("create", request.target_id))
         if request.target_id not in self.local:
             self.local[TargetId(request.target_id)] = LocalState.ONLINE
+            self.used[request.target_id] = 0
             self.disk_of[request.target_id] = request.disk_index
             self.member.trigger()
         return storage.CreateTargetRsp()
@@ -270,6 +271,7 @@ class FakeStorage(Process):
     async def resync(self, target_id: TargetId) -> None:
         version = self.chain_version(target_id)
         await trio.sleep(self.resync_s)
+        self.used[target_id] = 100
         if self.public(target_id) is Y and self.chain_version(target_id) == version:
             self.local[target_id] = LocalState.UPTODATE
             self.member.trigger()
@@ -296,9 +298,13 @@ class Cluster:
         await self.nursery.start(manager.run)
         return manager
 
-    async def start_storage(self, node_id: int) -> FakeStorage:
-        targets = [node_id * 100 + c for c in (1, 2)]
-        storage = self.storages[node_id] = FakeStorage(self, node_id, targets)
+    async def start_storage(self, node_id: int, targets=(1, 2)) -> FakeStorage:
+        """Start a storage process with these targets: slots in the cluster's numbering."""
+        held = self.storages.get(node_id)
+        ids = list(held.local) if held else [node_id * 100 + c for c in targets]
+        storage = self.storages[node_id] = FakeStorage(self, node_id, ids)
+        if held is not None:
+            storage.used, storage.disk_of, storage.disks = held.used, held.disk_of, held.disks
         await self.nursery.start(storage.run)
         return storage
 
