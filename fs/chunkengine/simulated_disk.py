@@ -107,6 +107,10 @@ class SimulatedDisk:
         self.capacity_bytes = capacity_bytes
         self.spare_bytes = 0
         self.on_step: Callable[[str], None] | None = None
+        self.place_write: Callable[[FileId, int, int], int | None] | None = None
+        """Given (file, offset, length): where a write really goes; None: nowhere.  Nobody is told."""
+        self.tear: Callable[[bytes], list[tuple[int, bytes]]] = _first_half
+        """What of a write in which the process dies reaches the disk: (offset in it, bytes)."""
         self.lock = threading.RLock()
         self.files: dict[FileId, _File] = {}
         self.records: SortedDict[bytes, bytes] = SortedDict()
@@ -145,6 +149,10 @@ class SimulatedDisk:
         """Return the space taken by data files and the spare file."""
         held = sum(len(file.reserved) for file in self.files.values()) * _EXTENT_BYTES
         return held + self.spare_bytes
+
+
+def _first_half(data: bytes) -> list[tuple[int, bytes]]:
+    return [(0, data[: len(data) // 2])]
 
 
 def _apply(records: dict[bytes, bytes] | SortedDict[bytes, bytes], batch: Batch) -> None:
@@ -236,9 +244,17 @@ class SimulatedDataFiles:
             try:
                 self._disk.step("write")
             except SimulatedCrash:
-                self._put(file_id, offset, data[: len(data) // 2])
+                for at, piece in self._disk.tear(data):
+                    self._put(file_id, offset + at, piece)
                 raise
-            self._put(file_id, offset, data)
+            place_write, where = self._disk.place_write, offset
+            if place_write is not None:
+                self._file(file_id)
+                found = place_write(file_id, offset, len(data))
+                if found is None:
+                    return
+                where = found
+            self._put(file_id, where, data)
 
     def _put(self, file_id: FileId, offset: int, data: bytes) -> None:
         file = self._file(file_id)

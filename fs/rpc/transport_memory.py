@@ -5,7 +5,12 @@ Faults are set on the `MemoryNetwork` between endpoints, so what happens to one 
 is decided outside of it.
 
 It behaves as a kernel's TCP does, seen from the programs:
-    - Bytes of one direction arrive in order, each piece after a random delay.
+    - Bytes of one direction arrive in order, each piece after a random delay; a piece that is lost (`loss`) arrives
+      after the pauses of its retransmissions, and so does what was sent behind it.
+    - Each stream may be held up alone (`clog`), so that what was sent later over another one overtakes it.
+    - A sender may give a stream up while what it sent is still under way (`replay`, `abandon`): the bytes arrive,
+      late, and a repeat over a new stream meets them.  The receiver learns of the end after them.
+    - A stream may be half open (`half_open`): one end is gone, the other learns it when it sends.
     - While the way between two endpoints is blocked nothing arrives; it arrives when the way is free
       again, unless it was blocked for longer than `silence_s_max`: then both ends break.
     - Both directions need the way back for acknowledgements, so a one-way block breaks streams too.
@@ -15,9 +20,11 @@ It behaves as a kernel's TCP does, seen from the programs:
 Concurrency: trio; deterministic under `MockClock` with a seeded scheduler.
 """
 
+import contextvars
+import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +38,13 @@ WINDOW_BYTES: Final = 1024 * 1024
 """Bytes sent and not yet received before a sender must wait."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
+
+RETRANSMIT_S: Final = 0.2
+"""Pause before a lost piece is sent again; doubles with each loss of it."""
+
+RETRANSMIT_COUNT_MAX: Final = 5
+LATE_S: Final = (0.0, 0.01, 0.2, 2.0)
+"""How late the bytes of a stream that was given up arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,8 @@ class MemoryStream:
         self._piece_bytes = 0
         self._last_arrival_s = 0.0
         self._is_closed = False
+        self._is_abandoned = False
+        self._scope: trio.CancelScope | None = None
         self._changed = trio.lowlevel.ParkingLot()
 
     @property
@@ -73,18 +89,25 @@ class MemoryStream:
 
     async def send_some(self, buffers: Sequence[Buffer]) -> int:
         """Send at least one byte."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         other = self.other
         while True:
             self._check()
-            if other._is_closed:  # noqa: SLF001 - the other end of one thing
+            is_closed = other._is_closed and not other.is_broken  # noqa: SLF001 - the other end
+            if is_closed and self._silence_end_s() is None:
+                self.break_now()  # the answer is a reset
                 raise trio.BrokenResourceError(f"{self._peer_name}: broken pipe")
             room = WINDOW_BYTES - other._piece_bytes  # noqa: SLF001 - the other end of one thing
             if room > 0:
                 break
             await self._wait(self._silence_end_s())
         data = b"".join(buffers)[:room]
+        if other.is_broken and self._silence_end_s() is None:  # half open: the answer is a reset
+            self.break_now()
+            return len(data)
         other._put(data, self._network.arrival_s())  # noqa: SLF001 - the other end of one thing
+        if self._network.gives_up(self.owner, self.peer):
+            self.abandon(self._network.late_s())
         return len(data)
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -123,6 +146,19 @@ class MemoryStream:
         self._network.forget(self)
         self.wake()
 
+    def abandon(self, late_s: float) -> None:
+        """Break this end; what was sent arrives at the other one `late_s` late, and then it breaks, too."""
+        self.break_now()
+        other = self.other
+        other.clog(trio.current_time() + late_s)
+        other._is_abandoned = True  # noqa: SLF001 - the other end of one thing
+        other._put(b"", self._network.arrival_s())  # noqa: SLF001
+
+    def clog(self, until_s: float) -> None:
+        """Let nothing arrive at this end before `until_s`; order stays."""
+        self._last_arrival_s = max(self._last_arrival_s, until_s)
+        self._pieces = deque((max(at_s, until_s), data) for at_s, data in self._pieces)
+
     def wake(self) -> None:
         """Let waiting operations look again."""
         self._changed.unpark_all()
@@ -134,19 +170,25 @@ class MemoryStream:
         self._last_arrival_s = max(self._last_arrival_s, arrival_s)
         self._pieces.append((self._last_arrival_s, memoryview(data)))
         self._piece_bytes += len(data)
-        self.wake()
+        if self._scope is not None and len(self._pieces) == 1 and self._silence_end_s() is None:
+            self._scope.deadline = self._last_arrival_s  # the receiver sleeps until it is there
 
     async def _wait_arrival(self) -> None:
         """Wait until the first piece, or the end of the stream, has arrived."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             self._check()
             until_s = self._silence_end_s()
             if self._pieces and until_s is None:
-                until_s, _ = self._pieces[0]
+                until_s, data = self._pieces[0]
                 if until_s <= trio.current_time():
+                    if self._is_abandoned and not data:
+                        self.break_now()
+                        continue
                     return
-            await self._wait(until_s)
+            with trio.CancelScope(deadline=math.inf if until_s is None else until_s) as self._scope:
+                await self._changed.park()
+            self._scope = None
 
     def _take(self, buffer: memoryview) -> int:
         """Move what has arrived into `buffer`, as far as it fits; return how much."""
@@ -162,8 +204,10 @@ class MemoryStream:
                 self._pieces[0] = (arrival_s, data[count:])
             else:
                 self._pieces.popleft()
+        was_full = self._piece_bytes >= WINDOW_BYTES
         self._piece_bytes -= done
-        self.other.wake()
+        if was_full:
+            self.other.wake()
         return done
 
     def _check(self) -> None:
@@ -195,6 +239,8 @@ class _Listener:
     owner: str
     handler: StreamHandler
     nursery: trio.Nursery
+    context: contextvars.Context
+    """Of the listening process: its tasks are not the connecting one's."""
 
 
 class MemoryEndpoint:
@@ -247,6 +293,12 @@ class MemoryNetwork:
         """
         self.delay = delay
         self.silence_s_max = silence_s_max
+        self.loss = 0.0
+        """Probability that a piece of bytes is lost on its way, each time it is sent."""
+        self.replay = 0.0
+        """Probability that a sender gives a stream up just after it has sent a piece over it."""
+        self.may_give_up: Callable[[str, str], bool] = lambda _owner, _peer: True
+        """Which streams (sender, receiver) `replay` concerns."""
         self._random = random.Random(seed)  # noqa: S311 - reproducible on purpose
         self._listeners: dict[str, _Listener] = {}
         self._owners: dict[str, str] = {}  # also of listeners that are gone
@@ -290,6 +342,17 @@ class MemoryNetwork:
         for stream in [s for s in self._streams if {s.owner, s.peer} == {one, two}]:
             stream.break_now()
 
+    def half_open(self, one: str, two: str) -> None:
+        """Break the ends that `one` has of its streams to `two`; the other ends hear nothing of it."""
+        for stream in [s for s in self._streams if (s.owner, s.peer) == (one, two)]:
+            stream.break_now()
+
+    def streams(self, one: str = "", two: str = "") -> list[MemoryStream]:
+        """Return the ends that `one` (default: anybody) has of streams to `two`, oldest first."""
+        return [
+            s for s in self._streams if (not one or s.owner == one) and (not two or s.peer == two)
+        ]
+
     def kill(self, name: str) -> None:
         """Do what the kernel does when a process dies: close its listeners, break its streams."""
         self._close_listeners(name)
@@ -332,7 +395,25 @@ class MemoryNetwork:
 
     def arrival_s(self) -> float:
         """When something sent now arrives."""
-        return trio.current_time() + self._random.uniform(self.delay.min_s, self.delay.max_s)
+        at_s = trio.current_time() + self._random.uniform(self.delay.min_s, self.delay.max_s)
+        if self.loss:
+            count = 0
+            while count < RETRANSMIT_COUNT_MAX and self._random.random() < self.loss:
+                at_s += RETRANSMIT_S * 2**count
+                count += 1
+        return at_s
+
+    def gives_up(self, owner: str, peer: str) -> bool:
+        """Draw whether a stream is given up now by its sender."""
+        return (
+            self.replay > 0
+            and self._random.random() < self.replay
+            and self.may_give_up(owner, peer)
+        )
+
+    def late_s(self) -> float:
+        """Draw how late what was sent over a stream that is given up arrives."""
+        return self._random.choice(LATE_S)
 
     def forget(self, stream: MemoryStream) -> None:
         """Drop a stream that is closed or broken."""
@@ -361,7 +442,7 @@ class MemoryNetwork:
         if address in self._listeners:
             raise FsError(Status.START_FAILED, f"cannot listen at {address}: address in use")
         async with trio.open_nursery() as nursery:
-            listener = _Listener(name, handler, nursery)
+            listener = _Listener(name, handler, nursery, contextvars.copy_context())
             self._listeners[address] = listener
             self._owners[address] = name
             try:
@@ -376,7 +457,7 @@ class MemoryNetwork:
         far = MemoryStream(self, listener.owner, name, f"mem:{name}")
         near.other, far.other = far, near
         self._streams[near] = self._streams[far] = None
-        listener.nursery.start_soon(_handle, listener.handler, far)
+        listener.context.run(listener.nursery.start_soon, _handle, listener.handler, far)
         return near
 
     def _close_listeners(self, name: str) -> None:

@@ -227,3 +227,57 @@ async def test_after_a_silent_timeout_new_calls_take_a_new_connection(autojump_c
             network.heal()
             await channel.call(services.CORE_ECHO, core.EchoReq(), timeout_s=1)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_piece_arrives_after_its_retransmissions(autojump_clock, network):
+    stream = await network.endpoint("b").connect("mem:a")
+    network.loss = 1.0
+    begin = trio.current_time()
+    assert await round_trip(stream) == b"x"
+    assert trio.current_time() - begin == pytest.approx(2 * 0.2 * 31, rel=0.01)
+
+
+async def test_a_held_up_stream_is_overtaken_by_another(autojump_clock, network):
+    slow = await network.endpoint("b").connect("mem:a")
+    fast = await network.endpoint("b").connect("mem:a")
+    await slow.send_all([b"1"])
+    for stream in network.streams("a", "b")[:1]:
+        stream.clog(trio.current_time() + 3)
+    assert await round_trip(fast) == b"x"
+    assert trio.current_time() < 1
+    assert await slow.receive_into(memoryview(bytearray(1))) == 1
+    assert 3 < trio.current_time() < 3.1
+
+
+async def test_what_was_sent_over_a_stream_that_is_given_up_arrives_late(autojump_clock):
+    network, got = MemoryNetwork(seed=1), []
+
+    async def listen(stream):
+        buffer = memoryview(bytearray(10))
+        count = await stream.receive_into(buffer)
+        got.append((bytes(buffer[:count]), trio.current_time()))
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive_into(buffer)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(network.endpoint("a").serve, "mem:a", listen)
+        stream = await network.endpoint("b").connect("mem:a")
+        await stream.send_all([b"late"])
+        stream.abandon(2.0)
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.send_all([b"never"])
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+    ((data, at_s),) = got
+    assert data == b"late" and at_s >= 2
+
+
+async def test_a_half_open_end_learns_it_by_sending(autojump_clock, network):
+    stream = await network.endpoint("b").connect("mem:a")
+    network.half_open("a", "b")
+    with trio.move_on_after(100) as scope:
+        await stream.receive_into(memoryview(bytearray(1)))
+    assert scope.cancelled_caught  # hears nothing
+    await stream.send_all([b"x"])
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_into(memoryview(bytearray(1)))

@@ -1,5 +1,8 @@
 """What must hold during a run and at its end, one checker per property; each raises AssertionError."""
 
+from collections.abc import Callable
+from typing import Any
+
 import trio
 
 from fs.chunkengine.factory import memory_engine
@@ -9,23 +12,84 @@ from fs.meta.check import load
 
 from .cluster import CLUSTER_ID, SimCluster
 from .recovered import is_linearizable_across
-from .workload import INITIAL, Memory
+from .workload import INITIAL, Abandoned, Memory
 
 LOOK_INTERVAL_S = 0.05
+VERSION_LOOKS = 20
+"""Looks between two at all the versions."""
 
 
-async def observe(cluster: SimCluster) -> None:
-    """Look all the time: one primary at most; who names a routing version names its one content."""
-    while True:
-        acting = cluster.acting
+class Observer:
+    """Looks all the time.
+
+    One primary at most; who names a routing version names its one content; the committed version of a chunk falls on no
+    target that goes on serving; nothing is an assertion that failed inside a service.  Counts what only looking shows.
+    """
+
+    def __init__(self, cluster: SimCluster, memory: Memory, count: Callable[[str], None]) -> None:
+        self.cluster = cluster
+        self.memory = memory
+        self.count = count
+        self._acting = ""
+        self._chain_versions: dict[int, int] = {}
+        self._had_lease: dict[str, bool] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled; raises AssertionError."""
+        look_count = 0
+        while True:
+            self._look_at_managers()
+            for name in self.cluster.storages:
+                service = self.cluster.processes[name].services.get("Storage")
+                if service is not None:
+                    self._look_at_storage(name, service)
+                    if look_count % VERSION_LOOKS == 0:
+                        self._look_at_versions(name, service)
+            self._look_at_chains()
+            assert not self.cluster.bugs, self.cluster.bugs
+            look_count += 1
+            await trio.sleep(LOOK_INTERVAL_S)
+
+    def _look_at_managers(self) -> None:
+        acting = self.cluster.acting
         assert len(acting) <= 1, f"two primaries act: {acting}"
-        for name in cluster.storages:
-            service = cluster.processes[name].services.get("Storage")
-            info = service._context.routing.info if service is not None else None
-            if info is not None and info.routing_version:
-                known = cluster.watch.chain_history.get(info.routing_version)
-                assert info.chains == known, (name, info.routing_version, info.chains, known)
-        await trio.sleep(LOOK_INTERVAL_S)
+        if acting and acting[0] != self._acting:
+            if self._acting:
+                self.count("mgmtd_failover")
+            self._acting = acting[0]
+
+    def _look_at_storage(self, name: str, service: Any) -> None:
+        has_lease = service._context.lease.is_valid()
+        if self._had_lease.get(name) and not has_lease:
+            self.count("lease_expiry")
+        self._had_lease[name] = has_lease
+        info = service._context.routing.info
+        if info.routing_version:
+            known = self.cluster.watch.chain_history.get(info.routing_version)
+            assert info.chains == known, (name, info.routing_version, info.chains, known)
+
+    def _look_at_versions(self, name: str, service: Any) -> None:
+        context = service._context
+        if not context.lease.is_valid():
+            return
+        for place in context.targets.places():
+            target = place.target
+            if not place.can_read:
+                continue
+            known = self.cluster.watch.versions.setdefault(target.target_id, {})
+            for inode_id in sorted(self.memory.shared_inode_ids):
+                for state in target.disk.engine.list_file(target.target_id, inode_id):
+                    assert state.commit_ver >= known.get(state.chunk_id, 0), (
+                        f"{name}: {state.chunk_id} fell from {known[state.chunk_id]} to {state.commit_ver}"
+                    )
+                    known[state.chunk_id] = state.commit_ver
+
+    def _look_at_chains(self) -> None:
+        for chain_id, chain in self.cluster.watch.chains.items():
+            before = self._chain_versions.get(chain_id, 0)
+            if before and chain.chain_version > before and self.memory.update_count:
+                self.count("reconfiguration_during_write")
+            self._chain_versions[chain_id] = chain.chain_version
 
 
 def check_registers(memory: Memory) -> None:
@@ -50,12 +114,44 @@ def check_contests(memory: Memory) -> None:
 
 async def check_trees(fs: EmberFs, memory: Memory) -> None:
     """Each client's directory holds exactly what its operations left there."""
-    for number, tree in memory.trees.items():
-        home = f"/home-{number}"
+    for home, tree in memory.trees.items():
         names = [f"{home}/{entry.name}" for entry in await fs.listdir(home)]
-        assert sorted(names) == sorted(tree), (number, names, sorted(tree))
+        assert sorted(names) == sorted(tree), (home, names, sorted(tree))
         for name, content in tree.items():
             assert await fs.read_file(name) == content, f"{name} has other content"
+    for left in memory.abandoned:
+        if left.power_cut_count == memory.power_cut_count:
+            await _check_abandoned(fs, left)
+
+
+async def touch_leftovers(fs: EmberFs, memory: Memory) -> None:
+    """Read the shared files and remove what dead clients have left.
+
+    A pending version whose client has died waits for whoever needs the chunk next (craq.md); afterwards none may be left.
+    """
+    for path in memory.synced_s:
+        await fs.read_file(path)
+    for entry in await fs.listdir("/"):
+        home = f"/{entry.name}"
+        if home.startswith("/home-") and home not in memory.trees:
+            await fs.remove_tree(home)
+
+
+async def _check_abandoned(fs: EmberFs, left: Abandoned) -> None:
+    """What a dead client had finished is there; of what was under way, anything between before and after."""
+    found = {f"{left.home}/{entry.name}" for entry in await fs.listdir(left.home)}
+    op = left.under_way
+    after = op.applied_to(left.tree) if op is not None else left.tree
+    is_write = op is not None and op.kind == "write"
+    allowed = [set(left.tree), set(after)]
+    assert found in allowed, (left.home, found, allowed)
+    tree = after if found == set(after) else left.tree
+    for name, content in tree.items():
+        if is_write and name == op.name:
+            continue
+        is_moved = op is not None and op.kind == "rename" and name in {op.name, op.new_name}
+        wanted = {content, left.tree.get(name), after.get(name)} if is_moved else {content}
+        assert await fs.read_file(name) in wanted, f"{name} has other content"
 
 
 async def check_metadata(cluster: SimCluster) -> None:

@@ -24,7 +24,7 @@ from fs.rpc.channel import open_channels
 from fs.rpc.server import Server
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.ports import Runtime
-from fs.runtime.simulated import SimulatedClock, simulated_runtime
+from fs.runtime.simulated import SimulatedClock, run_inline, simulated_runtime
 from fs.schema import services
 from fs.schema.config import (
     ClientSection,
@@ -39,14 +39,26 @@ from fs.schema.proto import common_pb2, mgmtd_pb2
 from fs.schema.routing import PublicState, Role, RoutingInfo, routing_info_from_pb
 from fs.schema.status import FsError
 
-from .life import DiskView, EndpointView, Life, ProcessDead, SlowThreads, StoreView
+from .determinism import OWNER
+from .life import (
+    DiskErrors,
+    DiskView,
+    EndpointView,
+    Life,
+    MachineClock,
+    ProcessDead,
+    SlowThreads,
+    StoreView,
+)
+from .shape import STORAGE_ID_BASE, Shape
 from .store import RoutingWatch, WatchedStore
 from .trace import Trace
 
 CLUSTER_ID = "sim"
-STORAGE_ID_BASE = 100
 CHUNK_BYTES = 65536
 MEMORY_NODE = "mem:node-{}"
+DRIFTS = (1.0, 1.0, 0.999, 1.001, 0.98, 1.02)
+"""How fast a machine's monotonic clock runs; two that drift apart by 4 % differ by less than LEASE_MARGIN_S per lease."""
 
 
 @dataclass(slots=True)
@@ -54,10 +66,42 @@ class WatchedProcess(Process):
     """What a composition root is given here; shows its services to the checkers."""
 
     services: dict[str, Any] = field(default_factory=dict)
+    bugs: list[str] = field(default_factory=list)
+    """Assertions that failed inside methods."""
 
     def server(self, targets: Mapping[str, object]) -> Server:
         self.services.update(targets)
-        return Process.server(self, targets)
+        if "Storage" in targets:
+            watch_updates(targets["Storage"], self.bugs)
+        server = Process.server(self, targets)
+        server.on_bug = lambda where, error: self.bugs.append(f"{where}: {error!r}")
+        return server
+
+
+def watch_updates(service: Any, bugs: list[str]) -> None:
+    """See that an update is accepted only under a chain version that its node had while it ran."""
+    real_write, real_update = service.write, service.update
+
+    def watched(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def run(call: Any, request: Any) -> Any:
+            before = _chain_version(service, request.chain_id)
+            reply = await real(call, request)
+            after = _chain_version(service, request.chain_id)
+            if not before <= request.chain_version <= after:
+                bugs.append(
+                    f"chain {request.chain_id}: accepted under version {request.chain_version},"
+                    f" while it had {before} to {after}"
+                )
+            return reply
+
+        return run
+
+    service.write, service.update = watched(real_write), watched(real_update)
+
+
+def _chain_version(service: Any, chain_id: int) -> int:
+    chain = service._context.routing.info.chains.get(chain_id)
+    return chain.chain_version if chain is not None else 0
 
 
 @dataclass
@@ -68,6 +112,7 @@ class SimProcess:
     node_id: int
     config: ProcessConfig
     body: Callable[["SimProcess", Process], Awaitable[None]]
+    clock: MachineClock
     scope: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     start_count: int = 0
@@ -83,40 +128,40 @@ class SimProcess:
 class SimCluster:
     """The cluster; `run` a scenario in it, which uses `connect_client` and the faults."""
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        control_count: int = 2,
-        storage_count: int = 3,
-        replica_count: int = 3,
-        disk_pause_s_max: float = 0.002,
-    ) -> None:
+    def __init__(self, seed: int, shape: Shape) -> None:
         self.seed = seed
+        self.shape = shape
         self.random = random.Random(seed)
         self.trace = Trace()
         self.network = MemoryNetwork(self.random.getrandbits(32))
-        self.clock = SimulatedClock()
-        self.kv = WatchedStore(self.clock)
+        self.kv = WatchedStore(SimulatedClock())
         self.kv.watch = self.watch = RoutingWatch()
-        self.disk_pause_s_max = disk_pause_s_max
-        self.chain_count = storage_count
-        self.storage_count = storage_count
-        self.replica_count = replica_count
-        self.disks = {
-            STORAGE_ID_BASE + i: SimulatedDisk(capacity_bytes=1 << 34)
-            for i in range(1, storage_count + 1)
+        self.disk_pause_s_max = shape.disk_pause_s_max
+        self.replica_count = shape.replica_count
+        node_ids = [STORAGE_ID_BASE + i for i in range(1, shape.storage_count + 1)]
+        self.disks = {node_id: SimulatedDisk(capacity_bytes=1 << 34) for node_id in node_ids}
+        self.errors = {
+            node_id: DiskErrors(random.Random(f"{seed}/errors-{node_id}")) for node_id in node_ids
         }
         self.chains = self._plan_chains()
         self.processes: dict[str, SimProcess] = {}
-        self.controls = [f"control-{i}" for i in range(1, control_count + 1)]
-        self.storages = [f"storage-{i}" for i in range(1, storage_count + 1)]
-        self.manager_addresses = [MEMORY_NODE.format(i) for i in range(1, control_count + 1)]
+        self.storages = [f"storage-{node_id - STORAGE_ID_BASE}" for node_id in node_ids]
+        self.controls = [*shape.roles]
+        self.managers = [n for n, roles in shape.roles.items() if Role.MGMTD in roles]
+        self.manager_addresses = [
+            MEMORY_NODE.format(i) for i, name in enumerate(shape.roles, 1) if name in self.managers
+        ]
+        self.bugs: list[str] = []
+        """What services themselves found impossible, or updates taken under a wrong picture."""
+        self.clients: dict[str, Life] = {}
+        """Those that run."""
+        self.tear: Callable[[bytes], list[tuple[int, bytes]]] | None = None
+        """What of a write in which a storage process dies reaches its disk."""
         self.on_death: Callable[[str], None] = lambda _name: None
         self._nursery: trio.Nursery | None = None
-        for node_id, name in enumerate(self.controls, start=1):
-            self._add_process(name, node_id, self._control)
-        for node_id, name in zip(self.disks, self.storages, strict=True):
+        for node_id, (name, roles) in enumerate(shape.roles.items(), start=1):
+            self._add_process(name, node_id, partial(self._control, roles))
+        for node_id, name in zip(node_ids, self.storages, strict=True):
             self._add_process(name, node_id, partial(self._storage, node_id))
 
     def _plan_chains(self) -> dict[int, list[tuple[int, int]]]:
@@ -128,7 +173,7 @@ class SimCluster:
                 for r in range(self.replica_count)
                 for node_id in [nodes[(c - 1 + r) % len(nodes)]]
             ]
-            for c in range(1, self.chain_count + 1)
+            for c in range(1, self.shape.chain_count + 1)
         }
 
     def targets_of(self, node_id: int) -> list[int]:
@@ -152,24 +197,27 @@ class SimCluster:
             meta=MetaSection(
                 gc_delay_s=2.0,
                 chunk_size_bytes=CHUNK_BYTES,
-                stripe_size=self.chain_count,
+                stripe_size=self.shape.chain_count,
             ),
             storage=StorageSection(disks=disks),
         )
-        self.processes[name] = SimProcess(name, node_id, config, body)
+        rate = self.random.choice(DRIFTS)
+        self.processes[name] = SimProcess(name, node_id, config, body, MachineClock(rate))
 
     # ---- bodies of processes -----------------------------------------------------------------------
 
-    async def _control(self, this: SimProcess, process: Process) -> None:
-        store = StoreView(self.kv, this.life)
-        await serve_control(process, frozenset({Role.MGMTD, Role.META}), store)
+    async def _control(self, roles: frozenset[Role], this: SimProcess, process: Process) -> None:
+        await serve_control(process, roles, StoreView(self.kv, this.life))
 
     async def _storage(self, node_id: int, this: SimProcess, process: Process) -> None:
+        if self.tear is not None:
+            self.disks[node_id].tear = self.tear
         engine = memory_engine(
-            DiskView(self.disks[node_id], this.life),  # type: ignore[arg-type]
+            DiskView(self.disks[node_id], this.life, self.errors[node_id]),  # type: ignore[arg-type]
             cluster_id=CLUSTER_ID,
             node_id=node_id,
             section=process.config.storage,
+            target_ids=self.targets_of(node_id),
         )
         await serve_storage(process, [engine])
 
@@ -199,10 +247,11 @@ class SimCluster:
             process.life, self.disk_pause_s_max, random.Random(source.getrandbits(64))
         )
         return Runtime(
-            SimulatedClock(), endpoint, process.threads, random.Random(source.getrandbits(64))
+            process.clock, endpoint, process.threads, random.Random(source.getrandbits(64))
         )
 
     async def _run(self, process: SimProcess) -> None:
+        OWNER.set(process.name)
         source = random.Random(f"{self.seed}/{process.name}/{process.start_count}")
         runtime = self._runtime(process, source)
         identity = new_identity(process.config, runtime)
@@ -213,7 +262,7 @@ class SimCluster:
                     watched = WatchedProcess(
                         process.config, runtime, identity, channels, trio.Event()
                     )
-                    process.services = watched.services
+                    process.services, watched.bugs = watched.services, self.bugs
                     await process.body(process, watched)
             except* (ProcessDead, SimulatedCrash):
                 assert process.life.is_over
@@ -235,7 +284,7 @@ class SimCluster:
     def acting(self) -> list[str]:
         """The processes that would answer as the primary manager at this moment."""
         found = []
-        for name in self.controls:
+        for name in self.managers:
             service = self.processes[name].services.get("Mgmtd")
             primary = service.primary if service is not None else None
             if primary is not None and primary.is_acting and not self.processes[name].life.is_over:
@@ -284,12 +333,14 @@ class SimCluster:
                     await trio.sleep(0.1)
 
     async def _initialise(self) -> None:
-        control = [common_pb2.MGMTD, common_pb2.META]
+        pbs = {Role.MGMTD: common_pb2.MGMTD, Role.META: common_pb2.META}
         nodes = [
             mgmtd_pb2.RegisterNodeReq(
                 node=common_pb2.NodePb(
                     node_id=p.node_id,
-                    roles=control if p.name in self.controls else [common_pb2.STORAGE],
+                    roles=sorted(pbs[role] for role in self.shape.roles[p.name])
+                    if p.name in self.shape.roles
+                    else [common_pb2.STORAGE],
                     address=p.config.process.listen,
                 )
             )
@@ -332,21 +383,41 @@ class SimCluster:
 
     # ---- clients -----------------------------------------------------------------------------------
 
-    async def connect_client(self, number: int, use: Callable[[EmberFs], Awaitable[None]]) -> None:
-        """Connect native client `number` and run `use` with it."""
-        seed = f"{self.seed}/client-{number}"
-        runtime = simulated_runtime(
-            self.network.endpoint(f"client-{number}"), random.Random(seed).getrandbits(64)
-        )
-        config = ProcessConfig(client=ClientSection(retry_time_s_max=300.0))
-        async with connect(
-            self.manager_addresses,
-            CLUSTER_ID,
-            runtime=runtime,
-            config=config,
-            identity=Identity(0, 0),
-        ) as fs:
-            await use(fs)
+    async def connect_client(self, name: str, use: Callable[[EmberFs], Awaitable[None]]) -> None:
+        """Connect a native client and run `use` with it, until that ends or the client is killed.
+
+        A name belongs to one client: who comes back is a new one.
+        """
+        source = random.Random(f"{self.seed}/{name}")
+        with trio.CancelScope() as scope:
+
+            def on_death() -> None:
+                self.trace.add("death", name)
+                self.network.kill(name)
+                scope.cancel()
+
+            owner = OWNER.set(name)
+            life = self.clients[name] = Life(name, on_death)
+            runtime = Runtime(
+                MachineClock(),
+                EndpointView(self.network.endpoint(name), life),
+                run_inline,
+                random.Random(source.getrandbits(64)),
+            )
+            try:
+                async with connect(
+                    self.manager_addresses,
+                    CLUSTER_ID,
+                    runtime=runtime,
+                    config=ProcessConfig(client=ClientSection(retry_time_s_max=300.0)),
+                    identity=Identity(0, 0),
+                ) as fs:
+                    await use(fs)
+            except* ProcessDead:
+                assert life.is_over
+            finally:
+                OWNER.reset(owner)
+                del self.clients[name]
 
     def node_name(self, node_id: int) -> str:
         return next(p.name for p in self.processes.values() if p.node_id == NodeId(node_id))

@@ -1,4 +1,4 @@
-"""The life of one start of a process, and its views of what outlives it: store, disk, network, threads.
+"""The life of one start of a process, and its views of what outlives it: store, disk, network, threads, clock.
 
 Invariant: after `Life.end` nothing that the process still does has effect.  Its tasks are cancelled, and what
 `finally` blocks and shielded parts try all the same (a commit, a disk write, a connection) raises.
@@ -17,7 +17,10 @@ from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
 from fs.kv.api import KeyValue, KvEngine, Transaction
 from fs.rpc.transport_memory import MemoryEndpoint
 from fs.runtime.ports import Stream, StreamHandler
+from fs.runtime.simulated import SimulatedClock
 from fs.schema.status import FsError, Status
+
+from .determinism import thaw
 
 T = TypeVar("T")
 
@@ -49,6 +52,7 @@ class Life:
         if self.is_over:
             return
         self.is_over = True
+        thaw(self.name)  # SIGKILL ends a stopped process, too
         self._on_death()
         for scope in self.blocking_scopes:
             scope.cancel()
@@ -88,18 +92,52 @@ class Life:
         self.check()
 
 
+class DiskErrors:
+    """What is wrong with a disk: errors it reports; they outlive the process."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.read_share = 0.0
+        """Of its reads fail with EIO."""
+        self.write_share = 0.0
+        """Of what changes it fails with EIO."""
+        self.fired_count = 0
+        self._random = source
+
+    def step(self, kind: str) -> None:
+        """Maybe fail; raises FsError(IO_ERROR)."""
+        share = self.write_share if kind in WRITING_STEPS else self.read_share
+        if share and self._random.random() < share:
+            self.fired_count += 1
+            raise FsError(Status.IO_ERROR, f"simulated disk: {kind} failed")
+
+
+class MachineClock(SimulatedClock):
+    """The clocks of one machine: a wall clock that may be stepped, a monotonic one that may drift."""
+
+    def __init__(self, rate: float = 1.0) -> None:
+        super().__init__()
+        self.rate = rate
+        """Seconds that it counts per second that passes."""
+
+    def monotonic_s(self) -> float:
+        return trio.current_time() * self.rate
+
+
 class DiskView:
     """A simulated disk as one start of a process sees it."""
 
-    def __init__(self, disk: SimulatedDisk, life: Life) -> None:
+    def __init__(self, disk: SimulatedDisk, life: Life, errors: DiskErrors | None = None) -> None:
         self._disk = disk
         self._life = life
+        self._errors = errors
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
     def step(self, name: str) -> None:
         self._life.disk_step(name)
+        if self._errors is not None:
+            self._errors.step(name)
         self._disk.step(name)
 
 

@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import trio
@@ -47,6 +46,7 @@ from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import read_path, write_path
 
+from .campaign import where
 from .life import ProcessDead, SimulatedCrash
 from .scenario import run_seed
 
@@ -424,25 +424,6 @@ def sync_does_nothing() -> None:
 # ---- running -------------------------------------------------------------------------------------
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors inside groups."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error
-
-
-def caught_by(error: BaseException) -> str:
-    """Name the function, of the checkers if possible, that the first error came from."""
-    first = next(leaves(error))
-    frames = [f for f in traceback.extract_tb(first.__traceback__) if "site-packages" not in f[0]]
-    ours = [f for f in frames if "tests/sim" in f.filename.replace("\\", "/")]
-    frame = frames[-1] if isinstance(first, AssertionError) or not ours else ours[-1]
-    brief = str(first).split("\n")[0][:70]
-    return f"{frame.name}: {type(first).__name__}: {brief}"
-
-
 def hunt(name: str, seeds: range, work_s: float, cpu_s_max: float) -> int:
     """Run one mutant in this process; return 0 when it was caught."""
     logging.disable(logging.CRITICAL)
@@ -457,7 +438,7 @@ def hunt(name: str, seeds: range, work_s: float, cpu_s_max: float) -> int:
             run_seed(seed, work_s=work_s, only=FAULTS_OF[name] if seed % 2 else ())
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - any failure is a catch
             took_s = time.process_time() - began_s
-            print(f"{name:40} caught at seed {seed} in {took_s:.0f} s by {caught_by(error)}")
+            print(f"{name:40} caught at seed {seed} in {took_s:.0f} s by {where(error)}")
             return 0
     print(f"{name:40} SURVIVED seeds {seeds.start} to {seed}")
     return 1
@@ -468,7 +449,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*MUTANTS, []], help="default: all")
     parser.add_argument("--first", type=int, default=1, help="first seed")
     parser.add_argument("--seeds", type=int, default=20, help="seeds per mutant")
-    parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds of work")
+    parser.add_argument("--seconds", type=float, default=30.0, help="simulated seconds of work")
     parser.add_argument("--cpu", type=float, default=300.0, help="processor seconds per mutant")
     parser.add_argument("--here", action="store_true", help="one mutant, in this process")
     arguments = parser.parse_args()

@@ -1,30 +1,34 @@
-"""One simulated run from one seed: a cluster, three clients at work, faults, then the checkers."""
+"""One simulated run from one seed: a cluster, clients at work, faults, then the checkers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from fs.client.native import EmberFs
 
 from .checkers import (
+    Observer,
     check_contests,
     check_metadata,
     check_registers,
     check_replicas,
     check_trees,
-    observe,
+    touch_leftovers,
     wait_collected,
 )
 from .cluster import SimCluster
-from .determinism import run_deterministic
+from .determinism import STEPS, run_deterministic
 from .faults import Faults
+from .shape import Shape
 from .workload import Memory, SimClient, prepare
 
-CLIENT_COUNT = 3
+LIVE_S_MAX = 60.0
+"""After the last fault all chains serve and no operation is under way within this time."""
 SETTLE_S = 12.0
-"""After the last fault: longer than a blocked stream takes to break."""
-WORK_OVER_S_MAX = 200.0
+"""Then: longer than a blocked stream takes to break."""
+BACK_S = (0.01, 0.5, 3.0)
+"""A killed client comes back after."""
 
 
 @dataclass(frozen=True)
@@ -33,77 +37,129 @@ class Result:
 
     seed: int
     digest: str
-    lines: list[str]
+    lines: list[str] = field(repr=False)
     simulated_s: float
+    event_count: int
     op_count: int
     longest_op_s: float
+    live_s: float
+    """From the last fault to chains that serve and clients that wait for nothing."""
     chunk_count: int
     fault_counts: dict[str, int]
+    shape: Shape
+    histories: list[list[object]] = field(repr=False, default_factory=list)
 
 
-async def _scenario(cluster: SimCluster, memory: Memory, faults: Faults, work_s: float) -> None:
-    await cluster.connect_client(90, lambda fs: prepare(fs, memory))
-    until_s = trio.current_time() + work_s
-    calm = trio.Event()
+class Run:
+    """One run."""
 
-    async def client(number: int) -> None:
-        worker = SimClient(number, cluster, memory)
-        await cluster.connect_client(number, lambda fs: worker.work(fs, until_s, calm))
+    def __init__(self, seed: int, shape: Shape, work_s: float, only: Sequence[str]) -> None:
+        self.cluster = SimCluster(seed, shape)
+        self.memory = Memory()
+        self.faults = Faults(self.cluster, self.memory, only)
+        self.work_s = work_s
+        self.live_s = 0.0
 
-    with trio.move_on_after(work_s + WORK_OVER_S_MAX) as limit:
+    async def main(self) -> float:
+        """Run it all; return the virtual seconds it took."""
+        began_s = trio.current_time()
+        observer = Observer(self.cluster, self.memory, self.faults.world.count)
+        with trio.fail_after(3600):
+            await self.cluster.run(self._scenario, observer.run)
+        return trio.current_time() - began_s
+
+    async def _client(self, number: int, until_s: float, calm: trio.Event) -> None:
+        generation = 0
+        while True:
+            worker = SimClient(number, generation, self.cluster, self.memory)
+            await self.cluster.connect_client(
+                worker.name, lambda fs, worker=worker: worker.work(fs, until_s, calm)
+            )
+            if worker.is_done:
+                return
+            worker.abandon()
+            generation += 1
+            await trio.sleep(worker.random.choice(BACK_S))
+
+    async def _wait_live(self) -> None:
+        began_s = trio.current_time()
+        with trio.move_on_after(LIVE_S_MAX):
+            await self.cluster.wait_healthy()
+            while not all(w.is_idle for w in self.memory.workers.values()):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            self.live_s = trio.current_time() - began_s
+            return
+        waiting = [w.name for w in self.memory.workers.values() if not w.is_idle]
+        info = (await self.cluster.routing()).chains
+        raise AssertionError(f"not live {LIVE_S_MAX:g} s after the last fault: {waiting} {info}")
+
+    async def _scenario(self) -> None:
+        cluster, memory = self.cluster, self.memory
+        await cluster.connect_client("setup", lambda fs: prepare(fs, memory))
+        until_s = trio.current_time() + self.work_s
+        calm = trio.Event()
         async with trio.open_nursery() as nursery:
-            for number in range(CLIENT_COUNT):
-                nursery.start_soon(client, number)
-            await faults.run(until_s)
-            await cluster.wait_healthy()
+            for number in range(cluster.shape.client_count):
+                nursery.start_soon(self._client, number, until_s, calm)
+            await self.faults.run(until_s)
+            await self._wait_live()
             await trio.sleep(SETTLE_S)
             cluster.trace.add("calm", "")
             calm.set()
-    assert not limit.cancelled_caught, "some operation never ends although all faults have"
 
-    async def look(fs: EmberFs) -> None:
-        await check_trees(fs, memory)
+        async def look(fs: EmberFs) -> None:
+            await check_trees(fs, memory)
+            await touch_leftovers(fs, memory)
 
-    await cluster.connect_client(91, look)
-    check_registers(memory)
-    check_contests(memory)
-    await check_metadata(cluster)
-    memory.inode_ids = await wait_collected(cluster)
-    cluster.on_death = lambda _name: None
-    await cluster.kill(*cluster.processes)
+        await cluster.connect_client("look", look)
+        check_registers(memory)
+        check_contests(memory)
+        await check_metadata(cluster)
+        memory.inode_ids = await wait_collected(cluster)
+        cluster.on_death = lambda _name: None
+        await cluster.kill(*cluster.processes)
 
 
-def run_seed(seed: int, *, work_s: float = 20.0, only: Sequence[str] = ()) -> Result:
+def run_seed(
+    seed: int,
+    *,
+    work_s: float = 60.0,
+    only: Sequence[str] = (),
+    shape: Shape | None = None,
+    is_dense: bool = False,
+) -> Result:
     """Run one seed; raises AssertionError (or an exception group of such) when a property is broken.
 
     Args:
         seed: decides everything.
         work_s: virtual seconds of work under faults.
         only: the kinds of fault that may happen, all if empty.
+        shape: of the cluster; default: drawn.
+        is_dense: clients hardly pause.
     """
-    cluster_box: list[tuple[SimCluster, Memory, Faults]] = []
+    boxed: list[Run] = []
 
     async def main() -> float:
-        cluster = SimCluster(seed)
-        memory = Memory()
-        faults = Faults(cluster, memory, CLIENT_COUNT, only)
-        cluster_box.append((cluster, memory, faults))
-        began = trio.current_time()
-        with trio.fail_after(3600):
-            await cluster.run(
-                lambda: _scenario(cluster, memory, faults, work_s), lambda: observe(cluster)
-            )
-        return trio.current_time() - began
+        run = Run(seed, shape or Shape.draw(seed, is_dense=is_dense), work_s, only)
+        boxed.append(run)
+        return await run.main()
 
     simulated_s = run_deterministic(main, seed)
-    cluster, memory, faults = cluster_box[0]
+    (run,) = boxed
+    memory = run.memory
     return Result(
         seed=seed,
-        digest=cluster.trace.digest(),
-        lines=cluster.trace.lines,
+        digest=run.cluster.trace.digest(),
+        lines=run.cluster.trace.lines,
         simulated_s=simulated_s,
+        event_count=STEPS[0],
         op_count=memory.op_count,
         longest_op_s=memory.longest_op_s,
-        chunk_count=check_replicas(cluster, None if memory.power_cut_count else memory.inode_ids),
-        fault_counts=faults.counts,
+        live_s=run.live_s,
+        chunk_count=check_replicas(
+            run.cluster, None if memory.power_cut_count else memory.inode_ids
+        ),
+        fault_counts=run.faults.counts,
+        shape=run.cluster.shape,
+        histories=[*memory.histories.values()],  # type: ignore[list-item]
     )

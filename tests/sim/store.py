@@ -14,7 +14,7 @@ from fs.kv.memory import MemoryEngine
 from fs.mgmtd import store as keys
 from fs.mgmtd.chain_state import is_legal
 from fs.mgmtd.lease import LeaseRecord
-from fs.schema.ids import ChainId
+from fs.schema.ids import ChainId, ChunkId
 from fs.schema.proto import record_pb2
 from fs.schema.routing import Chain, chain_from_pb
 
@@ -28,6 +28,13 @@ class RoutingWatch:
     lease: LeaseRecord = field(default_factory=LeaseRecord)
     chain_history: dict[int, dict[ChainId, Chain]] = field(default_factory=dict)
     """All chains by routing version."""
+    versions: dict[int, dict[ChunkId, int]] = field(default_factory=dict)
+    """By target: the committed versions seen while it served."""
+
+    def forget_versions(self, node_id: int) -> None:
+        """A node's disk has lost something: its targets' versions may be older now."""
+        for target_id in [t for t in self.versions if t // 1000 == node_id]:
+            del self.versions[target_id]
 
     def see(self, points: list[tuple[bytes, bytes | None]]) -> None:
         """Take in one commit; raises AssertionError."""

@@ -6,13 +6,21 @@ import random
 import pytest
 import trio
 
-from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk, SimulatedMetaStore
+from fs.chunkengine.format import FileId
+from fs.chunkengine.simulated_disk import (
+    SimulatedCrash,
+    SimulatedDataFiles,
+    SimulatedDisk,
+    SimulatedMetaStore,
+)
 from fs.kv.faulty import CommitFault, ScriptedFaults
 from fs.kv.memory import MemoryEngine
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.simulated import SimulatedClock
+from fs.schema.status import FsError, Status
 
-from .life import DiskView, EndpointView, Life, ProcessDead, SlowThreads, StoreView
+from .determinism import OWNER, freeze, is_frozen, run_deterministic, thaw
+from .life import DiskErrors, DiskView, EndpointView, Life, ProcessDead, SlowThreads, StoreView
 
 
 def make_life():
@@ -105,3 +113,46 @@ async def test_a_dead_process_connects_to_nobody(autojump_clock):
     life.end()
     with pytest.raises(ProcessDead):
         await endpoint.connect("mem:other")
+
+
+def test_a_frozen_process_does_nothing_until_it_is_thawed():
+    seen = []
+
+    async def count(owner: str) -> None:
+        OWNER.set(owner)
+        while True:
+            await trio.sleep(1)
+            seen.append((owner, trio.current_time()))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count, "a")
+            nursery.start_soon(count, "b")
+            await trio.sleep(2.5)
+            freeze("a")
+            await trio.sleep(10)
+            assert is_frozen("a") and not is_frozen("b")
+            thaw("a")
+            await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+
+    run_deterministic(main, 1)
+    assert [at_s for owner, at_s in seen if owner == "a"] == [1, 2, 12.5]
+    assert len([at_s for owner, at_s in seen if owner == "b"]) == 12
+
+
+def test_a_disk_that_loses_writes_and_one_that_reports_errors():
+    disk, (life, _) = SimulatedDisk(), make_life()
+    errors = DiskErrors(random.Random(1))
+    files = SimulatedDataFiles(DiskView(disk, life, errors))
+    file_id = FileId(0)
+    files.write_at(file_id, 0, [b"old"])
+    disk.place_write = lambda _file, _offset, _length: None
+    files.write_at(file_id, 0, [b"new"])
+    buffer = bytearray(3)
+    files.read_at(file_id, 0, [memoryview(buffer)])
+    assert buffer == b"old"
+    errors.write_share = 1.0
+    with pytest.raises(FsError) as raised:
+        files.write_at(file_id, 0, [b"new"])
+    assert raised.value.status is Status.IO_ERROR and errors.fired_count == 1

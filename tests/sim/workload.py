@@ -8,6 +8,7 @@ A cut is the loss of every storage process at once; with power it takes what was
 find after it is written down in recovered.py.
 """
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -68,12 +69,24 @@ class Cut:
     """Per shared file: what was written before this time is durable."""
 
 
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A directory whose client has left it in the middle of an operation."""
+
+    home: str
+    tree: Tree
+    under_way: TreeOp | None
+    power_cut_count: int
+    """When it was left; a later power loss takes more than this says."""
+
+
 @dataclass
 class Memory:
     """What all clients together know."""
 
     histories: dict[Slot, list[Op]] = field(default_factory=lambda: {slot: [] for slot in SLOTS})
-    trees: dict[int, Tree] = field(default_factory=dict)
+    trees: dict[str, Tree] = field(default_factory=dict)
+    """By directory."""
     winners: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Per contest: client and the time it knew."""
     synced_s: dict[str, float] = field(default_factory=dict)
@@ -83,6 +96,26 @@ class Memory:
     value_next: int = 1
     longest_op_s: float = 0.0
     op_count: int = 0
+    update_count: int = 0
+    """Writes of registers under way."""
+    workers: dict[int, "SimClient"] = field(default_factory=dict)
+    abandoned: list["Abandoned"] = field(default_factory=list)
+    shared_inode_ids: set[int] = field(default_factory=set)
+    is_space_short: bool = False
+    """A disk has been full, so NO_SPACE is a legal answer."""
+    statuses: dict[str, int] = field(default_factory=dict)
+    """Errors that clients were told, by name."""
+
+    @property
+    def are_workers_ready(self) -> bool:
+        """Every client can tell what may be there after a power loss."""
+        return bool(self.workers) and all(w.is_ready for w in self.workers.values())
+
+    def take_error(self, error: FsError) -> None:
+        """Count an error told to a client; raises it unless it is legal."""
+        if error.status is not Status.NO_SPACE or not self.is_space_short:
+            raise error
+        self.statuses[error.status.name] = self.statuses.get(error.status.name, 0) + 1
 
     def new_value(self) -> int:
         self.value_next += 1
@@ -102,6 +135,7 @@ async def prepare(fs: EmberFs, memory: Memory) -> None:
     for path in sorted({path for path, _ in SLOTS}):
         async with await fs.create(path) as file:
             await file.write(0, bytes(SHARED_BYTES))
+            memory.shared_inode_ids.add(file.ref.inode_id)
             for slot_path, offset in SLOTS:
                 if slot_path == path:
                     await file.write(offset, slot_bytes(INITIAL))
@@ -113,23 +147,32 @@ def _brief(tree: Tree) -> dict[str, str]:
 
 
 class SimClient:
-    """One client at work."""
+    """One client at work, from its start to its death or the end."""
 
-    def __init__(self, number: int, cluster: SimCluster, memory: Memory) -> None:
+    def __init__(self, number: int, generation: int, cluster: SimCluster, memory: Memory) -> None:
         self.number = number
-        self.name = f"client-{number}"
+        self.name = f"client-{number}.{generation}"
         self.cluster = cluster
         self.memory = memory
-        self.random = random.Random(f"{cluster.seed}/workload-{number}")
-        self.home = f"/home-{number}"
+        self.random = random.Random(f"{cluster.seed}/workload-{self.name}")
+        self.home = f"/home-{number}.{generation}"
+        self.house_count = 0
         self.files: dict[str, EmberFile] = {}
         register_share = random.Random(f"{cluster.seed}/shares").choice([1, 1, 4])
         self.weights = [30 * register_share, 40 * register_share, 2 * register_share, 24, 4]
-        if number == REGISTER_CLIENT:
+        if number == REGISTER_CLIENT or cluster.shape.is_history:
             self.weights = [20, 60, 0, 0, 0]
         self.hot_share = random.Random(f"{cluster.seed}/hot").choice([0.3, 0.9])
+        self.think_s = cluster.shape.think_s
         self.recent: list[Tree] = [{}]
         """What the directory was like since the last durable operation; the last one is what it is."""
+        self.under_way: TreeOp | None = None
+        self.is_ready = False
+        """A power loss is understood from here on."""
+        self.is_idle = False
+        self.is_done = False
+        self.calm_until_s = FOREVER
+        memory.workers[number] = self
 
     @property
     def tree(self) -> Tree:
@@ -137,10 +180,7 @@ class SimClient:
 
     async def work(self, fs: EmberFs, until_s: float, calm: trio.Event) -> None:
         """Do random things until the virtual time `until_s`, and again, without faults, when it is calm."""
-        await fs.mkdir(self.home, exist_ok=True)
-        await fs.write_file(f"{self.home}/first", b"1")  # makes the directory durable
-        self.recent = [{f"{self.home}/first": b"1"}]
-        self.memory.trees[self.number] = self.tree  # ready: a power loss is understood from here on
+        await self._move_in(fs)
         for path in sorted({path for path, _ in SLOTS}):
             self.files[path] = await fs.create(path, truncate=False)
         async with trio.open_nursery() as nursery:
@@ -148,11 +188,43 @@ class SimClient:
                 for _ in range(HOT_READER_COUNT):
                     nursery.start_soon(self._read_hot, until_s)
             await self._work(fs, until_s, FOREVER)
+        self.is_idle = True
         await calm.wait()
         await self._work(fs, trio.current_time() + CALM_S, CALM_OP_S_MAX)
         for file in self.files.values():
             await file.close()
-        self.memory.trees[self.number] = self.tree
+        self.memory.trees[self.home] = self.tree
+        self.is_done = True
+
+    async def _move_in(self, fs: EmberFs) -> None:
+        """Begin with a directory of our own."""
+        await fs.mkdir(self.home, exist_ok=True)
+        first = f"{self.home}/first"
+        while True:  # the write makes the directory durable
+            try:
+                await fs.write_file(first, b"1")
+                break
+            except FsError as error:
+                self.memory.take_error(error)
+                await trio.sleep(0.5)
+        self.recent = [{first: b"1"}]
+        self.is_ready = True
+
+    def abandon(self) -> None:
+        """Leave the directory as it is, in the middle of an operation."""
+        if self.is_ready:
+            self.memory.abandoned.append(
+                Abandoned(self.home, self.tree, self.under_way, self.memory.power_cut_count)
+            )
+        self.is_ready = False
+        self.under_way = None
+
+    async def _move(self, fs: EmberFs) -> None:
+        """An operation failed in the middle: nobody knows what is there, so begin anew elsewhere."""
+        self.abandon()
+        self.house_count += 1
+        self.home = f"{self.home.split('~')[0]}~{self.house_count}"
+        await self._move_in(fs)
 
     async def _work(self, fs: EmberFs, until_s: float, op_s_max: float) -> None:
         while trio.current_time() < until_s:
@@ -166,7 +238,8 @@ class SimClient:
             assert took_s <= op_s_max, f"{self.name}: {action.__name__} took {took_s:.1f} s"
             self.memory.op_count += 1
             self.memory.longest_op_s = max(self.memory.longest_op_s, took_s)
-            await trio.sleep(self.random.expovariate(20))
+            if self.random.random() < 0.5:  # in bursts: what happens at once is what matters
+                await trio.sleep(self.random.expovariate(0.5 / self.think_s))
 
     # ---- registers ---------------------------------------------------------------------------------
 
@@ -178,14 +251,22 @@ class SimClient:
         history = self.memory.histories[slot]
         index = len(history)
         history.append(Op("write", value, begin_s, FOREVER, self.name))
-        await self.files[slot[0]].write(slot[1], slot_bytes(value))
+        self.memory.update_count += 1
+        try:
+            await self.files[slot[0]].write(slot[1], slot_bytes(value))
+        except FsError as error:
+            self.memory.take_error(error)  # a definite error: it certainly did not happen
+            history[index] = Op("read", None, begin_s, FOREVER, self.name)
+            return
+        finally:
+            self.memory.update_count -= 1
         history[index] = Op("write", value, begin_s, trio.current_time(), self.name)
         self.cluster.trace.add("write", f"{self.name} {slot} {value}")
 
     async def _read_hot(self, until_s: float) -> None:
         while trio.current_time() < until_s:
             await self._read(HOT_SLOT)
-            await trio.sleep(self.random.expovariate(10))
+            await trio.sleep(self.random.expovariate(0.5 / self.think_s))
 
     async def read_slot(self, _fs: EmberFs) -> None:
         await self._read(self._slot())
@@ -202,7 +283,11 @@ class SimClient:
         """Make what is in the registers of a file durable; it counts if no cut came in between."""
         path, begin_s = self._slot()[0], trio.current_time()
         cut_count = len(self.memory.cuts)
-        await self.files[path].fsync()
+        try:
+            await self.files[path].fsync()
+        except FsError as error:
+            self.memory.take_error(error)
+            return
         if cut_count == len(self.memory.cuts):
             self.memory.synced_s[path] = max(self.memory.synced_s[path], begin_s)
         self.cluster.trace.add("sync", f"{self.name} {path}")
@@ -220,12 +305,16 @@ class SimClient:
 
     async def change_tree(self, fs: EmberFs) -> None:
         op, cut_count = self._choose_tree_op(), self.memory.power_cut_count
+        self.under_way = op
         try:
             found = await self._run(fs, op)
-        except FsError:
+        except FsError as error:
             if cut_count == self.memory.power_cut_count:
-                raise
+                self.memory.take_error(error)
+                await self._move(fs)
+                return
             found = None
+        self.under_way = None
         if cut_count != self.memory.power_cut_count:
             await self._find_out(fs, op)
         elif op.kind == "check":
@@ -259,13 +348,21 @@ class SimClient:
             f" allowed: {[_brief(tree) for tree in allowed]}"
         )
         # Make what was found durable, so that the next loss is judged from here.
-        await fs.write_file(f"{self.home}/first", b"1")
+        try:
+            await fs.write_file(f"{self.home}/first", b"1")
+        except FsError as error:
+            self.memory.take_error(error)
+            self.recent, self.under_way = [found], TreeOp("write", f"{self.home}/first")
+            await self._move(fs)
+            return
         self.recent = [{**found, f"{self.home}/first": b"1"}]
 
     # ---- contests ----------------------------------------------------------------------------------
 
     async def contest(self, fs: EmberFs) -> None:
-        name, cut_count = f"/contest-{int(trio.current_time())}", self.memory.power_cut_count
+        now_s = trio.current_time()
+        await trio.sleep(math.ceil(now_s) - now_s)  # all at once
+        name, cut_count = f"/contest-{math.ceil(now_s)}", self.memory.power_cut_count
         try:
             file = await fs.create(name, exclusive=True)
             now_s = trio.current_time()

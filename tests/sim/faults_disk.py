@@ -1,0 +1,164 @@
+"""What goes wrong with disks: errors, no room, slowness, rot, writes that go nowhere or elsewhere, a wiped disk."""
+
+import random
+
+import trio
+
+from fs.chunkengine.format import FileId
+from fs.chunkengine.simulated_disk import SimulatedDisk
+from fs.storage.damage import Repair
+
+from .cluster import SimProcess
+from .world import World, machine_fault
+
+DEAD_S = (0.02, 0.3, 2.0, 8.0)
+REPAIRED_S_MAX = 100.0
+SECTOR_BYTES = 512
+
+
+def tear(source: random.Random, damaged_share: float, data: bytes) -> list[tuple[int, bytes]]:
+    """Return what of a write under way at a crash reaches the disk: with `damaged_share`, sectors of it, or garbage."""
+    if source.random() >= damaged_share:
+        return [(0, data)]
+    found = []
+    for at in range(0, len(data), SECTOR_BYTES):
+        sector = data[at : at + SECTOR_BYTES]
+        fate = source.random()
+        if fate < 0.45:
+            found.append((at, sector))
+        elif fate < 0.55:
+            found.append((at, source.randbytes(len(sector))))
+    return found
+
+
+@machine_fault(2)
+async def slow_disk(world: World) -> None:
+    """One machine's disk takes its time; calls that run at once overtake each other."""
+    name = world.random.choice(world.cluster.storages)
+    threads = world.cluster.processes[name].threads
+    assert threads is not None
+    world.cluster.trace.add("slow disk", name)
+    threads.pause_s_max = world.random.choice([0.05, 0.3, 1.0])
+    await trio.sleep(world.random.uniform(0.5, 4.0))
+    threads.pause_s_max = world.cluster.disk_pause_s_max
+
+
+@machine_fault(2)
+async def disk_errors(world: World) -> None:
+    """Up to 10 % of a disk's reads and writes fail; then the disk is exchanged for a good one with the same content."""
+    name = world.random.choice(world.cluster.storages)
+    errors = world.cluster.errors[world.cluster.processes[name].node_id]
+    before = errors.fired_count
+    are_reads_bad = world.random.random() < 0.5
+    share = world.random.uniform(0.01, 0.1)
+    errors.read_share, errors.write_share = (share, 0.0) if are_reads_bad else (0.0, share)
+    world.cluster.trace.add("disk errors", f"{name} {errors.read_share} {errors.write_share}")
+    await trio.sleep(world.random.uniform(0.5, 4.0))
+    if errors.fired_count > before:
+        world.count("disk_read_error", int(errors.read_share > 0))
+        world.count("disk_write_error", int(errors.write_share > 0))
+    errors.read_share = errors.write_share = 0.0
+    await world.cluster.kill(
+        name
+    )  # a target with a failed disk is out until its process starts anew
+    await trio.sleep(world.random.choice(DEAD_S))
+    world.cluster.start(name)
+
+
+@machine_fault(2)
+async def full_disk(world: World) -> None:
+    """A disk has next to no room for a while."""
+    name = world.random.choice(world.cluster.storages)
+    disk = world.cluster.disks[world.cluster.processes[name].node_id]
+    capacity_bytes = disk.capacity_bytes
+    disk.capacity_bytes = disk.reserved_bytes() + world.random.choice([0, 65536, 1 << 20])
+    world.memory.is_space_short = True
+    world.cluster.trace.add("full disk", name)
+    await trio.sleep(world.random.uniform(0.5, 5.0))
+    disk.capacity_bytes = capacity_bytes
+
+
+@machine_fault(2)
+async def wipe(world: World) -> None:
+    """A machine comes back with an empty disk."""
+    async with world.network_lock:
+        name = world.random.choice(world.cluster.storages)
+        if not world.is_covered(name):
+            return
+        world.count("wiped")
+        world.cluster.trace.add("wipe", name)
+        node_id = world.cluster.processes[name].node_id
+        await world.cluster.kill(name)
+        world.cluster.disks[node_id] = SimulatedDisk(capacity_bytes=1 << 34)
+        world.cluster.watch.forget_versions(node_id)
+        await trio.sleep(world.random.choice(DEAD_S))
+        world.cluster.start(name)
+        await world.cluster.wait_healthy()
+
+
+@machine_fault(2)
+async def bit_rot(world: World) -> None:
+    """Bytes of one machine's chunks change; a scrub and the reads find and repair them."""
+    async with world.network_lock:
+        name = world.random.choice(world.cluster.storages)
+        if not world.is_covered(name):
+            return
+        process = world.cluster.processes[name]
+        disk = world.cluster.disks[process.node_id]
+        places = [
+            (file_id, index)
+            for file_id in sorted(disk.files)
+            for index in sorted(disk.files[file_id].live.extents)
+        ]
+        for _ in range(world.random.randint(1, 12) if places else 0):
+            file_id, index = world.random.choice(places)
+            disk.flip_bit(file_id, index * 65536 + world.random.randrange(65536))
+        world.count("rotten")
+        world.cluster.trace.add("rot", name)
+        await trio.sleep(world.random.uniform(0.0, 2.0))
+        await _wait_repaired(world, process)
+
+
+@machine_fault(2)
+async def bad_writes(world: World) -> None:
+    """Up to 10 % of one machine's writes are lost or go elsewhere, silently; a scrub and the reads repair them."""
+    async with world.network_lock:
+        name = world.random.choice(world.cluster.storages)
+        if not world.is_covered(name):
+            return
+        process = world.cluster.processes[name]
+        disk = world.cluster.disks[process.node_id]
+        share = world.random.choice([0.02, 0.1])
+        kinds = world.random.choice([("lost",), ("misdirected",), ("lost", "misdirected")])
+
+        def where(file_id: FileId, offset: int, length: int) -> int | None:
+            """Return where a write really goes."""
+            if world.random.random() >= share:
+                return offset
+            kind = world.random.choice(kinds)
+            world.count(f"write_{kind}")
+            size = disk.files[file_id].live.size
+            elsewhere = world.random.randrange(0, max(size - length, 0) + 1, SECTOR_BYTES)
+            return None if kind == "lost" else elsewhere
+
+        disk.place_write = where
+        world.cluster.trace.add("bad writes", f"{name} {share:.3f} {kinds}")
+        await trio.sleep(world.random.uniform(0.5, 4.0))
+        disk.place_write = None
+        await _wait_repaired(world, process)
+
+
+async def _wait_repaired(world: World, process: SimProcess) -> None:
+    """Scrub one machine until each of its copies is whole; it must be within a bounded time."""
+    with trio.move_on_after(REPAIRED_S_MAX):
+        while True:
+            service = process.services.get("Storage")
+            if service is not None and process.is_running:
+                targets = list(service._context.targets.targets.values())
+                for target in targets:
+                    await Repair(service._context)._scrub_target(target)
+                if not any(target.damaged for target in targets):
+                    await world.cluster.wait_healthy()
+                    return
+            await trio.sleep(1.0)
+    raise AssertionError(f"{process.name}: damaged copies are not repaired")

@@ -1,0 +1,62 @@
+"""What a simulated cluster is made of, drawn from its seed."""
+
+import random
+from dataclasses import dataclass
+from typing import Final, Self
+
+from fs.schema.routing import Role
+
+MANAGER_COUNT: Final = 3
+META_COUNT: Final = 2
+CLIENT_COUNT: Final = 3
+STORAGE_ID_BASE: Final = 100
+CHAIN_COUNT_MAX: Final = 4
+BOTH: Final = frozenset({Role.MGMTD, Role.META})
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Processes and chains."""
+
+    roles: dict[str, frozenset[Role]]
+    """Of each control process."""
+    storage_count: int
+    replica_count: int
+    chain_count: int
+    think_s: float
+    """Mean pause of a client between two operations."""
+    disk_pause_s_max: float = 0.002
+    client_count: int = CLIENT_COUNT
+    is_history: bool = False
+    """Registers only, until their histories are long enough (H1)."""
+
+    @classmethod
+    def draw(cls, seed: int, *, is_dense: bool = False) -> Self:
+        """Draw the shape of a seed's cluster.
+
+        Args:
+            seed: of the run.
+            is_dense: clients hardly pause.
+        """
+        source = random.Random(f"{seed}/shape")
+        storage_count = source.randint(3, 6)
+        counts = {n: w for n, w in {1: 1, 2: 8, 3: 14, 4: 6, 5: 1}.items() if n <= storage_count}
+        (replica_count,) = source.choices([*counts], weights=[*counts.values()])
+        return cls(
+            roles=_roles(are_shared=source.random() < 0.5),
+            storage_count=storage_count,
+            replica_count=replica_count,
+            chain_count=min(storage_count, CHAIN_COUNT_MAX),
+            think_s=0.05 if is_dense else source.choice([0.2, 0.3, 0.5]),
+        )
+
+
+def _roles(*, are_shared: bool) -> dict[str, frozenset[Role]]:
+    """Managers and metadata services in processes of their own, or as many as possible together."""
+    roles = {
+        f"mgmtd-{i}": BOTH if are_shared and i <= META_COUNT else frozenset({Role.MGMTD})
+        for i in range(1, MANAGER_COUNT + 1)
+    }
+    if not are_shared:
+        roles |= {f"meta-{i}": frozenset({Role.META}) for i in range(1, META_COUNT + 1)}
+    return roles
