@@ -125,6 +125,8 @@ class StorageSection(Section, frozen=True):
     """0: no limit."""
     scrub_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 8 * MIB
     """Per process: how fast all chunks are reread to find damaged copies; 0: they are not."""
+    compact_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 16 * MIB
+    """Per disk: how fast chunks are moved out of sparse groups of blocks, to give space back; 0: they are not."""
     read_concurrency: Count = 4
     write_concurrency: Count = 16
     reject_create_free_bytes_min: Annotated[int, Meta(ge=0)] = 64 * MIB

@@ -21,7 +21,7 @@ class Hold(Enum):
     EVICTED = "evicted"  # it must leave its chain and come back through resync
     FULL = "full"  # it could not take what resync gave it; waits for space
     BROKEN = "broken"  # its disk failed; until the process is restarted
-    REQUESTED = "requested"  # an operator asked; until the process is restarted
+    REQUESTED = "requested"  # an operator asked; until he releases it, also over restarts
     REMOVED = "removed"  # the manager has no use for it any more
 
 

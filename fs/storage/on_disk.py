@@ -7,13 +7,37 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from ..chunkengine.api import Note
 from .forward import result_of
+from .local_state import Hold
 from .target import LocalTarget
 from .update_notes import UpdateNote, is_borne_out, note_of, read_note, unpack_tag
 
 log = logging.getLogger(__name__)
 
 PAGE_CHUNK_COUNT: Final = 1024
+
+
+OFFLINE_KEY: Final = b"o"
+"""Of the note that an operator wants the target offline."""
+
+
+def keep_offline_if_asked(target: LocalTarget) -> None:
+    """Before the service begins: a target that was put offline by an operator stays so."""
+    engine = target.disk.engine
+    if any(note.key == OFFLINE_KEY for note in engine.notes(target.target_id)):
+        target.hold = Hold.REQUESTED
+        target.trouble = f"{Hold.REQUESTED.value}: before this process was started"
+
+
+def note_offline(target: LocalTarget, *, is_wanted: bool) -> None:
+    """Remember durably whether an operator wants the target offline."""
+    engine, target_id = target.disk.engine, target.target_id
+    if is_wanted:
+        engine.put_notes(target_id, [Note(OFFLINE_KEY, b"")])
+    else:
+        engine.forget_notes(target_id, [OFFLINE_KEY])
+    engine.sync()
 
 
 def commit_pending(target: LocalTarget, chain_version: int) -> int:

@@ -286,7 +286,8 @@ async def _read_disk(batch: _Batch, disk: Disk, indexes: Sequence[int]) -> None:
         ios = [io for index in indexes if (io := batch.ios[index]) is not None]
     try:
         async with disk.read_limiter:
-            results = await disk.run(disk.engine.read_batch, ios)
+            byte_count = sum(io.length for io in ios)
+            results = await disk.run_timed(byte_count, disk.engine.read_batch, ios)
     except FsError as error:
         results = [ReadDone(error.status, 0, 0, error.detail)] * len(ios)
     for index, done in zip(indexes, results, strict=True):

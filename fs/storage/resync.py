@@ -105,6 +105,7 @@ class Resync:
                 error,
             )
         finally:
+            target.progress.is_running = False
             self._running.discard(target)
 
     async def resync_successor(self, place: Place) -> None:
@@ -116,14 +117,18 @@ class Resync:
         target, successor = place.target, place.successor
         assert successor is not None
         chain_id, chain_version = place.chain.chain_id, place.chain.chain_version
-        target.progress = ResyncProgress()
+        progress = target.progress = ResyncProgress(
+            successor_id=successor.target_id,
+            chain_version=chain_version,
+            began_s=trio.current_time(),
+            is_running=True,
+        )
         # 1. The barrier.
         await target.inflight.wait_older_left(chain_version)
         # 2. and 3., window by window.
         after: bytes | None = b""
         while after is not None:
             after = await self._resync_window(place, after)
-        progress = target.progress
         if progress.failed_count:
             raise FsError(Status.CHECKSUM_MISMATCH, f"{progress.failed_count} chunks are no source")
         # 4. The successor is complete.
@@ -175,7 +180,9 @@ class Resync:
             remote[-1].chunk_id.pack() if received.message.has_more else None,
         )
         async with trio.open_nursery() as nursery:
+            lengths = {state.chunk_id: state.length for state in local}
             for item in merge(_until(local, end), _until(remote, end)):
+                target.progress.compared_bytes += lengths.get(item.chunk_id, 0)
                 if item.need is Need.SKIP:
                     target.progress.skipped_count += 1
                     continue

@@ -3,6 +3,8 @@
 What is refused here and nowhere else: requests beyond the counts below.
 """
 
+from functools import partial
+
 import trio
 
 from ..rpc.api import Call, Reply
@@ -14,6 +16,7 @@ from . import queries
 from .context import StorageContext
 from .copies import read_copy
 from .local_state import Hold
+from .on_disk import note_offline
 from .read_path import read_batch
 from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target import Place
@@ -152,9 +155,13 @@ class StorageService:
     async def offline_target(
         self, _call: Call, request: storage_pb2.OfflineTargetReq
     ) -> storage_pb2.OfflineTargetRsp:
-        """Take a target out of service; the last serving one only by force."""
+        """Take a target out of service, the last serving one only by force; or let it back."""
         targets = self._context.targets
         target = targets.target(request.target_id)
+        if request.is_released:
+            await target.disk.run(partial(note_offline, target, is_wanted=False))
+            targets.release(target)
+            return storage_pb2.OfflineTargetRsp()
         own = [place for place in targets.places() if place.target is target]
         for place in own:
             if place.chain.serving == (target.target_id,) and (
@@ -163,6 +170,8 @@ class StorageService:
                 raise FsError(Status.BUSY, f"target {target.target_id} is the last serving one")
         hold = Hold.EVICTED if request.is_for_resync else Hold.REQUESTED
         targets.put_offline(target, hold, "on request")
+        if hold is Hold.REQUESTED:
+            await target.disk.run(partial(note_offline, target, is_wanted=True))
         return storage_pb2.OfflineTargetRsp()
 
     async def create_target(

@@ -23,9 +23,9 @@ from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError
 from .channels import ChannelTable
 from .context import StorageContext
-from .damage import Repair
+from .damage import Repair, note_damage
 from .local_state import Hold, Step
-from .on_disk import commit_pending, forget_updates, load_updates
+from .on_disk import commit_pending, forget_updates, keep_offline_if_asked, load_updates
 from .resync import Resync
 from .service import StorageService
 from .target import Disk, LocalTarget, Place, Targets, check_unique
@@ -35,11 +35,17 @@ from .update_notes import note_key
 log = logging.getLogger(__name__)
 
 SPACE_INTERVAL_S: Final = 1.0
+PACE_WINDOW_COUNT: Final = 5
+"""Of those intervals: what is judged together to tell whether a disk is slow."""
+
 CHANNEL_SCAN_INTERVAL_S: Final = 60.0
 STEP_RETRY_S: Final = 1.0
 FLUSH_INTERVAL_S: Final = 10.0
 """So much is lost at most with the power of all machines, of what nobody asked to be durable; it also bounds how
 long removed chunks hold their space, and how much an engine verifies after a power loss."""
+
+COMPACT_INTERVAL_S: Final = 300.0
+COMPACT_PAUSE_S: Final = 1.0
 
 READ_BUFFER_BYTES_MAX: Final = 192 * 1024 * 1024
 """Of read replies under way; further reads wait until their clients have taken some."""
@@ -85,12 +91,15 @@ class Storage:
         targets: list[LocalTarget] = []
         self._disks: list[Disk] = []
         for index, (disk_section, engine) in enumerate(zip(section.disks, engines, strict=True)):
-            disk = Disk(index, disk_section.path, engine, runtime.run_blocking, section)
+            disk = Disk(index, disk_section.path, engine, runtime, section)
             self._disks.append(disk)
             own = sorted({*map(TargetId, disk_section.target_ids), *engine.target_ids()})
             targets += [LocalTarget(target_id, disk) for target_id in own]
         check_unique(targets)
+        for target in targets:
+            keep_offline_if_asked(target)
         self._stepping: set[LocalTarget] = set()
+        self._measured_count = 0
         self.targets = Targets(
             NodeId(identity.node_id), self._disks, targets, routing, trigger_heartbeat
         )
@@ -140,6 +149,7 @@ class Storage:
             nursery.start_soon(self._carry_out_steps)
             nursery.start_soon(self._measure_loop)
             nursery.start_soon(self._flush_loop)
+            nursery.start_soon(self._compact_loop)
             nursery.start_soon(self._forget_idle_channels)
             nursery.start_soon(self._resync.run)
             nursery.start_soon(self._repair.run)
@@ -239,7 +249,10 @@ class Storage:
             await self._measure()
 
     async def _measure(self) -> None:
-        """Read the disks' space; a target that was full comes back when there is room."""
+        """Read the disks' space and pace; a target that was full comes back when there is room."""
+        self._measured_count += 1
+        if self._measured_count % PACE_WINDOW_COUNT == 0:
+            self._judge_pace()
         for disk in self._disks:
             if not disk.is_failed:
                 await self._measure_disk(disk)
@@ -247,6 +260,19 @@ class Storage:
         for target in self.targets.targets.values():
             if target.hold is Hold.FULL and target.disk.free_bytes > room:
                 self.targets.put_offline(target, Hold.EVICTED, "there is room again")
+
+    def _judge_pace(self) -> None:
+        for disk in self._disks:
+            if disk.pace.end_window():
+                log.warning(
+                    "disk %d (%s) is %s: %.3f s per call and MiB, usual are %.3f s",
+                    disk.index,
+                    disk.path,
+                    "slow" if disk.pace.is_slow else "not slow any more",
+                    disk.pace.window_s,
+                    disk.pace.usual_s,
+                )
+                self.targets.trigger_heartbeat()
 
     async def _measure_disk(self, disk: Disk) -> None:
         try:
@@ -267,9 +293,33 @@ class Storage:
 
     async def _flush(self, disk: Disk) -> None:
         try:
-            await disk.run(disk.engine.sync)
+            await disk.run_timed(0, disk.engine.sync)
         except FsError as error:
             log.warning("disk %d (%s): not flushed: %s", disk.index, disk.path, error)
+
+    async def _compact_loop(self) -> None:
+        """Return the space of sparse groups of blocks, at a bounded rate, pass after pass."""
+        rate = self._context.section.compact_bytes_per_s_max
+        while True:
+            await trio.sleep(COMPACT_INTERVAL_S)
+            if rate:
+                async with trio.open_nursery() as nursery:
+                    for disk in self._disks:
+                        nursery.start_soon(self._compact, disk, rate)
+
+    async def _compact(self, disk: Disk, rate: int) -> None:
+        """Make one pass over a disk: about `rate` bytes moved in each second."""
+        try:
+            while not disk.is_failed:
+                done = await disk.run(disk.engine.compact, rate)
+                for target_id, chunk_id in done.damaged:
+                    if target_id in self.targets.targets:
+                        note_damage(self.targets.targets[target_id], chunk_id, "met by compaction")
+                if done.is_finished:
+                    return
+                await trio.sleep(COMPACT_PAUSE_S)
+        except FsError as error:
+            log.warning("disk %d (%s): not compacted: %s", disk.index, disk.path, error)
 
     async def _forget_idle_channels(self) -> None:
         while True:

@@ -14,13 +14,13 @@ Concurrency: one event loop; nothing here waits, except `Disk.run`, which does t
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
 from ..chunkengine.api import ChunkEngine
 from ..node.api import RoutingView
-from ..runtime.ports import RunBlocking
+from ..runtime.ports import Runtime
 from ..schema.config import StorageSection
 from ..schema.ids import ChainId, ChunkId, NodeId, TargetId
 from ..schema.proto import common_pb2, mgmtd_pb2
@@ -28,6 +28,7 @@ from ..schema.routing import Chain, ChainTarget, LocalState, PublicState, Routin
 from ..schema.status import FsError, Status
 from .channels import ChannelTable
 from .chunk_locks import ChunkLocks
+from .disk_pace import DiskPace
 from .finished_cuts import FinishedCuts
 from .inflight import InFlight
 from .local_state import Hold, Step, next_step, start_is_over
@@ -35,6 +36,8 @@ from .local_state import Hold, Step, next_step, start_is_over
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+TROUBLE_CHARS_MAX: Final = 300
 
 
 class Disk:
@@ -45,7 +48,7 @@ class Disk:
         index: int,
         path: str,
         engine: ChunkEngine,
-        run_blocking: RunBlocking,
+        runtime: Runtime,
         section: StorageSection,
     ) -> None:
         self.index = index
@@ -56,7 +59,9 @@ class Disk:
         self.capacity_bytes = 0
         self.read_limiter = trio.Semaphore(section.read_concurrency)
         self.write_limiter = trio.Semaphore(section.write_concurrency)
-        self._run_blocking = run_blocking
+        self.pace = DiskPace()
+        self._run_blocking = runtime.run_blocking
+        self._clock = runtime.clock
         self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
@@ -67,6 +72,14 @@ class Disk:
             if error.status is Status.IO_ERROR:
                 self._fail(error)
             raise
+
+    async def run_timed(self, byte_count: int, function: Callable[..., T], *arguments: object) -> T:
+        """As `run`; the call reads or writes about so many bytes, and counts for the disk's pace."""
+        began_s = self._clock.monotonic_s()
+        try:
+            return await self.run(function, *arguments)
+        finally:
+            self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
 
     def run_inline(self, function: Callable[..., T], *arguments: object) -> T:
         """Call an engine method that takes microseconds, right here; errors as in `run`."""
@@ -97,9 +110,37 @@ class ResyncProgress:
     removed_count: int = 0
     skipped_count: int = 0
     failed_count: int = 0
+    successor_id: int = 0
+    chain_version: int = 0
+    began_s: float = 0.0
+    """trio time."""
+    is_running: bool = False
+    compared_bytes: int = 0
+    """Of the chunks done with, here, whether they had to be transferred or not."""
     suspect_count: int = 0
     damaged_count: int = 0
     """Handed over without bytes, since nobody has them."""
+
+    def report(self, total_bytes: int, now_s: float) -> common_pb2.ResyncProgressPb:
+        """Return what the heartbeat says of it; how long it takes is guessed from the bytes of our own target.
+
+        Args:
+            total_bytes: that our target takes on its disk, blocks included.
+            now_s: trio time.
+        """
+        done = self.transferred_count + self.removed_count + self.skipped_count
+        elapsed_s = now_s - self.began_s
+        share = min(1.0, self.compared_bytes / total_bytes) if total_bytes else 0.0
+        return common_pb2.ResyncProgressPb(
+            target_id=self.successor_id,
+            chain_version=self.chain_version,
+            chunks_done=done,
+            chunks_total=max(done, round(done / share)) if share else done,
+            bytes_done=self.compared_bytes,
+            bytes_total=max(total_bytes, self.compared_bytes),
+            elapsed_s=elapsed_s,
+            eta_s=elapsed_s * (1 - share) / share if share else 0.0,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +151,8 @@ class LocalTarget:
     disk: Disk
     local_state: LocalState = LocalState.OFFLINE
     hold: Hold = Hold.STARTING
+    trouble: str = ""
+    """Why it is OFFLINE, for people."""
     locks: ChunkLocks = field(default_factory=ChunkLocks)
     channels: ChannelTable = field(default_factory=ChannelTable)
     inflight: InFlight = field(default_factory=InFlight)
@@ -256,6 +299,11 @@ class Targets:
                 local_state=common_pb2.LocalStatePb.ValueType(target.local_state),
                 chain_version=versions.get(target.target_id, 0),
                 used_bytes=target.used_bytes,
+                resync=target.progress.report(target.used_bytes, trio.current_time())
+                if target.progress.is_running
+                else None,
+                is_slow=target.disk.pace.is_slow,
+                trouble=target.trouble,
             )
             for target in self.targets.values()
         ]
@@ -273,9 +321,17 @@ class Targets:
             reason,
         )
         target.hold = hold
+        target.trouble = f"{hold.value}: {reason}"[:TROUBLE_CHARS_MAX]
         target.pending_step = Step.STAY
         self.set_local(target, LocalState.OFFLINE)
         self._seen = None
+
+    def release(self, target: LocalTarget) -> None:
+        """Let a target that an operator had put offline come back through resync."""
+        if target.hold is Hold.REQUESTED:
+            target.hold = Hold.EVICTED
+            self._seen = None
+            self.trigger_heartbeat()
 
     def set_local(self, target: LocalTarget, state: LocalState) -> None:
         """Change a local state and tell the manager."""
@@ -290,7 +346,7 @@ class Targets:
         )
         target.local_state = state
         if state is not LocalState.OFFLINE:
-            target.hold = Hold.NONE
+            target.hold, target.trouble = Hold.NONE, ""
         self._seen = None
         self.trigger_heartbeat()
 

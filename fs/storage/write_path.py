@@ -303,7 +303,8 @@ async def _prepare(
     disk = place.target.disk
     commit_at = update.request.commit_chain_version or place.chain.chain_version
     async with disk.write_limiter:
-        return await disk.run(
+        return await disk.run_timed(
+            len(update.payload),
             partial(
                 _prepare_blocking,
                 place.target,
@@ -311,7 +312,7 @@ async def _prepare(
                 decision.version,
                 is_syncing=place.public_state is PublicState.SYNCING,
                 commit_at=commit_at if commits else 0,
-            )
+            ),
         )
 
 

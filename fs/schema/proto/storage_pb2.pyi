@@ -969,24 +969,31 @@ Global___ListChunksRsp: _TypeAlias = ListChunksRsp  # noqa: Y015
 
 @_typing.final
 class OfflineTargetReq(_message.Message):
+    """Without a flag: it stays offline, also over restarts, until the same call with is_released."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TARGET_ID_FIELD_NUMBER: _builtins.int
     IS_FORCED_FIELD_NUMBER: _builtins.int
     IS_FOR_RESYNC_FIELD_NUMBER: _builtins.int
+    IS_RELEASED_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     is_forced: _builtins.bool
     is_for_resync: _builtins.bool
+    """it comes back by itself once the chain has put it offline"""
+    is_released: _builtins.bool
+    """an earlier request is taken back: it may come back"""
     def __init__(
         self,
         *,
         target_id: _builtins.int = ...,
         is_forced: _builtins.bool = ...,
         is_for_resync: _builtins.bool = ...,
+        is_released: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_for_resync", b"is_for_resync", "is_forced", b"is_forced", "target_id", b"target_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_for_resync", b"is_for_resync", "is_forced", b"is_forced", "is_released", b"is_released", "target_id", b"target_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
