@@ -43,10 +43,16 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     seed = int(time.time()) if given.seed is None else given.seed
     base = Path(tempfile.mkdtemp(prefix="ember-torture-")) if given.dir is None else given.dir
     base = base.absolute() / f"{given.row or 'thrash'}-{seed}"
+    if base.exists():
+        print(
+            f"{base} is there already: remove it, or give another --dir or --seed", file=sys.stderr
+        )
+        return 2
     print(f"seed {seed}, in {base}", flush=True)
     run = rows.Run(base, seed, given.count, Sizes(given.nodes, given.replicas, given.chains),
                    given.broken)  # fmt: skip

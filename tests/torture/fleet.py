@@ -313,9 +313,12 @@ class Fleet:
     # ---- the end
 
     def down(self) -> list[str]:
-        """Stop everything in order; return what did not end well."""
+        """Stop everything in order; return what did not end well.
+
+        Meta before storage: else it goes on removing chunks from whoever is left.
+        """
         problems = []
-        for name in ("mountd", *self.storages, *reversed(self.controls)):
+        for name in ("mountd", "meta", *self.storages, "mgmtd"):
             try:
                 code = self.stop(name)
             except subprocess.TimeoutExpired:

@@ -1,5 +1,7 @@
 """A stopped cluster, checked from its disks alone: the namespace, every chunk, and how the two fit together."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import trio
@@ -14,7 +16,7 @@ from fs.schema.config import KvSection
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.status import FsError
 
-from .fleet import CLUSTER_ID, Fleet
+from .fleet import CLUSTER_ID, ROOT, Fleet
 
 PAGE_COUNT = 1000
 
@@ -36,6 +38,8 @@ class Offline:
     def run(self) -> list[str]:
         """Check everything; return what is wrong."""
         contents = trio.run(self._read_namespace, self._fleet.base / "data" / "meta")
+        for name in self._fleet.storages:
+            self._check_books(name)
         self._check_chunks(contents)
         return self.problems
 
@@ -48,6 +52,16 @@ class Offline:
             return await namespace.load(engine)
         finally:
             await engine.aclose()
+
+    def _check_books(self, name: str) -> None:
+        """Have `ember fsck-disk` compare the records of a disk with each other and with the bytes."""
+        words = ["-m", "fs.app.main", "fsck-disk", str(self._fleet.disk(name)), "--json"]
+        done = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            told = (done.stdout + done.stderr)[-2000:]
+            self.problems.append(f"fsck-disk {name}: exit {done.returncode}: {told}")
 
     def _check_chunks(self, contents: namespace.Contents) -> None:
         self._files = {i: inode for i, inode in contents.inodes.items() if inode.type == pb.FILE}
