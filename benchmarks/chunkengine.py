@@ -1,11 +1,15 @@
-"""The chunk engine beside bare preadv and pwrite of the same file system: `python -m benchmarks.chunkengine [DIRECTORY]`."""
+"""The chunk engine beside bare preadv and pwrite of the same file system, its write amplification, and very many chunks.
 
+`python -m benchmarks.chunkengine [--full] [--dir DIRECTORY]`; `--full` takes a million chunks, some 1 GiB and some minutes.
+Write amplification is what the process sent to the block layer (`/proc/self/io`), metadata included, per byte of
+payload, with a flush every 64 updates; 0 on file systems in memory.
+"""
+
+import argparse
 import os
-import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +19,17 @@ from fs.chunkengine.factory import open_engine
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 
+from .chunkengine_scale import measure
+from .machine import io_bytes
 from .table import Row, print_rows
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 CHUNK_COUNT: Final = 128
 TARGET: Final = TargetId(1)
+SYNC_EVERY: Final = 64
+QUICK_COUNT: Final = 10_000
+FULL_COUNT: Final = 1_000_000
 
 
 def _rate(function: Callable[[int], object], count: int) -> float:
@@ -108,16 +117,66 @@ def run(directory: Path, *, checksum_block_bytes: int = 16 * KIB) -> list[Row]:
     ]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print a table per checksum block size."""
+def amplification(directory: Path) -> list[Row]:
+    """Measure, in an empty directory, how many bytes are written per byte of payload."""
+    engine = open_engine(directory, cluster_id="bench", node_id=1, section=StorageSection())
+    kinds = [
+        # name, chunk size, payload of one update, updates per chunk
+        ("new chunks of 1 MiB", MIB, MIB, 1),
+        ("new chunks of 64 KiB", 64 * KIB, 64 * KIB, 1),
+        ("appends of 64 KiB", MIB, 64 * KIB, 16),
+        ("appends of 4 KiB", 64 * KIB, 4 * KIB, 16),
+    ]
+    rows = []
+    for number, (name, chunk_bytes, size, per_chunk) in enumerate(kinds):
+        data, inode_id = os.urandom(size), InodeId(10 + number)
+
+        def append(n: int) -> tuple[ChunkId, int, int]:
+            return ChunkId(inode_id, n // per_chunk), n % per_chunk + 1, n % per_chunk * size  # noqa: B023
+
+        rows.append(_amplification(engine, name, append, data))
+        if per_chunk > 1:
+            continue
+        page = os.urandom(4 * KIB)
+
+        def overwrite(n: int) -> tuple[ChunkId, int, int]:
+            return ChunkId(inode_id, n), 2, n * 4 * KIB % chunk_bytes  # noqa: B023
+
+        rows.append(_amplification(engine, f"4 KiB into {name[4:]}", overwrite, page))
+    engine.close()
+    return rows
+
+
+def _amplification(
+    engine: DiskEngine, name: str, where: Callable[[int], tuple[ChunkId, int, int]], data: bytes
+) -> Row:
+    engine.sync()
+    before = io_bytes(os.getpid(), "write_bytes")
+    for n in range(4 * SYNC_EVERY):
+        chunk_id, version, offset = where(n)
+        _put(engine, chunk_id, version, offset, data)
+        if n % SYNC_EVERY == SYNC_EVERY - 1:
+            engine.sync()
+    written = io_bytes(os.getpid(), "write_bytes") - before
+    return Row(f"write amplification, {name}", written / (4 * SYNC_EVERY * len(data)), "x")
+
+
+def main() -> None:
+    """Print a table per checksum block size, one of write amplification, one of scale."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="a million chunks")
+    parser.add_argument("--dir", type=Path, help="an existing directory to measure in")
+    options = parser.parse_args()
     for block in (4 * KIB, 16 * KIB, 64 * KIB):
-        directory = Path(tempfile.mkdtemp(dir=arguments[0] if arguments else None))
-        try:
-            rows = run(directory, checksum_block_bytes=block)
-        finally:
-            shutil.rmtree(directory)
+        with tempfile.TemporaryDirectory(dir=options.dir) as directory:
+            rows = run(Path(directory), checksum_block_bytes=block)
         print_rows(f"chunk engine, checksum block {block // KIB} KiB", rows)
+    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
+        print_rows("chunk engine, write amplification", amplification(Path(directory) / "disk"))
+    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
+        rows = measure(Path(directory) / "disk", FULL_COUNT if options.full else QUICK_COUNT)
+    print_rows("chunk engine, very many chunks", rows)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .machine import io_bytes
+
 ROOT = Path(__file__).resolve().parents[1]
 
 PATIENCE_S = 300.0
@@ -64,8 +66,7 @@ class Nodes:
         """Return a field of `/proc/PID/io` of each: rchar (read by calls), write_bytes (sent to disks)."""
         found = {}
         for name, pid in self.pids().items():
-            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-            found[name] = next(int(x.split()[1]) for x in lines if x.startswith(f"{field}:"))
+            found[name] = io_bytes(pid, field)
         return found
 
     def wait(self, is_reached: Callable[[list[Any]], bool]) -> None:

@@ -19,6 +19,12 @@ DEPTH = 64
 THREAD_COUNT = 32
 
 
+def io_bytes(pid: int, field: str) -> int:
+    """Return a field of `/proc/PID/io`: rchar (read by calls), write_bytes (sent to disks)."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
 def loopback_mib_s(seconds: float) -> float:
     """Return MiB/s of one stream between two threads over a Unix socket pair."""
     sender, receiver = socket.socketpair()
