@@ -96,6 +96,7 @@ async def open_client(
     async with open_background() as nursery:
         nursery.start_soon(routing.run)
         nursery.start_soon(chunks.run)
+        nursery.start_soon(meta.run)
         with trio.move_on_after(config.client.retry_time_s_max) as scope:
             # What no waiting will cure, such as a wrong cluster id, is told at once.
             await mgmtd.call(

@@ -4,12 +4,16 @@ Invariants:
     - All tries of one call carry the same request id, so a repeated operation happens exactly once.
     - A client stays with one meta service until that one fails: its caches stay warm, and operations of
       one client are seldom spread over several servers.
+    - A call that waits for a service which the manager has declared failed is given up and made elsewhere, so a
+      service that falls silent costs the time to judge it, not the time that a call may take.
 
 Source: deepseek-ai/3FS, "RandomFollow" server selection: rendezvous order of the servers by client.
 """
 
 import logging
+from collections import Counter
 
+import trio
 from google.protobuf.message import Message
 from xxhash import xxh3_64_intdigest
 
@@ -17,7 +21,7 @@ from ..node.api import RoutingView
 from ..rpc.api import Channels
 from ..runtime.ports import Runtime
 from ..schema.config import ClientSection
-from ..schema.ids import ClientId
+from ..schema.ids import ClientId, NodeId
 from ..schema.method import Method, ReqT, RspT
 from ..schema.proto.common_pb2 import CallerPb
 from ..schema.routing import Node, NodeState, Role, RoutingInfo
@@ -55,6 +59,7 @@ class MetaClient:
         self._runtime = runtime
         self._section = section
         self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
+        self._waiting: dict[NodeId, set[trio.CancelScope]] = {}
 
     @property
     def client_id(self) -> str:
@@ -71,6 +76,19 @@ class MetaClient:
             self._ranked = info, ranked
         return ranked
 
+    def _choose(self, tries: Counter[NodeId]) -> Node:
+        """Return the service to ask: of those that live, the least tried one of this call, the usual one first.
+
+        Raises:
+            FsError: RPC_CONNECT_FAILED when none is known.
+        """
+        servers = self._servers()
+        if not servers:
+            raise FsError(Status.RPC_CONNECT_FAILED, "no meta service is known")
+        if not tries:
+            return servers[0]
+        return min(servers, key=lambda n: (n.state is NodeState.FAILED, tries[n.node_id]))
+
     def _weight(self, node: Node) -> int:
         return xxh3_64_intdigest(f"{self._client_id}/{node.node_id}".encode())
 
@@ -83,9 +101,10 @@ class MetaClient:
         if not caller.request_id:
             caller.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
         budget = RetryBudget(self._section, self._runtime)
+        tries: Counter[NodeId] = Counter()
         while True:
             try:
-                return await self._try(method, request, budget, timeout_s)
+                return await self._try(method, request, tries, timeout_s)
             except FsError as error:
                 budget.check(error)
                 log.debug("%s: try %d: %s", method, budget.try_count, error)
@@ -97,15 +116,37 @@ class MetaClient:
         self,
         method: Method[ReqT, RspT],
         request: ReqT,
-        budget: RetryBudget,
+        tries: Counter[NodeId],
         timeout_s: float | None,
     ) -> RspT:
-        servers = self._servers()
-        if not servers:
-            raise FsError(Status.RPC_CONNECT_FAILED, "no meta service is known")
-        server = servers[(budget.try_count - 1) % len(servers)]
+        server = self._choose(tries)
+        tries[server.node_id] += 1
         channel = self._channels.get(server.address, node_id=server.node_id)
-        received = await channel.call(
-            method, request, timeout_s=timeout_s or self._section.call_timeout_s
-        )
-        return received.message
+        waiting = self._waiting.setdefault(server.node_id, set())
+        scope = trio.CancelScope()
+        waiting.add(scope)
+        try:
+            with scope:
+                received = await channel.call(
+                    method, request, timeout_s=timeout_s or self._section.call_timeout_s
+                )
+                return received.message
+        finally:
+            waiting.discard(scope)
+        raise FsError(Status.RPC_TIMEOUT, f"{method}: node {server.node_id} was declared failed")
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Give up calls to services that are declared failed, until cancelled."""
+        task_status.started()
+        info = self._routing.info
+        while True:
+            before, info = info, await self._routing.wait_newer(info.routing_version)
+            for node_id, waiting in self._waiting.items():
+                if _has_failed(info, node_id) and not _has_failed(before, node_id):
+                    for scope in waiting:
+                        scope.cancel()
+
+
+def _has_failed(info: RoutingInfo, node_id: NodeId) -> bool:
+    node = info.nodes.get(node_id)
+    return node is not None and node.state is NodeState.FAILED

@@ -5,6 +5,9 @@ Concurrency: `step` and `release` are called by one task; `may_act` and `record`
 
 import logging
 from dataclasses import replace
+from typing import Final
+
+import trio
 
 from ..rpc.api import Channels
 from ..runtime.ports import Clock
@@ -28,6 +31,12 @@ from .probe import Proof, probe
 from .store import Store
 
 logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S: Final = 0.25
+"""Between two probes of the owner: a killed primary is replaced within about this."""
+
+PAUSE_S_MIN: Final = 0.02
+"""Between two steps, however urgent."""
 
 
 class Election:
@@ -66,8 +75,6 @@ class Election:
         Raises:
             FsError: the store did not answer; what we hold lapses by itself.
         """
-        if self._held is None:
-            await self._watch_owner()
         started_s, now_ns = self._clock.monotonic_s(), self._clock.wall_ns()
         lease_s = self._section.primary_lease_s
         verdict = Verdict.FOLLOW
@@ -110,6 +117,24 @@ class Election:
                 pass
         seen_s = self._clock.monotonic_s()  # not before the write that made the record began
         self._observation = observe(self._observation, self.record, seen_s)
+
+    async def wait_turn(self) -> None:
+        """Wait until the next step of one who holds nothing is due.
+
+        Watches the owner meanwhile: the wait ends when its process is proved gone, or its lease may have lapsed.
+        """
+        wait_s = self._section.primary_extend_interval_s
+        seen = self._observation
+        if seen is not None:
+            lapse_s = seen.since_s + self._section.primary_lease_s - self._clock.monotonic_s()
+            wait_s = max(PAUSE_S_MIN, min(wait_s, lapse_s))
+        with trio.move_on_after(wait_s):
+            while True:
+                await trio.sleep(PAUSE_S_MIN)
+                await self._watch_owner()
+                if self._observation is not None and self._observation.is_owner_gone:
+                    return
+                await trio.sleep(WATCH_INTERVAL_S)
 
     async def _watch_owner(self) -> None:
         seen = self._observation

@@ -79,7 +79,7 @@ class Mgmtd:
         while True:
             if await self._step() is Verdict.TAKE_OVER:
                 return
-            await trio.sleep(self._section.primary_extend_interval_s)
+            await self._election.wait_turn()
 
     async def _step(self) -> Verdict | None:
         """Elect once; None when the store did not answer: what we hold lapses by itself."""

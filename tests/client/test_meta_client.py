@@ -1,0 +1,125 @@
+"""The metadata client and services that fail: one request id, made elsewhere when its service is judged."""
+# ruff: noqa: ARG001 - a test that waits names the clock it wants
+
+import random
+from dataclasses import replace
+
+import pytest
+import trio
+
+from fs.client.meta_client import MetaClient
+from fs.rpc.api import Received
+from fs.runtime.ports import Runtime
+from fs.schema.config import ClientSection
+from fs.schema.ids import ClientId, NodeId
+from fs.schema.proto import meta_pb2
+from fs.schema.routing import Node, NodeState, Role, RoutingInfo
+from fs.schema.services import META_GET_ATTR
+from fs.schema.status import FsError, Status
+
+from .fakes import FakeClock, run_inline
+
+
+class Routing:
+    """A RoutingView that the test moves on."""
+
+    def __init__(self, info: RoutingInfo) -> None:
+        self.info = info
+        self._newer = trio.Event()
+
+    def publish(self, info: RoutingInfo) -> None:
+        self.info = replace(info, routing_version=self.info.routing_version + 1)
+        self._newer.set()
+        self._newer = trio.Event()
+
+    async def wait_newer(self, routing_version: int) -> RoutingInfo:
+        while self.info.routing_version <= routing_version:
+            await self._newer.wait()
+        return self.info
+
+    async def refresh(self) -> RoutingInfo:
+        return self.info
+
+
+class Services:
+    """Channels to services that answer, or fall silent."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.asked: list[tuple[str, bytes]] = []
+        self.address = ""
+
+    def get(self, address: str, **_: int) -> "Services":
+        self.address = address
+        return self
+
+    async def call(self, _method, request, *, timeout_s=None, **_):
+        address = self.address
+        self.asked.append((address, request.caller.request_id))
+        with trio.move_on_after(timeout_s):
+            if address in self.silent:
+                await trio.sleep_forever()
+            await trio.sleep(0.01)
+            return Received(meta_pb2.InodeRsp())
+        raise FsError(Status.RPC_TIMEOUT, address)
+
+
+@pytest.fixture
+async def parts(nursery):
+    nodes = {
+        NodeId(n): Node(NodeId(n), frozenset({Role.META}), f"mem:{n}", f"i{n}", NodeState.CONNECTED)
+        for n in (201, 202)
+    }
+    routing, services = Routing(RoutingInfo(1, "c", nodes=nodes)), Services()
+    runtime = Runtime(FakeClock(), None, run_inline, random.Random(1))
+    client = MetaClient(
+        ClientId("c"), channels=services, routing=routing, runtime=runtime, section=ClientSection()
+    )
+    await nursery.start(client.run)
+    return client, routing, services
+
+
+async def get_attr(client: MetaClient) -> None:
+    await client.call(META_GET_ATTR, meta_pb2.GetAttrReq(caller={"uid": 0}))
+
+
+async def test_a_call_leaves_a_service_that_is_declared_failed(autojump_clock, parts):
+    client, routing, services = parts
+    await get_attr(client)
+    first = services.address
+    services.silent.add(first)
+    began_s = trio.current_time()
+
+    async def judge() -> None:
+        await trio.sleep(6)
+        gone = {
+            n.node_id: replace(n, state=NodeState.FAILED)
+            for n in routing.info.nodes.values()
+            if n.address == first
+        }
+        routing.publish(replace(routing.info, nodes={**routing.info.nodes, **gone}))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(judge)
+        await get_attr(client)
+    assert 6 <= trio.current_time() - began_s < 6.1  # not client.call_timeout_s
+    (before, one), (after, two) = services.asked[-2:]
+    assert (before, one) == (first, two)
+    assert after != first
+
+
+async def test_another_news_ends_no_call(autojump_clock, parts):
+    client, routing, services = parts
+    await get_attr(client)
+    services.silent.add(services.address)
+
+    async def talk() -> None:
+        for _ in range(5):
+            await trio.sleep(1)
+            routing.publish(routing.info)
+
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(talk)
+        await get_attr(client)
+    assert trio.current_time() - began_s >= ClientSection().call_timeout_s
