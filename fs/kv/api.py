@@ -15,6 +15,7 @@ Only `transact` (fs/kv/transact.py) commits; everybody else gets a Transaction a
 Source: FoundationDB developer guide, "Transactions", "Conflict ranges", "Known limitations".
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 KEY_BYTES_MAX: Final = 10_000
@@ -32,6 +33,12 @@ class Transaction(Protocol):
 
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
         """Return the value or None."""
+        ...
+
+    async def get_many(
+        self, keys: Sequence[bytes], *, snapshot: bool = False
+    ) -> list[bytes | None]:
+        """Return what `get` would for each key, in order; one way there and back where the store is elsewhere."""
         ...
 
     async def get_range(

@@ -9,7 +9,7 @@ Who decides is a port, `Faults`: a script in tests, a seeded random in simulatio
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -106,6 +106,12 @@ class FaultyTransaction:
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
         """See Transaction.get."""
         return await self._inner.get(key, snapshot=snapshot)
+
+    async def get_many(
+        self, keys: Sequence[bytes], *, snapshot: bool = False
+    ) -> list[bytes | None]:
+        """See Transaction.get_many."""
+        return await self._inner.get_many(keys, snapshot=snapshot)
 
     async def get_range(
         self,

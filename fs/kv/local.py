@@ -15,6 +15,7 @@ Concurrency: one event loop; many tasks, each with its own transaction.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import trio
@@ -157,6 +158,9 @@ class LocalTransaction(BufferedTransaction):
     async def _fetch(self, key: bytes) -> bytes | None:
         assert self._view is not None
         return self._view.get(key)
+
+    async def _fetch_ahead(self, keys: Sequence[bytes]) -> None:
+        """A read here is cheap as it is."""
 
     async def _fetch_rows(
         self, begin: bytes, end: bytes, limit: int, reverse: bool

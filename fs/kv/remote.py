@@ -19,6 +19,7 @@ Concurrency: as KvEngine; calls of many tasks share one connection.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -31,7 +32,8 @@ from ..schema.proto import kv_pb2
 from ..schema.services import KV_COMMIT, KV_READ, KV_SYNC
 from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, KeyValue, Transaction, next_key
-from .remote_wire import pack_commit
+from .buffer import Unwritten
+from .remote_wire import ENDED_COUNT_MAX, KEYS_PER_READ_MAX, pack_commit
 from .transaction import BufferedTransaction
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,6 @@ CALL_TIMEOUT_S: Final = TRANSACTION_AGE_S_MAX
 SYNC_TIMEOUT_S: Final = 30.0
 SYNC_RETRY_S_MAX: Final = 10.0
 SYNC_PAUSE_S: Final = 0.05
-ENDED_COUNT_MAX: Final = 4096
-"""Ended transactions remembered for the next request; older ones have expired over there."""
 
 NOT_SENT: Final = frozenset({Status.RPC_CONNECT_FAILED, Status.RPC_OVERLOADED})
 LOST: Final = frozenset(
@@ -174,13 +174,14 @@ class RemoteEngine:
 class RemoteTransaction(BufferedTransaction):
     """See Transaction; made by RemoteEngine.transaction."""
 
-    __slots__ = ("_engine", "_has_begun", "_id", "_pinned_s", "_read_version", "_store")
+    __slots__ = ("_ahead", "_engine", "_has_begun", "_id", "_pinned_s", "_read_version", "_store")
 
     def __init__(self, engine: RemoteEngine, transaction_id: int) -> None:
         super().__init__()
         self._engine = engine
         self._id = transaction_id
         self._has_begun = False
+        self._ahead: dict[bytes, bytes | None] = {}
         self._pinned_s = 0.0
         self._store: kv_pb2.KvStorePb | None = None
         self._read_version = 0
@@ -213,9 +214,21 @@ class RemoteTransaction(BufferedTransaction):
             raise FsError(Status.KV_TOO_OLD, "the store was opened anew since the snapshot")
 
     async def _fetch(self, key: bytes) -> bytes | None:
-        reply = await self._read(kv_pb2.KvReadReq(keys=[key]))
-        value = reply.values[0]
-        return value.value if value.HasField("value") else None
+        if key in self._ahead:
+            return self._ahead.pop(key)
+        (value,) = await self._values([key])
+        return value
+
+    async def _fetch_ahead(self, keys: Sequence[bytes]) -> None:
+        """Of one snapshot, so a value stays right however late it is asked for."""
+        missing = [k for k in dict.fromkeys(keys) if isinstance(self._buffer.written(k), Unwritten)]
+        for first in range(0, len(missing), KEYS_PER_READ_MAX):
+            part = missing[first : first + KEYS_PER_READ_MAX]
+            self._ahead.update(zip(part, await self._values(part), strict=True))
+
+    async def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        reply = await self._read(kv_pb2.KvReadReq(keys=keys))
+        return [v.value if v.HasField("value") else None for v in reply.values]
 
     async def _fetch_rows(
         self, begin: bytes, end: bytes, limit: int, reverse: bool

@@ -18,7 +18,7 @@ Concurrency: one event loop; reads and commits do not wait.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,7 +31,13 @@ from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, KeyValue, next_key
 from .buffer import check_key
 from .local import LocalEngine, View
-from .remote_wire import check_user_key, check_user_range, unpack_commit
+from .remote_wire import (
+    ENDED_COUNT_MAX,
+    KEYS_PER_READ_MAX,
+    check_user_key,
+    check_user_range,
+    unpack_commit,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,6 @@ SNAPSHOT_AGE_S_MAX: Final = TRANSACTION_AGE_S_MAX + 1.0
 """Longer than any transaction may live, so that its own side refuses it first."""
 
 EXPIRE_INTERVAL_S: Final = 1.0
-KEYS_PER_READ_MAX: Final = 64
 PAGE_ROWS: Final = 100
 """Rows taken from the store at once: of the largest size they fill 11 MB, so a reply fits into 16 MiB."""
 
@@ -165,8 +170,12 @@ class KvService:
             epoch=self._epoch, boot=self._boot, newest_version=self._engine.version
         )
 
-    def _end(self, peer: Identity, ended_ids: Iterable[int]) -> _Client:
+    def _end(self, peer: Identity, ended_ids: Sequence[int]) -> _Client:
         """Return what is kept for a client, after letting go of transactions that have ended."""
+        if len(ended_ids) > ENDED_COUNT_MAX:
+            raise FsError(
+                Status.RPC_BAD_REQUEST, f"{len(ended_ids)} ended; at most {ENDED_COUNT_MAX}"
+            )
         client = self._clients.get(peer.client_id)
         if client is None:
             client = self._clients[peer.client_id] = _Client()

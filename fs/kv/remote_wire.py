@@ -13,6 +13,12 @@ from ..schema.status import FsError, Status
 from .buffer import KEY_END, Added, Stamped, WriteBuffer
 from .conflicts import KeyRange
 
+KEYS_PER_READ_MAX: Final = 64
+"""Of the largest values they fill 7 MB of a reply."""
+
+ENDED_COUNT_MAX: Final = 4096
+"""Ended transactions told with one request; what is not told expires."""
+
 _HALF: Final = 1 << 63
 _MASK: Final = (1 << 64) - 1
 

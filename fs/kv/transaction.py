@@ -11,6 +11,7 @@ Concurrency: one task at a time.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from .api import KeyValue
 from .buffer import RangeRead, Unwritten, WriteBuffer, add_to
@@ -38,6 +39,10 @@ class BufferedTransaction(ABC):
         """Return the value at the snapshot."""
 
     @abstractmethod
+    async def _fetch_ahead(self, keys: Sequence[bytes]) -> None:
+        """Make the following `_fetch` of these keys cheap, where that is worth anything."""
+
+    @abstractmethod
     async def _fetch_rows(
         self, begin: bytes, end: bytes, limit: int, reverse: bool
     ) -> list[KeyValue]:
@@ -58,6 +63,14 @@ class BufferedTransaction(ABC):
             buffer.add_read_key(key)
         value = await self._fetch(key)
         return value if isinstance(written, Unwritten) else add_to(value, written.delta)
+
+    async def get_many(
+        self, keys: Sequence[bytes], *, snapshot: bool = False
+    ) -> list[bytes | None]:
+        """See Transaction.get_many."""
+        self._begin_read()
+        await self._fetch_ahead(keys)
+        return [await self.get(key, snapshot=snapshot) for key in keys]
 
     async def get_range(
         self,

@@ -148,6 +148,27 @@ async def test_snapshot_reads_do_not_conflict(lab):
     await tr.commit()
 
 
+async def test_many_keys_are_as_many_gets(lab):
+    await put(lab.engine, a=b"1", b=b"1", n=bytes(8))
+    tr = lab.engine.transaction()
+    tr.set(b"own", b"2")
+    tr.clear(b"b")
+    tr.atomic_add(b"n", 3)
+    await put(lab.engine, late=b"1")
+    assert await tr.get_many([]) == []
+    found = await tr.get_many([b"a", b"b", b"absent", b"own", b"n", b"a"])
+    assert found == [b"1", None, None, b"2", (3).to_bytes(8, "little"), b"1"]
+    assert await tr.get_many([b"a", b"snap"], snapshot=True) == [b"1", None]
+    await put(lab.engine, snap=b"2")
+    assert await tr.get_many([b"late", b"snap"], snapshot=True) == [b"1", None]
+    unhurt = lab.engine.transaction()
+    await unhurt.get_many([b"a"], snapshot=True)
+    unhurt.set(b"x", b"1")
+    await put(lab.engine, absent=b"2")
+    await unhurt.commit()
+    await assert_conflict(tr)
+
+
 async def test_explicit_read_conflicts(lab):
     for add in (
         lambda tr: tr.add_read_conflict_key(b"k"),

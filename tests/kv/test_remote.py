@@ -12,10 +12,9 @@ from fs.kv.api import KEY_BYTES_MAX, TRANSACTION_AGE_S_MAX, VALUE_BYTES_MAX
 from fs.kv.buffer import WriteBuffer
 from fs.kv.memory import MemoryEngine
 from fs.kv.remote_server import (
-    KEYS_PER_READ_MAX,
     SNAPSHOT_AGE_S_MAX,
 )
-from fs.kv.remote_wire import pack_commit, unpack_commit
+from fs.kv.remote_wire import KEYS_PER_READ_MAX, pack_commit, unpack_commit
 from fs.kv.transact import snapshot_read, transact
 from fs.rpc.transport_memory import DelayRange
 from fs.runtime.real import RealClock
@@ -70,6 +69,18 @@ async def test_a_read_only_transaction_costs_its_reads(autojump_clock, served):
         assert await tr.get(b"own") == b"2"  # asks nobody
         tr.close()
         assert trio.current_time() - began_s == pytest.approx(2.0, abs=0.1)
+
+
+async def test_many_keys_are_one_round_trip_per_64(autojump_clock, served):
+    async with served.client() as engine:
+        keys = [b"%03d" % i for i in range(130)]
+        await put(engine, **{key.decode(): key for key in keys[::2]})
+        served.network.delay = DelayRange(0.5, 0.5)
+        began_s = trio.current_time()
+        tr = engine.transaction()
+        found = await tr.get_many(keys)
+        assert trio.current_time() - began_s == pytest.approx(3.0, abs=0.1)
+        assert found == [key if i % 2 == 0 else None for i, key in enumerate(keys)]
 
 
 async def test_long_ranges_come_in_parts_that_fit(autojump_clock, served):
@@ -340,6 +351,7 @@ async def test_a_commit_from_the_future_is_refused(autojump_clock, served):
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
+        (kv_pb2.KvReadReq(is_first=True, ended_ids=range(5000)), Status.RPC_BAD_REQUEST),
         (kv_pb2.KvReadReq(transaction_id=5, keys=[b"a"]), Status.KV_TOO_OLD),
         (kv_pb2.KvReadReq(is_first=True, keys=[b"\xff/format"]), Status.RPC_BAD_REQUEST),
         (

@@ -4,6 +4,8 @@ The cursor is the last name seen: entries that stay are neither missed nor doubl
 changes between two pages, and a directory of any size takes the memory of one page.
 """
 
+from collections.abc import Sequence
+
 from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
@@ -17,11 +19,13 @@ ENTRY_COUNT_DEFAULT = 512
 ENTRY_COUNT_MAX = 4096
 
 
-async def _join_inode(tr: Transaction, entry: meta.DentryPb) -> None:
-    value = await tr.get(records.inode_key(entry.inode_id), snapshot=True)
-    if value is not None:
-        entry.inode.ParseFromString(value)
-        await complete(tr, entry.inode, snapshot=True)
+async def _join_inodes(tr: Transaction, entries: Sequence[meta.DentryPb]) -> None:
+    keys = [records.inode_key(entry.inode_id) for entry in entries]
+    values = await tr.get_many(keys, snapshot=True)
+    for entry, value in zip(entries, values, strict=True):
+        if value is not None:
+            entry.inode.ParseFromString(value)
+            await complete(tr, entry.inode, snapshot=True)
 
 
 async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.ListRsp:
@@ -51,9 +55,7 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     )
     for key, value in pairs[:limit]:
         record = DentryRecordPb.FromString(value)
-        entry = reply.entries.add(
-            name=records.dentry_name(key), inode_id=record.inode_id, type=record.type
-        )
-        if joins:
-            await _join_inode(tr, entry)
+        reply.entries.add(name=records.dentry_name(key), inode_id=record.inode_id, type=record.type)
+    if joins:
+        await _join_inodes(tr, reply.entries)
     return reply
