@@ -50,6 +50,9 @@ class Model:
 class Workload:
     """Runs random operations and keeps the model; survives any number of crashes."""
 
+    pending_share = 0.15
+    """So many updates are left pending."""
+
     def __init__(self, seed: int, chunks=CHUNKS) -> None:
         self.rng = random.Random(seed)
         self.chunks = list(chunks)
@@ -124,7 +127,7 @@ class Workload:
     def _finish(self, engine: DiskEngine, chunk, version: int, new: bytes | None) -> None:
         model = self.models[chunk]
         model.pending, model.synced_pending = (version, new), None
-        if self.rng.random() < 0.15:
+        if self.rng.random() < self.pending_share:
             return
         model.maybe = [new]
         note = self.note(chunk)
