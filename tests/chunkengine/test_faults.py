@@ -1,24 +1,16 @@
 """Full, failing and dying disks."""
 
-import os
-import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from fs.chunkengine.factory import memory_engine, open_engine
+from fs.chunkengine.factory import memory_engine
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
 
-from .workload import CHUNK_SIZE_BYTES, Workload, check_books
+from .workload import Workload, check_books
 
 MIB = 1 << 20
-KILLS = int(os.environ.get("EMBERFS_KILLS", "10"))
 SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
 FIRST = (TargetId(1), ChunkId(InodeId(7), 0))
 
@@ -233,61 +225,3 @@ def test_a_workload_on_a_small_disk_keeps_its_books() -> None:
     assert refused > 0
     workload.check_now(engine)
     check_books(engine._meta)
-
-
-WORKER = """
-import random, sys
-sys.path.insert(0, {root!r})
-from fs.chunkengine.factory import open_engine
-from fs.schema.config import StorageSection
-from fs.schema.ids import ChunkId, InodeId, TargetId
-rng = random.Random(int(sys.argv[2]))
-engine = open_engine(sys.argv[1], cluster_id="c", node_id=1,
-                     section=StorageSection(checksum_block_bytes=4096))
-while True:
-    index = rng.randrange(6)
-    chunk = (TargetId(1), ChunkId(InodeId(7), index))
-    state = engine.get(*chunk)
-    version, length = (state.commit_ver, state.length) if state else (0, 0)
-    size = rng.choice((100, 4096, 50_000))
-    offset = length if rng.random() < 0.6 and length + size <= {size} else rng.randrange(1000)
-    data = bytes([(version + 1) * 7 + index & 255]) * size
-    engine.prepare_write(*chunk, version=version + 1, chunk_size_bytes={size}, offset=offset, data=data)
-    if rng.random() < 0.9:
-        state = engine.commit(*chunk, version=version + 1, chain_version=1)
-        print(index, state.commit_ver, state.checksum, flush=True)
-    if rng.random() < 0.05:
-        engine.sync()
-"""
-
-
-def run_and_kill(directory: Path, seed: int, line_count: int) -> list[list[int]]:
-    """Run the worker until it has acknowledged some commits; return all it has acknowledged."""
-    code = WORKER.format(root=str(Path(__file__).parents[2]), size=CHUNK_SIZE_BYTES)
-    command = [sys.executable, "-c", code, str(directory), str(seed)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        lines = [child.stdout.readline() for _ in range(line_count)]
-        child.send_signal(signal.SIGKILL)
-        lines += child.stdout.readlines()
-    return [list(map(int, line.split())) for line in lines if line.endswith("\n")]
-
-
-@pytest.mark.slow
-def test_a_killed_process_loses_nothing_acknowledged(tmp_path) -> None:
-    acknowledged: dict[int, tuple[int, int]] = {}
-    rng = random.Random(5)
-    for kill in range(KILLS):
-        for index, version, checksum in run_and_kill(tmp_path / "disk", kill, rng.randint(1, 200)):
-            acknowledged[index] = (version, checksum)
-        engine = open_engine(tmp_path / "disk", cluster_id="c", node_id=1, section=SECTION)
-        check_books(engine._meta)
-        for index, (version, checksum) in acknowledged.items():
-            chunk = (TargetId(1), ChunkId(InodeId(7), index))
-            state = engine.get(*chunk)
-            assert state is not None
-            assert state.commit_ver >= version
-            assert state.commit_ver > version or state.checksum == checksum
-            assert len(engine.read_whole(*chunk)) == state.length
-        engine.close()
-    assert len(acknowledged) == 6

@@ -1,0 +1,40 @@
+"""Short forms of `kills.py` and `power.py`, and engines that they catch."""
+
+import pytest
+
+# By their full names: the processes they start import them again.
+from tests.chunkengine import images, kills, power, spoils
+
+KINDS = [
+    pytest.param(kind, marks=pytest.mark.skipif(bool(why), reason=f"{kind}: {why}"))
+    for kind in ("ext4", "xfs")
+    for why in [images.missing(kind)]
+]
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_nothing_acknowledged(tmp_path) -> None:
+    outcome = kills.run_lot(1, tmp_path, kills=4)
+    assert outcome["kills"] == 4
+
+
+@pytest.mark.slow
+def test_a_kill_catches_an_engine_that_keeps_commits_in_memory(tmp_path) -> None:
+    with pytest.raises(AssertionError, match=r"not one of|missing"):
+        kills.run_lot(1, tmp_path, kills=10, spoil=spoils.commit_in_memory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_power_cut_loses_nothing_synced(kind, tmp_path) -> None:
+    outcome = power.run_lot(kind, 1, tmp_path, cuts=2)
+    assert outcome["cuts"] == 2
+    assert outcome["commits"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spoil", [spoils.sync_no_data, spoils.sync_no_metadata])
+def test_a_power_cut_catches_a_sync_that_does_not_flush(kind, spoil, tmp_path) -> None:
+    with pytest.raises(AssertionError, match=r"not one of|wrong checksum|missing"):
+        power.run_lot(kind, 1, tmp_path, cuts=10, spoil=spoil)

@@ -1,0 +1,142 @@
+"""A process that works on a real disk and says what it does, line by line, until it is stopped or the disk fails.
+
+Lines, each written before or after what it tells:
+    began INDEX VERSION HASH      a commit is about to be tried; HASH of the new content, `-` for a removal
+    done INDEX VERSION            it was acknowledged
+    sync NUMBER / synced NUMBER   everything done before `sync NUMBER` is durable
+    failed STATUS TEXT            the engine has refused; the process ends
+
+`Witness` (witness.py) reads them.  Several threads write, each has chunks of its own.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+
+from xxhash import xxh3_64_hexdigest
+
+from fs.chunkengine.engine import DiskEngine
+from fs.chunkengine.factory import open_engine
+from fs.schema.config import StorageSection
+from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.status import FsError, Status
+
+SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
+CHUNK_SIZE_BYTES = 64 << 10
+CHUNK_COUNT = 12
+Say = Callable[[str], None]
+
+
+def chunk_of(index: int) -> tuple[TargetId, ChunkId]:
+    return TargetId(1 + index % 2), ChunkId(InodeId(7), index)
+
+
+def open_disk(path: str) -> DiskEngine:
+    return open_engine(path, cluster_id="c", node_id=1, section=SECTION)
+
+
+def content_of(engine: DiskEngine, index: int) -> tuple[int, bytes | None]:
+    """Return version and content of a chunk; (0, None) if there is none."""
+    state = engine.get(*chunk_of(index))
+    if state is None or not state.commit_ver:
+        return 0, None
+    return state.commit_ver, engine.read_whole(*chunk_of(index))
+
+
+def hash_of(content: bytes | None) -> str:
+    return "-" if content is None else xxh3_64_hexdigest(content)
+
+
+class Writer:
+    """Changes some of the chunks, one after another."""
+
+    def __init__(self, engine: DiskEngine, say: Say, seed: int, indices: list[int]) -> None:
+        self.engine = engine
+        self.say = say
+        self.rng = random.Random(seed)
+        self.contents = {index: content_of(engine, index) for index in indices}
+
+    def step(self) -> None:
+        index = self.rng.choice(list(self.contents))
+        version, old = self.contents[index]
+        version, kind = version + 1, self.rng.random()
+        if kind < 0.1 and old is not None:
+            self.engine.prepare_remove(*chunk_of(index), version=version)
+            self._commit(index, version, None)
+            return
+        old = old or b""
+        offset = len(old) if kind < 0.6 else self.rng.randint(0, len(old))
+        room = CHUNK_SIZE_BYTES - offset
+        data = self.rng.randbytes(min(room, self.rng.choice((100, 4096, 20_000))))
+        new = old[:offset] + data + old[offset + len(data) :]
+        if room == 0:
+            new = old[: self.rng.randint(0, 1000)]
+            self.engine.prepare_truncate(
+                *chunk_of(index),
+                version=version,
+                chunk_size_bytes=CHUNK_SIZE_BYTES,
+                length=len(new),
+            )
+        else:
+            self.engine.prepare_write(
+                *chunk_of(index),
+                version=version,
+                chunk_size_bytes=CHUNK_SIZE_BYTES,
+                offset=offset,
+                data=data,
+            )
+        self._commit(index, version, new)
+
+    def _commit(self, index: int, version: int, new: bytes | None) -> None:
+        self.say(f"began {index} {version} {hash_of(new)}")
+        self.engine.commit(*chunk_of(index), version=version, chain_version=1)
+        self.say(f"done {index} {version}")
+        self.contents[index] = (version, new) if new is not None else (0, None)
+
+
+def work(path: str, seed: int, send: Say, *, threads: int = 1, steps: int = 1 << 60) -> None:
+    """Open the disk and write to it, with a sync now and then; returns when the engine refuses or `steps` are done."""
+    lock, numbers = threading.Lock(), iter(range(1 << 60))
+
+    def say(line: str) -> None:
+        with lock:
+            send(line)
+
+    try:
+        engine = open_disk(path)
+    except FsError as error:
+        say(f"failed {error.status.name} {error}")
+        return
+    say("opened")
+    writers = [
+        Writer(engine, say, seed * 100 + n, list(range(n, CHUNK_COUNT, threads)))
+        for n in range(threads)
+    ]
+
+    def run(writer: Writer) -> None:
+        try:
+            for _ in range(steps):
+                if writer.rng.random() < 0.08:
+                    number = next(numbers)
+                    say(f"sync {number}")
+                    engine.sync()
+                    say(f"synced {number}")
+                try:
+                    writer.step()
+                except FsError as error:
+                    if error.status is not Status.NO_SPACE:
+                        raise
+        except FsError as error:
+            say(f"failed {error.status.name} {error}")
+
+    others = [threading.Thread(target=run, args=(writer,)) for writer in writers[1:]]
+    for thread in others:
+        thread.start()
+    run(writers[0])
+    for thread in others:
+        thread.join()
+    try:
+        engine.close()
+        say("closed")
+    except FsError as error:
+        say(f"failed {error.status.name} {error}")
