@@ -471,7 +471,7 @@ class DiskEngine:
 
     def remove_target(self, target_id: TargetId) -> None:
         """See `ChunkEngine`; the lock is given up between lots of chunks."""
-        self._space.help_removals()
+        self._space.help_store()
         self._registry.remove(target_id, self._limit_epoch)
         self.sync()
 
@@ -544,7 +544,7 @@ class DiskEngine:
                 return
             self._flushes_begun += 1
             closing = self._books.ledger.begin_flush()
-        self._space.help_removals()
+        self._space.help_store()
         with self._waking_others(), self._books.poison_on_failure("flush"):
             self._files.flush(closing.dirty)
             self._books.ledger.write_durable(closing)

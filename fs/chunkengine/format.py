@@ -18,7 +18,7 @@ All numbers are big-endian, so that keys sort like what they name.  Format versi
 A chunk record is {commit version u64, chain version u64, position u64, digest u64, chunk size u32, length u32}
 followed by the packed checksums, 8 bytes per checksum block.  The highest bit of the chunk size means that the
 bytes are known to be damaged; the position and the checksums may then be missing.  A pending record is one flag byte
-(1 = removal) followed by a chunk record whose commit version is the pending one and whose chain version is 0.
+(1 = removal, 2 = tag), with a tag its length in a byte and itself, then a chunk record whose commit version is the pending one and whose chain version is 0.
 
 A position is {size class u8, group number u32, block u8} packed into the low 48 bits of a u64; NO_POSITION stands for
 the block of an empty version.  Block `b` of group `g` of a size class lies in data file `g mod 256`

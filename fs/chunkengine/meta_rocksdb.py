@@ -30,7 +30,11 @@ META_DIRECTORY: Final = "meta"
 _TAKEN: Final = ("While lock file", "lock hold by")
 """What RocksDB says of a store that is open elsewhere, or here; a damaged *block* has "lock" in it, too."""
 
-WRITE_BUFFER_BYTES: Final = 16 << 20
+WRITE_BUFFER_BYTES: Final = 8 << 20
+
+MERGE_BYTES: Final = 64 << 20
+"""What RocksDB writes at most before it deletes what it has merged; storage.reject_create_free_bytes_min leaves
+that much, so that a nearly full disk can still merge.  Without room it would stop for good."""
 
 
 def _options() -> rocksdict.Options:
@@ -39,6 +43,9 @@ def _options() -> rocksdict.Options:
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(3)
+    options.set_target_file_size_base(MERGE_BYTES // 16)
+    options.set_max_bytes_for_level_base(MERGE_BYTES // 2)
+    options.set_max_compaction_bytes(MERGE_BYTES)
     options.set_keep_log_file_num(4)
     options.set_max_open_files(256)
     table = rocksdict.BlockBasedOptions()

@@ -49,13 +49,16 @@ class BlockSpace:
 
     def check_remove(self, key: ChunkKey) -> None:
         """Raise FsError(NO_SPACE) when not even a removal may be recorded."""
-        self.help_removals()
-        self._check(key, 0, self._create_free_bytes_min // REMOVE_SHARE)
-
-    def help_removals(self) -> None:
-        """Give the spare file up if removals need it, or the metadata store for merging its log."""
         kept = self._create_free_bytes_min // REMOVE_SHARE
-        if kept and self._files.free_bytes() < kept:
+        self._help(kept)
+        self._check(key, 0, kept)
+
+    def help_store(self) -> None:
+        """Give the spare file up if the metadata store needs its space, to write or to merge what it wrote."""
+        self._help(self._create_free_bytes_min // WRITE_SHARE)
+
+    def _help(self, needed: int) -> None:
+        if needed and self._files.free_bytes() < needed:
             self._spare.give_up()
 
     def allocate(

@@ -6,7 +6,10 @@ from fs.chunkengine.allocator import Allocator
 from fs.chunkengine.format import GroupId, Position, group_of_position
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["allocate", "allocate", "free", "retire"]), st.integers(0, 10**6)),
+    st.tuples(
+        st.sampled_from(["allocate", "allocate", "free", "retire", "move", "trim"]),
+        st.integers(0, 10**6),
+    ),
     max_size=700,
 )
 
@@ -51,6 +54,40 @@ class Books:
         self.reserved -= gone
         self.allocator.classes[size_class].finish_retire(numbers)
 
+    def move(self, pick: int) -> None:
+        """Allocate as a compaction does: in no new, empty or avoided group."""
+        groups = self.allocator.classes[0].groups
+        avoid = {n for n in groups if pick >> n & 1}
+        found = self.allocator.classes[0].allocate_elsewhere(avoid)
+        room = {
+            n
+            for n, g in groups.items()
+            if g.persisted and g.busy.bit_count() < 256 and n not in avoid
+        }
+        assert (found is None) == (not room)
+        if found is not None:
+            position, reservation = found
+            assert group_of_position(position) in room
+            assert position not in self.used
+            if reservation is not None:
+                first = reservation.first
+                self.reserved |= set(range(first, first + reservation.block_count))
+            assert position in self.reserved
+            self.used.add(position)
+            self.store(position, is_used=True)
+
+    def trim(self, pick: int) -> None:
+        """Give back the space of all free blocks but for some."""
+        size_class = self.allocator.classes[0]
+        kept = (pick % 4) * 64 * size_class.block_bytes
+        taken = size_class.take_surplus(kept)
+        assert not set(taken) & self.used
+        assert size_class.reusable_bytes() <= kept
+        self.reserved -= set(taken)
+        for position in taken:
+            self.allocator.release(position)
+        assert size_class.reusable_bytes() <= kept
+
     def bits(self, allocator: Allocator) -> set[int]:
         return {
             c.size_class << 40 | number << 8 | b
@@ -68,6 +105,10 @@ def test_blocks_are_handed_out_once_and_reload_equals_live(steps) -> None:
     for kind, pick in steps:
         if kind == "free":
             books.free(pick)
+        elif kind == "move":
+            books.move(pick)
+        elif kind == "trim":
+            books.trim(pick)
         elif kind == "retire":
             books.retire(pick % 2 * 4)
         else:

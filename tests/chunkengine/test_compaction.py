@@ -2,6 +2,8 @@
 
 import os
 import random
+import threading
+import time
 from collections import deque
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fs.chunkengine.allocator import runs_of
+from fs.chunkengine.api import ReadIo
 from fs.chunkengine.compaction_plan import SPARSE_SHARE, GroupUse, groups_to_empty
 from fs.chunkengine.factory import memory_engine
 from fs.chunkengine.format import chunk_key, make_position
@@ -18,7 +21,7 @@ from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
 
-from .workload import Workload, check_books
+from .workload import CHUNK_SIZE_BYTES, Model, Workload, check_books
 
 SEEDS = int(os.environ.get("EMBERFS_COMPACTION_SEEDS", "60"))
 SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
@@ -296,6 +299,58 @@ def test_no_room_is_no_error(sparse, step) -> None:
     disk.on_step = None
     assert place(engine, 4) == before
     assert engine.compact(ALL).moved_count == 1
+    check_books(engine._meta)
+
+
+def test_threads_update_and_read_while_chunks_move(lab, monkeypatch) -> None:
+    monkeypatch.setattr("fs.chunkengine.allocator.BLOCKS_PER_GROUP", 4)
+    lab.reopen()
+    engine, failures, moved = lab.engine, [], []
+    stop = threading.Event()
+
+    def write(inode: int) -> None:
+        workload = CompactingWorkload(inode)
+        workload.chunks = [(T, ChunkId(InodeId(inode), n)) for n in range(8)]
+        workload.models = {chunk: Model() for chunk in workload.chunks}
+        for _ in range(60):
+            Workload.step(workload, engine)
+        workload.check_now(engine)
+
+    def compact() -> None:
+        while not stop.is_set():
+            moved.append(engine.compact(ALL).moved_count)
+            time.sleep(0.002)
+
+    def watch() -> None:
+        buffer = memoryview(bytearray(CHUNK_SIZE_BYTES))
+        while not stop.is_set():
+            for inode in (1, 2, 3):
+                ios = [
+                    ReadIo(T, ChunkId(InodeId(inode), n), 0, CHUNK_SIZE_BYTES, buffer)
+                    for n in range(8)
+                ]
+                done = engine.read_batch(ios)
+                failures.extend(
+                    d for d in done if d.status not in {Status.OK, Status.CHUNK_NOT_FOUND}
+                )
+
+    def guarded(function, *args) -> None:
+        try:
+            function(*args)
+        except BaseException as error:  # noqa: BLE001 - a thread's failure must reach the test
+            failures.append(error)
+
+    writers = [threading.Thread(target=guarded, args=(write, inode)) for inode in (1, 2, 3)]
+    others = [threading.Thread(target=guarded, args=(f,)) for f in (compact, watch)]
+    for thread in writers + others:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in others:
+        thread.join()
+    assert failures == []
+    assert sum(moved) > 0
     check_books(engine._meta)
 
 
