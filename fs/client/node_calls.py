@@ -5,7 +5,8 @@ Invariants:
     - A refused connection is reported to the manager once per node incarnation: the manager checks for
       itself and, if it is true, takes the node out of its chains at once instead of after its lease.
     - A call to a node that is judged failed meanwhile ends at once instead of after its timeout: the node
-      may have fallen silent, and others have its chains by then.  `run` sees to that.
+      may have fallen silent, and others have its chains by then.  `run` sees to that.  A node judged failed before
+      is not called at all, also by what waited for its turn.
 """
 
 import logging
@@ -64,7 +65,12 @@ class NodeCalls:
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
     ) -> Received[RspT]:
-        """Call a node by id; raises what the channel raises, and RPC_CONNECTION_LOST for a failed node."""
+        """Call a node by id.
+
+        Raises:
+            FsError: what the channel raises; RPC_CONNECT_FAILED for a node that is judged failed, RPC_CONNECTION_LOST
+                for one that is while it is called.
+        """
         limiter = self._limiters.get((node_id, method.name))
         if limiter is None:
             limiter = trio.Semaphore(self._section.requests_per_node_max)
@@ -75,6 +81,9 @@ class NodeCalls:
             await limiter.acquire()
         try:
             node = self._routing.info.node(node_id)
+            if node.state is NodeState.FAILED:
+                detail = f"{method}: node {node_id} is judged failed"
+                raise FsError(Status.RPC_CONNECT_FAILED, detail)
             scope = trio.CancelScope()
             self._under_way[scope] = node
             try:
@@ -114,4 +123,4 @@ def _is_gone(info: RoutingInfo, called: Node) -> bool:
     node = info.nodes.get(called.node_id)
     if node is None or node.incarnation != called.incarnation:
         return True
-    return node.state is NodeState.FAILED and called.state is not NodeState.FAILED
+    return node.state is NodeState.FAILED

@@ -96,3 +96,29 @@ async def test_a_refusal_is_reported_once(autojump_clock):
         with pytest.raises(ConnectionRefused):
             await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, pb.SpaceInfoReq())
     assert peers.reported == [(1, "first")]
+
+
+async def test_what_waits_for_a_turn_does_not_call_a_node_judged_failed(autojump_clock):
+    """Nor does a repetition that still sees the old chain: both would wait for a silent node's timeout."""
+    routing = Routing()
+    nodes = calls(routing, Peers(), requests_per_node_max=1)
+    ended = []
+
+    async def call():
+        with pytest.raises(FsError) as caught:
+            await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, pb.SpaceInfoReq())
+        ended.append((trio.current_time(), caught.value.status))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nodes.run)
+        for _ in range(3):
+            nursery.start_soon(call)
+        await trio.sleep(1.0)
+        began_s = trio.current_time()
+        routing.publish(state=NodeState.FAILED)
+        await trio.sleep(0.01)
+        await call()
+        assert len(ended) == 4
+        assert ended[-1][0] - began_s < 0.1
+        assert {status for _, status in ended[1:]} == {Status.RPC_CONNECT_FAILED}
+        nursery.cancel_scope.cancel()

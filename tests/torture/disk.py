@@ -4,6 +4,8 @@ import fcntl
 import os
 import random
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -141,9 +143,25 @@ def flip(disk: Path, chunk: StoredChunk, generator: random.Random) -> None:
     """Turn one bit of the stored bytes of a chunk over, below everybody's back."""
     file_id, start = place_of(chunk.record.position)
     at = start + generator.randrange(chunk.record.length)
-    descriptor = os.open(disk / file_name(file_id), os.O_RDWR)
-    try:
+    with open_stored(disk / file_name(file_id)) as descriptor:
         (byte,) = os.pread(descriptor, 1, at)
         os.pwrite(descriptor, bytes([byte ^ 1 << generator.randrange(8)]), at)
+
+
+def ruin(disk: Path, chunk: StoredChunk) -> None:
+    """Turn the first bit of each page of a chunk over: no block of it is left whole."""
+    file_id, start = place_of(chunk.record.position)
+    with open_stored(disk / file_name(file_id)) as descriptor:
+        for at in range(start, start + chunk.record.length, 4096):
+            (byte,) = os.pread(descriptor, 1, at)
+            os.pwrite(descriptor, bytes([byte ^ 1]), at)
+
+
+@contextmanager
+def open_stored(path: Path) -> Iterator[int]:
+    """Open a data file behind its owner's back."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)

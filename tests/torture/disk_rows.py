@@ -11,7 +11,7 @@ from fs.schema.status import Status
 
 from .content import BLOCK_BYTES, run_bytes
 from .direct import read_target
-from .disk import MIB, StoredChunk, flip, stored_chunks
+from .disk import MIB, StoredChunk, flip, ruin, stored_chunks
 from .fleet import LOOP_NODE
 from .load import read_fully
 from .plan import Fault
@@ -21,6 +21,8 @@ from .runner import Torture, TortureError
 FILE_BLOCKS = 25
 """100 KiB: one chunk a file."""
 SCRUB_TIMEOUT_S = 240.0
+GOOD_BYTES = "good bytes found at target"
+"""What a storage process logs when it repairs a chunk."""
 FILL_FILE_BLOCKS = 256
 SLOW_FILE_BLOCKS = 1024
 SLOW_FILE_COUNT = 6
@@ -120,8 +122,11 @@ def wait_logged_repairs(it: Torture, damaged: dict[str, list[StoredChunk]]) -> s
     began = time.monotonic()
     wanted = {(c.target_id, c.inode_id, c.index) for chunks in damaged.values() for c in chunks}
     while True:
-        logs = "".join(it.fleet.log(name).read_text() for name in it.fleet.storages)
-        done = sum("repaired from target" in line for line in logs.splitlines())
+        done = sum(
+            GOOD_BYTES in line
+            for name in it.fleet.storages
+            for line in it.fleet.log(name).read_text().splitlines()
+        )
         if done >= len(wanted):
             return f"{time.monotonic() - began:.0f} s"
         if time.monotonic() - began > SCRUB_TIMEOUT_S:
@@ -131,7 +136,7 @@ def wait_logged_repairs(it: Torture, damaged: dict[str, list[StoredChunk]]) -> s
 
 @row("D2")
 def all_flipped(run: Run) -> dict:
-    """Every replica of a chunk damaged: EIO, never wrong bytes, and the other files go on."""
+    """Every block of every replica damaged, so that no parts make a whole: EIO, never wrong bytes; other files go on."""
     count = len(run.times(20))
     with run.torture(sizes=replace(run.sizes, loop_mib=0), loads=()).running() as it:
         files = Files(it)
@@ -139,7 +144,7 @@ def all_flipped(run: Run) -> dict:
         lost = {inode_id for inode_id, n in inodes.items() if n < count}
         for name, chunks in copies_of(it, lost).items():
             for chunk in chunks:
-                flip(it.fleet.disk(name), chunk, it.generator)
+                ruin(it.fleet.disk(name), chunk)
         it.fleet.remount()
         for number in range(count):
             try:
