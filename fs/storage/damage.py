@@ -1,10 +1,10 @@
 """Damaged copies: how they are noticed, and how they are repaired from other replicas.
 
-A read that finds a copy damaged names it here, and so does the scrub, which rereads everything slowly.  Where
+A read that finds a copy damaged names it here, and so does the scrub (scrub.py).  Where
 the bytes come from is said in copies.py.  A chunk that no target of the chain has whole is marked as damaged on
 disk: its reads fail at once, until it is written anew, removed, or found after all.
 
-Concurrency: two tasks per process; a repair holds its chunk's lock, so the version cannot move meanwhile.
+Concurrency: one task per process; a repair holds its chunk's lock, so the version cannot move meanwhile.
 """
 
 import logging
@@ -27,12 +27,6 @@ REMEMBERED_COUNT_MAX: Final = 4096
 REPAIR_INTERVAL_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 30.0
 REPAIR_S_MAX: Final = 30.0
-PAGE_CHUNK_COUNT: Final = 256
-SCRUB_AFTER_S: Final = 60.0
-"""From the start of the process, which has better things to do at first."""
-
-SCRUB_PASS_S_MIN: Final = 600.0
-"""From the start of one scrub of all targets to that of the next, at least."""
 
 
 def note_damage(target: LocalTarget, chunk_id: ChunkId, detail: str) -> None:
@@ -44,7 +38,7 @@ def note_damage(target: LocalTarget, chunk_id: ChunkId, detail: str) -> None:
 
 
 class Repair:
-    """Repairs what was noticed, and looks for more."""
+    """Repairs what was noticed."""
 
     def __init__(self, context: StorageContext) -> None:
         self._context = context
@@ -57,16 +51,6 @@ class Repair:
                 for chunk_id, due_s in list(place.target.damaged.items()):
                     if trio.current_time() >= due_s:
                         await self._try_repair(place, chunk_id)
-
-    async def scrub(self) -> None:
-        """Reread all chunks of the serving targets, pass after pass, until cancelled."""
-        await trio.sleep(SCRUB_AFTER_S)
-        while True:
-            began_s = trio.current_time()
-            for place in self._context.targets.places():
-                if place.can_read and self._context.section.scrub_bytes_per_s_max:
-                    await self._scrub_target(place.target)
-            await trio.sleep(max(SCRUB_PASS_S_MIN - (trio.current_time() - began_s), 1.0))
 
     async def _try_repair(self, place: Place, chunk_id: ChunkId) -> None:
         target = place.target
@@ -90,37 +74,12 @@ class Repair:
                 return True
             if state.pending_ver:
                 return False
-            if await target.disk.run(_is_whole, target, state):
+            if await target.disk.run(is_whole, target, state):
                 return True  # it was written anew meanwhile
             found = await repair_copy(context, place, state)
             if found is Repaired.NOBODY_HAS_IT and len(place.chain.targets) > 1:
                 await target.disk.run(_mark, target, state)
         return found is Repaired.YES
-
-    async def _scrub_target(self, target: LocalTarget) -> None:
-        after = b""
-        while True:
-            try:
-                page = await target.disk.run(_list_page, target, after)
-                for state in page:
-                    await self._scrub_chunk(target, state)
-            except FsError as error:
-                log.warning("target %d: scrub ended: %s", target.target_id, error)
-                return
-            if len(page) < PAGE_CHUNK_COUNT:
-                return
-            after = page[-1].chunk_id.pack()
-
-    async def _scrub_chunk(self, target: LocalTarget, state: ChunkState) -> None:
-        if not state.length:
-            return
-        if not await target.disk.run(_is_whole, target, state):
-            note_damage(target, state.chunk_id, "found by the scrub")
-        await trio.sleep(state.length / self._context.section.scrub_bytes_per_s_max)
-
-
-def _list_page(target: LocalTarget, after: bytes) -> list[ChunkState]:
-    return target.disk.engine.list_chunks(target.target_id, after=after, limit=PAGE_CHUNK_COUNT)
 
 
 def _mark(target: LocalTarget, state: ChunkState) -> None:
@@ -138,8 +97,8 @@ def _mark(target: LocalTarget, state: ChunkState) -> None:
         )
 
 
-def _is_whole(target: LocalTarget, state: ChunkState) -> bool:
-    """Reread the committed version; one that is gone by now counts as whole."""
+def is_whole(target: LocalTarget, state: ChunkState) -> bool:
+    """Reread the committed version; one that is gone by now counts as whole.  Blocking."""
     buffer = memoryview(bytearray(state.length))
     io = ReadIo(target.target_id, state.chunk_id, 0, state.length, buffer)
     (done,) = target.disk.engine.read_batch([io])

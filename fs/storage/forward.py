@@ -22,7 +22,7 @@ from ..chunkengine.api import ChunkState
 from ..rpc.api import ConnectionRefused
 from ..runtime.ports import Buffer
 from ..schema import services
-from ..schema.ids import ChunkId
+from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import mgmtd_pb2, storage_pb2
 from ..schema.routing import ChainTarget, PublicState
 from ..schema.status import FsError, Status
@@ -499,17 +499,20 @@ async def _agrees(reply: storage_pb2.UpdateRsp, update: Outgoing, prepared: Prep
     )
 
 
+async def evict(context: StorageContext, target_id: TargetId) -> None:
+    """Have a successor that contradicts us leave the chain and come back through resync; raises FsError."""
+    await context.channel_to(target_id).call(
+        services.STORAGE_OFFLINE_TARGET,
+        storage_pb2.OfflineTargetReq(target_id=target_id, is_forced=True, is_for_resync=True),
+        timeout_s=EVICT_TIMEOUT_S,
+    )
+
+
 async def _react(context: StorageContext, successor: ChainTarget, trouble: FsError) -> None:
     """Do what helps the next attempt; a failure to do it is only logged, the attempts go on."""
     try:
         if trouble.status in _CONTRADICTIONS:
-            await context.channel_to(successor.target_id).call(
-                services.STORAGE_OFFLINE_TARGET,
-                storage_pb2.OfflineTargetReq(
-                    target_id=successor.target_id, is_forced=True, is_for_resync=True
-                ),
-                timeout_s=EVICT_TIMEOUT_S,
-            )
+            await evict(context, successor.target_id)
         elif isinstance(trouble, ConnectionRefused):
             node = context.routing.info.node_of_target(successor.target_id)
             await context.mgmtd.call(

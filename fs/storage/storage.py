@@ -27,6 +27,7 @@ from .damage import Repair, note_damage
 from .local_state import Hold, Step
 from .on_disk import commit_pending, forget_updates, keep_offline_if_asked, load_updates
 from .resync import Resync
+from .scrub import Scrub
 from .service import StorageService
 from .target import Disk, LocalTarget, Place, Targets, check_unique
 from .target_changes import TargetChanges
@@ -117,6 +118,7 @@ class Storage:
         )
         self._resync = Resync(self._context)
         self._repair = Repair(self._context)
+        self._scrub = Scrub(self._context)
         self._changes = TargetChanges(self._context)
         self.service = StorageService(self._context, self._changes)
 
@@ -153,7 +155,7 @@ class Storage:
             nursery.start_soon(self._forget_idle_channels)
             nursery.start_soon(self._resync.run)
             nursery.start_soon(self._repair.run)
-            nursery.start_soon(self._repair.scrub)
+            nursery.start_soon(self._scrub.run)
             nursery.start_soon(self._changes.run)
             task_status.started()
 

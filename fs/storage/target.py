@@ -173,6 +173,8 @@ class LocalTarget:
     cuts: FinishedCuts = field(default_factory=FinishedCuts)
     used_bytes: int = 0
     checksum_error_count: int = 0
+    difference_count: int = 0
+    """Chunks of which the successor had more, less or other content with nothing under way."""
     repaired_count: int = 0
     lost_count: int = 0
     """Chunks that were found to be whole on no target of the chain."""

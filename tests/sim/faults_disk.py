@@ -6,7 +6,7 @@ import trio
 
 from fs.chunkengine.format import FileId
 from fs.chunkengine.simulated_disk import SimulatedDisk
-from fs.storage.damage import Repair
+from fs.storage.scrub import Cursor, Scrub
 
 from .cluster import SimProcess
 from .world import World, machine_fault
@@ -155,9 +155,9 @@ async def _wait_repaired(world: World, process: SimProcess) -> None:
             service = process.services.get("Storage")
             if service is not None and process.is_running:
                 targets = list(service._context.targets.targets.values())
-                for target in targets:
-                    await Repair(service._context)._scrub_target(target)
-                if not any(target.damaged for target in targets):
+                scrub = Scrub(service._context)
+                are_whole = [await scrub.scrub_from(target, Cursor()) for target in targets]
+                if all(are_whole) and not any(target.damaged for target in targets):
                     await world.cluster.wait_healthy()
                     return
             await trio.sleep(1.0)

@@ -4,7 +4,7 @@
 import trio
 
 from fs.schema.status import Status
-from fs.storage import damage
+from fs.storage import damage, scrub
 
 from .cluster import content, open_caller, open_cluster
 
@@ -65,9 +65,9 @@ async def test_the_scrub_finds_damage_that_nobody_reads(mock_clock):
         for index in range(5):
             await client.write(0, WORDS, index)
         flip(cluster, 2)
-        await trio.sleep(damage.SCRUB_AFTER_S / 2)
+        await trio.sleep(scrub.BEGIN_AFTER_S / 2)
         assert cluster.nodes[2].target.checksum_error_count == 0
-        await trio.sleep(damage.SCRUB_AFTER_S)
+        await trio.sleep(scrub.BEGIN_AFTER_S)
         assert cluster.nodes[2].target.checksum_error_count >= 1
         assert await found_at(client, 2) is Status.OK
 
