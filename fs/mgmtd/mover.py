@@ -29,6 +29,9 @@ LOOK_INTERVAL_S: Final = 0.5
 ORDER_PAUSE_S: Final = 2.0
 """Before an order is repeated whose effect no heartbeat has shown."""
 
+UNSEEN_S_MAX: Final = 2.0
+"""A look so late means that this manager was stopped or its lease in doubt: that time does not count."""
+
 
 class Mover:
     """See the module head."""
@@ -40,6 +43,7 @@ class Mover:
         """What the last order about a target failed with."""
         self._primary = primary
         self._absent_since_s: dict[TargetId, float] = {}
+        self._looked_s = primary.now_s
         self._ordering: set[TargetId] = set()
 
     async def run(self) -> None:
@@ -47,8 +51,9 @@ class Mover:
         async with trio.open_nursery() as nursery:
             while True:
                 try:
-                    await self._look(nursery)
-                except FsError as error:  # the lease is in doubt or lost; what is due stays due
+                    if self._primary.is_acting:
+                        await self._look(nursery)
+                except FsError as error:  # the lease is lost; what is due stays due
                     logger.warning("moves: %s", error)
                 await trio.sleep(LOOK_INTERVAL_S)
 
@@ -81,6 +86,10 @@ class Mover:
         watched = {m.target_id for c in state.info.chains.values() for m in c.targets}
         watched |= {m.joining for m in state.book.moves.values() if m.is_open}
         absent = {t for t in watched if not state.is_alive(t)}
+        unseen_s = now_s - self._looked_s
+        self._looked_s = now_s
+        if unseen_s > UNSEEN_S_MAX:  # nobody could say that he is back
+            self._absent_since_s = {t: s + unseen_s for t, s in self._absent_since_s.items()}
         self._absent_since_s = {t: self._absent_since_s.get(t, now_s) for t in absent}
         return {t: now_s - since_s for t, since_s in self._absent_since_s.items()}
 

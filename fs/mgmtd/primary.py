@@ -67,7 +67,6 @@ class Primary:
         self.sessions = ClientSessions(section.client_session_s, now_s)
         self.lock = trio.Lock()
         self.lost = trio.Event()
-        self.mover = Mover(self)
         self._election = election
         self._epoch = election.epoch
         self._store = store
@@ -76,6 +75,7 @@ class Primary:
         self._published = trio.Event()
         self._probing: set[NodeId] = set()
         self._message: RoutingInfoPb | None = None
+        self.mover = Mover(self)
 
     # ---- state ---------------------------------------------------------------------------------
 
@@ -261,11 +261,19 @@ class Primary:
 
     async def _every(self, interval_s: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
-            try:
-                await action()
-            except FsError as error:  # the lease is in doubt or lost; what is due stays due
-                logger.warning("not done: %s", error)
+            if self.is_acting:  # else what is due stays due
+                try:
+                    await action()
+                except FsError as error:
+                    logger.warning("not done: %s", error)
+            else:  # no heartbeats are taken now; that nobody is heard will say nothing
+                self.excuse(self.now_s)
             await trio.sleep(interval_s)
+
+    def excuse(self, seconds: float) -> None:
+        """Forgive nodes and clients so much of their silence, because they were not listened to."""
+        self.state.excuse(seconds, self.now_s)
+        self.sessions.excuse(seconds, self.now_s)
 
     async def _watch(self, nursery: trio.Nursery) -> None:
         """Begin a probe of every watched node that is not being probed still."""
@@ -306,6 +314,6 @@ class _Scan:
         excused = excused_s(self._planned_s, primary.now_s)
         if excused:
             logger.warning("this manager was stopped for %.1f s: nobody is blamed", excused)
-            primary.state.excuse(excused)
+            primary.excuse(excused)
         self._planned_s = primary.now_s + primary.section.chain_scan_interval_s
         await primary.judge_silent()

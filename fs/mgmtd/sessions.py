@@ -44,6 +44,11 @@ class ClientSessions:
         """End a session; nothing happens when there is none."""
         self._sessions.pop(client_id, None)
 
+    def excuse(self, seconds: float, now_s: float) -> None:
+        """Forgive every client so much silence, because the primary could not hear; at most all of it."""
+        for session in self._sessions.values():
+            session.extended_s = min(session.extended_s + seconds, now_s)
+
     def expire(self, now_s: float) -> list[str]:
         """Drop the sessions not extended for too long; return their client ids."""
         expired = [

@@ -244,10 +244,10 @@ class ClusterState:
             return Change()
         return Change(nodes={node.node_id: replace(node, state=NodeState.FAILED)})
 
-    def excuse(self, seconds: float) -> None:
-        """Forgive everybody the time in which the primary itself could not hear."""
+    def excuse(self, seconds: float, now_s: float) -> None:
+        """Forgive everybody so much silence, because the primary could not hear; at most all of it."""
         for health in self.health.values():
-            health.heard_s += seconds
+            health.heard_s = min(health.heard_s + seconds, now_s)
 
     def confirm(self, node_id: NodeId, incarnation: str) -> None:
         """Take heartbeats of an incarnation that a probe found answering."""

@@ -14,8 +14,11 @@ import trio.testing
 
 from fs.kv.faulty import RandomFaults
 from fs.mgmtd.store import CHAIN_PREFIX, ROUTING_VERSION_KEY
+from fs.schema import services
+from fs.schema.proto import mgmtd_pb2 as pb
 from fs.schema.proto.record_pb2 import ChainRecordPb
 from fs.schema.routing import LocalState, chain_from_pb
+from fs.schema.status import FsError, Status
 from tests.mgmtd.harness import O, S, cluster_of
 
 
@@ -129,3 +132,47 @@ async def test_a_manager_that_was_stopped_blames_nobody(autojump_clock):
         assert after.chains == before.chains
         cluster.network.switch_off("n11")
         await cluster.until(lambda i: cluster.state_of(i, 11) is O)
+
+
+class Outage:
+    """A store that answers only while there is no outage."""
+
+    def __init__(self, engine) -> None:
+        self.engine, self.is_out = engine, False
+
+    def transaction(self):
+        if self.is_out:
+            raise FsError(Status.KV_UNAVAILABLE, "outage")
+        return self.engine.transaction()
+
+    async def sync(self) -> None:
+        await self.engine.sync()
+
+
+@pytest.mark.parametrize("outage_s", [3.0, 12.0, 58.0])
+async def test_a_manager_that_could_not_answer_blames_nobody_for_it(autojump_clock, outage_s):
+    """While its lease is in doubt it takes no heartbeats; that nobody was heard then says nothing."""
+    async with cluster_of() as cluster:
+        await cluster.up()
+        await trio.sleep(20)  # nothing is left to be published
+        before = await cluster.info()
+        request = pb.ExtendClientSessionReq(client_id="c")
+        await cluster.call(services.MGMTD_EXTEND_CLIENT_SESSION, request)
+        store = cluster.managers[1].mgmtd._store
+        store._engine = outage = Outage(store._engine)
+        outage.is_out = True
+        await trio.sleep(outage_s)
+        outage.is_out = False
+        await trio.sleep(15)
+        assert (await cluster.info()).chains == before.chains
+        assert await sessions_of(cluster) == ["c"]
+        cluster.network.switch_off("n11")
+        silent_s = trio.current_time()
+        await cluster.until(lambda i: cluster.state_of(i, 11) is O)
+        assert trio.current_time() - silent_s < cluster.section.node_failed_after_s + 1
+
+
+async def sessions_of(cluster):
+    request = pb.ListClientSessionsReq()
+    reply = await cluster.call(services.MGMTD_LIST_CLIENT_SESSIONS, request)
+    return [s.client_id for s in reply.sessions]
