@@ -119,6 +119,8 @@ class StorageSection(Section, frozen=True):
     forward_timeout_s: Seconds = 30.0
     """A head gives up passing an update on after this long; the client then retries."""
     forward_retry_s: Seconds = 0.05
+    link_failed_after_s: Seconds = 10.0
+    """A target that gets no answer from its neighbour in the chain, nor a connection to it, leaves after this long."""
     resync_interval_s: Seconds = 0.2
     resync_concurrency: Count = 8
     resync_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 0
@@ -194,6 +196,12 @@ def check_relations(config: ProcessConfig) -> None:
             Status.BAD_CONFIG,
             f"mgmtd.node_lease_s ({mgmtd.node_lease_s}) must be at least {LEASE_MARGIN_S} s below"
             f" mgmtd.node_failed_after_s ({mgmtd.node_failed_after_s})",
+        )
+    if mgmtd.node_failed_after_s >= config.storage.link_failed_after_s:
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"storage.link_failed_after_s ({config.storage.link_failed_after_s}) must be more than"
+            f" mgmtd.node_failed_after_s ({mgmtd.node_failed_after_s}): the manager judges first",
         )
     if mgmtd.heartbeat_interval_s * 3 > mgmtd.node_lease_s:
         raise FsError(

@@ -37,6 +37,14 @@ log = logging.getLogger(__name__)
 
 PAUSE_S_MAX = 1.0
 EVICT_TIMEOUT_S = 2.0
+_NO_ANSWER = {
+    Status.RPC_CONNECT_FAILED,
+    Status.RPC_CONNECTION_LOST,
+    Status.RPC_TIMEOUT,
+    Status.RPC_CANCELLED,
+}
+"""Not said by the successor: there may be no link to it."""
+
 _CONTRADICTIONS = {Status.MISSING_UPDATE, Status.CHUNK_DIVERGED}
 
 
@@ -464,8 +472,9 @@ async def _attempt(
         request.tag.channel_id = update.tag.channel_id
         request.tag.sequence = update.tag.sequence
         request.tag.request_id = update.tag.request_id
-    is_known = False
+    is_known = has_answered = False
     scope = trio.CancelScope()
+    target.unanswered_since_s = target.unanswered_since_s or trio.current_time()
     target.forward_scopes[scope] = successor.target_id
     try:
         with scope:
@@ -475,13 +484,16 @@ async def _attempt(
                 payload=[update.payload] if len(update.payload) else (),
                 timeout_s=max(0.001, deadline_s - trio.current_time()),
             )
-            is_known = True
+            is_known = has_answered = True
             return received.message
     except FsError as error:
-        is_known = error.definite
+        is_known, has_answered = error.definite, error.status not in _NO_ANSWER
         raise
     finally:
         del target.forward_scopes[scope]
+        if has_answered or scope.cancelled_caught:
+            # Whoever else waits for the successor begins to wait now.
+            target.unanswered_since_s = trio.current_time() if target.forward_scopes else 0.0
         if not is_known:
             target.epoch += 1
     raise FsError(Status.RPC_CANCELLED, f"target {successor.target_id} is no longer successor")

@@ -22,6 +22,7 @@ class Hold(Enum):
     FULL = "full"  # it could not take what resync gave it; waits for space
     BROKEN = "broken"  # its disk failed; until the process is restarted
     REQUESTED = "requested"  # an operator asked; until he releases it, also over restarts
+    CUT_OFF = "cut off"  # it does not reach its neighbour in the chain; until it reaches the tail
     REMOVED = "removed"  # the manager has no use for it any more
 
 

@@ -160,7 +160,7 @@ class StorageService:
         target = targets.target(request.target_id)
         if request.is_released:
             await target.disk.run(partial(note_offline, target, is_wanted=False))
-            targets.release(target)
+            targets.release(target, Hold.REQUESTED)
             return storage_pb2.OfflineTargetRsp()
         own = [place for place in targets.places() if place.target is target]
         for place in own:
@@ -198,6 +198,7 @@ class StorageService:
     async def _syncing_place(self, chain_id: int, chain_version: int, target_id: int) -> Place:
         self._context.check_lease()
         place = await self._context.place_at(chain_id, chain_version)
+        place.target.heard_s = trio.current_time()
         if (
             place.target.target_id != target_id
             or place.public_state is not PublicState.SYNCING

@@ -24,6 +24,7 @@ from ..schema.status import FsError
 from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair, note_damage
+from .links import Links
 from .local_state import Hold, Step
 from .on_disk import commit_pending, forget_updates, keep_offline_if_asked, load_updates
 from .resync import Resync
@@ -157,6 +158,7 @@ class Storage:
             nursery.start_soon(self._repair.run)
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(self._changes.run)
+            nursery.start_soon(Links(self._context).run)
             task_status.started()
 
     async def _follow_routing(self) -> None:

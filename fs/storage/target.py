@@ -168,6 +168,10 @@ class LocalTarget:
     """Sent with what this target forwards; grows after every attempt of unknown outcome."""
     epoch_seen: tuple[int, int] = (0, 0)
     """The highest (chain version, epoch) that the predecessor sent."""
+    unanswered_since_s: float = 0.0
+    """Since when (trio time) calls to the successor have been waiting without any answer; 0: they are not."""
+    heard_s: float = 0.0
+    """When the predecessor last said anything, in trio time."""
     forward_scopes: dict[trio.CancelScope, TargetId] = field(default_factory=dict)
     """Calls to successors in flight; one is cancelled when its callee stops being our successor."""
     cuts: FinishedCuts = field(default_factory=FinishedCuts)
@@ -328,9 +332,9 @@ class Targets:
         self.set_local(target, LocalState.OFFLINE)
         self._seen = None
 
-    def release(self, target: LocalTarget) -> None:
-        """Let a target that an operator had put offline come back through resync."""
-        if target.hold is Hold.REQUESTED:
+    def release(self, target: LocalTarget, hold: Hold) -> None:
+        """Let a target that is kept offline for this reason come back through resync."""
+        if target.hold is hold:
             target.hold = Hold.EVICTED
             self._seen = None
             self.trigger_heartbeat()

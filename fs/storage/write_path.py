@@ -116,6 +116,7 @@ async def run_update(
             place = context.place_now(request.chain_id, request.chain_version)
             position = _position(place, is_from_client, request.is_damaged)
             if not is_from_client:
+                target.heard_s = trio.current_time()
                 target.admit_epoch(request.chain_version, request.sender_epoch)
             # 6. What is to be done?  A leftover pending version is completed first.
             while True:
