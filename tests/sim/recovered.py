@@ -73,6 +73,8 @@ def is_linearizable_across(
     """
     initials: set[object] = {initial}
     begin_s = -FOREVER
+    # What a loss may bring back lies since the last loss, not only since the last cut.
+    kept, kept_s = [Op("write", initial, begin_s, begin_s)], begin_s
     for cut_s, synced_s in [*cuts, (FOREVER, FOREVER)]:
         epoch = [
             _within(op, begin_s, cut_s)
@@ -82,8 +84,17 @@ def is_linearizable_across(
         initials = {value for value in initials if is_linearizable_from(epoch, {value})}
         if not initials:
             return False
-        first = [Op("write", value, begin_s, begin_s) for value in initials]
-        initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s)
+        if synced_s < cut_s:
+            writes = [
+                _within(op, kept_s, cut_s)
+                for op in history
+                if op.kind == "write" and op.begin_s < cut_s and op.end_s >= kept_s
+            ]
+            initials = survivors([*kept, *writes], synced_s)
+            kept, kept_s = [Op("write", value, cut_s, cut_s) for value in initials], cut_s
+        else:
+            first = [Op("write", value, begin_s, begin_s) for value in initials]
+            initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s)
         begin_s = cut_s
     return True
 
