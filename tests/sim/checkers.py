@@ -95,10 +95,7 @@ class Observer:
 def check_registers(memory: Memory) -> None:
     """Every register's history is linearizable, between cuts."""
     for slot, history in memory.histories.items():
-        cuts = [
-            (cut.time_s, cut.synced_s[slot[0]] if cut.with_power else cut.time_s)
-            for cut in memory.cuts
-        ]
+        cuts = [(cut.time_s, cut.synced_s[slot[0]]) for cut in memory.cuts]
         assert is_linearizable_across(history, INITIAL, cuts), (
             f"register {slot} is not linearizable: {history}"
         )
@@ -108,7 +105,7 @@ def check_contests(memory: Memory) -> None:
     """An exclusive creation has at most one winner, unless power was lost while it was contested."""
     for name, winners in memory.winners.items():
         began_s, ended_s = float(name.split("-")[-1]), max(time_s for _, time_s in winners)
-        if not any(cut.with_power and began_s <= cut.time_s <= ended_s for cut in memory.cuts):
+        if not any(began_s <= cut.time_s <= ended_s for cut in memory.cuts):
             assert len(winners) == 1, f"{name} was created exclusively by {winners}"
 
 

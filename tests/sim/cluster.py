@@ -157,7 +157,6 @@ class SimCluster:
         """Those that run."""
         self.tear: Callable[[bytes], list[tuple[int, bytes]]] | None = None
         """What of a write in which a storage process dies reaches its disk."""
-        self.on_death: Callable[[str], None] = lambda _name: None
         self._nursery: trio.Nursery | None = None
         for node_id, (name, roles) in enumerate(shape.roles.items(), start=1):
             self._add_process(name, node_id, partial(self._control, roles))
@@ -234,7 +233,6 @@ class SimCluster:
         def on_death() -> None:
             self.trace.add("death", name)
             self.network.kill(name)
-            self.on_death(name)
             scope.cancel()
 
         process.life = Life(name, on_death)

@@ -37,7 +37,6 @@ class Faults:
         self.world = World(cluster, memory)
         self.counts = self.world.counts
         source = self.world.random
-        cluster.on_death = self._note_death
         cluster.kv.faults = source.choice([None, self._store_faults()])
         cluster.network.delay = DelayRange(0.0001, source.choice([0.001, 0.001, 0.01, 0.05, 0.1]))
         damaged_share, torn = source.uniform(0.8, 1.0), random.Random(source.getrandbits(64))
@@ -101,11 +100,6 @@ class Faults:
         first = next(iter(weights))
         weights[first] += 1
         return weights
-
-    def _note_death(self, name: str) -> None:
-        """Called at each death: with the last serving target of a chain its channel table is gone."""
-        if name in self.world.cluster.storages and not self.world.is_covered(name):
-            self.world.memory.note_cut(with_power=False)
 
 
 async def _revive(world: World, names: Sequence[str]) -> None:
@@ -241,12 +235,14 @@ async def cut_all(world: World) -> None:
 async def _cut_all(world: World) -> None:
     cluster = world.cluster
     names = sorted(cluster.processes)
-    if world.random.random() < 0.5:
-        await _wait_routing_change(world)
+    wait = world.random.choice([None, _wait_routing_change, _wait_truncation])
+    if wait is not None:
+        await wait(world)
     with_power = world.memory.are_workers_ready and world.random.random() < 0.7
     cluster.trace.add("cut", f"power {with_power}")
     world.count("power_cut", with_power)
-    world.memory.note_cut(with_power=with_power)
+    if with_power:
+        world.memory.note_cut()
     seen_version = cluster.seen_version
     await cluster.kill(*(name for name in names if cluster.processes[name].is_running))
     if with_power:
@@ -270,3 +266,15 @@ async def _wait_routing_change(world: World) -> None:
         while world.cluster.watch.routing_version == version:  # noqa: ASYNC110 - to be seen early
             await trio.sleep(0.002)
     await trio.sleep(world.random.uniform(0.0, 0.03))
+
+
+async def _wait_truncation(world: World) -> None:
+    """Return just after a truncation has begun, so that the power goes between its steps."""
+    began = trio.Event()
+    world.cluster.kv.on_truncation = began.set
+    with trio.move_on_after(5.0) as scope:
+        await began.wait()
+    world.cluster.kv.on_truncation = None
+    if not scope.cancelled_caught:
+        world.count("cut_in_truncation")
+        await trio.sleep(world.random.uniform(0.0, 0.02))

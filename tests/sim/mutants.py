@@ -111,7 +111,28 @@ def lease_not_checked() -> None:
     membership_module.HeartbeatLease.is_valid = lambda _self: True  # type: ignore[method-assign]
 
 
-@mutant("isolate", "partition")
+@mutant("isolate", "step_clock")
+def lease_by_wall_clock() -> None:
+    """A storage node measures its lease with the clock that people may set."""
+    lease = membership_module.HeartbeatLease
+    real_init, real_grant = lease.__init__, lease.grant
+
+    class Wall:
+        def __init__(self, clock: Any) -> None:
+            self.clock = clock
+
+        def monotonic_s(self) -> float:
+            return float(self.clock.wall_ns() / 1e9)
+
+    def grant(self: Any, sent_s: float, duration_s: float) -> None:
+        taken_s = self._clock.clock.monotonic_s() - sent_s
+        real_grant(self, self._clock.monotonic_s() - taken_s, duration_s)
+
+    lease.__init__ = lambda self, clock: real_init(self, Wall(clock))  # type: ignore[method-assign,misc]
+    lease.grant = grant  # type: ignore[method-assign]
+
+
+@mutant("isolate", "partition", "kill_storage")
 def chain_version_not_checked() -> None:
     """A replica takes requests made under another picture of its chain."""
     context_module.StorageContext.place_now = (  # type: ignore[method-assign]
@@ -125,13 +146,13 @@ def resync_skipped() -> None:
     resync_module.Resync._resync_window = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("slow_disk", "kill_storage", "slow_network")
+@mutant("slow_disk", "kill_storage", "slow_network", "clog")
 def resync_without_barrier() -> None:
     """Resync does not wait for updates that came in before the target was syncing."""
     inflight_module.InFlight.wait_older_left = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("cut_link", "kill_storage_in_disk_step", "kill_two")
+@mutant("kill_client", "kill_storage_in_disk_step", "kill_two", "cut_link")
 def resync_skips_pending() -> None:
     """Resync takes a chunk with a pending version for equal if the committed ones are."""
 
@@ -171,7 +192,7 @@ def syncing_gets_no_updates() -> None:
     forward_module._place_to_forward = place_to_forward
 
 
-@mutant("reset", "slow_network", "cut_link")
+@mutant("lose_reply", "replay")
 def repeats_executed_again() -> None:
     """The channel table is not asked."""
     table = channels_module.ChannelTable
@@ -179,7 +200,7 @@ def repeats_executed_again() -> None:
     table.result_of = lambda _self, _tag: None  # type: ignore[method-assign]
 
 
-@mutant("kill_storage", "cut_link", "reset", "slow_network")
+@mutant("kill_storage", "cut_link", "kill_client", "replay")
 def leftover_rolled_back() -> None:
     """A head that finds a leftover pending version drops it instead of completing it."""
 
@@ -190,7 +211,7 @@ def leftover_rolled_back() -> None:
     write_path.settle = drop  # type: ignore[assignment]
 
 
-@mutant("slow_disk", "reset", "slow_network")
+@mutant("lose_reply", "replay", "slow_disk")
 def late_copies_accepted() -> None:
     """A copy of an update whose sender has given up on it still takes effect."""
     target_module.LocalTarget.admit_epoch = (  # type: ignore[method-assign]
@@ -235,7 +256,7 @@ def waiting_becomes_serving() -> None:
     chain_state_module._judge = judge
 
 
-@mutant("kill_storage", "kill_two")
+@mutant("kill_storage", "kill_two", "isolate")
 def restarted_target_trusted() -> None:
     """A restarted node does not wait until its targets have left their chains."""
     target_module.start_is_over = lambda _info, _targets: True  # type: ignore[assignment]
@@ -291,7 +312,7 @@ def unknown_publication_taken_for_failed() -> None:
 # ---- metadata ------------------------------------------------------------------------------------
 
 
-@mutant("kill_control_at_commit", "reset")
+@mutant("kill_control_at_commit", "lose_reply", "replay")
 def idempotency_record_ignored() -> None:
     """A repeated request is executed again."""
     for module in (rename_module, unlink_module, create_module):
@@ -323,7 +344,7 @@ def rename_not_atomic() -> None:
     service.rename = rename  # type: ignore[method-assign]
 
 
-@mutant("reset")
+@mutant("slow_network")
 def dentry_read_without_conflict() -> None:
     """Reading a name does not conflict with somebody else writing it."""
     real = buffer_module.WriteBuffer.add_read_key
@@ -409,6 +430,24 @@ def torn_versions_kept() -> None:
     import fs.chunkengine.verified as verified_module  # noqa: PLC0415 - beside its patch
 
     verified_module.VerifiedReader.is_whole = lambda _self, _record: True  # type: ignore[method-assign]
+
+
+@mutant("bit_rot", "bad_writes")
+def damaged_copies_served() -> None:
+    """Bytes that do not match their checksums are read, and given to successors, all the same."""
+    import fs.chunkengine.verified as verified_module  # noqa: PLC0415 - beside its patch
+
+    real = verified_module.VerifiedReader.read_into
+
+    def read_into(self: Any, record: Any, offset: int, buffer: Any, **options: Any) -> bool:
+        try:
+            return real(self, record, offset, buffer, **options)
+        except FsError as error:
+            if error.status is not Status.CHECKSUM_MISMATCH:
+                raise
+            return True
+
+    verified_module.VerifiedReader.read_into = read_into  # type: ignore[method-assign]
 
 
 @mutant("cut_all")

@@ -6,8 +6,9 @@ operation that was under way.  A file that was just being rewritten has its old 
 none: data is durable before the length that makes it visible, and an old length never outlives its data.
 
 Registers: the history goes on in a new epoch, which begins with a value that nobody had certainly overwritten
-before the last sync.  A write under way at the cut may have taken effect before it, and again after it: the
-channel tables, which recognise repeats, are memory of processes that all died.
+before the last sync.  A write under way at the cut may have taken effect before it, been read, been lost with the
+power, and taken effect again by its client's repeat.  Cuts that leave the power on forgive nothing: what recognises
+repeats is stored with what they repeat.
 """
 
 from collections.abc import Iterable, Sequence
@@ -73,8 +74,6 @@ def is_linearizable_across(
     """
     initials: set[object] = {initial}
     begin_s = -FOREVER
-    # What a loss may bring back lies since the last loss, not only since the last cut.
-    kept, kept_s = [Op("write", initial, begin_s, begin_s)], begin_s
     for cut_s, synced_s in [*cuts, (FOREVER, FOREVER)]:
         epoch = [
             _within(op, begin_s, cut_s)
@@ -84,17 +83,8 @@ def is_linearizable_across(
         initials = {value for value in initials if is_linearizable_from(epoch, {value})}
         if not initials:
             return False
-        if synced_s < cut_s:
-            writes = [
-                _within(op, kept_s, cut_s)
-                for op in history
-                if op.kind == "write" and op.begin_s < cut_s and op.end_s >= kept_s
-            ]
-            initials = survivors([*kept, *writes], synced_s)
-            kept, kept_s = [Op("write", value, cut_s, cut_s) for value in initials], cut_s
-        else:
-            first = [Op("write", value, begin_s, begin_s) for value in initials]
-            initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s)
+        first = [Op("write", value, begin_s, begin_s) for value in initials]
+        initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s)
         begin_s = cut_s
     return True
 

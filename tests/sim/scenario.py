@@ -116,7 +116,6 @@ class Run:
         check_contests(memory)
         await check_metadata(cluster)
         memory.inode_ids = await wait_collected(cluster)
-        cluster.on_death = lambda _name: None
         await cluster.kill(*cluster.processes)
 
 

@@ -7,10 +7,12 @@ Checked at every commit, so no change between two looks is missed:
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fs.kv.buffer import Mutations
 from fs.kv.memory import MemoryEngine
+from fs.meta import records
 from fs.mgmtd import store as keys
 from fs.mgmtd.chain_state import is_legal
 from fs.mgmtd.lease import LeaseRecord
@@ -100,8 +102,16 @@ class WatchedStore(MemoryEngine):
 
     watch: RoutingWatch | None = None
 
+    on_truncation: Callable[[], None] | None = None
+    """Called at each commit that begins a truncation."""
+
     def apply(self, version: int, mutations: Mutations) -> None:
         super().apply(version, mutations)
+        if self.on_truncation is not None and any(
+            key.startswith(records.TRUNCATION) and value is not None
+            for key, value in mutations.points
+        ):
+            self.on_truncation()
         if self.watch is not None:
             self.watch.see(list(mutations.points))
 

@@ -31,9 +31,6 @@ def r(value, begin, end):
         ([w(1, 9, 15), r(1, 11, 12), w(2, 16, 17), r(1, 20, 21)], [(10, 0)], False),
         # Without a cut nothing is forgiven.
         ([w(1, 0, 1), r(0, 11, 12)], [], False),
-        # Not synced, there after a cut that took nothing, lost with the power just after.
-        ([w(1, 0, 1), w(2, 6, 7), r(2, 11, 12), r(1, 21, 22)], [(10, 10), (20, 5)], True),
-        ([w(1, 0, 1), w(2, 6, 7), r(2, 11, 12), r(1, 21, 22)], [(10, 10), (20, 8)], False),
         # A read on both sides says nothing.
         ([w(1, 0, 1), r(7, 9, 11)], [(10, 0)], True),
         # What the first cut took does not come back at the second.

@@ -4,8 +4,8 @@ Registers: fixed slots of a few shared files, written and read whole by every cl
 linearizable.  Private trees: each client makes, renames, rewrites and removes files in a directory of its own
 and knows exactly what must be there, also after retries.  Contests: exclusive creations that one may win.
 
-A cut is the loss of every storage process at once; with power it takes what was not durable.  What a client may
-find after it is written down in recovered.py.
+A cut takes the power of everything, and with it what was not durable.  What a client may find after it is written
+down in recovered.py.
 """
 
 import math
@@ -61,10 +61,9 @@ def slot_value(content: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Every storage process died at `time_s`."""
+    """Everything lost its power at `time_s`."""
 
     time_s: float
-    with_power: bool
     synced_s: dict[str, float]
     """Per shared file: what was written before this time is durable."""
 
@@ -121,13 +120,13 @@ class Memory:
         self.value_next += 1
         return self.value_next
 
-    def note_cut(self, *, with_power: bool) -> None:
-        """Everything dies now."""
-        self.cuts.append(Cut(trio.current_time(), with_power, dict(self.synced_s)))
+    def note_cut(self) -> None:
+        """Everything loses its power now."""
+        self.cuts.append(Cut(trio.current_time(), dict(self.synced_s)))
 
     @property
     def power_cut_count(self) -> int:
-        return sum(cut.with_power for cut in self.cuts)
+        return len(self.cuts)
 
 
 async def prepare(fs: EmberFs, memory: Memory) -> None:
@@ -280,7 +279,7 @@ class SimClient:
         self.cluster.trace.add("read", f"{self.name} {slot} {value}")
 
     async def sync_slots(self, _fs: EmberFs) -> None:
-        """Make what is in the registers of a file durable; it counts if no cut came in between."""
+        """Make what is in the registers of a file durable; it counts if no power was lost in between."""
         path, begin_s = self._slot()[0], trio.current_time()
         cut_count = len(self.memory.cuts)
         try:
