@@ -147,12 +147,13 @@ class MemoryStream:
         self.wake()
 
     def abandon(self, late_s: float) -> None:
-        """Break this end; what was sent arrives at the other one `late_s` late, and then it breaks, too."""
+        """Break this end; what was sent arrives at the other one `late_s` late, and later still it breaks, too."""
         self.break_now()
         other = self.other
         other.clog(trio.current_time() + late_s)
         other._is_abandoned = True  # noqa: SLF001 - the other end of one thing
-        other._put(b"", self._network.arrival_s())  # noqa: SLF001
+        end_s = self._network.arrival_s() + self._network.late_s()
+        other._put(b"", end_s)  # noqa: SLF001
 
     def clog(self, until_s: float) -> None:
         """Let nothing arrive at this end before `until_s`; order stays."""

@@ -2,15 +2,18 @@
 
 Every operation has a begin and an end time and a value; an operation whose outcome is unknown may have
 happened at any time after its begin, or never.  The search is Wing and Gong's with memory of the
-(done set, value) pairs that were tried (Lowe's improvement).
+(done set, value) pairs that were tried (Lowe's improvement).  A write of unknown outcome whose value nobody read need
+not have happened and is left out; one whose value was read had happened by the end of the first such read.  That
+keeps few operations open at a time, so thousands of operations take a fraction of a second.
 
 Source: J. M. Wing, C. Gong, "Testing and verifying concurrent objects" (1993); G. Lowe, "Testing for linearizability"
 (2017).
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FOREVER = math.inf
 
@@ -39,7 +42,7 @@ def is_linearizable_from(history: Sequence[Op], initials: Collection[object]) ->
     Reads of unknown outcome say nothing and are ignored.  The order must keep A before B whenever A
     ended before B began.
     """
-    ops = [op for op in history if op.kind == "write" or op.end_s < FOREVER]
+    ops = _settled(history, initials)
     ops.sort(key=lambda op: op.begin_s)
     must_happen = sum(1 << i for i, op in enumerate(ops) if op.end_s < FOREVER)
     tried: set[tuple[int, object]] = set()
@@ -53,6 +56,25 @@ def is_linearizable_from(history: Sequence[Op], initials: Collection[object]) ->
         tried.add((done, value))
         stack.extend(_next_states(ops, done, value))
     return False
+
+
+def _settled(history: Sequence[Op], initials: Collection[object]) -> list[Op]:
+    """Return the operations that say something, those of unknown outcome with the latest end they can have had."""
+    ops = [op for op in history if op.kind == "write" or op.end_s < FOREVER]
+    writes_of = Counter(op.value for op in ops if op.kind == "write")
+    read_s: dict[object, float] = {}
+    for op in ops:
+        if op.kind == "read":
+            read_s[op.value] = min(read_s.get(op.value, FOREVER), op.end_s)
+    settled = []
+    for op in ops:
+        if op.end_s < FOREVER:
+            settled.append(op)
+        elif op.value in read_s:
+            is_only = writes_of[op.value] == 1 and op.value not in initials
+            end_s = max(read_s[op.value], op.begin_s) if is_only else FOREVER
+            settled.append(replace(op, end_s=end_s))
+    return settled
 
 
 def _next_states(ops: Sequence[Op], done: int, value: object) -> list[tuple[int, object]]:
