@@ -7,6 +7,7 @@ start of a process sees them through views that its death severs (life.py).
 
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -321,6 +322,20 @@ class SimCluster:
             runtime, identity, self.processes[self.controls[0]].config.rpc
         ) as channels:
             return [await self._retry(channels, method, request) for method, request in calls]
+
+    async def ask_manager(self, method: Any, request: Any) -> Any:
+        """Ask each manager once; return the reply, None if nobody did it (or its answer was lost)."""
+        runtime = simulated_runtime(self.network.endpoint("observer"), self.random.getrandbits(32))
+        identity = new_identity(
+            ProcessConfig(process=ProcessSection(cluster_id=CLUSTER_ID)), runtime
+        )
+        async with open_channels(
+            runtime, identity, self.processes[self.controls[0]].config.rpc
+        ) as channels:
+            for address in self.manager_addresses:
+                with suppress(FsError):
+                    return (await channels.get(address).call(method, request, timeout_s=2)).message
+        return None
 
     async def _retry(self, channels, method, request):
         while True:

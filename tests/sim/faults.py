@@ -12,7 +12,7 @@ import trio
 from fs.kv.faulty import RandomFaults
 from fs.rpc.transport_memory import DelayRange
 
-from . import faults_disk, faults_network
+from . import faults_chain, faults_disk, faults_network
 from .cluster import SimCluster
 from .determinism import freeze, thaw
 from .faults_disk import DEAD_S, tear
@@ -25,7 +25,7 @@ STEPPED_S = (1.0, 3600.0, 365 * 86400.0)
 SWIZZLED_SHARE = 0.35
 """Of the seeds begin with a swizzle, whatever their weather."""
 
-assert faults_disk and faults_network  # they register their kinds
+assert faults_chain and faults_disk and faults_network  # they register their kinds
 
 
 class Faults:
