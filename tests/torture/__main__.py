@@ -37,6 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--broken", default="", metavar="MUTANT", help="break the storage processes"
     )
+    parser.add_argument("--managers", type=int, default=1, help="more: over one kv process")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser.parse_args()
 
@@ -54,8 +55,8 @@ def main() -> int:
         )
         return 2
     print(f"seed {seed}, in {base}", flush=True)
-    run = rows.Run(base, seed, given.count, Sizes(given.nodes, given.replicas, given.chains),
-                   given.broken)  # fmt: skip
+    sizes = Sizes(given.nodes, given.replicas, given.chains, managers=given.managers)
+    run = rows.Run(base, seed, given.count, sizes, given.broken)
     try:
         report = rows.ROWS[given.row](run) if given.row else thrash(run, given)
     except TortureError as error:

@@ -168,7 +168,9 @@ class Faults:
         path = self._fleet.disk(fault.victim)
         before = sum(1 for _ in path.rglob("*"))
         for entry in path.iterdir():
-            if entry.name != "lost+found":
+            if not entry.is_dir():
+                entry.unlink()
+            elif entry.name != "lost+found":
                 shutil.rmtree(entry)
         self._fleet.start(fault.victim)
         return f"{before} files lost"

@@ -9,6 +9,7 @@ Concurrency: one thread keeps the processes; everything else is called from one 
 """
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -53,6 +54,8 @@ class Sizes:
     loop_mib: int = 512
     """Of the disk of the first node; 0: a folder like the others'."""
     loops_everywhere: bool = False
+    managers: int = 1
+    """More than one: as many managers, and as many metadata services, over one kv process."""
 
 
 @dataclass(slots=True)
@@ -85,7 +88,13 @@ class Fleet:
         self._wrapper = wrapper
         self.network = Network()
         self.storages = [f"storage-{i + 1}" for i in range(sizes.nodes)]
-        self.controls = ["mgmtd", "meta"]
+        self.managers, self.metas = ["mgmtd"], ["meta"]
+        self.stores: list[str] = []
+        if sizes.managers > 1:
+            self.managers = [f"mgmtd-{i + 1}" for i in range(sizes.managers)]
+            self.metas = [f"meta-{i + 1}" for i in range(sizes.managers)]
+            self.stores = ["kv"]
+        self.controls = [*self.stores, *self.managers, *self.metas]
         self.children: dict[str, Child] = {}
         self.disks: dict[str, LoopDisk] = {}
         self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
@@ -105,12 +114,10 @@ class Fleet:
     def _make_files(self, extra: str) -> None:
         names = [*self.controls, *self.storages, "mountd"]
         addresses = {name: self.network.add(name) for name in names}
-        self.manager = addresses["mgmtd"]
+        self.addresses = [addresses[name] for name in self.managers]
         for name in names:
             self.children[name] = Child(name, name.split("-")[0])
-        self._write("mgmtd", 1, addresses, f'[kv]\npath = "{self.base}/data/mgmtd"\n{extra}')
-        meta = "[meta]\ngc_delay_s = 2.0\nsession_grace_s = 5.0\n"
-        self._write("meta", 2, addresses, f'[kv]\npath = "{self.base}/data/meta"\n{meta}{extra}')
+        self._write_controls(addresses, extra)
         per_node, rest = divmod(self.sizes.chains * self.sizes.replicas, self.sizes.nodes)
         assert not rest, "chains * replicas must divide by nodes"
         for index, name in enumerate(self.storages):
@@ -122,11 +129,24 @@ class Fleet:
         text = f'[client]\nmount_point = "{self.mount}"\n{extra}'
         self._write("mountd", 0, addresses, text)
 
+    def _write_controls(self, addresses: dict[str, str], extra: str) -> None:
+        """Managers and metadata services: each with a store of its own, or all over one."""
+        own = '[kv]\npath = "{}"\n'
+        for name in self.stores:
+            self._write(name, 0, addresses, own.format(self.base / "data" / "meta") + extra)
+        shared = f'[kv]\nengine = "remote"\naddress = "{addresses.get("kv", "")}"\n'
+        meta = "[meta]\ngc_delay_s = 2.0\nsession_grace_s = 5.0\n"
+        for number, name in enumerate([*self.managers, *self.metas], 1):
+            store = shared if self.stores else own.format(self.base / "data" / name)
+            rest = meta if name in self.metas else ""
+            self._write(name, number, addresses, store + rest + extra)
+
     def _write(self, name: str, node_id: int, addresses: dict[str, str], rest: str) -> None:
-        listen = f'node_id = {node_id}\nlisten = "{addresses[name]}"\n' if node_id else ""
+        number = f"node_id = {node_id}\n" if node_id else ""
+        listen = f'listen = "{addresses[name]}"\n' if name != "mountd" else ""
         self.config(name).write_text(
-            f'[process]\ncluster_id = "{CLUSTER_ID}"\n{listen}'
-            f'mgmtd_addresses = ["{self.manager}"]\n{rest}'
+            f'[process]\ncluster_id = "{CLUSTER_ID}"\n{number}{listen}'
+            f"mgmtd_addresses = {json.dumps(self.addresses)}\n{rest}"
         )
 
     def _make_disk(self, name: str) -> Path:
@@ -154,12 +174,13 @@ class Fleet:
         for name in (*self.controls, *self.storages):
             self.start(name)
         init = [sys.executable, "-m", "fs.app.main", "admin", "cluster", "init"]
-        init += [f"--mgmtd={self.config('mgmtd')}", f"--meta={self.config('meta')}"]
+        init += [f"--mgmtd={self.config(name)}" for name in self.managers]
+        init += [f"--meta={self.config(name)}" for name in self.metas]
         init += [f"--storage={self.config(name)}" for name in self.storages]
         init += ["--replicas", str(self.sizes.replicas)]
-        subprocess.run(
-            init, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=START_TIMEOUT_S
-        )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while subprocess.run(init, cwd=ROOT, check=False, capture_output=True).returncode:
+            assert time.monotonic() < deadline, f"no cluster after {START_TIMEOUT_S:g} s: {init}"
         self.wait_healthy(START_TIMEOUT_S)
         self._mount()
 
@@ -254,7 +275,7 @@ class Fleet:
 
     def ask(self, use: Callable[..., object], timeout_s: float = 5.0) -> object:
         """Run `use(mgmtd, channels)`; raises FsError."""
-        return run_with_mgmtd([self.manager], CLUSTER_ID, use, timeout_s=timeout_s)
+        return run_with_mgmtd(self.addresses, CLUSTER_ID, use, timeout_s=timeout_s)
 
     def routing(self, timeout_s: float = 5.0) -> RoutingInfo:
         """Return the newest routing info; raises FsError(RPC_TIMEOUT)."""
@@ -262,7 +283,7 @@ class Fleet:
         async def use(mgmtd, _channels):
             return await newest_routing(mgmtd, timeout_s)
 
-        return run_with_mgmtd([self.manager], CLUSTER_ID, use, timeout_s=timeout_s)
+        return run_with_mgmtd(self.addresses, CLUSTER_ID, use, timeout_s=timeout_s)
 
     def unhealthy(self) -> str:
         """Return what is not as it should be, empty when every target of every chain serves."""
@@ -301,7 +322,7 @@ class Fleet:
                 return await compare(channels, await newest_routing(mgmtd, 10))
 
         results: list[ChainComparison] = run_with_mgmtd(
-            [self.manager], CLUSTER_ID, use, timeout_s=90
+            self.addresses, CLUSTER_ID, use, timeout_s=90
         )
         different = [
             f"chain {r.chain_id} chunk {c.inode_id}.{c.index}: {facts}"
@@ -318,7 +339,7 @@ class Fleet:
         Meta before storage: else it goes on removing chunks from whoever is left.
         """
         problems = []
-        for name in ("mountd", "meta", *self.storages, "mgmtd"):
+        for name in ("mountd", *self.metas, *self.storages, *self.managers, *self.stores):
             try:
                 code = self.stop(name)
             except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """One process of the load: works on files of its own, knows what they must hold, and checks whatever it reads.
 
-    python -m tests.torture.load KIND --path DIR --seed N --stop FILE --log FILE [--manager ADDRESS --cluster ID]
+    python -m tests.torture.load KIND --path DIR --seed N --stop FILE --log FILE [--manager ADDRESS ... --cluster ID]
 
 KIND: `files` and `fsx` work through the mount, `native` through the client library.  Works until FILE exists, then
 syncs and verifies everything anew.  Writes JSON lines to the log: every slow operation, every error that the
@@ -416,13 +416,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--stop", type=Path, required=True)
     parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--manager", default="")
+    parser.add_argument("--manager", nargs="*", default=[])
     parser.add_argument("--cluster", default="")
     parser.add_argument("--pause", type=float, default=0.02, help="seconds between two operations")
     given = parser.parse_args()
     log = Log(given.log)
     if given.kind == "native":
-        with connect_blocking([given.manager], given.cluster) as fs:
+        with connect_blocking(given.manager, given.cluster) as fs:
             load = FileLoad(NativeFiles(fs, given.path), given.seed, log)
             return work(load, log, given.stop, given.pause)
     if given.kind == "fsx":

@@ -116,7 +116,7 @@ def kills(run: Run) -> dict:
     with run.torture(sizes=replace(run.sizes, **ONE_CHAIN), loads=("fsx", "fsx")).running() as it:
         time.sleep(2)
         for _ in run.times(10):
-            for kind in ("mgmtd", "meta", "head", "middle", "tail"):
+            for kind in (*it.fleet.controls, "head", "middle", "tail"):
                 done = it.round(Fault("kill", by_victim(it, kind)))
                 pauses[kind].append(done.pause_s)
                 if done.pause_s > STALL_S_MAX:
@@ -135,7 +135,7 @@ def stops(run: Run) -> dict:
     with run.torture(sizes=sizes, loads=LIGHT_LOAD).running() as it:
         with writing(it) as writer:
             for _ in run.times(10):
-                for kind in ("head", "middle", "tail", "mgmtd", "meta", "mountd"):
+                for kind in ("head", "middle", "tail", *it.fleet.controls, "mountd"):
                     seconds = math.exp(it.generator.uniform(math.log(5), math.log(60)))
                     name = by_victim(it, kind)
                     fault = Fault("long_stop", name, seconds)

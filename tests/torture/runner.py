@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
+from fs.schema.status import FsError
+
 from .faults import Faults
 from .fleet import CLUSTER_ID, LOOP_NODE, ROOT, Fleet, Sizes
 from .offline import Offline
@@ -142,7 +144,7 @@ class Torture:
         command = [
             sys.executable, "-m", "tests.torture.load", kind, "--path", path,
             "--seed", str(self.seed * 100 + index), "--stop", str(self._stop_file),
-            "--log", str(log), "--manager", self.fleet.manager, "--cluster", CLUSTER_ID,
+            "--log", str(log), "--manager", *self.fleet.addresses, "--cluster", CLUSTER_ID,
         ]  # fmt: skip
         errors = (self.fleet.base / "logs" / f"load-{name}.log").open("ab")
         with errors:
@@ -162,7 +164,7 @@ class Torture:
             self.check_load()
             done.pause_s = self._longest_pause(done.began_s)
             done.chunk_count = self.compare()
-        except AssertionError as error:
+        except (AssertionError, FsError) as error:
             raise TortureError(f"{fault}: {error}") from error
         self.sample()
         self.say(
