@@ -53,11 +53,8 @@ class Witness:
             self.failed_count += 1
             self.failure = line
 
-    def check(self, path: Path, *, is_power: bool) -> float:
-        """Check the disk as it lies there, open it, check every chunk and the disk again; go on from there.
-
-        Returns the seconds that opening took.
-        """
+    def check(self, path: Path, *, is_power: bool) -> None:
+        """Check the disk as it lies there, open it, check every chunk and the disk again; go on from there."""
         no_finding(path)
         began = time.monotonic()
         engine = open_disk(str(path))
@@ -77,7 +74,6 @@ class Witness:
         self.marks.clear()
         no_finding(path)
         assert took < OPEN_S_MAX, f"opened in {took:.1f} s"
-        return took
 
 
 def no_finding(path: Path) -> None:
