@@ -1,0 +1,56 @@
+"""What is searched: the models with their bounds, in CI and by hand, and the planted errors."""
+
+from .spin import Search
+
+WRITES = Search("writes", "craq.pml", "N=2 W1=2 CRASHES=1 LOSSES=1 LOST_REPLIES=0")
+READS = Search("reads", "craq.pml", "N=2 W1=1 CRASHES=0 LOSSES=0 LOST_REPLIES=0 SILENCES=1 READS=1")
+JOIN = Search("join", "craq.pml", "N=2 W1=1 CRASHES=1 LOSSES=0 LOST_REPLIES=1 JOIN")
+JOIN_READS = Search(
+    "join with reads", "craq.pml", "N=2 W1=1 CRASHES=0 LOSSES=0 LOST_REPLIES=0 SILENCES=1 READS=1 JOIN"
+)
+TWO_CLIENTS = Search(
+    "two clients", "craq.pml", "N=2 W1=1 W2=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0"
+)
+CRASH_READS = Search(
+    "crash with reads", "craq.pml", "N=2 W1=1 CRASHES=1 LOSSES=0 LOST_REPLIES=0 READS=1"
+)
+RETRIES = Search("retries", "craq.pml", "N=2 W1=2 CRASHES=1 LOSSES=1 LOST_REPLIES=1")
+PAUSES = Search("pauses", "lease.pml", "RESTARTS=0 DEATHS=0 UNKNOWNS=0 VERSIONS=4 EPOCHS=2")
+RESTARTS = Search("restarts", "lease.pml", "RESTARTS=1 DEATHS=1 UNKNOWNS=1 VERSIONS=4 EPOCHS=2")
+
+SHORT = [WRITES, READS, JOIN, TWO_CLIENTS, PAUSES]
+
+LONG = [
+    RETRIES,
+    CRASH_READS,
+    JOIN_READS,
+    Search("three targets", "craq.pml", "N=3 W1=1 CRASHES=1 LOSSES=0 LOST_REPLIES=0"),
+    Search("three targets, loss", "craq.pml", "N=3 W1=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 JOIN"),
+    RESTARTS,
+]
+
+MUTANTS = [
+    (WRITES, "COMMIT_BEFORE_SUCCESSOR"),
+    (WRITES, "EPOCH_NOT_RAISED"),
+    (WRITES, "NO_RESYNC_BARRIER"),
+    (WRITES, "RESYNC_SKIPPED"),
+    (WRITES, "STALE_CHAIN_VERSION"),
+    (WRITES, "SYNCING_GETS_NO_UPDATES"),
+    (WRITES, "WAITING_BECOMES_SERVING"),
+    (WRITES, "RESTARTED_IS_TRUSTED"),
+    (RETRIES, "REPEAT_EXECUTED_AGAIN"),
+    (JOIN, "CHANNELS_NOT_HANDED_OVER"),
+    (TWO_CLIENTS, "LEFTOVER_ROLLED_BACK"),
+    (READS, "TAIL_NOT_ASKED"),
+    (READS, "LEASE_NOT_CHECKED"),
+    (CRASH_READS, "LEFTOVER_NOT_COMPLETED"),
+    (JOIN_READS, "LEFTOVER_COMPLETED_UNDER_ANY_VERSION"),
+    (PAUSES, "PRIMARY_IGNORES_TIME"),
+    (PAUSES, "RIVAL_IN_A_HURRY"),
+    (PAUSES, "PRIMARY_NOT_VALIDATED"),
+    (PAUSES, "NO_GRACE"),
+    (PAUSES, "NODE_LEASE_FROM_ARRIVAL"),
+    (PAUSES, "NODE_LEASE_NOT_CHECKED"),
+    (PAUSES, "LEASE_UNDER_AN_OLD_PICTURE"),
+]
+"""Each with the search that finds it."""
