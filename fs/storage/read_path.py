@@ -122,15 +122,27 @@ async def committed_version(
 ) -> int:
     """Return the committed version of a chunk at the tail, 0 for none; `place` is the tail.
 
-    Waits for an update inside, and completes a leftover.
+    Waits for an update inside, and completes a leftover; only under the chain version of `place`, since by then
+    our target may be the syncing one, which nobody below contradicts.
+
+    Raises:
+        FsError: ROUTING_MISMATCH when the chain has moved on; as `settle`.
     """
-    target = place.target
+    target, chain = place.target, place.chain
     engine = target.disk.engine
     if chunk_id in target.unsettled:
         async with target.locks.hold(chunk_id):
+            context.place_now(chain.chain_id, chain.chain_version)
             state = target.disk.run_inline(engine.get, target.target_id, chunk_id)
             if state is not None and state.pending_ver:
-                await settle(context, target, place.chain.chain_id, state, deadline_s=deadline_s)
+                await settle(
+                    context,
+                    target,
+                    chain.chain_id,
+                    state,
+                    deadline_s=deadline_s,
+                    only_version=chain.chain_version,
+                )
             else:
                 target.unsettled.pop(chunk_id, None)
     state = target.disk.run_inline(engine.get, target.target_id, chunk_id)

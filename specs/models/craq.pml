@@ -96,7 +96,8 @@ byte demoted[N];
 
 /* ---- on disk ---- */
 byte cv[N]; byte cx[N];         /* committed version and value */
-byte pv[N]; byte px[N];         /* pending */
+byte pv[N]; byte px[N]; bit pt[N];      /* pending, and whether it carries its update's tag */
+byte ch[N * C];                 /* 8 * sequence + version of its result: notes; 0 for none: channel table only */
 
 /* ---- in the memory of a storage process ---- */
 byte lo[N];                     /* local state */
@@ -105,8 +106,7 @@ byte ver[N];                    /* chain version it acts on */
 bit lease[N];
 byte sdone[N];                  /* sync_done_version */
 byte resd[N];                   /* resynced_version */
-byte un[N];                     /* unsettled: 0, 1, 2 = with a tag */
-byte ch[N * C];                 /* channel table: 8 * sequence + version of its result, 0 for none */
+bit un[N];                      /* unsettled */
 byte ep[N];                     /* epoch */
 byte es[N];                     /* epoch seen under `ver` */
 bit fresh[N];                   /* process that the manager has not heard yet */
@@ -145,7 +145,6 @@ byte crashes = CRASHES; byte silences = SILENCES; byte losses = LOSSES; byte los
 byte gx[8];                 /* value of each version that was shown */
 byte top;                       /* newest version acknowledged or read */
 byte acked;                     /* newest version acknowledged */
-bit amnesia;                    /* the last serving target has been down: channel tables are lost */
 
 /* scratch, used inside one atomic only */
 hidden byte x; hidden byte s; hidden byte drop; hidden byte half;
@@ -178,7 +177,7 @@ inline note(v_, x_) {   /* a version was shown to somebody, or committed by a se
 		j = 1;
 		do
 		:: j < 8 ->
-			assert(amnesia || x_ == 0 || j == v_ || gx[j] != x_);   /* EXACTLY_ONCE */
+			assert(x_ == 0 || j == v_ || x_ != gx[j]);      /* EXACTLY_ONCE */
 			j++
 		:: else -> break
 		od
@@ -366,10 +365,6 @@ inline settle_chain() { /* Primary.settle: next_chain until nothing changes; the
 				:: P(cver - 1, i) == SERVING && ns[i] != SERVING -> demoted[i] = cver
 				:: else
 				fi;
-				if      /* known limit: nobody serves, so channel tables are lost */
-				:: ns[i] == LASTSRV -> amnesia = 1
-				:: else
-				fi;
 				i++
 			:: else -> break
 			od;
@@ -422,7 +417,8 @@ inline look(t) {        /* Targets._decide_steps: local_state.start_is_over and 
 	fi;
 #endif
 	if
-	:: lo[t] == STARTING && st != SERVING && st != SYNCING && st != WAITING -> lo[t] = ONLINE
+	:: lo[t] == STARTING && st == LASTSRV -> lo[t] = ONLINE         /* Targets._end_start */
+	:: lo[t] == STARTING && st == OFFLINE -> lo[t] = EVICTED
 	:: else
 	fi;
 	if
@@ -433,6 +429,17 @@ inline look(t) {        /* Targets._decide_steps: local_state.start_is_over and 
 	:: else
 	fi;
 	j = 0
+}
+
+inline forget_begun(t) {        /* the channel table is made anew from the notes, which tell of successes only */
+	if
+	:: ch[t * C] % 8 == 0 -> ch[t * C] = 0
+	:: else
+	fi;
+	if
+	:: ch[t * C + 1] % 8 == 0 -> ch[t * C + 1] = 0
+	:: else
+	fi
 }
 
 inline free_slot(m_) {
@@ -528,19 +535,19 @@ inline acknowledge(x_, v_) {    /* the client hears of its success */
 
 inline begin_execute(t, v_, x_, tag_) {
 	wv[t] = v_; wx[t] = x_; wtag[t] = tag_; wpr[t] = 0; wset[t] = 0;
-	un[t] = 1 + tag_;
+	un[t] = 1;
 	/* the place as it was found when the update came in: _prepare_and_forward's `place` */
 	wtl[t] = (SUC(went[t], t) == NONE)
 }
 
 inline begin_settle(t) {        /* forward.settle: the leftover, whole, under its own version */
-	wset[t] = 1; wv[t] = pv[t]; wx[t] = px[t]; wtag[t] = (un[t] == 2); wfull[t] = 1; wpr[t] = 1; wtl[t] = 0
+	wset[t] = 1; wv[t] = pv[t]; wx[t] = px[t]; wtag[t] = pt[t]; wfull[t] = 1; wpr[t] = 1; wtl[t] = 0
 }
 
 inline decide_at_head(t) {      /* replica._decide_at_head */
 	if
 #ifdef MUTANT_LEFTOVER_ROLLED_BACK
-	:: pv[t] -> pv[t] = 0; px[t] = 0; begin_execute(t, cv[t] + 1, wreq[t], 1)
+	:: pv[t] -> pv[t] = 0; px[t] = 0; pt[t] = 0; begin_execute(t, cv[t] + 1, wreq[t], 1)
 #else
 	:: pv[t] -> begin_settle(t)
 #endif
@@ -552,7 +559,7 @@ inline decide_at_head(t) {      /* replica._decide_at_head */
 inline commit(t) {              /* forward.commit */
 	if
 	:: pv[t] == wv[t] && pv[t] ->
-		cv[t] = pv[t]; cx[t] = px[t]; pv[t] = 0; px[t] = 0
+		cv[t] = pv[t]; cx[t] = px[t]; pv[t] = 0; px[t] = 0; pt[t] = 0
 	:: else
 	fi;
 	un[t] = 0;
@@ -711,7 +718,7 @@ inline accept(t, m) {           /* run_update of a forwarded update, up to the f
 		:: PUB(t) == SERVING && !mfull[m] && mv[m] == cv[t] + 1 ->
 			wfull[t] = 0;
 			if
-			:: pv[t] == mv[m] && un[t] == 2 && mtag[m] && px[t] == mx[m] ->
+			:: pv[t] == mv[m] && pt[t] && mtag[m] && px[t] == mx[m] ->
 				start_forwarded(t, m); wpr[t] = 1; wtl[t] = 0   /* RESUME */
 			:: else -> start_forwarded(t, m)
 			fi
@@ -730,16 +737,16 @@ inline prepare(t) {             /* _prepare_blocking, in a thread; the tail comm
 	wpr[t] = 1;
 	if
 	:: wtl[t] ->
-		cv[t] = wv[t]; cx[t] = wx[t]; pv[t] = 0; px[t] = 0;
+		cv[t] = wv[t]; cx[t] = wx[t]; pv[t] = 0; px[t] = 0; pt[t] = 0;
 		note_commit(t);
 		finish(t)
-	:: else -> pv[t] = wv[t]; px[t] = wx[t]; check_kept()
+	:: else -> pv[t] = wv[t]; px[t] = wx[t]; pt[t] = wtag[t]; check_kept()
 	fi;
 	j = 0
 }
 
 /* Nothing to wait for in front of a call: prepared, or the successor takes the plain update meanwhile. */
-#define MAY_FORWARD(t) (wk[t] && !wfs[t] && !wtl[t] && ver[t] > wfb[t] && (wpr[t] || \
+#define MAY_FORWARD(t) (wk[t] && !wfs[t] && !wtl[t] && ver[t] > wfb[t] && (!CAN_WRITE(t) || SUC(ver[t], t) == NONE || SLOT_LEFT(t)) && (wpr[t] || \
 	(AT_ONCE && CAN_WRITE(t) && SUC(ver[t], t) != NONE && !wfull[t] && P(ver[t], SUC(ver[t], t)) == SERVING)))
 #ifdef PREPARE_FIRST    /* not what the code does: shows what it would buy */
 #define AT_ONCE false
@@ -891,11 +898,13 @@ proctype Node(byte t) {
 	/* Storage._reload */
 	:: d_step {
 		lo[t] == EVICTED && step[t] == RELOAD && wk[t] != CLIENT && wk[t] != FORWARDED ->
-		step[t] = STAY; i = 0;
-		do
-		:: i < C -> ch[t * C + i] = 0; i++
-		:: else -> break
-		od;
+		step[t] = STAY;
+		if      /* forget_updates: they will come from the predecessor; the last serving one is the truth */
+#ifndef MUTANT_LAST_ONE_FORGETS
+		:: PUB(t) == LASTSRV -> forget_begun(t)
+#endif
+		:: else -> ch[t * C] = 0; ch[t * C + 1] = 0
+		fi;
 		sdone[t] = 0; resd[t] = 0;
 		lo[t] = ONLINE; look(t) }
 	/* Storage._promote */
@@ -905,7 +914,12 @@ proctype Node(byte t) {
 		if
 		:: PUB(t) == SERVING ->
 			if
-			:: pv[t] -> cv[t] = pv[t]; cx[t] = px[t]; pv[t] = 0; px[t] = 0
+			:: pv[t] ->
+				if
+				:: pt[t] -> a = px[t]; b = pv[t]; record(t, a, b)
+				:: else
+				fi;
+				cv[t] = pv[t]; cx[t] = px[t]; pv[t] = 0; px[t] = 0; pt[t] = 0
 			:: else
 			fi;
 			un[t] = 0;
@@ -947,7 +961,7 @@ inline end_read() {
 
 inline crash(t) {
 	if
-	:: half -> pv[t] = wv[t]; px[t] = wx[t]
+	:: half -> pv[t] = wv[t]; px[t] = wx[t]; pt[t] = wtag[t]
 	:: else
 	fi;
 	/* what we sent may still arrive; who waited for us never gets an answer */
@@ -969,11 +983,11 @@ inline crash(t) {
 		i++
 	:: else -> break
 	od;
-	rest(t); end_resync(t);
+	rest(t); end_resync(t); forget_begun(t);
 	lo[t] = DEAD; lease[t] = 0; ver[t] = 0; un[t] = 0; ep[t] = 0; es[t] = 0; sdone[t] = 0; resd[t] = 0; sd[t] = 0; step[t] = STAY;
 	i = 0;
 	do
-	:: i < C -> ch[t * C + i] = 0; sdc[t * C + i] = 0; i++
+	:: i < C -> sdc[t * C + i] = 0; i++
 	:: else -> break
 	od;
 	if

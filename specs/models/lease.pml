@@ -371,5 +371,6 @@ init {
 
 #define GOOD ((reign[0] == 3 && ACTING(0) || reign[1] == 3 && ACTING(1)) && LEASED && !aout && !fresh && av == sver && !sout)
 #ifdef LTL
-ltl progress { <> GOOD }
+#define SPENT (sver >= VERSIONS - 1 || epoch >= EPOCHS)         /* the bounds, not the rules, end what could still be done */
+ltl progress { [] (calm -> <> (GOOD || SPENT)) }
 #endif

@@ -1,0 +1,1 @@
+"""Searching the models of specs/models with spin."""

@@ -13,8 +13,8 @@ MODELS = Path(__file__).resolve().parents[2] / "specs" / "models"
 PROPERTIES = {
     "LINEARIZABLE": "rfloor",
     "KEPT": "acked",
-    "EXACTLY_ONCE": "amnesia",
-    "ONE_VALUE": "gx[",
+    "EXACTLY_ONCE": "!=gx[j]",
+    "ONE_VALUE": "(gx[",
     "ONE_HEAD": "(k<=1)",
     "HEALED": "cur[0]",
     "ONE_PRIMARY": "reign[0]",
@@ -59,7 +59,9 @@ def missing() -> str:
     return " and ".join(program for program in ("spin", "gcc") if not shutil.which(program))
 
 
-def run(search: Search, mutant: str = "", *, memory_mb: int = 8000, keep: Path | None = None) -> Outcome:
+def run(
+    search: Search, mutant: str = "", *, memory_mb: int = 8000, keep: Path | None = None
+) -> Outcome:
     """Search the whole state space, or up to the first counterexample.
 
     Args:

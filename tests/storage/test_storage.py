@@ -1,6 +1,8 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Whole updates and reads over several nodes: the usual way, faults in the middle, retries."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -8,6 +10,7 @@ from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
+from fs.storage.read_path import committed_version
 from fs.storage.storage import FLUSH_INTERVAL_S
 from fs.storage.write_path import run_update
 
@@ -91,6 +94,33 @@ async def test_a_leftover_is_completed_before_the_next_update(mock_clock):
         # The repeat of the first one must not be executed after the second.
         assert (await one.attempt(request, b"lost?")).update_ver == 2
         assert content(cluster, 2) == (3, 0, b"l-st?")
+
+
+async def test_a_read_completes_no_leftover_after_its_target_left_the_chain(mock_clock):
+    """Found by specs/models/craq.pml: a read that waited at the tail until the target was syncing committed there."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"base")
+        block(cluster, 1, 2)
+        cluster.is_frozen = True
+        request = client.write_request(0, b"lost")
+        assert (
+            await status_of(client.attempt, request, b"lost", timeout_s=1.0) is Status.RPC_TIMEOUT
+        )
+        await trio.sleep(10.0)  # the head has given up
+        node = cluster.nodes[1]
+        (now,) = node.storage.targets.places()
+        assert content(cluster, 1)[:2] == (1, 2)
+        former = replace(
+            now, chain=replace(now.chain, chain_version=now.chain.chain_version - 1), is_tail=True
+        )
+        cluster.network.heal()
+        context = node.storage._context
+        with pytest.raises(FsError) as caught:
+            await committed_version(
+                context, former, ChunkId(InodeId(INODE), 0), trio.current_time() + 1
+            )
+        assert caught.value.status is Status.ROUTING_MISMATCH
+        assert content(cluster, 1)[:2] == (1, 2)
 
 
 async def test_a_new_head_completes_what_the_old_one_passed_on(mock_clock):
