@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from fs.app.cluster_dir import ClusterDir
+from fs.app.status_view import gather
+
 from .conftest import EMBER, IS_FULL, Cluster
 from .watching import Watch, watch_managers
 
@@ -64,14 +67,13 @@ class Lab:
         self.cluster = cluster
         self.random = random.Random(seed)
         self.watch = Watch()
-        self.process = cluster.status()
         self.pauses: dict[str, list[float]] = {}
         self.silences: dict[str, list[float]] = {}
         self.operations: list[tuple[float, float]] = []
         self.kill_count = 0
 
     def status(self) -> dict:
-        return self.cluster.status()
+        return gather(ClusterDir(self.cluster.directory))
 
     def victims(self, fault: str) -> tuple[list[str], signal.Signals]:
         """Return the names of the processes that a fault hits, and how."""
@@ -161,6 +163,7 @@ def several(tmp_path):
 async def test_processes_die_and_fall_silent(several, report_figure):
     seed = int(os.environ.get("MANAGER_SEED", "1"))
     lab = Lab(several, seed)
+    cluster_id = several.status()["cluster_id"]
     run = several.directory / "run"
     managers = [f"unix:{run}/mgmtd-{i}.sock" for i in (1, 2, 3)]
     faults = list(SHORT)
@@ -173,9 +176,7 @@ async def test_processes_die_and_fall_silent(several, report_figure):
         [sys.executable, "-c", WRITER, several.mount / "probe"], stdout=subprocess.PIPE
     )
     async with trio.open_nursery() as nursery:
-        await nursery.start(
-            watch_managers, lab.watch, lab.process["cluster_id"], f"unix:{run}/kv.sock", managers
-        )
+        await nursery.start(watch_managers, lab.watch, cluster_id, f"unix:{run}/kv.sock", managers)
         nursery.start_soon(read_operations, lab, writer)
         await trio.sleep(1.0)
         for fault in faults:
@@ -197,7 +198,8 @@ async def test_processes_die_and_fall_silent(several, report_figure):
             f" longest time without a primary {max(lab.silences[fault]):.2f} s"
             f" ({len(lab.pauses[fault])} times)"
         )
-    restarts = sum(s["restart_count"] for s in lab.status()["services"])
+    status = await trio.to_thread.run_sync(lab.status)
+    restarts = sum(s["restart_count"] for s in status["services"])
     assert restarts == lab.kill_count
     for fault, pauses in lab.pauses.items():
         promised_s = KILL_PAUSE_S_MAX if fault.startswith("kill") else SILENCE_PAUSE_S_MAX
