@@ -9,7 +9,6 @@ Checked all the time, by polling:
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 
 import trio
@@ -30,6 +29,9 @@ from fs.schema.status import FsError
 
 POLL_S = 0.02
 ASK_TIMEOUT_S = 1.0
+PESTER_S = 0.25
+PATIENCE_S = 30.0
+"""Longer than anybody is stopped: the connection is not given up."""
 
 
 @dataclass
@@ -109,19 +111,32 @@ async def poll_store(watch: Watch, engine: RemoteEngine) -> None:
         await trio.sleep(POLL_S)
 
 
+async def ask(watch: Watch, channel, address: str, timeout_s: float) -> None:
+    """Ask one manager once for the routing info."""
+    before = watch.told_version
+    try:
+        received = await channel.call(
+            MGMTD_GET_ROUTING_INFO, mgmtd_pb2.GetRoutingInfoReq(), timeout_s=timeout_s
+        )
+    except FsError:
+        return  # not the primary, or away
+    if received.message.HasField("routing_info"):
+        watch.see_answer(before, received.message.routing_info, address)
+
+
 async def poll_manager(watch: Watch, channel, address: str) -> None:
     """Ask one manager, again and again."""
-    request = mgmtd_pb2.GetRoutingInfoReq()
     while True:
-        before = watch.told_version
-        try:
-            received = await channel.call(MGMTD_GET_ROUTING_INFO, request, timeout_s=ASK_TIMEOUT_S)
-        except FsError:
-            await trio.sleep(POLL_S)  # not the primary, or away
-        else:
-            if received.message.HasField("routing_info"):
-                watch.see_answer(before, received.message.routing_info, address)
+        await ask(watch, channel, address, ASK_TIMEOUT_S)
         await trio.sleep(POLL_S)
+
+
+async def pester_manager(watch: Watch, channel, address: str) -> None:
+    """Ask without waiting for answers, so that a stopped manager finds questions of all ages when it goes on."""
+    async with trio.open_nursery() as nursery:
+        while True:
+            nursery.start_soon(ask, watch, channel, address, PATIENCE_S)
+            await trio.sleep(PESTER_S)
 
 
 async def watch_managers(
@@ -140,10 +155,12 @@ async def watch_managers(
     identity = Identity(cluster_id, client_id="watch")
     async with (
         open_channels(runtime, identity, RpcSection()) as channels,
+        open_channels(runtime, identity, RpcSection()) as patient,
         trio.open_nursery() as nursery,
     ):
         engine = RemoteEngine(channels.get(store), store, runtime)
         nursery.start_soon(poll_store, watch, engine)
         for address in managers:
-            nursery.start_soon(partial(poll_manager, watch, channels.get(address), address))
+            nursery.start_soon(poll_manager, watch, channels.get(address), address)
+            nursery.start_soon(pester_manager, watch, patient.get(address), address)
         task_status.started()
