@@ -128,7 +128,7 @@ class Lab:
         self.silences.setdefault(fault, []).append(silence_s)
         well_s = time.monotonic()
         with trio.fail_after(60):
-            while not self.operations or self.operations[-1][0] < well_s:
+            while not self.operations or self.operations[-1][0] < well_s:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         during = [took for at, took in self.operations if at + took > wall_s]
         self.pauses.setdefault(fault, []).append(max(during))
