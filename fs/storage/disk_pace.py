@@ -1,6 +1,7 @@
 """When a disk counts as slow.  Pure: durations of its calls come in, a judgement goes out.
 
-A disk is compared with itself: with how long its calls take usually.  Only what is also slow in absolute terms counts, since
+Reads and writes are judged in windows of time; flushes one by one, each with the bytes written since the last: behind the
+page cache a slow disk shows only there.  A disk is compared with itself: with how long its calls take usually.  Only what is also slow in absolute terms counts, since
 on a machine with busy cores every call takes longer; and only several windows in a row, since every disk
 hiccups.  The judgement is for people: nothing is taken out of service by it.
 """
@@ -30,6 +31,7 @@ MIB: Final = 1 << 20
 class DiskPace:
     """The pace of one disk."""
 
+    call_count_min: int = CALL_COUNT_MIN
     is_slow: bool = False
     usual_s: float = 0.0
     """Mean duration of a call of up to one MiB, or per MiB, in seconds; 0: not known yet."""
@@ -50,7 +52,7 @@ class DiskPace:
         """Judge the calls since the last time; return whether the judgement has changed."""
         call_count, total_s, weight = self._call_count, self._total_s, self._weight
         self._call_count, self._total_s, self._weight = 0, 0.0, 0.0
-        if call_count < CALL_COUNT_MIN:
+        if call_count < self.call_count_min:
             return False
         self.window_s = total_s / weight
         limit_s = max(SLOW_S_MIN, SLOW_FACTOR * self.usual_s)

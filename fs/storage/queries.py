@@ -201,7 +201,7 @@ async def sync_chains(context: StorageContext, request: storage_pb2.SyncChainsRe
         disks[place.target.disk.index] = place.target.disk
     async with trio.open_nursery() as nursery:
         for disk in disks.values():
-            nursery.start_soon(disk.run, disk.engine.sync)
+            nursery.start_soon(disk.sync)
     context.check_lease()
 
 

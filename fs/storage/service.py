@@ -140,7 +140,7 @@ class StorageService:
         for start in range(0, len(known), NOTE_BATCH_COUNT):
             take_over_updates(target, known[start : start + NOTE_BATCH_COUNT])
             await trio.lowlevel.checkpoint()
-        await target.disk.run(target.disk.engine.sync)
+        await target.disk.sync()
         await self._syncing_place(request.chain_id, request.chain_version, request.target_id)
         target.sync_done_version = request.chain_version
         self._context.targets.set_local(target, LocalState.UPTODATE)

@@ -256,7 +256,8 @@ class Storage:
         """Read the disks' space and pace; a target that was full comes back when there is room."""
         self._measured_count += 1
         if self._measured_count % PACE_WINDOW_COUNT == 0:
-            self._judge_pace()
+            for disk in self._disks:
+                disk.judge_pace()
         for disk in self._disks:
             if not disk.is_failed:
                 await self._measure_disk(disk)
@@ -264,19 +265,6 @@ class Storage:
         for target in self.targets.targets.values():
             if target.hold is Hold.FULL and target.disk.free_bytes > room:
                 self.targets.put_offline(target, Hold.EVICTED, "there is room again")
-
-    def _judge_pace(self) -> None:
-        for disk in self._disks:
-            if disk.pace.end_window():
-                log.warning(
-                    "disk %d (%s) is %s: %.3f s per call and MiB, usual are %.3f s",
-                    disk.index,
-                    disk.path,
-                    "slow" if disk.pace.is_slow else "not slow any more",
-                    disk.pace.window_s,
-                    disk.pace.usual_s,
-                )
-                self.targets.trigger_heartbeat()
 
     async def _measure_disk(self, disk: Disk) -> None:
         try:
@@ -297,7 +285,7 @@ class Storage:
 
     async def _flush(self, disk: Disk) -> None:
         try:
-            await disk.run_timed(0, disk.engine.sync)
+            await disk.sync()
         except FsError as error:
             log.warning("disk %d (%s): not flushed: %s", disk.index, disk.path, error)
 

@@ -60,9 +60,12 @@ class Disk:
         self.read_limiter = trio.Semaphore(section.read_concurrency)
         self.write_limiter = trio.Semaphore(section.write_concurrency)
         self.pace = DiskPace()
+        self.flush_pace = DiskPace(call_count_min=1)
+        self._unflushed_bytes = 0
         self._run_blocking = runtime.run_blocking
         self._clock = runtime.clock
         self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
+        self.on_pace_change: Callable[[Disk, DiskPace], None] = lambda _disk, _pace: None
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Call an engine method off the event loop; an IO_ERROR takes the disk out of service."""
@@ -80,6 +83,29 @@ class Disk:
             return await self.run(function, *arguments)
         finally:
             self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
+
+    async def sync(self) -> None:
+        """Make everything acknowledged durable; counts for the disk's pace."""
+        byte_count, self._unflushed_bytes = self._unflushed_bytes, 0
+        began_s = self._clock.monotonic_s()
+        await self.run(self.engine.sync)
+        self.flush_pace.note(self._clock.monotonic_s() - began_s, byte_count)
+        if self.flush_pace.end_window():
+            self.on_pace_change(self, self.flush_pace)
+
+    @property
+    def is_slow(self) -> bool:
+        """Far slower than usual, for some time."""
+        return self.pace.is_slow or self.flush_pace.is_slow
+
+    def judge_pace(self) -> None:
+        """Judge reads and writes since the last time."""
+        if self.pace.end_window():
+            self.on_pace_change(self, self.pace)
+
+    def note_written(self, byte_count: int) -> None:
+        """So much will have to be flushed."""
+        self._unflushed_bytes += byte_count
 
     def run_inline(self, function: Callable[..., T], *arguments: object) -> T:
         """Call an engine method that takes microseconds, right here; errors as in `run`."""
@@ -251,6 +277,7 @@ class Targets:
         self._places: dict[ChainId, Place] = {}
         for disk in disks:
             disk.on_failure = self._on_disk_failure
+            disk.on_pace_change = self._on_pace_change
 
     def look(self) -> RoutingInfo:
         """Take in the newest routing info and the local-state steps that follow from it; no checkpoint."""
@@ -308,7 +335,7 @@ class Targets:
                 resync=target.progress.report(target.used_bytes, trio.current_time())
                 if target.progress.is_running
                 else None,
-                is_slow=target.disk.pace.is_slow,
+                is_slow=target.disk.is_slow,
                 trouble=target.trouble,
             )
             for target in self.targets.values()
@@ -396,6 +423,18 @@ class Targets:
                     self.set_local(target, LocalState.OFFLINE)
                 target.pending_step = step
                 self.steps_wanted.set()
+
+    def _on_pace_change(self, disk: Disk, pace: DiskPace) -> None:
+        log.warning(
+            "node %d disk %d (%s) is %s: %.3f s per call or MiB, usual are %.3f s",
+            self.node_id,
+            disk.index,
+            disk.path,
+            "slow" if pace.is_slow else "not slow any more",
+            pace.window_s,
+            pace.usual_s,
+        )
+        self.trigger_heartbeat()
 
     def _on_disk_failure(self, disk: Disk, error: FsError) -> None:
         log.error("node %d disk %d (%s) failed: %s", self.node_id, disk.index, disk.path, error)

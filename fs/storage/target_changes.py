@@ -60,7 +60,7 @@ class TargetChanges:
             if known is not None:
                 return
             self._check_new(await self._context.routing.refresh(), target_id)
-            await disk.run(disk.engine.add_target, target_id)
+            await self._record(disk, target_id)
             targets.add(LocalTarget(target_id, disk, LocalState.ONLINE, Hold.NONE))
             log.info("target %d: made on disk %d (%s)", target_id, disk_index, disk.path)
 
@@ -112,6 +112,14 @@ class TargetChanges:
                 break
         forget(target.target_id)
         del self._removed[target.target_id]
+
+    async def _record(self, disk: Disk, target_id: TargetId) -> None:
+        try:
+            await disk.run(disk.engine.add_target, target_id)
+        except FsError as error:
+            if error.status is Status.TARGET_UNKNOWN:  # an earlier process began to remove it
+                raise FsError(Status.BUSY, str(error)) from error
+            raise
 
     def _disk(self, target_id: TargetId, disk_index: int) -> Disk:
         disks = self._context.targets.disks

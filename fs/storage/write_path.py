@@ -106,7 +106,7 @@ async def run_update(
     if is_from_client and tag is not None:
         known = target.channels.begin(tag, trio.current_time())
         if known is not None:
-            return _reply(known, place.chain.chain_version)
+            return _done(context, place, update, known)
     target.inflight.enter(request.chain_version)
     try:
         # 4. Updates of one chunk one after the other.
@@ -303,6 +303,7 @@ async def _prepare(
         return state
     disk = place.target.disk
     commit_at = update.request.commit_chain_version or place.chain.chain_version
+    disk.note_written(len(update.payload))
     async with disk.write_limiter:
         return await disk.run_timed(
             len(update.payload),

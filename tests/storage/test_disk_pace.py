@@ -61,3 +61,10 @@ def test_between_slow_and_not_the_judgement_stands():
 def test_an_idle_disk_is_not_judged():
     pace = usual()
     assert not any(window(pace, 9.0, call_count=CALL_COUNT_MIN - 1) for _ in range(20))
+
+
+def test_flushes_are_judged_one_by_one_and_by_their_bytes():
+    pace = DiskPace(call_count_min=1)
+    for _ in range(5):
+        assert not window(pace, 0.5, 100 * MIB, call_count=1)
+    assert [window(pace, 30.0, 30 * MIB, call_count=1) for _ in range(3)] == [False, False, True]

@@ -148,7 +148,7 @@ async def recover(cluster):
     await cluster.wait_all_serving()
 
 
-@pytest.mark.parametrize("node_count", [2, 3, 4])
+@pytest.mark.parametrize("node_count", [2, 3, 5])
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_random_faults(mock_clock, seed, node_count):
     rng = random.Random(seed * 10 + node_count)
