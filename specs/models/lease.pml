@@ -94,6 +94,11 @@ byte hbage; byte hbknown; bit hbdead; byte hbfrom;
 byte restarts = RESTARTS; byte deaths = DEATHS; byte unknowns = UNKNOWNS;
 bit calm;               /* no faults and no pauses any more */
 
+#ifdef MUTANT_RIVAL_IN_A_HURRY
+#define PATIENCE (L - MARGIN - 1)
+#else
+#define PATIENCE L
+#endif
 #define HELD_BY(m) (owner == m && epoch == held[m] && oinc == minc[m])
 #ifdef MUTANT_PRIMARY_IGNORES_TIME
 #define MAY_ACT(m) (held[m] != 0)
@@ -123,11 +128,7 @@ inline decide(m) {      /* lease.decide on the record just read */
 	:: held[m] && HELD_BY(m) -> everd[m] = EXTEND
 	:: held[m] && !HELD_BY(m) -> everd[m] = GIVE_UP
 	:: !held[m] && (owner == NOBODY || owner == m) -> everd[m] = TAKE_OVER
-#ifdef MUTANT_RIVAL_IN_A_HURRY
-	:: !held[m] && owner == 1 - m && (gone[m] || (seen[m] && oage[m] >= L - MARGIN)) -> everd[m] = TAKE_OVER
-#else
-	:: !held[m] && owner == 1 - m && seen[m] && (gone[m] || oage[m] >= L) -> everd[m] = TAKE_OVER
-#endif
+	:: !held[m] && owner == 1 - m && seen[m] && (gone[m] || oage[m] >= PATIENCE) -> everd[m] = TAKE_OVER
 	:: else -> everd[m] = FOLLOW
 	fi
 }
@@ -176,10 +177,11 @@ inline write(m) {               /* Store.write: routing version and chains, in o
 #define ANSWERS(m) (reign[m] == 3 && ACTING(m))
 #define FREE_TO_PUBLISH(m) (ACTING(m) && pt[m] == 0 && sver < VERSIONS)
 
-proctype Manager(byte m) {
+/* Mgmtd._stand and _extend. */
+proctype Election(byte m) {
 	do
 	/* Election.step: the time is taken, the record read, the decision made */
-	:: d_step { et[m] == 0 && !(held[m] && hage[m] == 0) && !(!held[m] && owner == 1 - m && seen[m] && !gone[m] && oage[m] < L) ->
+	:: d_step { et[m] == 0 && !(held[m] && hage[m] == 0) && !(!held[m] && owner == 1 - m && seen[m] && !gone[m] && oage[m] < PATIENCE) ->
 		eage[m] = 0; read_record(m) }
 	/* the transaction commits, unless the record has changed: then it is run again, with the same start time */
 	:: d_step { et[m] == 1 && edirty[m] -> read_record(m) }
@@ -202,7 +204,13 @@ proctype Manager(byte m) {
 		check() }
 	/* probe: the owner's process is gone or another one */
 	:: d_step { seen[m] && !gone[m] && !held[m] && owner == 1 - m && oinc != minc[1 - m] -> gone[m] = 1 }
-	/* the reign: load, then publish a version of its own (Mgmtd._reign, Primary.begin) */
+	od
+}
+
+/* Mgmtd._reign, Primary.run. */
+proctype Reign(byte m) {
+	do
+	/* load, then publish a version of its own (Mgmtd._reign, Primary.begin) */
 	:: d_step { reign[m] == 1 ->
 		repoch[m] = held[m]; reign[m] = 2; iver[m] = sver; iout[m] = sout; dem[m] = sver + 1;
 #ifdef MUTANT_NO_GRACE
@@ -237,6 +245,12 @@ proctype Manager(byte m) {
 		:: reign[m] == 2 -> reign[m] = 3
 		:: else
 		fi }
+	od
+}
+
+/* MgmtdService. */
+proctype Service(byte m) {
+	do
 	/* a heartbeat arrives (ops/heartbeat.py); the lock: no publication is under way */
 	:: d_step { hb == 1 && ANSWERS(m) && pt[m] == 0 ->
 		if
@@ -289,9 +303,19 @@ proctype Node() {
 		check() }
 	/* it, or its answer, gets lost */
 	:: d_step { hb && !calm -> hb = 0; hbage = 0; hbknown = 0; hbdead = 0; hbfrom = 0 }
-	/* RoutingCache: only an acting primary tells */
+	od
+}
+
+/* RoutingCache.run: only an acting primary tells. */
+proctype Routing() {
+	do
 	:: d_step { alive && CUR(0) -> av = iver[0]; aout = iout[0]; fresh = (fresh && !aout); check() }
 	:: d_step { alive && CUR(1) -> av = iver[1]; aout = iout[1]; fresh = (fresh && !aout); check() }
+	od
+}
+
+proctype Life() {
+	do
 	/* the process dies; another one starts, which knows nothing and waits to be taken out */
 	:: d_step { alive && deaths && !calm -> deaths--; alive = 0; lage = NL; hbdead = (hb != 0) }
 	:: d_step { !alive -> alive = 1; fresh = 1; av = 0; aout = 0 }
@@ -365,7 +389,8 @@ init {
 	atomic {
 		/* manager 0 reigns, A serves */
 		held[0] = 1; reign[0] = 3; repoch[0] = 1; iver[0] = 1; lage = 0; dem[0] = 1;
-		run Manager(0); run Manager(1); run Node(); run Time(); run Faults()
+		run Election(0); run Election(1); run Reign(0); run Reign(1); run Service(0); run Service(1);
+		run Node(); run Routing(); run Life(); run Time(); run Faults()
 	}
 }
 
