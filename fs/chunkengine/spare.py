@@ -52,10 +52,14 @@ class Spare:
 
     def give_up(self) -> bool:
         """Make its space available; False if there is none."""
-        held, self._held = self._held, 0
+        held = self._held
         if not held:
             return False
-        self._files.set_spare(0)
+        try:
+            self._held = self._files.set_spare(0)
+        except FsError as error:
+            _log.warning("the spare space cannot be given up: %s", error)
+            return False
         _log.warning("the disk is full: %d spare bytes are given up for removals", held)
         return True
 

@@ -193,6 +193,9 @@ def test_spare_space_lets_removals_go_on_and_comes_back() -> None:
     disk.capacity_bytes = disk.reserved_bytes()
     with pytest.raises(FsError, match="NO_SPACE"):
         put(engine, 0, 2, b"new")
+    fail_the_nth(disk, 1, "spare", Status.IO_ERROR)
+    with pytest.raises(FsError, match="NO_SPACE"):
+        remove(engine, 1)
     remove(engine, 1)
     assert disk.spare_bytes == 0
     for index in range(2, 40):
