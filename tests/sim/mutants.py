@@ -474,7 +474,9 @@ def hunt(name: str, seeds: range, work_s: float, cpu_s_max: float) -> int:
         if time.process_time() - began_s > cpu_s_max:
             break
         try:
-            run_seed(seed, work_s=work_s, only=FAULTS_OF[name] if seed % 2 else ())
+            is_aimed = seed % 2 == 1
+            only = FAULTS_OF[name] if is_aimed else ()
+            run_seed(seed, work_s=work_s, only=only, is_dense=is_aimed)
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - any failure is a catch
             took_s = time.process_time() - began_s
             print(f"{name:40} caught at seed {seed} in {took_s:.0f} s by {where(error)}")
@@ -488,7 +490,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*MUTANTS, []], help="default: all")
     parser.add_argument("--first", type=int, default=1, help="first seed")
     parser.add_argument("--seeds", type=int, default=20, help="seeds per mutant")
-    parser.add_argument("--seconds", type=float, default=30.0, help="simulated seconds of work")
+    parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds of work")
     parser.add_argument("--cpu", type=float, default=300.0, help="processor seconds per mutant")
     parser.add_argument("--here", action="store_true", help="one mutant, in this process")
     arguments = parser.parse_args()
