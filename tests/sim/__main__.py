@@ -27,6 +27,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="simulated seconds of work")
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default all")
     parser.add_argument("--dense", action="store_true", help="clients hardly pause")
+    parser.add_argument("--histories", action="store_true", help="5 clients, registers only")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--log", default="critical", help="log level of the services")
     return parser.parse_args()
@@ -34,7 +35,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = _arguments()
-    how = How(arguments.seconds, tuple(arguments.only), arguments.dense)
+    how = How(arguments.seconds, tuple(arguments.only), arguments.dense, arguments.histories)
     if arguments.count > 1 or arguments.resume is not None:
         seeds = range(arguments.seed, arguments.seed + arguments.count)
         outcomes = run_many(seeds, how, jobs=arguments.jobs, resume=arguments.resume)

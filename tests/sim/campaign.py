@@ -34,6 +34,7 @@ class How:
     work_s: float = 60.0
     only: tuple[str, ...] = ()
     is_dense: bool = False
+    is_history: bool = False
 
     def options(self) -> str:
         """Return the command-line options that say the same."""
@@ -42,6 +43,8 @@ class How:
             parts.append(f"--only {' '.join(self.only)}")
         if self.is_dense:
             parts.append("--dense")
+        if self.is_history:
+            parts.append("--histories")
         return " ".join(parts)
 
 
@@ -94,7 +97,13 @@ def try_seed(seed: int, how: How) -> Outcome:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, resource.RLIM_INFINITY))
     began_s = time.process_time()
     try:
-        result = run_seed(seed, work_s=how.work_s, only=how.only, is_dense=how.is_dense)
+        result = run_seed(
+            seed,
+            work_s=how.work_s,
+            only=how.only,
+            is_dense=how.is_dense,
+            is_history=how.is_history,
+        )
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - it is what is looked for
         return Outcome(seed, error=where(error), cpu_s=time.process_time() - began_s)
     shape = result.shape
@@ -103,7 +112,7 @@ def try_seed(seed: int, how: How) -> Outcome:
         digest=result.digest,
         simulated_s=result.simulated_s,
         event_count=result.event_count,
-        op_count=result.op_count,
+        op_count=result.register_op_count if how.is_history else result.op_count,
         longest_op_s=result.longest_op_s,
         live_s=result.live_s,
         chunk_count=result.chunk_count,

@@ -9,6 +9,7 @@ from fs.schema.routing import Role
 MANAGER_COUNT: Final = 3
 META_COUNT: Final = 2
 CLIENT_COUNT: Final = 3
+HISTORY_CLIENT_COUNT: Final = 5
 STORAGE_ID_BASE: Final = 100
 CHAIN_COUNT_MAX: Final = 4
 BOTH: Final = frozenset({Role.MGMTD, Role.META})
@@ -28,15 +29,16 @@ class Shape:
     disk_pause_s_max: float = 0.002
     client_count: int = CLIENT_COUNT
     is_history: bool = False
-    """Registers only, until their histories are long enough (H1)."""
+    """Registers only, by more clients that hardly pause: for long histories."""
 
     @classmethod
-    def draw(cls, seed: int, *, is_dense: bool = False) -> Self:
+    def draw(cls, seed: int, *, is_dense: bool = False, is_history: bool = False) -> Self:
         """Draw the shape of a seed's cluster.
 
         Args:
             seed: of the run.
             is_dense: clients hardly pause.
+            is_history: they are five, and work on registers only.
         """
         source = random.Random(f"{seed}/shape")
         storage_count = source.randint(3, 6)
@@ -47,7 +49,9 @@ class Shape:
             storage_count=storage_count,
             replica_count=replica_count,
             chain_count=min(storage_count, CHAIN_COUNT_MAX),
-            think_s=0.05 if is_dense else source.choice([0.2, 0.3, 0.5]),
+            think_s=0.05 if is_dense or is_history else source.choice([0.2, 0.3, 0.5]),
+            client_count=HISTORY_CLIENT_COUNT if is_history else CLIENT_COUNT,
+            is_history=is_history,
         )
 
 
