@@ -100,12 +100,21 @@ class MountFiles:
 
     def rename(self, old: str, new: str) -> None:
         (self._directory / old).rename(self._directory / new)
-        for name in (old, new):
-            self.forget(name)
+        self._discard(new)
+        if old in self._open:
+            self._open[new] = self._open.pop(old)
 
     def unlink(self, name: str) -> None:
         (self._directory / name).unlink()
-        self.forget(name)
+        self._discard(name)
+
+    def _discard(self, name: str) -> None:
+        """Close a file that has no name any more: that its last bytes found no space is nobody's loss."""
+        try:
+            self.forget(name)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self._directory))
