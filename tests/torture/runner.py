@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -131,10 +132,16 @@ class Torture:
             self.began_s = time.monotonic()
             yield self
         finally:
-            for worker in self.workers:
-                if worker.process.poll() is None:
-                    worker.process.kill()
-            self.fleet.close()
+            self._close()
+
+    def _close(self) -> None:
+        """End the load and the cluster; not to be interrupted, since mounts and devices would stay."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+        self.fleet.close()
 
     def _start_worker(self, index: int, kind: str) -> Worker:
         name = f"{kind}-{index}"
