@@ -5,7 +5,7 @@ transaction that read the record, so two managers cannot both succeed.
 
 The right to act is judged by monotonic clocks alone; wall time stands in the record for people:
     - The owner counts its right from before its last successful write of the record *started*, and stops
-      acting LEASE_MARGIN_S before it ends.
+      acting so long before it ends as drifting clocks may differ by then (`certain_s`).
     - A rival counts from when it *saw* the record in its present form, later than that write started.  It takes
       over when the record has stayed the same for the whole lease time; or at once when the owner released it,
       when the owner's process is proved gone, or when the record names the rival's own node: a node id belongs to
@@ -13,14 +13,14 @@ The right to act is judged by monotonic clocks alone; wall time stands in the re
 
 Invariants:
     - A changed owner has a larger epoch; the record differs after every write (`end_ns` grows).
-    - While an owner acts, nobody else takes over, if clocks drift less than LEASE_MARGIN_S per lease time.
+    - While an owner acts, nobody else takes over, if clocks drift at most CLOCK_DRIFT_MAX.
 """
 
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from ..schema.config import LEASE_MARGIN_S
+from ..schema.config import certain_s
 from ..schema.ids import NodeId
 
 NOBODY: Final = NodeId(0)
@@ -110,7 +110,7 @@ def is_owned(record: LeaseRecord, me: Candidate, epoch: int) -> bool:
 
 def may_act(held: Held | None, *, now_s: float, lease_s: float) -> bool:
     """Tell whether the owner is certain that nobody has taken over."""
-    return held is not None and now_s < held.confirmed_s + lease_s - LEASE_MARGIN_S
+    return held is not None and now_s < held.confirmed_s + certain_s(lease_s)
 
 
 def observe(old: Observation | None, record: LeaseRecord, seen_s: float) -> Observation:

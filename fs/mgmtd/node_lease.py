@@ -1,7 +1,7 @@
 """Judging silence: when a node that is not heard counts as failed, and what lease an answered heartbeat grants.
 
 Pure.  Two clocks never meet: the node counts its lease from when it *sent* the heartbeat, the primary
-counts silence from when it *arrived*, later.  So with node_lease_s + margin <= node_failed_after_s (asserted by
+counts silence from when it *arrived*, later.  So with node_lease_s <= certain_s(node_failed_after_s) (asserted by
 `check_relations`) the node has stopped serving before it is judged, whatever the network did.
 
 A lease must also not reach a node that still acts on a picture in which it serves though it has been judged: it is

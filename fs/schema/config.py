@@ -4,8 +4,8 @@ A process is configured by one TOML file with the sections below; unknown keys, 
 of bounds are refused with file, key and allowed values (fs/runtime/config_file.py reads it).
 
 Invariants (`check_relations`):
-    - A node stops serving before the manager may give its chains to others: node_lease_s plus a margin
-      is less than node_failed_after_s.
+    - A node stops serving before the manager may give its chains to others, also when their clocks drift:
+      node_lease_s is at most certain_s(node_failed_after_s).
     - Several heartbeats fit into a lease.
 """
 
@@ -67,7 +67,7 @@ class MgmtdSection(Section, frozen=True):
     """[mgmtd]: failure detection and the manager's own lease."""
 
     heartbeat_interval_s: Seconds = 1.0
-    node_lease_s: Seconds = 5.0
+    node_lease_s: Seconds = 4.8
     """A node serves at most this long after it sent its last answered heartbeat."""
     node_failed_after_s: Seconds = 6.0
     """A node is declared failed this long after its last heartbeat arrived."""
@@ -181,7 +181,19 @@ class ProcessConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 LEASE_MARGIN_S = 0.5
-"""Covers clock drift over one lease and the time between judging a lease and acting on it."""
+"""Covers the time between judging a lease and acting on it."""
+
+CLOCK_DRIFT_MAX = 0.1
+"""Monotonic clocks run at most this much faster or slower than time."""
+
+
+def certain_s(watched_s: float) -> float:
+    """Return the longest lease that has ended for its owner before anybody else has counted `watched_s`.
+
+    The owner's clock may be as slow, and the other's as fast, as CLOCK_DRIFT_MAX allows.
+    """
+    drifted_s = watched_s * (1 - CLOCK_DRIFT_MAX) / (1 + CLOCK_DRIFT_MAX)
+    return min(drifted_s, watched_s - LEASE_MARGIN_S)
 
 
 def check_relations(config: ProcessConfig) -> None:
@@ -191,11 +203,12 @@ def check_relations(config: ProcessConfig) -> None:
         FsError: BAD_CONFIG naming the keys and the rule they break.
     """
     mgmtd = config.mgmtd
-    if mgmtd.node_lease_s + LEASE_MARGIN_S > mgmtd.node_failed_after_s:
+    lease_s_max = certain_s(mgmtd.node_failed_after_s)
+    if mgmtd.node_lease_s > lease_s_max:
         raise FsError(
             Status.BAD_CONFIG,
-            f"mgmtd.node_lease_s ({mgmtd.node_lease_s}) must be at least {LEASE_MARGIN_S} s below"
-            f" mgmtd.node_failed_after_s ({mgmtd.node_failed_after_s})",
+            f"mgmtd.node_lease_s ({mgmtd.node_lease_s}) may be at most {lease_s_max:.2f}, to end before"
+            f" mgmtd.node_failed_after_s ({mgmtd.node_failed_after_s}) on clocks that drift",
         )
     if mgmtd.node_failed_after_s >= config.storage.link_failed_after_s:
         raise FsError(

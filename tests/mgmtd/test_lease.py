@@ -29,7 +29,7 @@ from fs.mgmtd.lease import (
 from fs.mgmtd.store import Store
 from fs.runtime.ports import Runtime
 from fs.runtime.simulated import SimulatedClock, run_inline
-from fs.schema.config import LEASE_MARGIN_S, KvSection, MgmtdSection
+from fs.schema.config import CLOCK_DRIFT_MAX, KvSection, MgmtdSection, certain_s
 from fs.schema.ids import NodeId
 from fs.schema.status import FsError, Status
 
@@ -74,9 +74,19 @@ def test_decision_table(record, held, observation, expected):
 
 def test_the_owner_stops_acting_before_the_end_and_without_a_lease():
     held = Held(1, 10.0)
-    assert may_act(held, now_s=16.0 - LEASE_MARGIN_S - 0.01, lease_s=6.0)
-    assert not may_act(held, now_s=16.0 - LEASE_MARGIN_S, lease_s=6.0)
+    assert may_act(held, now_s=10.0 + certain_s(6.0) - 0.01, lease_s=6.0)
+    assert not may_act(held, now_s=10.0 + certain_s(6.0), lease_s=6.0)
     assert not may_act(None, now_s=0.0, lease_s=6.0)
+
+
+@given(
+    st.floats(0.6, 86_400.0),
+    st.floats(1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX),
+    st.floats(1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX),
+)
+def test_a_lease_ends_before_others_have_waited_for_it(watched_s, owner_speed, other_speed):
+    assert certain_s(watched_s) / owner_speed <= watched_s / other_speed + 1e-9
+    assert certain_s(watched_s) < watched_s
 
 
 @given(st.integers(-(2**62), 2**62), st.integers(0, 2**61))
@@ -104,7 +114,7 @@ class DriftingClock(SimulatedClock):
     def __init__(self, source: random.Random) -> None:
         super().__init__()
         self._offset_s = source.uniform(0, 1e6)
-        self._speed = source.uniform(0.98, 1.02)
+        self._speed = source.uniform(1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX)
         self._random = source
 
     def monotonic_s(self) -> float:
