@@ -100,23 +100,32 @@ class LocalDataFiles:
             self._release(file)
 
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
-        """See `DataFiles`; asks first, since a refused fallocate keeps what it had taken until then."""
+        """See `DataFiles`; asks first, since a refused fallocate keeps what it had taken until then.
+
+        A file system that cannot is left alone.  Not posix_fallocate: without help of the file system it reads a byte of
+        each block and writes it again, and would undo what another thread has written there in between.
+        """
         with self._using(file_id, is_write=True) as file:
             assert file is not None, file_id
             if self.free_bytes() < length:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.posix_fallocate(file.fd, offset, length)
+            self._fallocate(file.fd, 0, offset, length)
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; a file system that cannot is left alone, the space then stays claimed."""
         with self._using(file_id) as file:
             if file is None:
                 return
-            where = ctypes.c_int64(offset), ctypes.c_int64(length)
-            if self._libc.fallocate(file.fd, _PUNCH_HOLE_KEEP_SIZE, *where) != 0:
-                number = ctypes.get_errno()
-                if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                    raise OSError(number, os.strerror(number))
+            self._fallocate(file.fd, _PUNCH_HOLE_KEEP_SIZE, offset, length)
+
+    def _fallocate(self, fd: int, mode: int, offset: int, length: int) -> None:
+        where = ctypes.c_int64(offset), ctypes.c_int64(length)
+        while self._libc.fallocate(fd, mode, *where) != 0:
+            number = ctypes.get_errno()
+            if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+                return
+            if number != errno.EINTR:
+                raise OSError(number, os.strerror(number))
 
     def set_spare(self, length: int) -> int:
         """See `DataFiles`."""

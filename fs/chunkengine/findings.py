@@ -15,7 +15,6 @@ class Kind(StrEnum):
     BAD_FORMAT = "bad-format"  # format or epoch record missing or unreadable
     BAD_STORE = "bad-store"  # RocksDB cannot read a part of the metadata, or all of it
     LOST_LOG = "lost-log"  # synced metadata changes are missing
-    BAD_MARK = "bad-mark"  # the file that says how far the log was synced is damaged
     BAD_RECORD = "bad-record"  # a record that contradicts itself or cannot be decoded
     UNKNOWN_RECORD = "unknown-record"  # a record of no known kind
     BAD_DATA = "bad-data"  # bytes of a version that do not match their checksum
@@ -31,13 +30,12 @@ class Kind(StrEnum):
     FOREIGN_FILE = "foreign-file"  # a file where only data files belong
     DAMAGED = "damaged"  # notice: a version already known to be bad, waiting for a good copy
     TORN = "torn"  # notice: an unsynced version that a power loss tore; the next open drops it
-    TORN_LOG = (
-        "torn-log"  # notice: the metadata log ends in an unsynced record that a power loss tore
-    )
+    TORN_LOG = "torn-log"  # notice: RocksDB's log or list of files ends in a torn record
+    BAD_MARK = "bad-mark"  # notice: the file that says how far the log was synced is damaged
 
 
-NOTICES = frozenset({Kind.DAMAGED, Kind.TORN, Kind.TORN_LOG})
-"""Nothing is wrong, or it is known and being dealt with."""
+NOTICES = frozenset({Kind.DAMAGED, Kind.TORN, Kind.TORN_LOG, Kind.BAD_MARK})
+"""Nothing is lost: what a power loss may leave, or damage that is known and being dealt with."""
 
 
 @dataclass(frozen=True, slots=True)

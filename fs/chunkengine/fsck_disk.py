@@ -116,7 +116,7 @@ def _check_log(directory: Path) -> Iterator[Finding]:
         bad = first_bad_byte(manifest.read_bytes())
         if bad is not None:
             name = f"{META_DIRECTORY}/{manifest.name}"
-            yield Finding(Kind.BAD_STORE, "damaged record in the list of files", None, name, bad)
+            yield Finding(Kind.TORN_LOG, "the list of files ends in a torn record", None, name, bad)
     store = RocksMetaStore(directory, is_read_only=True)
     try:
         found = store.sequence()

@@ -87,7 +87,7 @@ class RocksMetaStore:
                 self._mark.sync()
                 sync_directory(path)
         except FsError:
-            self._db.close()
+            self.close()
             raise
 
     def sequence(self) -> int:

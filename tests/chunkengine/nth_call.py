@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from fs.chunkengine import data_files
+from fs.chunkengine.data_files import LocalDataFiles
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk
 from fs.schema.status import FsError, Status
@@ -59,7 +60,7 @@ class Fault:
 class FailingOs:
     """Stands for `os` in the file layer."""
 
-    CALLS = ("preadv", "pwritev", "fdatasync", "posix_fallocate", "open", "fsync")
+    CALLS = ("preadv", "pwritev", "fdatasync", "open", "fsync")
 
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
@@ -146,7 +147,12 @@ def real(path: Path, seed: int, number: int, error: str, steps: int) -> Fault:
     workload, fault = FullWorkload(seed), Fault(number, error)
     engine = open_disk(str(path))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_files, "os", FailingOs(fault))
+        failing = FailingOs(fault)
+        claim = LocalDataFiles._fallocate
+        patch.setattr(data_files, "os", failing)
+        patch.setattr(
+            LocalDataFiles, "_fallocate", lambda *a: failing._call("fallocate", claim, *a)
+        )
         work(engine, workload, fault, steps)
     if engine._books.failure or seed % 2:
         engine._files.close()  # as a killed process leaves it: nothing is flushed any more

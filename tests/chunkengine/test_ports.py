@@ -1,12 +1,13 @@
 """Both metadata stores and both sets of data files keep one contract."""
 
+import ctypes
 import errno
 import os
 
 import pytest
 
 from fs.chunkengine.data_files import LocalDataFiles
-from fs.chunkengine.format import FileId
+from fs.chunkengine.format import FileId, file_name
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
 from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
 from fs.schema.status import FsError, Status
@@ -147,4 +148,20 @@ def test_descriptors_stay_bounded(tmp_path, monkeypatch) -> None:
         buffer = bytearray(2)
         count = files.read_at(FileId(index), 0, [memoryview(buffer)])
         assert bytes(buffer[:count]) == b"%d" % index
+    files.close()
+
+
+def test_space_on_a_file_system_without_fallocate_is_not_claimed_by_writing(tmp_path) -> None:
+    """What glibc does instead would undo writes of other threads to the blocks in between."""
+
+    class Libc:
+        def fallocate(self, *_) -> int:
+            ctypes.set_errno(errno.EOPNOTSUPP)
+            return -1
+
+    files = LocalDataFiles(tmp_path)
+    files._libc = Libc()
+    files.reserve(FILE, 0, 1 << 20)
+    assert (tmp_path / file_name(FILE)).stat().st_size == 0
+    files.punch(FILE, 0, 1 << 20)
     files.close()

@@ -1,9 +1,9 @@
-"""Short forms of `kills.py` and `power.py`, and engines that they catch."""
+"""Short forms of `kills.py`, `power.py` and `torn.py`, and engines that they catch."""
 
 import pytest
 
 # By their full names: the processes they start import them again.
-from tests.chunkengine import images, kills, power, spoils
+from tests.chunkengine import images, kills, power, spoils, torn
 
 KINDS = [
     pytest.param(kind, marks=pytest.mark.skipif(bool(why), reason=f"{kind}: {why}"))
@@ -38,3 +38,21 @@ def test_a_power_cut_loses_nothing_synced(kind, tmp_path) -> None:
 def test_a_power_cut_catches_a_sync_that_does_not_flush(kind, spoil, tmp_path) -> None:
     with pytest.raises(AssertionError, match=r"not one of|wrong checksum|missing"):
         power.run_lot(kind, 1, tmp_path, cuts=10, spoil=spoil)
+
+
+NO_FUSE = pytest.mark.skipif(bool(torn.missing()), reason=torn.missing())
+
+
+@NO_FUSE
+@pytest.mark.mount
+def test_unsynced_writes_may_be_lost_and_torn(tmp_path) -> None:
+    outcome = torn.run_lot(3, tmp_path, cuts=3)
+    assert outcome["cuts"] == 3
+
+
+@NO_FUSE
+@pytest.mark.mount
+@pytest.mark.parametrize("spoil", [spoils.sync_no_data, spoils.sync_no_metadata])
+def test_lost_writes_catch_a_sync_that_does_not_flush(spoil, tmp_path) -> None:
+    with pytest.raises(AssertionError, match=r"not one of|wrong checksum|missing"):
+        torn.run_lot(3, tmp_path, cuts=15, spoil=spoil)

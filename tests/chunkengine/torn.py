@@ -1,0 +1,124 @@
+"""Power cuts before and after every kind of call, with unsynced writes lost and torn in 2 to 8 parts.
+
+    python -m tests.chunkengine.torn [--count N] [--seed S]
+
+The engine works on a disk inside `lossy_layer.py`.  The power is cut at the n-th write, fsync, create, rename ... of a worker,
+also while it opens the disk; then the disk is checked as it lies there, opened, and every chunk must hold what the
+last sync covered, or something later.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .campaign import run_campaign
+from .witness import Witness, child, lines_of
+from .worker import open_disk
+
+LOT = 20
+ROOT = Path(__file__).parents[2]
+KINDS = {
+    "write": 300,
+    "fsync": 40,
+    "create": 6,
+    "rename": 3,
+    "unlink": 4,
+    "fsyncdir": 4,
+    "setattr": 2,
+}
+"""Kinds of calls, and up to which one the power is cut."""
+
+WEIGHTS = (6, 5, 1, 1, 1, 1, 1)
+"""Most kinds come with opening the disk alone."""
+
+
+def missing() -> str:
+    """Return why this cannot be run here, empty if it can."""
+    return "" if os.access("/dev/fuse", os.W_OK) else "/dev/fuse is missing"
+
+
+class Layer:
+    def __init__(self, mount_point: Path) -> None:
+        self.mount_point = mount_point
+        self.control = mount_point / ".control"
+
+    def tell(self, command: str) -> None:
+        fd = os.open(self.control, os.O_WRONLY)
+        try:
+            os.write(fd, command.encode())
+        finally:
+            os.close(fd)
+
+    def is_cut(self) -> bool:
+        return self.control.read_text().startswith("cut")
+
+
+@contextmanager
+def layer(directory: Path) -> Iterator[Layer]:
+    """Mount one; unmount it at the end."""
+    backing, mount_point = directory / "backing", directory / "mount"
+    backing.mkdir()
+    mount_point.mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "tests.chunkengine.lossy_layer",
+        str(backing),
+        str(mount_point),
+    ]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        made = Layer(mount_point)
+        try:
+            for _ in range(600):
+                if made.control.exists():
+                    break
+                assert process.poll() is None, "the layer has ended"
+                time.sleep(0.05)
+            yield made
+        finally:
+            subprocess.run(["umount", "-l", str(mount_point)], check=False)
+            process.terminate()
+
+
+def run_lot(seed: int, directory: Path, *, cuts: int = LOT, spoil=None) -> Counter[str]:
+    """Cut the power of one disk some times; return counts."""
+    witness, rng, outcome = Witness(), random.Random(seed), Counter[str]()
+    with layer(directory) as made:
+        path = made.mount_point / "disk"
+        open_disk(str(path)).close()
+        for number in range(cuts):
+            (kind,) = rng.choices(list(KINDS), WEIGHTS)
+            when = rng.choice(("before", "after"))
+            made.tell(f"arm {kind} {rng.randint(1, KINDS[kind])} {when}")
+            how = {"threads": rng.choice((1, 2)), "steps": rng.choice((10, 60))}
+            with child(path, seed * 1000 + number, spoil=spoil, **how) as (process, pipe):
+                for line in lines_of(pipe):
+                    witness.hear(line)
+                process.join()
+            outcome[f"{when} {kind}" if made.is_cut() else "at rest"] += 1
+            outcome["cuts"] += 1
+            made.tell("cut")
+            made.tell(f"recover {rng.randrange(1 << 30)}")
+            witness.check(path, is_power=True)
+    return outcome + Counter(commits=witness.done_count, syncs=witness.synced_count)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chunkengine.torn")
+    parser.add_argument("--count", type=int, default=300, help="cuts")
+    parser.add_argument("--seed", type=int, default=0, help="first disk")
+    arguments = parser.parse_args()
+    lots = -(-arguments.count // LOT)
+    outcome = run_campaign(run_lot, arguments.seed, lots, 1, "disks")
+    return 1 if outcome["FAILED"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
