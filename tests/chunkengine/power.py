@@ -40,6 +40,7 @@ def run_lot(kind: str, seed: int, directory: Path, *, cuts: int = LOT, spoil=Non
             witness.check(path, is_power=True)
             outcome["cuts"] += 1
             outcome["without the journal"] += flags == KEEP_LOG
+    outcome["opens over 10 s"] = witness.slow_open_count
     return outcome + Counter(commits=witness.done_count, syncs=witness.synced_count)
 
 
@@ -52,7 +53,7 @@ def main() -> int:
     lots = -(-arguments.count // LOT)
     trial = partial(run_lot, arguments.kind)
     outcome = run_campaign(trial, arguments.seed, lots, 1, f"{arguments.kind} images")
-    return 1 if outcome["FAILED"] else 0
+    return 1 if outcome["FAILED"] + outcome["opens over 10 s"] else 0
 
 
 if __name__ == "__main__":
