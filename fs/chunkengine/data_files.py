@@ -20,7 +20,7 @@ from typing import Final
 from ..runtime.durable_file import sync_directory
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
-from .format import FileId, file_name
+from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
 
 FD_COUNT_MAX: Final = 400
 SPARE_NAME: Final = "SPARE"
@@ -175,10 +175,12 @@ class LocalDataFiles:
         self.flush(list(self._existing()))
 
     def _existing(self) -> Iterator[FileId]:
-        for size_class in range(11):
-            for index in range(256):
+        for size_class in range(SIZE_CLASS_COUNT):
+            folder = (self._directory / file_name(FileId(size_class << 8))).parent
+            names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+            for index in range(FILES_PER_SIZE):
                 file_id = FileId(size_class << 8 | index)
-                if (self._directory / file_name(file_id)).exists():
+                if Path(file_name(file_id)).name in names:
                     yield file_id
 
     def free_bytes(self) -> int:

@@ -22,7 +22,7 @@ from .campaign import run_campaign
 from .witness import Witness, child, lines_of
 from .worker import open_disk
 
-LOT = 20
+LOT = 10
 ROOT = Path(__file__).parents[2]
 KINDS = {
     "write": 300,
