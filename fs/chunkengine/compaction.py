@@ -56,12 +56,14 @@ class _Progress:
     bytes_max: int
     moved_count: int = 0
     moved_bytes: int = 0
+    tried_bytes: int = 0
+    """Those, and what was copied in vain."""
     skipped_count: int = 0
     damaged: list[tuple[TargetId, ChunkId]] = field(default_factory=list)
 
     @property
     def is_spent(self) -> bool:
-        return self.moved_bytes >= self.bytes_max
+        return self.tried_bytes >= self.bytes_max
 
 
 class Compactor:
@@ -91,7 +93,7 @@ class Compactor:
             progress = _Progress(bytes_max)
             for size_class in size_classes:
                 self._compact_class(size_class, progress, limit)
-            is_finished = not progress.is_spent
+            is_finished = not progress.is_spent or not progress.moved_count
             if is_finished:
                 if progress.moved_count:
                     sync()
@@ -140,6 +142,8 @@ class Compactor:
             ledger.pin(record)
         try:
             copy = self._space.allocate_elsewhere(key, size_class_of_position(position), avoid)
+            if copy is not None:
+                progress.tried_bytes += record.length
             if copy is not None and self._copy_to(key, record, copy, progress):
                 progress.moved_count += 1
                 progress.moved_bytes += record.length

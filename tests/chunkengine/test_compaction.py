@@ -248,7 +248,7 @@ def test_a_chunk_being_prepared_is_left_alone(sparse, kind) -> None:
     assert engine.read_whole(*chunk(4)) == expected
 
 
-def test_removal_and_repair_in_between_win(sparse) -> None:
+def test_removal_in_between_wins(sparse) -> None:
     disk, engine = sparse
     in_the_middle(disk, "write", lambda: remove(engine, 4))
     assert engine.compact(ALL).moved_count == 0
@@ -276,8 +276,10 @@ def test_a_bad_copy_is_reported_and_stays(sparse) -> None:
     disk, engine = sparse
     before = place(engine, 4)
     disk.flip_bit(1, 100)
-    step = engine.compact(ALL)
-    assert (step.damaged, step.moved_count, place(engine, 4)) == ((chunk(4),), 0, before)
+    for bytes_max in (ALL, 1):
+        step = engine.compact(bytes_max)
+        assert (step.damaged, step.moved_count, place(engine, 4)) == ((chunk(4),), 0, before)
+        assert step.is_finished
     engine.mark_damaged(*chunk(4))
     step = engine.compact(ALL)
     assert (step.damaged, step.skipped_count, step.is_finished) == ((), 1, True)
