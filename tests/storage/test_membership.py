@@ -43,6 +43,7 @@ def assert_equal(cluster, node_ids, values):
         assert found.pop()[1:] == (0, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaving", [1, 2, 3])
 async def test_a_member_leaves_a_live_chain_and_another_joins(mock_clock, leaving):
     async with open_cluster(3) as cluster, open_caller(cluster) as client:

@@ -1,6 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """What a node tells the manager of its targets, besides their states."""
 
+import pytest
 import trio
 
 from fs.schema import services
@@ -118,6 +119,7 @@ async def test_a_slow_disk_is_told(mock_clock):
         assert await client.read(node_id=2) == b"x"
 
 
+@pytest.mark.slow
 async def test_sparse_groups_give_their_space_back(mock_clock, monkeypatch):
     monkeypatch.setattr("fs.storage.storage.COMPACT_INTERVAL_S", 5.0)
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
