@@ -21,6 +21,8 @@ ERROR_GRACE_S = 40.0
 """A full disk may be reported this long after it has space again: buffers are told later, by fsync or close."""
 SLOW_BYTES_PER_S = MIB
 RESET_S = 0.3
+GIVEN_UP = "No space left on device: While appending"
+"""What a storage process logs when its metadata store was refused space, which ends the use of the disk."""
 
 
 class Faults:
@@ -31,6 +33,9 @@ class Faults:
         self.full_times: list[tuple[float, float]] = []
         self.noticed_s: list[float] = []
         """For each kill of a storage process: how long until routing info said so."""
+        self.restarted_count = 0
+        """Processes that had to be started anew after their disk had been full."""
+        self._given_up_count = 0
 
     def make(self, fault: Fault) -> str:
         """Make a fault, let it last, end it; return what is worth telling."""
@@ -114,7 +119,8 @@ class Faults:
 
     # ---- disks
 
-    def _full(self, fault: Fault) -> None:
+    def _full(self, fault: Fault) -> str:
+        """Fill the disk, then free it; a process that has given its disk up is started anew, as an operator would."""
         disk = self._fleet.disks[fault.victim]
         began = time.monotonic()
         self.full_times.append((began, float("inf")))
@@ -124,6 +130,14 @@ class Faults:
         finally:
             disk.empty()
             self.full_times[-1] = (began, time.monotonic() + ERROR_GRACE_S)
+        log = self._fleet.log(fault.victim).read_text(errors="replace")
+        if log.count(GIVEN_UP) <= self._given_up_count:
+            return ""
+        self._given_up_count = log.count(GIVEN_UP)
+        self._fleet.stop(fault.victim, signal.SIGKILL)
+        self._fleet.start(fault.victim)
+        self.restarted_count += 1
+        return "the disk was given up; its process was started anew"
 
     def _slow_disk(self, fault: Fault) -> None:
         disk = self._fleet.disks[fault.victim]
@@ -165,6 +179,7 @@ class Faults:
     def _wipe(self, fault: Fault) -> str:
         """A disk is lost and replaced by an empty one."""
         self._fleet.stop(fault.victim, signal.SIGKILL)
+        self.wait_out(fault.victim)
         path = self._fleet.disk(fault.victim)
         before = sum(1 for _ in path.rglob("*"))
         for entry in path.iterdir():

@@ -299,6 +299,7 @@ class Torture:
             "pause_max_s": pauses[-1] if pauses else 0.0,
             "operations": sum(w.summary["ops"] for w in self.workers if w.summary),
             "enospc": sum(len(w.errors) for w in self.workers),
+            "restarted after a full disk": self.faults.restarted_count,
             "chunks": chunk_count,
             "files_offline": offline.file_count,
             "growth": {
