@@ -47,6 +47,9 @@ def test_records_are_these_bytes() -> None:
     pending = f.PendingRecord(record, is_remove=True)
     assert pending.pack() == b"\x01" + packed
     assert f.PendingRecord.unpack(pending.pack()) == pending
+    tagged = f.PendingRecord(record, is_remove=False, tag=b"whose")
+    assert tagged.pack() == b"\x02\x05whose" + packed
+    assert f.PendingRecord.unpack(tagged.pack()) == tagged
     disk = f.DiskFormat(
         format_version=1, cluster_id="c", node_id=2, disk_uuid="u", checksum_block_bytes=4096
     )
