@@ -6,10 +6,12 @@ Names (create, rename, unlink ...) reach the backing directory at once; bytes re
 written into the file `.control`:
 
     arm KIND N WHEN    cut the power before or after the N-th call of a kind from now on
+    fail KIND N ERRNO  let the N-th call of a kind from now on fail, once; nothing of it is done
     cut                cut it now
     recover SEED       of each unsynced write, cut into 2 to 8 parts, each part is kept or lost; power is back
 
-While the power is cut every call fails with EIO.  Reading `.control` gives the calls counted since `arm`, and whether the power is cut.
+While the power is cut every call fails with EIO.  Reading `.control` gives the calls counted since `arm`, and whether the power is
+cut or a call has failed.
 """
 
 import errno
@@ -38,6 +40,9 @@ class LossyLayer(pyfuse3.Operations):
         self.counts: Counter[str] = Counter()
         self.armed: tuple[str, int, str] | None = None
         self.is_cut = False
+        self.failing: tuple[str, int] | None = None
+        self.error = 0
+        self.has_failed = False
 
     # ------------------------------------------------------------------ power
 
@@ -46,6 +51,9 @@ class LossyLayer(pyfuse3.Operations):
         if self.is_cut:
             raise pyfuse3.FUSEError(errno.EIO)
         self.counts[kind] += 1
+        if self.failing == (kind, self.counts[kind]):
+            self.failing, self.has_failed = None, True
+            raise pyfuse3.FUSEError(self.error)
         if self.armed == (kind, self.counts[kind], "before"):
             self.is_cut = True
             raise pyfuse3.FUSEError(errno.EIO)
@@ -59,6 +67,9 @@ class LossyLayer(pyfuse3.Operations):
         if words[0] == "arm":
             self.counts.clear()
             self.armed = words[1], int(words[2]), words[3]
+        elif words[0] == "fail":
+            self.counts.clear()
+            self.failing, self.error = (words[1], int(words[2])), int(words[3])
         elif words[0] == "cut":
             self.is_cut = True
         elif words[0] == "recover":
@@ -75,7 +86,8 @@ class LossyLayer(pyfuse3.Operations):
                     if rng.random() < keep:
                         os.pwrite(self.files[inode], data[at : at + step], offset + at)
         self.unsynced.clear()
-        self.armed, self.is_cut = None, False
+        self.armed, self.failing = None, None
+        self.is_cut = self.has_failed = False
 
     # ------------------------------------------------------------------ names
 
@@ -214,7 +226,8 @@ class LossyLayer(pyfuse3.Operations):
     async def read(self, fh, off, size):
         if fh == CONTROL_INODE:
             counts = " ".join(f"{name}={n}" for name, n in sorted(self.counts.items()))
-            return f"{'cut' if self.is_cut else 'on'} {counts}\n".encode()[off : off + size]
+            state = "cut" if self.is_cut else "failed" if self.has_failed else "on"
+            return f"{state} {counts}\n".encode()[off : off + size]
         self.before("read")
         data = bytearray(os.pread(self.files[fh], size, off))
         for offset, written in self.unsynced.get(fh, []):

@@ -56,3 +56,10 @@ def test_unsynced_writes_may_be_lost_and_torn(tmp_path) -> None:
 def test_lost_writes_catch_a_sync_that_does_not_flush(spoil, tmp_path) -> None:
     with pytest.raises(AssertionError, match=r"not one of|wrong checksum|missing"):
         torn.run_lot(3, tmp_path, cuts=15, spoil=spoil)
+
+
+@NO_FUSE
+@pytest.mark.mount
+def test_nothing_is_acknowledged_after_a_failed_call(tmp_path) -> None:
+    outcome = torn.run_lot(1, tmp_path, cuts=4, plan=torn.plan_failure)
+    assert outcome["cuts"] == 4

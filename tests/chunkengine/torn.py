@@ -1,13 +1,15 @@
 """Power cuts before and after every kind of call, with unsynced writes lost and torn in 2 to 8 parts.
 
-    python -m tests.chunkengine.torn [--count N] [--seed S]
+    python -m tests.chunkengine.torn [--count N] [--seed S] [--fail]
 
 The engine works on a disk inside `lossy_layer.py`.  The power is cut at the n-th write, fsync, create, rename ... of a worker,
 also while it opens the disk; then the disk is checked as it lies there, opened, and every chunk must hold what the
-last sync covered, or something later.
+last sync covered, or something later.  With --fail single writes and fsyncs fail instead (EIO, ENOSPC), of data files and of
+RocksDB's, and the power is cut when the worker has ended: what was acknowledged after a failed fsync would be lost.
 """
 
 import argparse
+import errno
 import os
 import random
 import subprocess
@@ -16,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from .campaign import run_campaign
@@ -56,8 +59,9 @@ class Layer:
         finally:
             os.close(fd)
 
-    def is_cut(self) -> bool:
-        return self.control.read_text().startswith("cut")
+    def state(self) -> str:
+        """Return `on`, `cut` or `failed`."""
+        return self.control.read_text().split(" ")[0]
 
 
 @contextmanager
@@ -87,22 +91,37 @@ def layer(directory: Path) -> Iterator[Layer]:
             process.terminate()
 
 
-def run_lot(seed: int, directory: Path, *, cuts: int = LOT, spoil=None) -> Counter[str]:
+def plan_cut(rng: random.Random) -> tuple[str, str]:
+    """Return a command for the layer, and what it stands for."""
+    (kind,) = rng.choices(list(KINDS), WEIGHTS)
+    when = rng.choice(("before", "after"))
+    return f"arm {kind} {rng.randint(1, KINDS[kind])} {when}", f"{when} {kind}"
+
+
+def plan_failure(rng: random.Random) -> tuple[str, str]:
+    """The same for a call that fails."""
+    kind, error = rng.choice(("write", "fsync")), rng.choice((errno.EIO, errno.ENOSPC))
+    number = rng.randint(1, KINDS[kind])
+    return f"fail {kind} {number} {error}", f"{errno.errorcode[error]} at {kind}"
+
+
+def run_lot(
+    seed: int, directory: Path, *, cuts: int = LOT, plan=plan_cut, spoil=None
+) -> Counter[str]:
     """Cut the power of one disk some times; return counts."""
     witness, rng, outcome = Witness(), random.Random(seed), Counter[str]()
     with layer(directory) as made:
         path = made.mount_point / "disk"
         open_disk(str(path)).close()
         for number in range(cuts):
-            (kind,) = rng.choices(list(KINDS), WEIGHTS)
-            when = rng.choice(("before", "after"))
-            made.tell(f"arm {kind} {rng.randint(1, KINDS[kind])} {when}")
+            command, name = plan(rng)
+            made.tell(command)
             how = {"threads": rng.choice((1, 2)), "steps": rng.choice((10, 60))}
             with child(path, seed * 1000 + number, spoil=spoil, **how) as (process, pipe):
                 for line in lines_of(pipe):
                     witness.hear(line)
                 process.join()
-            outcome[f"{when} {kind}" if made.is_cut() else "at rest"] += 1
+            outcome[name if made.state() != "on" else "at rest"] += 1
             outcome["cuts"] += 1
             made.tell("cut")
             made.tell(f"recover {rng.randrange(1 << 30)}")
@@ -114,9 +133,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chunkengine.torn")
     parser.add_argument("--count", type=int, default=300, help="cuts")
     parser.add_argument("--seed", type=int, default=0, help="first disk")
+    parser.add_argument("--fail", action="store_true", help="calls fail instead")
     arguments = parser.parse_args()
     lots = -(-arguments.count // LOT)
-    outcome = run_campaign(run_lot, arguments.seed, lots, 1, "disks")
+    trial = partial(run_lot, plan=plan_failure if arguments.fail else plan_cut)
+    outcome = run_campaign(trial, arguments.seed, lots, 1, "disks")
     return 1 if outcome["FAILED"] else 0
 
 
