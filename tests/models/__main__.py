@@ -30,7 +30,7 @@ def main() -> int:
     )
     for search in searches:
         if not options.names or search.name in options.names:
-            outcome = run(search, keep=options.keep)
+            outcome = run(search, is_long=search in cases.LONG, keep=options.keep)
             failed |= bool(outcome.broken)
             print(f"{search.name} ({search.model}, {search.bounds}): {outcome}", flush=True)
     planted = cases.MUTANTS + (cases.LONG_MUTANTS if options.long or options.names else [])

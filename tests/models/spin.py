@@ -60,29 +60,35 @@ def missing() -> str:
 
 
 def run(
-    search: Search, mutant: str = "", *, memory_mb: int = 8000, keep: Path | None = None
+    search: Search,
+    mutant: str = "",
+    *,
+    is_long: bool = False,
+    memory_mb: int = 8000,
+    keep: Path | None = None,
 ) -> Outcome:
     """Search the whole state space, or up to the first counterexample.
 
     Args:
         search: what to check.
         mutant: a planted error, without `MUTANT_`.
+        is_long: worth compiling well.
         memory_mb: bound of pan; reaching it is an error, never a silent end.
         keep: where to leave pan's files, with the trail of a counterexample.
     """
     with TemporaryDirectory() as folder:
-        outcome = _run_in(Path(folder), search, mutant, memory_mb)
+        outcome = _run_in(Path(folder), search, mutant, memory_mb, is_long=is_long)
         if keep is not None:
             shutil.copytree(folder, keep, dirs_exist_ok=True)
         return outcome
 
 
-def _run_in(folder: Path, search: Search, mutant: str, memory_mb: int) -> Outcome:
+def _run_in(folder: Path, search: Search, mutant: str, memory_mb: int, *, is_long: bool) -> Outcome:
     planted = [f"-DMUTANT_{mutant}"] if mutant else []
     made = _call(["spin", "-a", *search.defines, *planted, str(MODELS / search.model)], folder)
     assert (folder / "pan.c").exists(), made
-    # A planted error is found soon: compiling costs more than searching.
-    level = "-O0" if mutant else "-O1"
+    # Up to a few hundred thousand states compiling costs more than searching.
+    level = "-O1" if is_long else "-O0"
     kind = [] if search.ltl else ["-DSAFETY"]
     options = ["-DNOREDUCE", f"-DMEMLIM={memory_mb}", *kind]
     _call(["gcc", level, "-w", *options, "-o", "pan", "pan.c"], folder)
