@@ -27,6 +27,9 @@ from .frame import HEADER_BYTES, HELLO_VERSION, FrameLimits, Header, decode_head
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
+MESSAGE_STEP_BYTES: Final = 64 * 1024
+"""Memory for a longer message is taken as its bytes come: a header alone claims nothing."""
+
 POST_BYTES_MAX: Final = 8 * 1024
 """Larger frames are sent from where they are."""
 
@@ -118,11 +121,13 @@ class FramedStream:
         if self._end - start >= size:
             self._start = start + size
             return bytes(self._view[start : start + size])
-        message = bytearray(size)
-        view = memoryview(message)
-        done = self._take_buffered(view)
+        message = bytearray(min(size, MESSAGE_STEP_BYTES))
+        done = self._take_buffered(memoryview(message))
         while done < size:
-            done += await self._receive_scatter([view[done:]])
+            if done == len(message):
+                message.extend(bytes(min(size - done, done)))
+            with memoryview(message) as view, view[done:] as rest:
+                done += await self._receive_scatter([rest])
         return message
 
     async def receive_payload(self, buffers: Sequence[memoryview]) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+HELLO_BYTES_MAX: Final = 64 * 1024
+"""Of a peer that has not said yet who it is."""
+
 GOODBYE_TIMEOUT_S: Final = 1.0
 LINGER_S_MAX: Final = 0.2
 LINGER_BUFFER_BYTES: Final = 64 * 1024
@@ -137,6 +140,9 @@ class ServerConnection:
                 return False
             if header.kind != Kind.HELLO or header.payload_bytes:
                 raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} before a hello")
+            if header.message_bytes > HELLO_BYTES_MAX:
+                detail = f"hello of {header.message_bytes} bytes, at most {HELLO_BYTES_MAX}"
+                raise FsError(Status.RPC_TOO_LARGE, detail)
             hello = decode_hello(await framed.receive_message(header.message_bytes))
             version = negotiate(hello)
             self._peer = check_hello(hello, server.identity, server.authenticator)

@@ -12,7 +12,7 @@
  *   ONE_PRIMARY   at most one manager acts at any moment
  *   NO_STALE_WRITE  what is committed follows what was committed before: no version is written twice or from old memory
  *   FENCED        A does not serve under a version that is older than one in which it is out
- *   HEALED        when faults and pauses end, a manager acts and A serves under the newest version (LTL `progress`)
+ *   PROGRESS      when faults and pauses end, a manager acts and A serves under the newest version (LTL `progress`)
  *
  * One event is what the code does between two awaits; fs/mgmtd/election.py, lease.py, primary.py, node_lease.py,
  * fs/node/membership.py (the table is in specs/craq.md).
@@ -309,8 +309,12 @@ proctype Node() {
 /* RoutingCache.run: only an acting primary tells. */
 proctype Routing() {
 	do
+#ifdef MUTANT_ROUTING_NOT_FOLLOWED
+	:: false
+#else
 	:: d_step { alive && CUR(0) -> av = iver[0]; aout = iout[0]; fresh = (fresh && !aout); check() }
 	:: d_step { alive && CUR(1) -> av = iver[1]; aout = iout[1]; fresh = (fresh && !aout); check() }
+#endif
 	od
 }
 

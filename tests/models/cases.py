@@ -26,9 +26,14 @@ MANAGER_KILLED = Search(
 )
 RESTARTS = Search("restarts", "lease.pml", "RESTARTS=1 DEATHS=1 UNKNOWNS=1 VERSIONS=4 EPOCHS=2")
 
+PROGRESS = Search(
+    "progress", "lease.pml", "RESTARTS=0 DEATHS=0 UNKNOWNS=0 VERSIONS=4 EPOCHS=2", ltl=True
+)
+
 SHORT = [ONE_WRITE, READS, TWO_CLIENTS, PAUSES]
 
 LONG = [
+    PROGRESS,
     SILENT,
     WRITES,
     JOIN,
@@ -59,6 +64,7 @@ MUTANTS = [
     (MANAGER_KILLED, "NO_GRACE"),
     (PAUSES, "NODE_LEASE_FROM_ARRIVAL"),
     (PAUSES, "NODE_LEASE_NOT_CHECKED"),
+    (PROGRESS, "ROUTING_NOT_FOLLOWED"),
     (PAUSES, "LEASE_UNDER_AN_OLD_PICTURE"),
 ]
 """Each with the search that finds it."""

@@ -89,11 +89,11 @@ def _run_in(folder: Path, search: Search, mutant: str, memory_mb: int, *, is_lon
     assert (folder / "pan.c").exists(), made
     # Up to a few hundred thousand states compiling costs more than searching.
     level = "-O1" if is_long else "-O0"
-    kind = [] if search.ltl else ["-DSAFETY"]
+    kind = ["-DNFAIR=4"] if search.ltl else ["-DSAFETY"]
     options = ["-DNOREDUCE", f"-DMEMLIM={memory_mb}", *kind]
     _call(["gcc", level, "-w", *options, "-o", "pan", "pan.c"], folder)
     started_s = time.perf_counter()
-    said = _call(["./pan", "-m2000000", "-w22", *(["-a"] if search.ltl else ["-E"])], folder)
+    said = _call(["./pan", "-m2000000", "-w22", *(["-a", "-f"] if search.ltl else ["-E"])], folder)
     seconds = time.perf_counter() - started_s
     assert not re.search(r"max search depth too small|out of memory|pan: reached", said), said
     return _outcome(said, seconds)
