@@ -360,14 +360,22 @@ def _rebalance(view: View, steps: Steps, slots: _Slots) -> None:
         cluster = replace(view.cluster, book=steps.book)
         found = _most_useful(steps, cluster)
         if found is None:
-            is_moving = any(m.reason is MoveReason.REBALANCE for m in cluster.incoming)
-            if not is_moving:
+            if not cluster.incoming and not _somebody_will_be_back(view):
                 steps.book = replace(steps.book, is_rebalancing=False)
             return
         chain, leaving, site = found
         if not slots.take(_nodes_at_work(view, chain.chain_id, site.node_id)):
             return
         _add(cluster, steps, chain=chain, leaving=leaving, site=site, reason=MoveReason.REBALANCE)
+
+
+def _somebody_will_be_back(view: View) -> bool:
+    """Tell whether a chain is short of a member that is not lost: it may be moved when it is whole again."""
+    return any(
+        m.public_state is not PublicState.SERVING and not view.is_lost(m.target_id)
+        for chain in view.cluster.info.chains.values()
+        for m in chain.targets
+    )
 
 
 def _most_useful(steps: Steps, cluster: Cluster) -> tuple[Chain, TargetId, Site] | None:

@@ -680,6 +680,25 @@ def test_rebalancing_fills_a_new_node_with_few_moves_and_ends():
     assert world.book.next_move_id - 1 == 3
 
 
+def test_rebalancing_waits_for_a_node_that_will_be_back():
+    world = world_of(node_count=4, replica_counts=[2] * 4)
+    world.nodes[5] = StorageNode(5, 1, {})
+    node = Node(NodeId(5), frozenset({Role.STORAGE}), "mem:n5", "")
+    world.state.add_node(NodeId(5), world.now_s)
+    world.settle(Change(nodes={NodeId(5): node}))
+    for node_id in (1, 3):  # no chain is whole
+        kill(world, node_id)
+    book = replace(world.book, is_rebalancing=True)
+    world.settle(Change(book=BookChange(world.book, book)))
+    rounds(world, 10)
+    assert world.book.is_rebalancing
+    for node_id in (1, 3):
+        start(world, world.nodes[node_id])
+    rounds(world, 40)
+    assert not world.book.is_rebalancing
+    assert len(world.nodes[5].targets) == 1
+
+
 def test_a_node_lost_while_another_is_drained_goes_first():
     world = world_of(node_count=5, replica_counts=(3,))  # on 2, 3, 4
     book = replace(world.book, drains=frozenset({Drain(NodeId(3))}))
