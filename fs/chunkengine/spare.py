@@ -19,8 +19,9 @@ _log = logging.getLogger(__name__)
 NEARLY_FULL_FACTOR: Final = 128
 """The file is made when less than this many times its size is free: nobody fills so much between two flushes."""
 
-CAPACITY_SHARE: Final = 64
-"""It takes at most one in so many bytes of the disk."""
+CAPACITY_SHARE: Final = 8
+"""It takes at most one in so many bytes of the disk.  Opening takes some 9 MiB for a new log and up to 8 MiB for
+merging the old one; removals live on the rest."""
 
 
 def spare_size(create_free_bytes_min: int, capacity_bytes: int) -> int:
