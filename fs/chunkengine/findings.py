@@ -71,7 +71,10 @@ class Finding:
         """Return one line for people."""
         parts = [self.kind.value]
         if self.chunk is not None:
-            parts.append(f"target {self.target_id} chunk {self.chunk_id}")
+            chunk_id = chunk_id_of_key(self.chunk)
+            parts.append(
+                f"target {self.target_id} inode {chunk_id.inode_id} chunk {chunk_id.index}"
+            )
         if self.file:
             parts.append(f"{self.file} byte {self.offset}")
         return ": ".join([*parts, self.detail])

@@ -530,7 +530,8 @@ def _owner_name(owner: bytes | None) -> str:
     if len(owner) != CHUNK_KEY_BYTES:
         return owner.hex()
     key = ChunkKey(owner)
-    return f"target {target_of_key(key)} chunk {chunk_id_of_key(key)}"
+    chunk_id = chunk_id_of_key(key)
+    return f"target {target_of_key(key)} inode {chunk_id.inode_id} chunk {chunk_id.index}"
 
 
 def _wrong_used(target_id: TargetId, wanted: int, found: int) -> Finding:
