@@ -118,4 +118,5 @@ class FileModel:
         least = longest if is_sure else self.synced_count * BLOCK_BYTES
         if least <= length <= longest:
             return None
-        return f"file {self.file_id}: length {length}, expected {least} to {longest}"
+        what = "lost synced write" if length < self.synced_count * BLOCK_BYTES else "lost write"
+        return f"file {self.file_id}: {what}: length {length}, expected {least} to {longest}"

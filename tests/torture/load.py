@@ -300,23 +300,24 @@ class FileLoad:
 
     def _check_all(self, name: str, model: FileModel) -> None:
         length = self._files.length(name)
-        self._raise(model.check_length(length))
+        self._told(name, model.check_length(length))
         step = 64
         for first in range(0, -(-length // BLOCK_BYTES), step):
             wanted = min(step * BLOCK_BYTES, length - first * BLOCK_BYTES)
             self._check(name, first, self._files.read(name, first * BLOCK_BYTES, wanted), wanted)
 
     def _check(self, name: str, first: int, data: bytes, wanted: int) -> None:
-        model = self._models[name]
-        if len(data) != wanted:
-            self._raise(
-                f"file {model.file_id}: {len(data)} bytes read from block {first}, not {wanted}"
+        problem = self._models[name].check(first, data)
+        if problem is None and len(data) != wanted:
+            problem = (
+                f"lost write: {len(data)} bytes of {name} read from block {first}, not {wanted}"
             )
-        problem = model.check(first, data)
+        self._told(name, problem)
+
+    def _told(self, name: str, problem: str | None) -> None:
+        """Raise a problem, unless it is of bytes that were buffered and then lost, which the next sync must tell of."""
         if problem and "lost write" in problem:
-            self._files.sync(
-                name
-            )  # what was buffered and then lost is told by now: raises, and is judged there
+            self._files.sync(name)  # raises, and is judged where a full disk is
         self._raise(problem)
 
     def _raise(self, problem: str | None) -> None:
