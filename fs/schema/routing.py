@@ -252,13 +252,17 @@ def node_to_pb(node: Node) -> pb.NodePb:
 
 
 def node_from_pb(message: pb.NodePb) -> Node:
-    """Inverse of `node_to_pb`."""
+    """Inverse of `node_to_pb`; raises FsError(RPC_BAD_REQUEST) for a role or state that this release does not know."""
+    try:
+        roles, state = frozenset(Role(role) for role in message.roles), NodeState(message.state)
+    except ValueError as error:
+        raise FsError(Status.RPC_BAD_REQUEST, f"node {message.node_id}: {error}") from error
     return Node(
         NodeId(message.node_id),
-        frozenset(Role(role) for role in message.roles),
+        roles,
         message.address,
         message.incarnation,
-        NodeState(message.state),
+        state,
         message.host_name,
         message.release,
         dict(message.tags),

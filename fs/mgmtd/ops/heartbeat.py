@@ -2,9 +2,12 @@
 
 from ...schema.ids import NodeId
 from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp
+from ...schema.routing import LocalState, node_from_pb
 from ...schema.status import FsError, Status
 from ..node_lease import granted_s
 from ..primary import Primary
+
+_LOCAL_STATES = frozenset(map(int, LocalState))
 
 
 async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
@@ -16,6 +19,7 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
     if not request.node.incarnation or not request.node.address:
         detail = f"heartbeat of node {request.node.node_id} without incarnation or address"
         raise FsError(Status.RPC_BAD_REQUEST, detail)
+    _check_known(request)
     node_id = NodeId(request.node.node_id)
     arrived_s = primary.now_s
     primary.state.note_arrival(node_id, request.node.incarnation, arrived_s)
@@ -28,3 +32,12 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
             lease_duration_s=0.0 if request.is_stopping else lease_s,
             routing_version=primary.info.routing_version,
         )
+
+
+def _check_known(request: HeartbeatReq) -> None:
+    """Refuse numbers that this release does not know before anything of the heartbeat has been taken in."""
+    node_from_pb(request.node)
+    for report in request.targets:
+        if report.local_state and report.local_state not in _LOCAL_STATES:
+            detail = f"target {report.target_id}: local state {report.local_state}"
+            raise FsError(Status.RPC_BAD_REQUEST, detail)

@@ -4,10 +4,11 @@
 import pytest
 import trio
 
+from fs.mgmtd.ops.heartbeat import heartbeat
 from fs.schema import services
 from fs.schema.proto import common_pb2 as common
 from fs.schema.proto import mgmtd_pb2 as pb
-from fs.schema.routing import LocalState, NodeState
+from fs.schema.routing import LocalState, NodeState, node_from_pb
 from fs.schema.status import FsError, Status
 from tests.mgmtd.harness import L, O, S, W, cluster_of
 
@@ -15,6 +16,10 @@ from tests.mgmtd.harness import L, O, S, W, cluster_of
 @pytest.fixture
 def autojump_clock():
     return trio.testing.MockClock(autojump_threshold=0)
+
+
+def pb_node(**fields):
+    return common.NodePb(node_id=5, address="mem:a", incarnation="i", **fields)
 
 
 async def refused(status, call):
@@ -299,3 +304,20 @@ async def test_progress_slowness_and_trouble_are_shown_and_not_kept(autojump_clo
         await cluster.managers[1].kill()
         await cluster.start_manager(1)
         assert (await cluster.info()).target(1201).trouble == ""
+
+
+@pytest.mark.parametrize("node", [pb_node(roles=[77]), pb_node(roles=[1], state=77)])
+async def test_unknown_roles_and_states_are_bad_requests(autojump_clock, node):
+    """Found by tests/rpc/fuzz.py: they were internal errors."""
+    with pytest.raises(FsError) as caught:
+        node_from_pb(node)
+    assert caught.value.status is Status.RPC_BAD_REQUEST
+
+
+async def test_a_heartbeat_with_an_unknown_state_changes_nothing(autojump_clock):
+    request = pb.HeartbeatReq(
+        node=pb_node(roles=[2]), targets=[pb.TargetReportPb(target_id=1, local_state=77)]
+    )
+    with pytest.raises(FsError) as caught:
+        await heartbeat(None, request)  # refused before the primary is looked at
+    assert caught.value.status is Status.RPC_BAD_REQUEST
