@@ -8,7 +8,6 @@ A cut takes the power of everything, and with it what was not durable.  What a c
 down in recovered.py.
 """
 
-import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -40,6 +39,9 @@ CALM_OP_S_MAX: Final = 5.0
 
 REGISTER_CLIENT: Final = 2
 """Works on registers only, so it never waits for metadata: it can go on without the control processes."""
+
+CONTEST_S: Final = 3.0
+"""Time between two creations that all clients but that one try at the same instant."""
 
 HOT_READER_COUNT: Final = 3
 """Tasks of that client that only read: one that waits for a lost node does not keep the others from a stale one."""
@@ -186,6 +188,8 @@ class SimClient:
             if self.number == REGISTER_CLIENT:
                 for _ in range(HOT_READER_COUNT):
                     nursery.start_soon(self._read_hot, until_s)
+            elif not self.cluster.shape.is_history:
+                nursery.start_soon(self._contest_regularly, fs, until_s)
             await self._work(fs, until_s, FOREVER)
         self.is_idle = True
         await calm.wait()
@@ -358,10 +362,15 @@ class SimClient:
 
     # ---- contests ----------------------------------------------------------------------------------
 
+    async def _contest_regularly(self, fs: EmberFs, until_s: float) -> None:
+        """Try at the same instants as the other clients."""
+        while (next_s := (trio.current_time() // CONTEST_S + 1) * CONTEST_S) < until_s:
+            await trio.sleep_until(next_s)
+            await self.contest(fs)
+
     async def contest(self, fs: EmberFs) -> None:
-        now_s = trio.current_time()
-        await trio.sleep(math.ceil(now_s) - now_s)  # all at once
-        name, cut_count = f"/contest-{math.ceil(now_s)}", self.memory.power_cut_count
+        name = f"/contest-{int(trio.current_time())}"
+        cut_count = self.memory.power_cut_count
         try:
             file = await fs.create(name, exclusive=True)
             now_s = trio.current_time()
