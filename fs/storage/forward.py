@@ -11,8 +11,7 @@ Concurrency: the caller holds the chunk lock of the update's chunk on our target
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
@@ -46,37 +45,6 @@ _NO_ANSWER = {
 """Not said by the successor: there may be no link to it."""
 
 _CONTRADICTIONS = {Status.MISSING_UPDATE, Status.CHUNK_DIVERGED}
-
-
-@dataclass(slots=True)
-class Prepared:
-    """The local half of an update: set once, by the task that prepares."""
-
-    state: ChunkState | None = None
-    error: FsError | None = None
-    is_over: trio.Event = field(default_factory=trio.Event)
-
-    async def run(self, prepare: Callable[[], Awaitable[ChunkState]]) -> None:
-        """Prepare and keep the outcome.  Shielded: a version that was forwarded must be pending here.
-
-        Otherwise a cancelled head could give the same number to another update although the successor has
-        committed this one.
-        """
-        with trio.CancelScope(shield=True):
-            try:
-                self.state = await prepare()
-            except FsError as error:
-                self.error = error
-            finally:
-                self.is_over.set()
-
-    async def wait(self) -> ChunkState:
-        """Return the state with the pending version; raises what preparing raised."""
-        await self.is_over.wait()
-        if self.error is not None:
-            raise self.error
-        assert self.state is not None
-        return self.state
 
 
 @dataclass(slots=True)
@@ -118,7 +86,7 @@ async def forward(
     target: LocalTarget,
     chain_id: int,
     update: Outgoing,
-    prepared: Prepared,
+    prepared: ChunkState | None,
     *,
     deadline_s: float,
     only_version: int = 0,
@@ -130,14 +98,14 @@ async def forward(
         target: ours; the caller holds the chunk's lock on it.
         chain_id: the chain to follow.
         update: what to bring there.
-        prepared: the local half, which may still be under way.
+        prepared: the chunk with the pending version here; None for the removal of what is not here.
         deadline_s: trio time after which to give up.
         only_version: if not 0, stop as soon as the chain has another version (resync).
 
     Raises:
         FsError: NO_SPACE: nobody below has the update or will get it; ROUTING_MISMATCH: `only_version` is over;
-            OUTCOME_UNKNOWN: gave up, or our target has left its chain; what `prepared` raised, when the
-            whole content was needed.
+            OUTCOME_UNKNOWN: gave up, or our target has left its chain; CHECKSUM_MISMATCH: the whole content was
+            needed, and is damaged here.
     """
     pause_s = context.section.forward_retry_s
     is_whole_wanted = False
@@ -152,11 +120,11 @@ async def forward(
         try:
             sent = await _whole(target, update, prepared) if is_whole else update
             reply = await _attempt(context, place, successor, sent, deadline_s)
-            if await _agrees(reply, update, prepared):
+            if _agrees(reply, update, prepared):
                 return Forwarded(place.chain.chain_version, reply)
             trouble = FsError(Status.CHUNK_DIVERGED, f"digest of version {update.version} differs")
         except FsError as error:
-            if error is prepared.error or error.status is Status.NO_SPACE:
+            if error.status is Status.NO_SPACE:
                 raise
             trouble = error
         # A damaged committed copy over there is healed by sending the whole chunk.
@@ -211,10 +179,8 @@ async def settle(
         state.chunk_size_bytes,
         tag=tag,
     )
-    prepared = Prepared(state)
-    prepared.is_over.set()
     if not state.pending_is_remove:
-        whole = await _whole_or_found(context, target, chain_id, update, prepared)
+        whole = await _whole_or_found(context, target, chain_id, update, state)
         if whole is None:
             return False
         update = whole
@@ -224,7 +190,7 @@ async def settle(
             target,
             chain_id,
             update,
-            prepared,
+            state,
             deadline_s=deadline_s,
             only_version=only_version,
         )
@@ -250,15 +216,14 @@ async def _whole_or_found(
     target: LocalTarget,
     chain_id: int,
     update: Outgoing,
-    prepared: Prepared,
+    state: ChunkState,
 ) -> Outgoing | None:
     """As `_whole`, of a leftover; damaged bytes are looked for elsewhere.  None: committed as damaged."""
     try:
-        return await _whole(target, update, prepared)
+        return await _whole(target, update, state)
     except FsError as error:
         if error.status is not Status.CHECKSUM_MISMATCH:
             raise
-    state = await prepared.wait()
     place = context.targets.place(chain_id)
     data, have_all_answered = await find_bytes(
         context, place, update.chunk_id, state.pending_length, state.pending_checksum
@@ -358,21 +323,18 @@ async def transfer(
         is_damaged=is_damaged,
     )
     # What is compared with the successor's answer is the committed digest.
-    prepared = Prepared(
-        ChunkState(
-            state.chunk_id,
-            state.commit_ver,
-            state.chain_version,
-            state.length,
-            state.checksum,
-            state.chunk_size_bytes,
-            state.commit_ver,
-            False,
-            state.length,
-            state.checksum,
-        )
+    prepared = ChunkState(
+        state.chunk_id,
+        state.commit_ver,
+        state.chain_version,
+        state.length,
+        state.checksum,
+        state.chunk_size_bytes,
+        state.commit_ver,
+        False,
+        state.length,
+        state.checksum,
     )
-    prepared.is_over.set()
     await forward(
         context,
         target,
@@ -407,11 +369,11 @@ def _place_to_forward(
     return place
 
 
-async def _whole(target: LocalTarget, update: Outgoing, prepared: Prepared) -> Outgoing:
+async def _whole(target: LocalTarget, update: Outgoing, state: ChunkState | None) -> Outgoing:
     """Return the update as one that carries the whole new content."""
     if update.type is UpdateType.REMOVE or update.is_whole:
         return update
-    state = await prepared.wait()
+    assert state is not None, update
     covers_all = (
         update.type is UpdateType.WRITE
         and update.offset == 0
@@ -499,15 +461,15 @@ async def _attempt(
     raise FsError(Status.RPC_CANCELLED, f"target {successor.target_id} is no longer successor")
 
 
-async def _agrees(reply: storage_pb2.UpdateRsp, update: Outgoing, prepared: Prepared) -> bool:
+def _agrees(reply: storage_pb2.UpdateRsp, update: Outgoing, prepared: ChunkState | None) -> bool:
     """Compare the successor's digest with ours, where both are of the same version."""
-    await prepared.is_over.wait()
-    state = prepared.state
-    if state is None or update.type is UpdateType.REMOVE or reply.commit_ver != update.version:
+    if prepared is None or update.type is UpdateType.REMOVE:
+        return True
+    if reply.commit_ver != update.version:
         return True
     return (
-        reply.chunk_checksum == state.pending_checksum
-        and reply.chunk_length == state.pending_length
+        reply.chunk_checksum == prepared.pending_checksum
+        and reply.chunk_length == prepared.pending_length
     )
 
 

@@ -29,7 +29,7 @@ from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
-from .forward import Outgoing, Prepared, forward, settle, transfer
+from .forward import Outgoing, forward, settle, transfer
 from .replica import UpdateType
 from .resync_plan import Item, Need, merge, window_end
 from .target import LocalTarget, Place, ResyncProgress
@@ -265,14 +265,12 @@ class Resync:
             await send(state, is_damaged=True)
 
     async def _remove_there(self, place: Place, chunk_id: ChunkId, deadline_s: float) -> None:
-        prepared = Prepared()
-        prepared.is_over.set()
         await forward(
             self._context,
             place.target,
             place.chain.chain_id,
             Outgoing(chunk_id, UpdateType.REMOVE, 1, 0),
-            prepared,
+            None,
             deadline_s=deadline_s,
             only_version=place.chain.chain_version,
         )

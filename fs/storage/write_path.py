@@ -1,7 +1,8 @@
 """The way of one update through one replica, top to bottom.
 
 Invariants:
-    - A version is forwarded only if it is, or will be, pending here: otherwise this target leaves its chain.
+    - A version is forwarded only when it is pending here.  So whatever a reader is shown at the tail is held by every
+      target above it, and survives the death of any of them in any order.
     - It is committed here only after everybody below has committed it.
     - A client is told of success only under a valid lease, and at most one success per tag.
     - NO_SPACE means: neither here nor below has anybody the update, nor will anybody get it.
@@ -20,7 +21,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 import trio
 import xxhash
@@ -35,16 +36,13 @@ from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
-from .forward import Forwarded, Outgoing, Prepared, commit, forward, result_of, settle
+from .forward import Forwarded, Outgoing, commit, forward, result_of, settle
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
 from .target import LocalTarget, Place
 from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, note_of, pack_tag
 
 log = logging.getLogger(__name__)
-
-SEQUENTIAL_BELOW_BYTES: Final = 2 * 1024**3
-"""With less free space the local prepare goes first, so that its NO_SPACE comes before anybody else is asked."""
 
 _UPDATE_TYPES: Final = frozenset(int(kind) for kind in UpdateType)
 
@@ -61,16 +59,6 @@ class _Update:
     packed_tag: bytes
     is_from_client: bool
     deadline_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """How the two halves of an update ended; `forwarded` and `failure` None: nothing was forwarded."""
-
-    prepared: Prepared
-    forwarded: Forwarded | None = None
-    failure: FsError | None = None
-    is_committed: bool = False
 
 
 async def run_update(
@@ -142,15 +130,18 @@ async def run_update(
             _check_new_version(context, place, update, state)
             # 7. From here on readers of this chunk ask the tail.
             target.unsettled[chunk_id] = None
-            # 8. Prepare here while the rest of the chain does the same.
-            outcome = await _prepare_and_forward(context, place, update, decision, state)
-            prepared, forwarded = outcome.prepared.state, outcome.forwarded
-            # 9. If it failed: undo what nobody can have seen, keep what somebody may have.
-            if outcome.failure is not None or prepared is None or forwarded is None:
-                await _fail(context, place, update, state, outcome)
-            # 10. Everybody below has committed: commit here (the tail has done so while preparing).
+            # 8. Prepare here.  The tail, which waits for nobody, commits in the same call: a successor that
+            #    appears meanwhile is syncing, and its resync waits for this update to leave.
+            is_tail = place.successor is None and decision.action is not Action.RESUME
+            try:
+                prepared = await _prepare(place, update, decision, state, commits=is_tail)
+            except FsError as error:
+                raise _refusal(context, place, update, state, error) from error
             result = result_of(prepared)
-            if not outcome.is_committed:
+            if not is_tail:
+                # 9. Pass it on; everybody below has committed it when this returns.
+                forwarded = await _pass_on(context, place, update, decision.version, prepared)
+                # 10. Commit here.
                 commit(target, result, forwarded.chain_version, tag)
             target.unsettled.pop(chunk_id, None)
             target.cuts.note(chunk_id.inode_id, chunk_id.index, request.truncate_ver)
@@ -185,27 +176,24 @@ async def _restore_what_is_kept(
     return True
 
 
-async def _prepare_and_forward(
+async def _pass_on(
     context: StorageContext,
     place: Place,
     update: _Update,
-    decision: Decision,
-    state: ChunkState | None,
-) -> _Outcome:
-    """Do both halves, at the same time where that is safe; report how each ended."""
-    target, request, prepared = place.target, update.request, Prepared()
-    prepare = partial(_prepare, place, update, decision, state)
-    successor = place.successor
-    if successor is None and decision.action is not Action.RESUME:
-        # The tail: nobody to wait for.  A successor that appears meanwhile is syncing, and its resync waits
-        # for this update to leave, since it came in under an older chain version.
-        await prepared.run(partial(prepare, commits=True))
-        forwarded = Forwarded(place.chain.chain_version, None) if prepared.state else None
-        return _Outcome(prepared, forwarded, is_committed=True)
+    version: int,
+    prepared: ChunkState,
+) -> Forwarded:
+    """Bring the update to the rest of the chain; undo it here if certainly nobody there has it or gets it.
+
+    Raises:
+        FsError: as `forward`; but for NO_SPACE the version stays pending: a repeat, the next update or resync
+            completes it.
+    """
+    target, request = place.target, update.request
     outgoing = Outgoing(
         update.chunk_id,
         update.kind,
-        decision.version,
+        version,
         request.chunk_size_bytes,
         request.offset,
         request.length,
@@ -214,79 +202,43 @@ async def _prepare_and_forward(
         update.tag,
         request.is_full_replace,
     )
-    pass_on = partial(
-        forward,
-        context,
-        target,
-        request.chain_id,
-        outgoing,
-        prepared,
-        deadline_s=update.deadline_s,
-    )
-    is_sequential = (
-        successor is None
-        or successor.public_state is PublicState.SYNCING  # needs the whole new content
-        or target.disk.free_bytes < SEQUENTIAL_BELOW_BYTES
-        or decision.action is Action.RESUME
-    )
-    if is_sequential:
-        await prepared.run(prepare)
-        if prepared.error is not None:
-            return _Outcome(prepared)
-        try:
-            return _Outcome(prepared, await pass_on())
-        except FsError as error:
-            return _Outcome(prepared, failure=error)
-    done: Forwarded | None = None
-    failure: FsError | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(prepared.run, prepare)
-        try:
-            done = await pass_on()
-        except FsError as error:
-            failure = error
-    if failure is None and prepared.error is not None:
-        failure = FsError(Status.OUTCOME_UNKNOWN, f"only below: {prepared.error}")
-    return _Outcome(prepared, done, failure)
+    try:
+        return await forward(
+            context, target, request.chain_id, outgoing, prepared, deadline_s=update.deadline_s
+        )
+    except FsError as error:
+        if error.status is Status.NO_SPACE:
+            engine = target.disk.engine
+            await target.disk.run(engine.drop_pending, target.target_id, update.chunk_id)
+            target.unsettled.pop(update.chunk_id, None)
+        raise
 
 
-async def _fail(
+def _refusal(
     context: StorageContext,
     place: Place,
     update: _Update,
     state: ChunkState | None,
-    outcome: _Outcome,
-) -> NoReturn:
-    """Clean up after an update that did not get through; always raises."""
+    error: FsError,
+) -> FsError:
+    """Clean up after an update that could not be prepared here, so that nobody below has heard of it.
+
+    Returns:
+        What the sender is told.
+    """
     target, chunk_id = place.target, update.chunk_id
-    prepared, failure = outcome.prepared, outcome.failure
-    had_pending = state is not None and state.pending_ver != 0
-    if failure is None:
-        # Nothing was forwarded: only an older pending version could still be somewhere.
-        assert prepared.error is not None, prepared
-        if place.public_state is PublicState.SYNCING:
-            hold = Hold.FULL if prepared.error.status is Status.NO_SPACE else Hold.EVICTED
-            context.targets.put_offline(target, hold, f"{chunk_id}: {prepared.error}")
-            raise FsError(Status.TARGET_OFFLINE, str(prepared.error))
-        if had_pending:
-            raise FsError(Status.OUTCOME_UNKNOWN, str(prepared.error))
-        target.unsettled.pop(chunk_id, None)
-        if prepared.error.status is Status.CHECKSUM_MISMATCH:
-            note_damage(target, chunk_id, str(prepared.error))
-            if place.chain.serving == (target.target_id,):
-                raise FsError(Status.CHUNK_DAMAGED, str(prepared.error))
-        raise prepared.error
-    if failure.status is Status.NO_SPACE:
-        if prepared.state is not None:
-            await target.disk.run(target.disk.engine.drop_pending, target.target_id, chunk_id)
-        target.unsettled.pop(chunk_id, None)
-        raise failure
-    if prepared.error is not None:
-        # The successor may have what we cannot hold: leave the chain, come back through resync.
-        context.targets.put_offline(target, Hold.EVICTED, f"{chunk_id}: {prepared.error}")
-        raise FsError(Status.OUTCOME_UNKNOWN, str(prepared.error))
-    # The version stays pending: a repeat, the next update or resync completes it.
-    raise failure
+    if place.public_state is PublicState.SYNCING:
+        hold = Hold.FULL if error.status is Status.NO_SPACE else Hold.EVICTED
+        context.targets.put_offline(target, hold, f"{chunk_id}: {error}")
+        return FsError(Status.TARGET_OFFLINE, str(error))
+    if state is not None and state.pending_ver:  # an older one, which could still be somewhere
+        return FsError(Status.OUTCOME_UNKNOWN, str(error))
+    target.unsettled.pop(chunk_id, None)
+    if error.status is Status.CHECKSUM_MISMATCH:
+        note_damage(target, chunk_id, str(error))
+        if place.chain.serving == (target.target_id,):
+            return FsError(Status.CHUNK_DAMAGED, str(error))
+    return error
 
 
 async def _prepare(

@@ -745,13 +745,13 @@ inline prepare(t) {             /* _prepare_blocking, in a thread; the tail comm
 	j = 0
 }
 
-/* Nothing to wait for in front of a call: prepared, or the successor takes the plain update meanwhile. */
+/* Nothing to wait for in front of a call: the version is pending here. */
 #define MAY_FORWARD(t) (wk[t] && !wfs[t] && !wtl[t] && ver[t] > wfb[t] && (!CAN_WRITE(t) || SUC(ver[t], t) == NONE || SLOT_LEFT(t)) && (wpr[t] || \
 	(AT_ONCE && CAN_WRITE(t) && SUC(ver[t], t) != NONE && !wfull[t] && P(ver[t], SUC(ver[t], t)) == SERVING)))
-#ifdef PREPARE_FIRST    /* not what the code does: shows what it would buy */
-#define AT_ONCE false
-#else
+#ifdef MUTANT_FORWARDED_WHILE_PREPARING
 #define AT_ONCE true
+#else
+#define AT_ONCE false
 #endif
 
 /* `only_version` of forward: resync and reads act under the version they began with, or not at all. */

@@ -16,6 +16,11 @@ TWO_CLIENTS = Search("two clients", "craq.pml", "N=2 W1=1 W2=1 CRASHES=0 LOSSES=
 CRASH_READS = Search(
     "crash with reads", "craq.pml", "N=2 W1=1 CRASHES=1 LOSSES=0 LOST_REPLIES=0 READS=1"
 )
+TWO_CRASHES_READS = Search(
+    "two crashes with reads",
+    "craq.pml",
+    "N=2 W1=1 CRASHES=2 LOSSES=0 LOST_REPLIES=0 READS=1",
+)
 LOSS_READS = Search(
     "loss with reads", "craq.pml", "N=2 W1=1 CRASHES=1 LOSSES=1 LOST_REPLIES=0 READS=1"
 )
@@ -39,6 +44,7 @@ LONG = [
     JOIN,
     RETRIES,
     CRASH_READS,
+    TWO_CRASHES_READS,
     JOIN_READS,
     Search("three targets", "craq.pml", "N=3 W1=1 CRASHES=1 LOSSES=0 LOST_REPLIES=0"),
     Search("three targets, loss", "craq.pml", "N=3 W1=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 JOIN"),
@@ -74,5 +80,6 @@ LONG_MUTANTS = [
     (SILENT, "LAST_ONE_FORGETS"),
     (JOIN, "CHANNELS_NOT_HANDED_OVER"),
     (JOIN_READS, "LEFTOVER_COMPLETED_UNDER_ANY_VERSION"),
+    (TWO_CRASHES_READS, "FORWARDED_WHILE_PREPARING"),
 ]
 """Those that take a million states: by hand."""

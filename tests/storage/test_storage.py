@@ -196,6 +196,19 @@ async def test_a_tail_that_has_not_committed_names_the_old_version(mock_clock):
         assert await client.read(node_id=3) == b"old"
 
 
+async def test_a_reader_is_shown_nothing_that_a_target_above_could_lose(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"old")
+        limiter = cluster.nodes[1].target.disk.write_limiter = trio.CapacityLimiter(1)
+        async with limiter:
+            request = client.write_request(0, b"new")
+            status = await status_of(client.attempt, request, b"new", timeout_s=1.0)
+            assert status is Status.RPC_TIMEOUT
+            assert await client.read(node_id=3) == b"old"  # the head could die without it
+        await client.write(0, b"next")
+        assert await client.read(node_id=3) == b"next"
+
+
 async def test_a_silent_tail_is_asked_no_longer_than_it_is_the_tail(mock_clock):
     async with open_cluster(3, forward_timeout_s=60.0) as cluster, open_caller(cluster) as client:
         await client.write(0, b"old")
@@ -285,21 +298,10 @@ def no_space(name):
 
 
 @pytest.mark.parametrize("full", [1, 2, 3])
-@pytest.mark.parametrize("is_near_full", [True, False])
-async def test_no_space_is_definite_and_wedges_nothing(mock_clock, full, is_near_full):
+async def test_no_space_is_definite_and_wedges_nothing(mock_clock, full):
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, b"small")
         cluster.nodes[full].disk.on_step = no_space
-        if is_near_full:
-            for node in cluster.nodes.values():
-                node.target.disk.free_bytes = 1 << 20
-        elif full != 3:
-            # The figures were wrong: the target cannot hold what its successor has; it leaves the chain.
-            await client.write(0, b"B" * 60_000)
-            cluster.nodes[full].disk.on_step = None
-            await cluster.wait_all_serving()
-            assert {content(cluster, n) for n in cluster.nodes} == {(2, 0, b"B" * 60_000)}
-            return
         for _ in range(2):
             request = client.write_request(0, b"B" * 60_000)
             status = await status_of(client.attempt, request, b"B" * 60_000)
@@ -311,8 +313,7 @@ async def test_no_space_is_definite_and_wedges_nothing(mock_clock, full, is_near
         assert {content(cluster, n) for n in cluster.nodes} == {(1, 0, b"back")}
 
 
-@pytest.mark.parametrize("is_near_full", [True, False])
-async def test_a_damaged_copy_is_never_served_and_healed_by_a_write(mock_clock, is_near_full):
+async def test_a_damaged_copy_is_never_served_and_healed_by_a_write(mock_clock):
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, b"A" * 1000)
         disk = cluster.nodes[2].disk
@@ -322,12 +323,10 @@ async def test_a_damaged_copy_is_never_served_and_healed_by_a_write(mock_clock, 
         assert (status, data) == (Status.CHECKSUM_MISMATCH, b"")
         assert cluster.nodes[2].target.checksum_error_count == 1
         assert await client.read(node_id=1) == b"A" * 1000
-        for node in cluster.nodes.values():
-            node.target.disk.free_bytes = (1 << 20) if is_near_full else (1 << 40)
         await client.write(1, b"B")
-        # Near full, the predecessor sent the whole chunk; else the target had to leave and come back.
-        await cluster.wait_all_serving()
-        assert is_near_full is (len(cluster.history) == 1)
+        assert (
+            len(cluster.history) == 1
+        )  # the predecessor sent the whole chunk, and nobody had to leave
         assert {content(cluster, n) for n in cluster.nodes} == {(2, 0, b"AB" + b"A" * 998)}
 
 
