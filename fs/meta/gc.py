@@ -41,6 +41,10 @@ CHUNK_RETRY_S: Final = 10.0
 TRUNCATION_AGE_S_MIN: Final = 10.0
 """A younger truncation is left to whoever began it."""
 
+CLOCK_ERROR_S_MAX: Final = 60.0
+"""Of the wall clocks of two services against each other.  What is further in the future than any delay and this was
+written by a clock that has been set back since: it must not wait until that time comes again."""
+
 FORGET_COUNT: Final = 512
 """Remembered outcomes looked at per step."""
 
@@ -83,6 +87,8 @@ class GarbageCollector:
         Raises:
             FsError: the key-value layer or the storage stays away; the work is still there.
         """
+        await self._pull_in(records.GC_DIRECTORY, 0.0)
+        await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
         done_count = await self._empty_trees()
         done_count += await self._delete_inodes()
         await self._finish_truncations()
@@ -97,6 +103,17 @@ class GarbageCollector:
     async def _due(self, prefix: bytes) -> list[bytes]:
         end = records.gc_key(prefix, self._make_context().now_ns + 1, 0)
         return [key for key, _ in await self._range(prefix, end, self._config.gc_batch_count)]
+
+    async def _pull_in(self, prefix: bytes, delay_s: float) -> None:
+        """Let work that a wrong clock put off for long wait `delay_s` from now."""
+        now_ns = self._make_context().now_ns
+        longest_s = max(delay_s, CHUNK_RETRY_S) + CLOCK_ERROR_S_MAX
+        begin = records.gc_key(prefix, now_ns + int(longest_s * 1e9), 0)
+        pairs = await self._range(begin, prefix_end(prefix), self._config.gc_batch_count)
+        if pairs:
+            log.warning("%d removals were put off by a clock that was ahead", len(pairs))
+            keys, due_ns = [key for key, _ in pairs], now_ns + int(delay_s * 1e9)
+            await self._driver.transact(lambda tr: postpone(tr, keys, due_ns))
 
     async def _empty_trees(self) -> int:
         done_count = 0
@@ -135,9 +152,10 @@ class GarbageCollector:
 
     async def _finish_truncations(self) -> None:
         end = prefix_end(records.TRUNCATION)
-        started_before_ns = self._make_context().now_ns - int(TRUNCATION_AGE_S_MIN * 1e9)
+        now_ns = self._make_context().now_ns
+        old_ns, ahead_ns = int(TRUNCATION_AGE_S_MIN * 1e9), int(CLOCK_ERROR_S_MAX * 1e9)
         for key, value in await self._range(records.TRUNCATION, end, self._config.gc_batch_count):
-            if records.unpack_u64(value) <= started_before_ns:
+            if not now_ns - old_ns < records.unpack_u64(value) < now_ns + ahead_ns:
                 inode_id = records.truncation_inode(key)
                 log.info("finishing the truncation of inode %#x", inode_id)
                 await self._finish_truncation(inode_id)

@@ -141,6 +141,11 @@ def gc_key(prefix: bytes, due_ns: int, inode_id: int) -> bytes:
     return prefix + _DUE_AND_INODE.pack(due_ns, inode_id)
 
 
+def gc_prefix(key: bytes) -> bytes:
+    """Return which kind of GC record this key is of: GC_FILE or GC_DIRECTORY."""
+    return key[:4]
+
+
 def gc_due_ns(key: bytes) -> int:
     """Return when the record of this key is due."""
     return int(_DUE_AND_INODE.unpack(key[4:])[0])

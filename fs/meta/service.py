@@ -106,6 +106,7 @@ class MetaService:
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
         self._last_now_ns = 0
+        self._last_asked_s = runtime.clock.monotonic_s()
         self._space = (0, 0)
         self._space_until_s = -1.0
         self._space_lock = trio.Lock()
@@ -113,8 +114,16 @@ class MetaService:
     # ---- how an operation is run -------------------------------------------------------------
 
     def now_ns(self) -> int:
-        """Return the wall time, strictly growing."""
-        self._last_now_ns = max(self._last_now_ns + 1, self._runtime.clock.wall_ns())
+        """Return the wall time, strictly growing.
+
+        When the wall clock is set back, time goes on here at half its pace until that clock has caught up: it
+        neither repeats itself nor stands still, which would keep everything that waits for a time.
+        """
+        asked_s = self._runtime.clock.monotonic_s()
+        slow_ns = int((asked_s - self._last_asked_s) * 1e9 / 2)
+        self._last_asked_s = asked_s
+        slow_ns = self._last_now_ns + max(1, slow_ns)
+        self._last_now_ns = max(slow_ns, self._runtime.clock.wall_ns())
         return self._last_now_ns
 
     def own_context(self, known: PreciseLength | None = None) -> OpContext:

@@ -9,6 +9,8 @@ from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, hint, refused, session
 
+YEAR_NS = 365 * 86_400 * 10**9
+
 
 async def keys(world, prefix):
     tr = world.engine.transaction()
@@ -198,3 +200,38 @@ async def test_an_unfinishable_truncation_holds_nothing_up(world, root, autojump
     world.chunks.error = None
     await world.meta.gc.step()
     assert not await keys(world, b"TRUN")
+
+
+async def test_a_clock_that_was_ahead_puts_nothing_off_for_long(world, root, autojump_clock):
+    f, t = await root.create(ROOT, b"f"), await root.create(ROOT, b"t")
+    await root.set_attr(t.inode_id, length=10)
+    world.chunks.lengths[t.inode_id] = 10
+    await root.mkdir(ROOT, b"d")
+    await root.create((await root.lookup(ROOT, b"d")).inode_id, b"below")
+    world.runtime.clock.wall_offset_ns += YEAR_NS
+    await root.unlink(ROOT, b"f")
+    await root.remove_tree(ROOT, b"d")
+    world.chunks.error = FsError(Status.CHAIN_UNAVAILABLE, "all dead")
+    with refused(Status.CHAIN_UNAVAILABLE):
+        await root.set_attr(t.inode_id, length=5)
+    world.chunks.error = None
+    world.meta = world.new_meta()  # somebody whose clock is right
+    await collect_all(world)
+    assert world.chunks.removed == []  # readers elsewhere get their delay
+    await trio.sleep(61)
+    await collect_all(world)
+    await trio.sleep(61)
+    await collect_all(world)
+    assert f.inode_id in world.chunks.removed and len(world.chunks.removed) == 2
+    assert not await keys(world, b"GC") and not await keys(world, b"TRUN")
+
+
+async def test_a_clock_that_is_set_back_does_not_stop_collection(world, root, autojump_clock):
+    f = await root.create(ROOT, b"f")
+    world.runtime.clock.wall_offset_ns -= YEAR_NS
+    before = (await root.create(ROOT, b"g")).ctime_ns
+    await root.unlink(ROOT, b"f")
+    await trio.sleep(2 * 61)
+    await collect_all(world)
+    assert world.chunks.removed == [f.inode_id]
+    assert f.ctime_ns < before < (await root.create(ROOT, b"h")).ctime_ns

@@ -74,13 +74,13 @@ async def retire(
 
 
 async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
-    """Make GC records due later."""
+    """Make GC records due at another time."""
     for key in keys:
         value = await tr.get(key)
         if value is not None:
             tr.clear(key)
             inode_id = GcRecordPb.FromString(value).inode_id
-            tr.set(records.gc_key(records.GC_FILE, due_ns, inode_id), value)
+            tr.set(records.gc_key(records.gc_prefix(key), due_ns, inode_id), value)
 
 
 async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:
