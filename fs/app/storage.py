@@ -1,6 +1,7 @@
 """The storage process: one chunk engine per disk, the CRAQ service over them, membership in the cluster."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trio
@@ -24,10 +25,14 @@ async def run(process: Process) -> None:
         raise FsError(Status.BAD_CONFIG, "storage.disks: a storage process needs at least one disk")
     engines: list[ChunkEngine] = []
     known = _known_disks(process)
+
+    async def open_disk(index: int) -> ChunkEngine:
+        return await _open(process, process.config.storage.disks[index], known)
+
     try:
-        for disk in process.config.storage.disks:
-            engines.append(await _open(process, disk, known))  # noqa: PERF401 - closed if one fails
-        await serve_storage(process, engines)
+        for index in range(len(process.config.storage.disks)):
+            engines.append(await open_disk(index))  # noqa: PERF401 - closed if one fails
+        await serve_storage(process, engines, open_disk)
     finally:
         with trio.CancelScope(shield=True):
             await _close_all(process, engines)
@@ -68,8 +73,24 @@ async def _close_all(process: Process, engines: list[ChunkEngine]) -> None:
         raise errors[0]
 
 
-async def serve_storage(process: Process, engines: list[ChunkEngine]) -> None:
-    """Serve open disks until asked to stop; the caller owns the engines."""
+async def serve_storage(
+    process: Process,
+    engines: list[ChunkEngine],
+    open_disk: Callable[[int], Awaitable[ChunkEngine]],
+) -> None:
+    """Serve open disks until asked to stop.
+
+    Args:
+        process: this one.
+        engines: by disk; they stay the caller's, also one that is put here in place of a failed one.
+        open_disk: opens the disk of that index, as at the start.
+    """
+
+    async def reopen(index: int) -> ChunkEngine:
+        await process.runtime.run_blocking(engines[index].close)
+        engines[index] = await open_disk(index)
+        return engines[index]
+
     config, node = process.config, process.node(frozenset({Role.STORAGE}))
     membership = Membership(process.runtime, config, node, process.channels)
     storage = Storage(
@@ -82,6 +103,7 @@ async def serve_storage(process: Process, engines: list[ChunkEngine]) -> None:
         channels=process.channels,
         mgmtd=membership.caller,
         trigger_heartbeat=membership.trigger,
+        reopen=reopen,
     )
     membership.report = storage.report
     membership.report_disks = storage.report_disks

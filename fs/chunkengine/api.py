@@ -340,6 +340,17 @@ class ChunkEngine(Protocol):
         """Return the space of the disk."""
         ...
 
+    def room_after_refusal(self) -> int | None:
+        """Return the bytes that an engine opened anew would have room for, if this one failed for want of space.
+
+        None while it works, and also when anything failed but the metadata store, or for another reason: then only a person
+        can tell what the disk is worth.  Also to be called when it is closed.
+
+        Raises:
+            FsError: IO_ERROR.
+        """
+        ...
+
     def sync(self) -> None:
         """Return when everything prepared and committed before the call would survive a power loss.
 
@@ -348,5 +359,5 @@ class ChunkEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync and release the disk."""
+        """Sync and release the disk; every other call is NOT_SERVING from then on."""
         ...

@@ -17,44 +17,61 @@ _log = logging.getLogger(__name__)
 class Books:
     """Lends the ledger to one thread at a time; a failure to write it leaves the disk in doubt for ever."""
 
-    __slots__ = ("_disk_uuid", "failure", "ledger", "lock")
+    __slots__ = ("_disk_uuid", "failure", "is_closed", "lacks_space", "ledger", "lock")
 
     def __init__(self, ledger: Ledger, disk_uuid: str) -> None:
         self.ledger = ledger
         self.lock = threading.Lock()
         self.failure = ""
         """Why the disk is not used any more; empty: it is."""
+        self.lacks_space = False
+        """All that failed was the metadata store, for want of space: another engine may be opened on the disk."""
+        self.is_closed = False
         self._disk_uuid = disk_uuid
 
     def check(self) -> None:
-        """Raise FsError(IO_ERROR) if the disk has failed."""
+        """Raise FsError: NOT_SERVING if the engine is closed, IO_ERROR if the disk has failed."""
+        if self.is_closed:
+            raise FsError(Status.NOT_SERVING, f"disk {self._disk_uuid}: the engine is closed")
         if self.failure:
             raise FsError(Status.IO_ERROR, f"disk {self._disk_uuid}: {self.failure}")
 
     @contextmanager
-    def poison_on_failure(self, what: str) -> Iterator[None]:
-        """Around waiting for the disk, without the lock: a failure ends the use of the disk."""
+    def poison_on_failure(self, what: str, *, is_metadata: bool = True) -> Iterator[None]:
+        """Around waiting for the disk, without the lock: a failure ends the use of the disk.
+
+        Args:
+            what: is done, for the log.
+            is_metadata: only the metadata store is at work.  A failed flush of data is another matter: the kernel
+                may have dropped pages that nobody will write again.
+        """
         try:
             yield
         except FsError as error:
             with self.lock:
-                self.failure = self.failure or str(error)
+                self._fail(error, is_metadata=is_metadata)
             _log.exception("%s failed, the disk is not used any more", what)
             raise FsError(Status.IO_ERROR, error.detail) from error
 
     def __enter__(self) -> Ledger:
         self.lock.acquire()
-        if self.failure:
+        if self.failure or self.is_closed:
             self.lock.release()
             self.check()
         return self.ledger
+
+    def _fail(self, error: FsError, *, is_metadata: bool) -> None:
+        is_first = not self.failure
+        lacks_space = is_metadata and error.status is Status.NO_SPACE
+        self.lacks_space = lacks_space and (is_first or self.lacks_space)
+        self.failure = self.failure or str(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         try:
             if isinstance(error, FsError) and error.status in (Status.IO_ERROR, Status.NO_SPACE):
-                self.failure = str(error)
+                self._fail(error, is_metadata=True)
                 raise FsError(Status.IO_ERROR, error.detail) from error
         finally:
             self.lock.release()

@@ -24,7 +24,8 @@ records carry it; a marked version has no bytes that could be torn.  A note is i
 with it (see `Note`).  A target's record is synced alone, which makes durable no more than a prefix of batches, as
 any crash may; its removal is begun by one, and gone on with at `open`.
 
-A failed flush or metadata write leaves the disk in doubt: the engine refuses everything from then on.
+A failed flush or metadata write leaves the disk in doubt: the engine refuses everything from then on.  Where only space
+was missing, and only for metadata, another engine may be opened on the disk when there is room: as after a kill.
 
 Concurrency: thread-safe.  A short lock guards the books; data I/O and checksums run outside it.  Updates of one
 chunk are serialised by the caller, reads may run beside them: pinned blocks are not reused.  A compaction runs
@@ -132,6 +133,13 @@ class DiskEngine:
             reserved = allocator.reserved_bytes()
         free = self._files.free_bytes() + reusable
         return SpaceInfo(self._files.capacity_bytes(), free, reserved, used)
+
+    def room_after_refusal(self) -> int | None:
+        """See `ChunkEngine`."""
+        with self._books.lock:
+            if not self._books.lacks_space:
+                return None
+        return self._files.free_bytes() + self._files.spare_bytes()
 
     def list_chunks(
         self, target_id: TargetId, *, after: bytes = b"", limit: int = 1024
@@ -545,9 +553,11 @@ class DiskEngine:
             self._flushes_begun += 1
             closing = self._books.ledger.begin_flush()
         self._space.help_store()
-        with self._waking_others(), self._books.poison_on_failure("flush"):
-            self._files.flush(closing.dirty)
-            self._books.ledger.write_durable(closing)
+        with self._waking_others():
+            with self._books.poison_on_failure("flush of data", is_metadata=False):
+                self._files.flush(closing.dirty)
+            with self._books.poison_on_failure("flush"):
+                self._books.ledger.write_durable(closing)
         with self._books.lock:
             emptied = self._books.ledger.end_flush(closing)
             self._flushes_ended += 1
@@ -564,7 +574,7 @@ class DiskEngine:
                 self.sync()
         finally:
             with self._books.lock:
-                self._books.failure = self._books.failure or "the engine is closed"
+                self._books.is_closed = True
             self._files.close()
             self._meta.close()
 

@@ -48,7 +48,8 @@ def open_engine(
     Raises:
         FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else, or if `known`
             expects another disk here;
-            BAD_DISK_FORMAT if its format is newer than this release; ALREADY_RUNNING if a process has it open; IO_ERROR.
+            BAD_DISK_FORMAT if its format is newer than this release; ALREADY_RUNNING if a process has it open;
+            NO_SPACE if the metadata store had no room, and nothing but that; IO_ERROR.
     """
     directory = Path(path).absolute()
     _check_directory(directory, known)

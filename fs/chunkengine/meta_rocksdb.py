@@ -7,6 +7,7 @@ lacks synced batches is refused, before anything is written (fs/chunkengine/log_
 Does not decide anything about chunks.  Concurrency: RocksDB's own; one process per directory.
 """
 
+import errno
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,7 +65,7 @@ class RocksMetaStore:
         With `is_strict` also a log that ends in a torn record is an error.
 
         Raises:
-            FsError: ALREADY_RUNNING if another process holds it; IO_ERROR if RocksDB cannot open it or
+            FsError: ALREADY_RUNNING if another process holds it; IO_ERROR or NO_SPACE if RocksDB cannot open it; IO_ERROR if
                 synced batches are missing.
         """
         self._path = path
@@ -159,11 +160,14 @@ class RocksMetaStore:
         try:
             return function(*args)
         except Exception as error:
-            full = "No space left" in str(error)
             if self._mark is not None:
                 _log.exception("metadata store %s failed", self._path)
-            status = Status.NO_SPACE if full else Status.IO_ERROR
-            raise FsError(status, f"{self._path}: {error}") from error
+            raise FsError(_status_of(error), f"{self._path}: {error}") from error
+
+
+def _status_of(error: Exception) -> Status:
+    is_full = "No space left" in str(error)
+    return Status.NO_SPACE if is_full else Status.IO_ERROR
 
 
 def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) -> rocksdict.Rdict:
@@ -171,7 +175,7 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
         return rocksdict.Rdict(str(path), options, access_type=access)
     except Exception as error:
         taken = any(words in str(error) for words in _TAKEN)
-        status = Status.ALREADY_RUNNING if taken else Status.IO_ERROR
+        status = Status.ALREADY_RUNNING if taken else _status_of(error)
         raise FsError(status, f"{path}: {error}") from error
 
 
@@ -205,11 +209,12 @@ def _sequence_of(path: Path) -> int:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Turn an OSError about the mark into FsError(IO_ERROR)."""
+    """Turn an OSError about the mark into FsError(IO_ERROR or NO_SPACE)."""
     try:
         yield
     except OSError as error:
-        raise FsError(Status.IO_ERROR, f"{path / MARK_NAME}: {error.strerror}") from error
+        status = Status.NO_SPACE if error.errno == errno.ENOSPC else Status.IO_ERROR
+        raise FsError(status, f"{path / MARK_NAME}: {error.strerror}") from error
 
 
 def _to_rocks(batch: Batch) -> rocksdict.WriteBatch:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..schema.ids import TargetId
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from .allocator import Allocator, SizeClass
 from .format import (
     BLOCKS_PER_GROUP,
@@ -206,13 +206,21 @@ def punch_quietly(files: DataFiles, file_id: FileId, start: int, length: int) ->
         _log.warning("space is not given back: %s", error)
 
 
+def _flush_data(files: DataFiles) -> None:
+    """Flush all data; a refusal is IO_ERROR whatever the reason, so that nobody takes it for safe to try again."""
+    try:
+        files.flush_all()
+    except FsError as error:
+        raise FsError(Status.IO_ERROR, error.detail) from error
+
+
 def _make_durable(
     ledger: Ledger,
     meta: MetaStore,
     files: DataFiles,
     undo_keys: list[bytes],
 ) -> None:
-    files.flush_all()
+    _flush_data(files)
     closing = ledger.begin_flush()
     batch: list[tuple[bytes, bytes | None]] = [(EPOCH_KEY, pack_u64(closing.number))]
     batch += [(key, None) for key in undo_keys]

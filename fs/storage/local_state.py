@@ -20,7 +20,7 @@ class Hold(Enum):
     STARTING = "starting"  # the manager has not yet taken this node's targets out of service
     EVICTED = "evicted"  # it must leave its chain and come back through resync
     FULL = "full"  # it could not take what resync gave it; waits for space
-    BROKEN = "broken"  # its disk failed; until the process is restarted
+    BROKEN = "broken"  # its disk failed; until it is opened anew
     REQUESTED = "requested"  # an operator asked; until he releases it, also over restarts
     CUT_OFF = "cut off"  # it does not reach its neighbour in the chain; until it reaches the tail
     REMOVED = "removed"  # the manager has no use for it any more

@@ -1,7 +1,7 @@
 """One storage process: its disks and targets, and the loops that run beside the requests.
 
 Loops: take in routing info; carry out local-state steps; measure space; flush; resync successors;
-repair damaged copies and look for more; forget idle channels.
+repair damaged copies and look for more; bring full disks back; forget idle channels.
 Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
 """
 
@@ -24,6 +24,7 @@ from ..schema.status import FsError
 from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair, note_damage
+from .full_disks import FullDisks, Reopen
 from .links import Links
 from .local_state import Hold, Step
 from .on_disk import commit_pending, forget_updates, keep_offline_if_asked, load_updates
@@ -71,6 +72,7 @@ class Storage:
         channels: Channels,
         mgmtd: MgmtdCaller,
         trigger_heartbeat: Callable[[], None],
+        reopen: Reopen,
     ) -> None:
         """Wire a process.
 
@@ -84,6 +86,7 @@ class Storage:
             channels: to other nodes.
             mgmtd: to the primary manager.
             trigger_heartbeat: makes the next heartbeat go out at once; must not wait.
+            reopen: gives a disk a new engine after the old one has failed; that one, too, stays the caller's.
 
         Raises:
             FsError: CONFLICTING_CHANGE if two disks hold the same target.
@@ -121,6 +124,7 @@ class Storage:
         self._repair = Repair(self._context)
         self._scrub = Scrub(self._context)
         self._changes = TargetChanges(self._context)
+        self._full_disks = FullDisks(self._context, self._changes, reopen)
         self.service = StorageService(self._context, self._changes)
 
     def report(self) -> list[mgmtd_pb2.TargetReportPb]:
@@ -158,6 +162,7 @@ class Storage:
             nursery.start_soon(self._repair.run)
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(self._changes.run)
+            nursery.start_soon(self._full_disks.run)
             nursery.start_soon(Links(self._context).run)
             task_status.started()
 

@@ -41,7 +41,10 @@ TROUBLE_CHARS_MAX: Final = 300
 
 
 class Disk:
-    """One disk: its engine, and how much may be asked of it at once."""
+    """One disk: its engine, and how much may be asked of it at once.
+
+    `engine` is another one after `take`: an operation that kept the former one across a wait is refused by it.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,9 @@ class Disk:
         self.path = path
         self.engine = engine
         self.is_failed = False
+        self.inside_count = 0
+        """Engine calls off the event loop, now."""
+        self._taken_count = 0
         self.free_bytes = 0
         self.capacity_bytes = 0
         self.read_limiter = trio.Semaphore(section.read_concurrency)
@@ -69,12 +75,23 @@ class Disk:
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Call an engine method off the event loop; an IO_ERROR takes the disk out of service."""
+        taken_count = self._taken_count
+        self.inside_count += 1
         try:
             return await self._run_blocking(function, *arguments)
         except FsError as error:
-            if error.status is Status.IO_ERROR:
+            if error.status is Status.IO_ERROR and taken_count == self._taken_count:
                 self._fail(error)
             raise
+        finally:
+            self.inside_count -= 1
+
+    def take(self, engine: ChunkEngine) -> None:
+        """Serve with another engine, opened in place of one that failed; nobody is inside."""
+        assert self.is_failed, self.path
+        self.engine = engine
+        self._taken_count += 1
+        self.is_failed = False
 
     async def run_timed(self, byte_count: int, function: Callable[..., T], *arguments: object) -> T:
         """As `run`; the call reads or writes about so many bytes, and counts for the disk's pace."""

@@ -121,6 +121,10 @@ class TargetChanges:
                 raise FsError(Status.BUSY, str(error)) from error
             raise
 
+    def is_dropping(self, disk: Disk) -> bool:
+        """Return whether the removal of a target of this disk is under way."""
+        return any(target.disk is disk for target in self._removed.values())
+
     def _disk(self, target_id: TargetId, disk_index: int) -> Disk:
         disks = self._context.targets.disks
         if not target_id or disk_index >= len(disks):

@@ -26,7 +26,7 @@ def test_any_call_of_the_file_layer_may_fail(tmp_path) -> None:
 
 
 def test_going_on_after_a_failed_flush_is_noticed(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(Books, "poison_on_failure", lambda *_: nullcontext())
+    monkeypatch.setattr(Books, "poison_on_failure", lambda *_, **__: nullcontext())
     with pytest.raises(AssertionError, match="goes on after a failed"):
         nth_call.run_loop("simulated", 40, 0, tmp_path)
 

@@ -3,9 +3,11 @@
 import os
 import random
 import subprocess
+import time
 
 import pytest
 
+from fs.chunkengine.api import NOTE_VALUE_BYTES_MAX, Note
 from fs.chunkengine.data_files import SPARE_NAME, LocalDataFiles
 from fs.chunkengine.factory import memory_engine, open_engine
 from fs.chunkengine.format import FileId
@@ -276,6 +278,62 @@ def test_a_really_full_disk_removes_reopens_and_recovers(small_disk) -> None:
         assert spare.exists()
     check_books(engine._meta)
     engine.close()
+
+
+@pytest.mark.slow
+def test_a_disk_filled_by_others_in_an_instant_is_opened_anew_with_room(small_disk) -> None:
+    section = StorageSection(reject_create_free_bytes_min=32 * MIB)
+    more = {"cluster_id": "c", "node_id": 1, "section": section}
+    engine = open_engine(small_disk / "disk", **more)
+    for life in range(3):
+        put(engine, life, 1, bytes([life]) * MIB)
+        engine.sync()
+        put(engine, 100 + life, 1, bytes([life]) * MIB)
+        assert engine.room_after_refusal() is None
+        count = fill_and_write(small_disk / "filler", engine)
+        for _ in range(2):
+            with pytest.raises(FsError, match="IO_ERROR"):
+                engine.sync()
+        room = engine.room_after_refusal()
+        assert room is not None
+        assert room <= 33 * MIB  # of the spare file
+        (small_disk / "filler").unlink()
+        wait_for_room(engine, 64 * MIB)
+        engine.close()
+        with pytest.raises(FsError, match="NOT_SERVING"):
+            engine.get(*chunk(0))
+        engine = open_engine(small_disk / "disk", **more)
+        for earlier in range(life + 1):
+            for index in (earlier, 100 + earlier):
+                assert engine.read_whole(*chunk(index)) == bytes([earlier]) * MIB
+        assert {note.key for note in engine.notes(T)} >= {b"%d" % n for n in range(count)}
+        engine.sync()
+        check_books(engine._meta)
+    engine.close()
+
+
+def fill_and_write(filler, engine) -> int:
+    """Take all space, and write metadata until some is refused; return how many notes were taken."""
+    fill_up(filler)
+    for count in range(0, 100_000, 16):
+        notes = [
+            Note(b"%d" % n, os.urandom(NOTE_VALUE_BYTES_MAX)) for n in range(count, count + 16)
+        ]
+        try:
+            engine.put_notes(T, notes)
+        except FsError as error:
+            assert error.status is Status.IO_ERROR  # noqa: PT017 - the count is wanted, too
+            return count
+    raise AssertionError("never refused")
+
+
+def wait_for_room(engine, wanted: int) -> None:
+    """Some file systems free late."""
+    for _ in range(100):
+        if engine.room_after_refusal() > wanted:
+            return
+        time.sleep(0.1)
+    raise AssertionError("no room")
 
 
 def fill_up(path) -> None:

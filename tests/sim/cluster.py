@@ -17,6 +17,7 @@ import trio
 from fs.app.compose import Process, new_identity
 from fs.app.control import serve_control
 from fs.app.storage import serve_storage
+from fs.chunkengine.api import ChunkEngine
 from fs.chunkengine.factory import memory_engine
 from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
 from fs.client.connect import connect
@@ -212,14 +213,17 @@ class SimCluster:
     async def _storage(self, node_id: int, this: SimProcess, process: Process) -> None:
         if self.tear is not None:
             self.disks[node_id].tear = self.tear
-        engine = memory_engine(
-            DiskView(self.disks[node_id], this.life, self.errors[node_id]),  # type: ignore[arg-type]
-            cluster_id=CLUSTER_ID,
-            node_id=node_id,
-            section=process.config.storage,
-            target_ids=self.targets_of(node_id),
-        )
-        await serve_storage(process, [engine])
+
+        async def open_disk(_index: int) -> ChunkEngine:
+            return memory_engine(
+                DiskView(self.disks[node_id], this.life, self.errors[node_id]),  # type: ignore[arg-type]
+                cluster_id=CLUSTER_ID,
+                node_id=node_id,
+                section=process.config.storage,
+                target_ids=self.targets_of(node_id),
+            )
+
+        await serve_storage(process, [await open_disk(0)], open_disk)
 
     # ---- life and death ----------------------------------------------------------------------------
 

@@ -129,9 +129,18 @@ class StorageNode:
         identity = Identity(CLUSTER_ID, self.node_id, f"{self.node_id}.{self.incarnation}")
         seed = self.cluster.seed * 1000 + self.node_id * 10 + self.incarnation
         runtime = simulated_runtime(self.cluster.network.endpoint(self.name), seed)
-        self.engine = memory_engine(
-            self.disk, cluster_id=CLUSTER_ID, node_id=self.node_id, section=section
-        )
+
+        def open_disk():
+            return memory_engine(
+                self.disk, cluster_id=CLUSTER_ID, node_id=self.node_id, section=section
+            )
+
+        async def reopen(_index):
+            await runtime.run_blocking(self.engine.close)
+            self.engine = await runtime.run_blocking(open_disk)
+            return self.engine
+
+        self.engine = open_disk()
         with trio.CancelScope() as scope:
             async with open_channels(runtime, identity, config.rpc) as channels:
                 self.storage = Storage(
@@ -144,6 +153,7 @@ class StorageNode:
                     channels=channels,
                     mgmtd=SilentMgmtd(),
                     trigger_heartbeat=self.cluster.wake,
+                    reopen=reopen,
                 )
                 server = Server(identity, config.rpc, on_bug=self.cluster.note_bug)
                 server.add_service("Storage", self.storage.service)
