@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from ..runtime.log_mark import MARK_NAME, read_mark
+from ..runtime.rocksdb_log import first_bad_byte
 from ..schema.status import FsError, Status
 from .data_files import LocalDataFiles
 from .findings import Finding, Kind
 from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
 from .fsck import Tally, check_disk
-from .log_mark import MARK_NAME, read_mark
-from .manifest import first_bad_byte
 from .meta_rocksdb import META_DIRECTORY, RocksMetaStore
 
 _FILE_NAMES: Final = frozenset(

@@ -2,7 +2,7 @@
 
 Batches go to the write-ahead log unsynced and so survive a process kill; `write_synced` syncs the log (one
 fdatasync, seen by strace), which covers every earlier batch.  Point-in-time recovery keeps a prefix; one that
-lacks synced batches is refused, before anything is written (fs/chunkengine/log_mark.py).
+lacks synced batches is refused, before anything is written (fs/runtime/log_mark.py).
 
 Does not decide anything about chunks.  Concurrency: RocksDB's own; one process per directory.
 """
@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 import rocksdict
 
 from ..runtime.durable_file import sync_directory
+from ..runtime.log_mark import MARK_NAME, LogMark, missing_changes
 from ..schema.status import FsError, Status
-from .log_mark import MARK_NAME, LogMark, read_mark
 from .ports import Batch
 
 _log = logging.getLogger(__name__)
@@ -185,18 +185,10 @@ def _check_mark(path: Path) -> None:
     A damaged mark demands nothing: it is written anew, `ember fsck-disk` reports it.
     """
     with _named(path):
-        wanted = read_mark(path)
-    if wanted is None:
-        _log.warning("%s is damaged, the length of the log cannot be checked", path / MARK_NAME)
-    if not wanted:
-        return
-    found = _sequence_of(path) if (path / "CURRENT").exists() else 0
-    if found < wanted:
-        raise FsError(
-            Status.IO_ERROR,
-            f"{path}: damaged, synced changes {found + 1} to {wanted} are missing;"
-            " look with `ember fsck-disk`, then give the disk's targets an empty disk",
-        )
+        missing = missing_changes(path, lambda: _sequence_of(path))
+    if missing is not None:
+        remedy = "look with `ember fsck-disk`, then give the disk's targets an empty disk"
+        raise FsError(Status.IO_ERROR, f"{missing}; {remedy}")
 
 
 def _sequence_of(path: Path) -> int:

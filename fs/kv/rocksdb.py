@@ -13,6 +13,9 @@ Invariants:
     - After a power loss a prefix of the commits is there.  RocksDB recovers the log up to its first
       damage; a hole between two logs cannot occur because the log is only ever changed
       (`_rotate`) at a moment when all of the old one is synced, before the next commit.
+    - A store that lacks synced commits, because a byte of its log or its list of files is rotten, is
+      refused (KV_DAMAGED) before anything is written: the version that each flush covered is kept
+      beside the log (fs/runtime/log_mark.py).
     - After a failed flush or a commit whose failure proves nothing, the engine is poisoned: nothing
       is read, committed or reported durable again (IO_ERROR).  The process must end; the next one
       finds what the disk really holds.
@@ -21,7 +24,9 @@ Invariants:
       store is opened anew, in place, once there is space; transactions begun before become too old.
 
 Reserved keys: \xff/format holds a FormatRecordPb, \xff/version the newest commit version (8 bytes,
-big-endian), written in the batch of that commit.  User keys are below \xff.
+big-endian), written in the batch of that commit.  The last batch of log n stores its version as
+\xff/log/n, the first one of the next log stores n as \xff/log-follows: a number that is missing tells
+of a log, or the table made of it, that was lost between others.  User keys are below \xff.
 
 Concurrency: one event loop; reads and commits are short calls on it, only flushes and open/close
 run elsewhere.  rocksdict raises bare Exception for everything, which is why it is caught as such at
@@ -31,6 +36,7 @@ each call, and nowhere else.
 import logging
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -38,6 +44,7 @@ from weakref import WeakSet
 import trio
 from google.protobuf.message import DecodeError
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -50,7 +57,10 @@ from rocksdict import (
     WriteOptions,
 )
 
+from ..runtime.durable_file import sync_directory
+from ..runtime.log_mark import MARK_NAME, LogMark, missing_changes
 from ..runtime.ports import Runtime
+from ..runtime.rocksdb_log import first_bad_byte
 from ..schema.config import KvSection
 from ..schema.layout import KIB, MIB
 from ..schema.proto import record_pb2
@@ -65,6 +75,9 @@ FORMAT_VERSION: Final = 1
 FORMAT_KEY: Final = b"\xff/format"
 FORMAT_WHAT: Final = "kv"
 VERSION_KEY: Final = b"\xff/version"
+LOG_PREFIX: Final = b"\xff/log/"
+LOG_PREFIX_END: Final = b"\xff/log0"
+LOG_FOLLOWS_KEY: Final = b"\xff/log-follows"
 WRITE_BUFFER_BYTES: Final = 256 * MIB
 """Never reached: the engine changes the log, RocksDB must not by itself."""
 
@@ -186,18 +199,76 @@ def open_store(path: str) -> Rdict:
     """Open or make the store in directory `path`; blocks.
 
     Raises:
-        FsError: ALREADY_RUNNING when it is open elsewhere, IO_ERROR.
+        FsError: ALREADY_RUNNING when it is open elsewhere; KV_DAMAGED, with nothing written, when it
+            lacks synced commits or RocksDB finds it damaged; IO_ERROR.
     """
+    directory = Path(path)
     try:
-        directory = Path(path)
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            sync_path(directory.parent)
+            sync_directory(directory.parent)
+        _check_file_list(directory)
+        _check_mark(directory)
         return Rdict(path, options=_options())
+    except FsError:
+        raise
     except Exception as error:
-        is_locked = "/LOCK" in str(error) and "lock" in str(error).lower()
-        status = Status.ALREADY_RUNNING if is_locked else Status.IO_ERROR
-        raise FsError(status, f"key-value store {path}: {error}") from error
+        raise _opening_error(path, error) from error
+
+
+def _opening_error(path: str, error: Exception) -> FsError:
+    text = str(error)
+    if "/LOCK" in text and "lock" in text.lower():
+        return FsError(Status.ALREADY_RUNNING, f"key-value store {path}: {text}")
+    if "Corruption" in text or "No such file" in text:
+        return FsError(
+            Status.KV_DAMAGED, f"key-value store {path}: {text}; put back a copy of {path}"
+        )
+    return FsError(Status.IO_ERROR, f"key-value store {path}: {text}")
+
+
+def _check_file_list(directory: Path) -> None:
+    """Refuse a torn MANIFEST.
+
+    RocksDB would go back to the tables that it named before, although the logs of the later ones are
+    deleted: rows in the middle of the history would be gone, and the newest version still be there.
+    """
+    try:
+        manifest = directory / (directory / "CURRENT").read_text("ascii").strip()
+        bad = first_bad_byte(manifest.read_bytes())
+    except (FileNotFoundError, UnicodeDecodeError):
+        return  # a new store, or one that RocksDB, or the mark, refuses
+    if bad is not None:
+        raise FsError(
+            Status.KV_DAMAGED,
+            f"{manifest} is damaged at byte {bad}: commits may be missing; put back a copy of {directory},"
+            f" or, if the power failed while its end was written, cut it there: truncate -s {bad} {manifest}",
+        )
+
+
+def _check_mark(directory: Path) -> None:
+    missing = missing_changes(directory, lambda: _whole_version(directory))
+    if missing is not None:
+        raise FsError(
+            Status.KV_DAMAGED,
+            f"{missing}; put back a copy of {directory}, or, to go on without these commits,"
+            f" remove {directory / MARK_NAME}",
+        )
+
+
+def _whole_version(directory: Path) -> int:
+    """Return the newest version up to which no commit is missing, changing nothing."""
+    db = Rdict(str(directory), options=_options(), access_type=AccessType.read_only(False))
+    try:
+        previous = 0
+        ends, newest = _log_ends(db)
+        for number in range(min(ends, default=newest), newest + 1 if newest else 0):
+            if number not in ends:
+                return previous
+            previous = ends[number]
+        return stored_version(db)
+    finally:
+        db.close()
 
 
 def logs(path: str) -> list[Path]:
@@ -218,9 +289,13 @@ def check_format(db: Rdict, path: str, cluster_id: str) -> int:
     """Return the newest commit version, after writing the records of a new store.
 
     Raises:
-        FsError: KV_BAD_FORMAT, naming what was found.
+        FsError: KV_BAD_FORMAT, naming what was found; KV_DAMAGED, IO_ERROR.
     """
-    packed = db.get(FORMAT_KEY)
+    try:
+        packed = db.get(FORMAT_KEY)
+        version = stored_version(db)
+    except Exception as error:
+        raise _opening_error(path, error) from error
     if packed is None:
         if next(iter(db.keys()), None) is not None:
             raise FsError(Status.KV_BAD_FORMAT, f"{path}: not empty, and no format record")
@@ -240,7 +315,7 @@ def check_format(db: Rdict, path: str, cluster_id: str) -> int:
         raise FsError(
             Status.KV_BAD_FORMAT, f"{path}: of cluster {record.cluster_id!r}, not {cluster_id!r}"
         )
-    return stored_version(db)
+    return version
 
 
 def _write_format(db: Rdict, cluster_id: str) -> None:
@@ -257,25 +332,90 @@ def _write_format(db: Rdict, cluster_id: str) -> None:
 
 def stored_version(db: Rdict) -> int:
     """Return the version of the newest commit in the store."""
-    return int.from_bytes(db.get(VERSION_KEY) or b"", "big")
+    return _stored_number(db, VERSION_KEY)
+
+
+def _log_ends(db: Rdict) -> tuple[dict[int, int], int]:
+    """Return the last version of each ended log, by number, and the newest number known of."""
+    cursor = db.iter()
+    rows = _forward(cursor, LOG_PREFIX, LOG_PREFIX_END, sys.maxsize)
+    cursor.status()
+    ends = {
+        int.from_bytes(key[len(LOG_PREFIX) :], "big"): int.from_bytes(value, "big")
+        for key, value in rows
+    }
+    return ends, max([_stored_number(db, LOG_FOLLOWS_KEY), *ends])
+
+
+def _forget_logs(db: Rdict, path: str) -> int:
+    """Keep the row of the newest log alone, gaps being settled; return its number, 0 without any."""
+    try:
+        ends, newest = _log_ends(db)
+        if newest and set(ends) != {newest}:
+            batch = WriteBatch(raw_mode=True)
+            for number in ends:
+                batch.delete(LOG_PREFIX + _packed(number))
+            batch.put(LOG_PREFIX + _packed(newest), _packed(stored_version(db)))
+            db.write(batch)
+    except Exception as error:
+        raise _opening_error(path, error) from error
+    return newest
+
+
+def _discard(db: Rdict, path: str) -> None:
+    """Release a store that is refused; what cannot be written then is in its log."""
+    try:
+        db.close()
+    except Exception as error:  # noqa: BLE001 - the reason of the refusal matters more
+        log.warning("key-value store %s: closing after a refusal: %s", path, error)
+
+
+def _packed(number: int) -> bytes:
+    return number.to_bytes(VERSION_BYTES, "big")
+
+
+def _stored_number(db: Rdict, key: bytes) -> int:
+    return int.from_bytes(db.get(key) or b"", "big")
+
+
+def _open_mark(path: str, version: int) -> LogMark:
+    try:
+        mark = LogMark(Path(path))
+        mark.raise_to(version)
+        mark.sync()
+        sync_directory(Path(path))
+    except OSError as error:
+        raise FsError(Status.IO_ERROR, f"{path}/{MARK_NAME}: {error.strerror}") from error
+    return mark
 
 
 class RocksDbEngine(LocalEngine):
     """See the module head; made by `open`, needs `run` to keep the durability promise."""
 
     def __init__(
-        self, path: str, db: Rdict, version: int, section: KvSection, runtime: Runtime
+        self,
+        path: str,
+        db: Rdict,
+        mark: LogMark,
+        version: int,
+        *,
+        log_number: int,
+        section: KvSection,
+        runtime: Runtime,
     ) -> None:
         """Use `open` instead."""
         super().__init__(runtime.clock, version)
         self._path = path
         self._db = db
+        self._mark = mark
         self._runtime = runtime
         self._interval_s = section.group_sync_interval_s
         self._views: WeakSet[RocksDbView] = WeakSet()
         self._newest_view: RocksDbView | None = None
         self._synced_version = version  # recovery writes what it found to synced tables
         self._log_cost_bytes = 0
+        self._log_number = log_number  # of the newest log that has ended
+        self._is_log_new = False  # and so the next commit has to tell which log it follows
         self._has_unsynced = trio.Event()
         self._flush_done: trio.Event | None = None
         self._failure: str | None = None
@@ -291,16 +431,18 @@ class RocksDbEngine(LocalEngine):
         Raises:
             FsError: ALREADY_RUNNING when another process (or object) has it open; KV_BAD_FORMAT
                 when it is newer than this program, of another cluster, or no EmberFS store;
-                IO_ERROR for the rest.
+                KV_DAMAGED when synced commits are missing or RocksDB finds damage; IO_ERROR for the rest.
         """
         db = await runtime.run_blocking(open_store, path)
         try:
             version = check_format(db, path, cluster_id)
+            log_number = _forget_logs(db, path)
+            mark = await runtime.run_blocking(_open_mark, path, version)
         except BaseException:
-            db.close()
+            _discard(db, path)
             raise
         log.info("key-value store %s: open at version %d", path, version)
-        return cls(path, db, version, section, runtime)
+        return cls(path, db, mark, version, log_number=log_number, section=section, runtime=runtime)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Flush in the background until cancelled.
@@ -334,14 +476,17 @@ class RocksDbEngine(LocalEngine):
         done = self._flush_done = trio.Event()
         try:
             version = self._version
-            await self._runtime.run_blocking(self._flush_log)
+            await self._runtime.run_blocking(self._flush_log, version)
             self._synced_version = max(self._synced_version, version)
         finally:
             self._flush_done = None
             done.set()
 
-    def _flush_log(self) -> None:
-        """Make the log durable; blocks.  A failure poisons: the kernel may have dropped pages."""
+    def _flush_log(self, version: int) -> None:
+        """Make the log durable, which holds all commits up to `version`; blocks.
+
+        A failure poisons: the kernel may have dropped pages.
+        """
         self._check_health()
         try:
             if self._full_since_s is None:
@@ -349,6 +494,7 @@ class RocksDbEngine(LocalEngine):
             else:
                 for path in logs(self._path):
                     sync_path(path)
+            self._mark.raise_to(version)
         except Exception as error:
             raise self._poison(f"flush of the log: {error}") from error
 
@@ -388,13 +534,19 @@ class RocksDbEngine(LocalEngine):
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        batch.put(VERSION_KEY, version.to_bytes(VERSION_BYTES, "big"))
+        batch.put(VERSION_KEY, _packed(version))
         self._log_cost_bytes += batch.size_in_bytes() + OP_COST_BYTES * batch.len()
+        is_last = self._log_cost_bytes >= ROTATE_COST_BYTES
+        if is_last:
+            batch.put(LOG_PREFIX + _packed(self._log_number + 1), _packed(version))
+        if self._is_log_new:
+            batch.put(LOG_FOLLOWS_KEY, _packed(self._log_number))
         self._write(batch)
+        self._is_log_new = False
         self._newest_view = None
         if not self._has_unsynced.is_set():
             self._has_unsynced.set()
-        if self._log_cost_bytes >= ROTATE_COST_BYTES:
+        if is_last:
             self._rotate()
 
     def _clear_range(self, batch: WriteBatch, begin: bytes, end: bytes) -> None:
@@ -448,6 +600,7 @@ class RocksDbEngine(LocalEngine):
             raise self._poison(f"version {version} after a full disk, {self._version} before")
         self._restart_at(version)
         self._log_cost_bytes = 0
+        self._is_log_new = False
         self._full_since_s = None
         log.info("key-value store %s: has space again at version %d", self._path, version)
 
@@ -461,6 +614,7 @@ class RocksDbEngine(LocalEngine):
         version = self._version + 1  # the commit being applied is in the log already
         try:
             self._db.flush_wal(True)
+            self._mark.raise_to(version)
             self._db.flush(wait=False)
         except Exception as error:
             # The commit stands in the log, but nobody can say whether it will stay.
@@ -469,6 +623,8 @@ class RocksDbEngine(LocalEngine):
                 Status.KV_COMMIT_UNKNOWN, f"key-value store {self._path}: {error}"
             ) from error
         self._synced_version = version
+        self._log_number += 1
+        self._is_log_new = True
         self._log_cost_bytes = 0
 
     async def aclose(self) -> None:
@@ -490,8 +646,17 @@ class RocksDbEngine(LocalEngine):
             self._db.close()
         except Exception as error:
             if self._full_since_s is None:
-                raise FsError(
-                    Status.IO_ERROR, f"key-value store {self._path}: close: {error}"
-                ) from error
+                raise self._closing_error(error) from error
             # All of it is in the synced log already; the next opening reads it from there.
             log.warning("key-value store %s: closing the full store: %s", self._path, error)
+        finally:
+            self._close_mark()
+
+    def _close_mark(self) -> None:
+        try:
+            self._mark.close()
+        except OSError as error:
+            raise self._closing_error(error) from error
+
+    def _closing_error(self, error: Exception) -> FsError:
+        return FsError(Status.IO_ERROR, f"key-value store {self._path}: close: {error}")

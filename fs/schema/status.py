@@ -54,6 +54,7 @@ class Status(IntEnum):
     KV_UNAVAILABLE = 207
     KV_BAD_FORMAT = 208
     KV_UNREACHABLE = 209
+    KV_DAMAGED = 210
     # 3xx: metadata
     NOT_FOUND = 300
     EXISTS = 301
@@ -193,6 +194,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.KV_UNREACHABLE: _s(
         "the key-value store could not be asked", errno.EIO, retry=Retry.SAME
     ),
+    Status.KV_DAMAGED: _s("the key-value store is damaged or lacks synced commits", errno.EIO),
     Status.NOT_FOUND: _s("no such object", errno.ENOENT),
     Status.EXISTS: _s("the name exists already", errno.EEXIST),
     Status.NOT_DIRECTORY: _s("a path component is not a directory", errno.ENOTDIR),

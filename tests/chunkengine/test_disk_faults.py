@@ -7,7 +7,7 @@ import pytest
 
 from fs.chunkengine import verified
 from fs.chunkengine.books import Books
-from fs.chunkengine.log_mark import LogMark
+from fs.runtime.log_mark import LogMark
 
 from . import astray, nth_call, rot
 

@@ -17,8 +17,8 @@ from fs.chunkengine.factory import memory_engine, open_engine
 from fs.chunkengine.findings import Kind
 from fs.chunkengine.fsck import check_disk
 from fs.chunkengine.fsck_disk import check_path, repair_path
-from fs.chunkengine.manifest import first_bad_byte
 from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
+from fs.runtime.rocksdb_log import first_bad_byte
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from fs.chunkengine.log_mark import MARK_NAME, LogMark, read_mark
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
+from fs.runtime.log_mark import MARK_NAME, LogMark, read_mark
 from fs.schema.status import FsError
 
 

@@ -119,7 +119,7 @@ async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_cl
     engine = await open_at(tmp_path / "kv")
     flushes = []
     inner = engine._flush_log
-    monkeypatch.setattr(engine, "_flush_log", lambda: (flushes.append(1), inner()))
+    monkeypatch.setattr(engine, "_flush_log", lambda upto: (flushes.append(1), inner(upto)))
 
     async def commit_and_sync(index: int) -> None:
         await put(engine, b"%d" % index)

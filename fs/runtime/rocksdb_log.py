@@ -1,4 +1,4 @@
-"""Is RocksDB's list of its own files whole?  Pure.
+"""Is a log of RocksDB, or its MANIFEST (the list of its own files), whole?  Pure.
 
 RocksDB takes a damaged last record of its MANIFEST for one that was being written, and goes without it.
 Format: blocks of 32 KiB of records {masked crc32c u32, length u16, kind u8, payload}, all little-endian; a rest
@@ -15,7 +15,7 @@ _CHECKSUM_BYTES: Final = 4
 _MASK_DELTA: Final = 0xA282EAD8
 _POLYNOMIAL: Final = 0x82F63B78
 _KIND_MAX: Final = 4
-"""Full, first, middle, last part of a record; larger ones are of recycled logs, which a MANIFEST is not."""
+"""Full, first, middle, last part of a record; larger ones are of recycled logs, which nobody here has."""
 
 
 def first_bad_byte(data: bytes) -> int | None:

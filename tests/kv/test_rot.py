@@ -1,0 +1,154 @@
+"""A store that lost synced commits is refused, with nothing written; and a short form of `rot.py`."""
+
+import shutil
+
+import pytest
+import trio
+
+from fs.kv import rocksdb as engine_module
+from fs.runtime.log_mark import MARK_NAME, read_mark
+from fs.schema.status import FsError, Status
+from tests.kv import rot
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rot") / "saved"
+    rot.make_store(path, is_killed=True)
+    return path
+
+
+@pytest.fixture
+def killed(saved, tmp_path):
+    """A store of three lives, the last one killed; its last 20 commits are not synced."""
+    shutil.copytree(saved, tmp_path / "kv")
+    return tmp_path / "kv"
+
+
+def live_log(path):
+    return max(path.glob("*.log"))
+
+
+def damage(path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    path.write_bytes(data)
+
+
+def version_of(path) -> int:
+    async def look() -> int:
+        engine = await rot.open_at(path)
+        await engine.aclose()
+        return engine.version
+
+    return trio.run(look)
+
+
+def refusal(path) -> str:
+    before = {entry.name: entry.read_bytes() for entry in path.iterdir()}
+    with pytest.raises(FsError) as caught:
+        version_of(path)
+    assert caught.value.status is Status.KV_DAMAGED, caught.value
+    assert {entry.name: entry.read_bytes() for entry in path.iterdir()} == before
+    return caught.value.detail
+
+
+def test_the_mark_follows_the_syncs(killed):
+    assert read_mark(killed) == rot.SYNCED_COUNT
+    assert version_of(killed) == rot.COMMIT_COUNT
+    assert read_mark(killed) == rot.COMMIT_COUNT
+
+
+def test_a_rotten_byte_among_synced_commits_is_refused(killed):
+    log = live_log(killed)
+    damage(log, 500)
+    for _ in range(2):
+        detail = refusal(killed)
+        assert f"{log} is damaged at byte" in detail
+        assert f"to {rot.SYNCED_COUNT} are missing" in detail
+        assert f"remove {killed / MARK_NAME}" in detail
+    (killed / MARK_NAME).unlink()  # the remedy
+    version = version_of(killed)
+    assert version < rot.SYNCED_COUNT
+    assert version_of(killed) == version
+
+
+def test_a_rotten_byte_after_the_last_sync_cuts_off_the_end(killed):
+    log = live_log(killed)
+    damage(log, log.stat().st_size - 10)
+    assert version_of(killed) == rot.COMMIT_COUNT - 1
+
+
+@pytest.mark.parametrize("has_logs", [True, False])
+def test_a_lost_current_is_not_a_new_store(killed, has_logs):
+    (killed / "CURRENT").unlink()
+    if not has_logs:
+        for log in killed.glob("*.log"):
+            log.unlink()
+    detail = refusal(killed)
+    assert f"{killed / 'CURRENT'} is lost" in detail
+    assert f"1 to {rot.SYNCED_COUNT} are missing" in detail
+
+
+def test_a_torn_list_of_files_is_refused(killed):
+    (manifest,) = killed.glob("MANIFEST-*")
+    with manifest.open("r+b") as file:
+        file.truncate(manifest.stat().st_size * 3 // 4)
+    assert f"{manifest} is damaged at byte" in refusal(killed)
+
+
+def test_a_lost_list_of_files_is_refused(killed):
+    (manifest,) = killed.glob("MANIFEST-*")
+    manifest.unlink()
+    assert manifest.name in refusal(killed)
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_log_lost_before_others_is_missed(tmp_path, monkeypatch, kept):
+    """The list of files is as it was before the first rotation; only the newest logs are there."""
+    monkeypatch.setattr(engine_module, "ROTATE_COST_BYTES", 5000)
+    path, copy = tmp_path / "kv", tmp_path / "copy"
+
+    async def write() -> None:
+        engine = await rot.open_at(path)
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.log"))
+        logs = {}
+        for number in range(1, 11):
+            tr = engine.transaction()
+            tr.set(*rot.row(number))
+            await tr.commit()
+            if number in {7, 10}:
+                logs[live_log(path).name] = live_log(path).read_bytes()
+        await engine.sync()
+        assert len(logs) == 2
+        for name in sorted(logs)[-kept:]:
+            (copy / name).write_bytes(logs[name])
+        shutil.copy(path / MARK_NAME, copy)
+        await engine.aclose()
+
+    trio.run(write)
+    assert f"{copy} has lost a log: synced changes 1 to 10 are missing" in refusal(copy)
+    (copy / MARK_NAME).unlink()
+    with pytest.raises(FsError, match="no format record"):
+        version_of(copy)
+
+
+def test_a_damaged_mark_demands_nothing_and_is_renewed(killed):
+    damage(killed / MARK_NAME, 3)
+    assert version_of(killed) == rot.COMMIT_COUNT
+    assert read_mark(killed) == rot.COMMIT_COUNT
+
+
+@pytest.mark.slow
+def test_rot_loses_nothing_silently(tmp_path):
+    outcome = rot.run_seed(1, 1, tmp_path)
+    assert outcome["flip"] == outcome["remove"] == outcome["halve"] >= 8
+
+
+@pytest.mark.slow
+def test_without_the_mark_rot_loses_silently(monkeypatch, saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "kv")
+    damage(live_log(tmp_path / "kv"), 500)
+    monkeypatch.setattr(engine_module, "missing_changes", lambda *_: None)
+    with pytest.raises(AssertionError, match="silently lost"):
+        trio.run(rot.judge, tmp_path / "kv", rot.SYNCED_COUNT)
