@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,8 @@ Trial = Callable[[int, Path], Counter[str]]
 """Takes a seed and an empty directory; returns counts; raises if something is wrong."""
 
 CHUNK = 200
-"""Seeds handed to the pool at a time and process."""
+"""Seeds that a process runs before a fresh one takes over, with a new pool: one that replaces its processes may wait
+for ever for a replacement (CPython issue 115634)."""
 
 
 def run_campaign(
@@ -26,25 +28,19 @@ def run_campaign(
     """Run seeds first .. first + count - 1; print failures and the sums; the count `FAILED` tells."""
     total: Counter[str] = Counter()
     began = time.perf_counter()
-    seeds = list(range(first, first + count))
-    with (
-        Progress(console=Console(stderr=True)) as bar,
-        ProcessPoolExecutor(jobs, max_tasks_per_child=CHUNK) as pool,
-    ):
+    seeds = range(first, first + count)
+    with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=count)
-        waiting = {pool.submit(guarded, trial, seed, place) for seed in seeds[: jobs * 4]}
-        rest = iter(seeds[jobs * 4 :])
-        while waiting:
-            done = next(as_completed(waiting))
-            waiting.remove(done)
-            seed, outcome, trouble = done.result()
-            if trouble:
-                print(f"seed {seed} FAILED:\n{trouble}", flush=True)
-            total += outcome
-            bar.advance(task)
-            following = next(rest, None)
-            if following is not None:
-                waiting.add(pool.submit(guarded, trial, following, place))
+        for start in range(0, count, jobs * CHUNK):
+            with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+                block = seeds[start : start + jobs * CHUNK]
+                waiting = [pool.submit(guarded, trial, seed, place) for seed in block]
+                for done in as_completed(waiting):
+                    seed, outcome, trouble = done.result()
+                    if trouble:
+                        print(f"seed {seed} FAILED:\n{trouble}", flush=True)
+                    total += outcome
+                    bar.advance(task)
     took = time.perf_counter() - began
     sums = ", ".join(f"{name} {number}" for name, number in sorted(total.items()))
     print(f"{count} {what} in {took:.0f} s: {sums}")

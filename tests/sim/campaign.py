@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, Self
 
@@ -20,7 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .scenario import run_seed
 
 SEEDS_PER_PROCESS: Final = 40
-"""Then a fresh interpreter, since nothing is collected during a run."""
+"""Then a fresh interpreter, since nothing is collected during a run.
+
+By a new pool, for one that replaces its processes may wait for ever for a replacement (CPython issue 115634)."""
 
 MEMORY_BYTES_MAX: Final = 4 << 30
 GATE_FAULT_COUNT: Final = 10
@@ -138,13 +141,9 @@ def run_many(
     done = known(resume)
     left = [seed for seed in wanted if seed not in done]
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    with (
-        Progress(*columns, TimeRemainingColumn()) as progress,
-        ProcessPoolExecutor(jobs, max_tasks_per_child=SEEDS_PER_PROCESS) as pool,
-    ):
+    with Progress(*columns, TimeRemainingColumn()) as progress:
         task = progress.add_task("seeds", total=len(wanted), completed=len(wanted) - len(left))
-        for future in as_completed([pool.submit(try_seed, seed, how) for seed in left]):
-            outcome = future.result()
+        for outcome in _outcomes(left, how, jobs):
             done[outcome.seed] = outcome
             if resume is not None:
                 with resume.open("a") as file:
@@ -154,6 +153,16 @@ def run_many(
                 progress.console.print(f"FAILED {outcome.error}; replay: {replay}", markup=False)
             progress.advance(task)
     return [done[seed] for seed in wanted]
+
+
+def _outcomes(seeds: Sequence[int], how: How, jobs: int) -> Iterator[Outcome]:
+    """Yield the outcomes as they come."""
+    step = jobs * SEEDS_PER_PROCESS
+    for start in range(0, len(seeds), step):
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            block = [pool.submit(try_seed, seed, how) for seed in seeds[start : start + step]]
+            for future in as_completed(block):
+                yield future.result()
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
