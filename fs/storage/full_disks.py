@@ -95,6 +95,7 @@ class FullDisks:
             )
             return
         disk.take(engine)
+        log.warning("disk %d (%s) is in use again, its targets return", disk.index, disk.path)
         del self._wait_until_s[disk.index]
         try:
             await self._bring_back(disk)
