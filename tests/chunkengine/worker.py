@@ -12,6 +12,7 @@ Lines, each written before or after what it tells:
 import random
 import threading
 from collections.abc import Callable
+from unittest.mock import patch
 
 from xxhash import xxh3_64_hexdigest
 
@@ -36,8 +37,8 @@ def chunk_of(index: int) -> tuple[TargetId, ChunkId]:
 
 
 def open_disk(path: str) -> DiskEngine:
-    allocator.RESERVE_BYTES = RESERVE_BYTES
-    return open_engine(path, cluster_id="c", node_id=1, section=SECTION)
+    with patch.object(allocator, "RESERVE_BYTES", RESERVE_BYTES):
+        return open_engine(path, cluster_id="c", node_id=1, section=SECTION)
 
 
 def content_of(engine: DiskEngine, index: int) -> tuple[int, bytes | None]:
