@@ -55,6 +55,29 @@ class DelayRange:
     max_s: float = 0.001
 
 
+class Alarm:
+    """Wakes one task at a time that may be moved while it waits, or at once."""
+
+    def __init__(self) -> None:
+        self._scope: trio.CancelScope | None = None
+        self._lot = trio.lowlevel.ParkingLot()
+
+    async def wait(self, until_s: float) -> None:
+        """Wait until trio's clock shows `until_s` or the alarm rings; it may return early."""
+        with trio.CancelScope(deadline=until_s) as self._scope:
+            await self._lot.park()
+        self._scope = None
+
+    def move(self, until_s: float) -> None:
+        """Let who waits wait until `until_s` instead."""
+        if self._scope is not None:
+            self._scope.deadline = until_s
+
+    def ring(self) -> None:
+        """Wake who waits."""
+        self._lot.unpark_all()
+
+
 class MemoryStream:
     """One end of a connection; see `fs.runtime.ports.Stream`."""
 
@@ -70,8 +93,8 @@ class MemoryStream:
         self._last_arrival_s = 0.0
         self._is_closed = False
         self._is_abandoned = False
-        self._scope: trio.CancelScope | None = None
-        self._changed = trio.lowlevel.ParkingLot()
+        self._arrival = network.make_alarm()
+        self._room = network.make_alarm()
 
     @property
     def peer_name(self) -> str:
@@ -100,7 +123,7 @@ class MemoryStream:
             room = WINDOW_BYTES - other._piece_bytes  # noqa: SLF001 - the other end of one thing
             if room > 0:
                 break
-            await self._wait(self._silence_end_s())
+            await self._room.wait(_or_never(self._silence_end_s()))
         data = b"".join(buffers)[:room]
         if other.is_broken and self._silence_end_s() is None:  # half open: the answer is a reset
             self.break_now()
@@ -162,7 +185,8 @@ class MemoryStream:
 
     def wake(self) -> None:
         """Let waiting operations look again."""
-        self._changed.unpark_all()
+        self._arrival.ring()
+        self._room.ring()
 
     def _put(self, data: bytes, arrival_s: float) -> None:
         """Take bytes under way; no bytes mean the end of the stream."""
@@ -171,8 +195,8 @@ class MemoryStream:
         self._last_arrival_s = max(self._last_arrival_s, arrival_s)
         self._pieces.append((self._last_arrival_s, memoryview(data)))
         self._piece_bytes += len(data)
-        if self._scope is not None and len(self._pieces) == 1 and self._silence_end_s() is None:
-            self._scope.deadline = self._last_arrival_s  # the receiver sleeps until it is there
+        if len(self._pieces) == 1 and self._silence_end_s() is None:
+            self._arrival.move(self._last_arrival_s)  # the receiver sleeps until it is there
 
     async def _wait_arrival(self) -> None:
         """Wait until the first piece, or the end of the stream, has arrived."""
@@ -187,9 +211,7 @@ class MemoryStream:
                         self.break_now()
                         continue
                     return
-            with trio.CancelScope(deadline=math.inf if until_s is None else until_s) as self._scope:
-                await self._changed.park()
-            self._scope = None
+            await self._arrival.wait(_or_never(until_s))
 
     def _take(self, buffer: memoryview) -> int:
         """Move what has arrived into `buffer`, as far as it fits; return how much."""
@@ -227,12 +249,9 @@ class MemoryStream:
         since_s = self._network.blocked_since_s(self.owner, self.peer)
         return None if since_s is None else since_s + self._network.silence_s_max
 
-    async def _wait(self, until_s: float | None) -> None:
-        if until_s is None:
-            await self._changed.park()
-            return
-        with trio.CancelScope(deadline=until_s):
-            await self._changed.park()
+
+def _or_never(until_s: float | None) -> float:
+    return math.inf if until_s is None else until_s
 
 
 @dataclass(slots=True)
@@ -284,6 +303,7 @@ class MemoryNetwork:
         *,
         delay: DelayRange = DelayRange(),
         silence_s_max: float = 10.0,
+        make_alarm: Callable[[], Alarm] = Alarm,
     ) -> None:
         """Make a network without listeners.
 
@@ -291,7 +311,9 @@ class MemoryNetwork:
             seed: of the delays.
             delay: of each piece of bytes; may be replaced at any time.
             silence_s_max: how long a way may be blocked before the streams over it break.
+            make_alarm: what streams wait with; a simulation has a cheaper one.
         """
+        self.make_alarm = make_alarm
         self.delay = delay
         self.silence_s_max = silence_s_max
         self.loss = 0.0
@@ -317,12 +339,13 @@ class MemoryNetwork:
     def block(self, source: str, target: str) -> None:
         """Let nothing from `source` arrive at `target`; the other way stays as it is."""
         self._blocked.setdefault((source, target), trio.current_time())
-        self._wake_all()
+        self._wake_between(source, target)
 
     def unblock(self, source: str, target: str) -> None:
         """Undo `block`."""
-        self._blocked.pop((source, target), None)
-        self._wake_all()
+        if self._blocked.pop((source, target), None) is not None:
+            self._freed.unpark_all()
+            self._wake_between(source, target)
 
     def partition(self, *sides: Sequence[str]) -> None:
         """Block both ways between every two endpoints on different sides."""
@@ -335,8 +358,8 @@ class MemoryNetwork:
 
     def heal(self) -> None:
         """Unblock every way; switched-off endpoints stay off."""
-        self._blocked.clear()
-        self._wake_all()
+        for source, target in list(self._blocked):
+            self.unblock(source, target)
 
     def reset(self, one: str, two: str) -> None:
         """Break every stream between two endpoints, at both ends, at once."""
@@ -382,6 +405,8 @@ class MemoryNetwork:
 
     def blocked_since_s(self, one: str, two: str) -> float | None:
         """When the way between two endpoints was first blocked; None while it is free."""
+        if not self._blocked and not self._off:
+            return None
         found = [
             since_s
             for since_s in (
@@ -464,6 +489,12 @@ class MemoryNetwork:
     def _close_listeners(self, name: str) -> None:
         for address in [a for a, entry in self._listeners.items() if entry.owner == name]:
             del self._listeners[address]
+
+    def _wake_between(self, one: str, two: str) -> None:
+        ends = (one, two), (two, one)
+        for stream in self._streams:
+            if (stream.owner, stream.peer) in ends:
+                stream.wake()
 
     def _wake_all(self) -> None:
         self._freed.unpark_all()

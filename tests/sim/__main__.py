@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from .campaign import How, run_many, summary
-from .scenario import run_seed
+from .scenario import WORK_S, run_seed
 
 
 def _arguments() -> argparse.Namespace:
@@ -24,7 +24,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--resume", type=Path, help="file of outcomes; seeds in it are not run again"
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="simulated seconds of work")
+    parser.add_argument("--seconds", type=float, default=WORK_S, help="simulated seconds of work")
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default all")
     parser.add_argument("--dense", action="store_true", help="clients hardly pause")
     parser.add_argument("--histories", action="store_true", help="5 clients, registers only")

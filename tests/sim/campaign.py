@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .scenario import run_seed
+from .scenario import WORK_S, run_seed
 
 SEEDS_PER_PROCESS: Final = 40
 """Then a fresh interpreter, since nothing is collected during a run.
@@ -34,7 +34,7 @@ GATE_OP_COUNT: Final = 200
 class How:
     """How each seed is run; the same for all seeds of a resume file."""
 
-    work_s: float = 60.0
+    work_s: float = WORK_S
     only: tuple[str, ...] = ()
     is_dense: bool = False
     is_history: bool = False

@@ -9,12 +9,16 @@ from fs.chunkengine.factory import memory_engine
 from fs.client.native import EmberFs
 from fs.meta.check import check as check_namespace
 from fs.meta.check import load
+from fs.schema.ids import ChainId
+from fs.schema.routing import Chain
 
 from .cluster import CLUSTER_ID, SimCluster
 from .recovered import is_linearizable_across
 from .workload import INITIAL, Abandoned, Memory
 
 LOOK_INTERVAL_S = 0.05
+LEASE_LOOKS = 4
+"""Looks between two at the leases."""
 VERSION_LOOKS = 20
 """Looks between two at all the versions."""
 
@@ -33,6 +37,8 @@ class Observer:
         self._acting = ""
         self._chain_versions: dict[int, int] = {}
         self._had_lease: dict[str, bool] = {}
+        self._last_info: dict[str, Any] = {}
+        self._last_chains: dict[ChainId, Chain] = {}
 
     async def run(self) -> None:
         """Look until cancelled; raises AssertionError."""
@@ -42,7 +48,9 @@ class Observer:
             for name in self.cluster.storages:
                 service = self.cluster.processes[name].services.get("Storage")
                 if service is not None:
-                    self._look_at_storage(name, service)
+                    self._look_at_routing(name, service)
+                    if look_count % LEASE_LOOKS == 0:
+                        self._look_at_lease(name, service)
                     if look_count % VERSION_LOOKS == 0:
                         self._look_at_versions(name, service)
             self._look_at_chains()
@@ -58,13 +66,16 @@ class Observer:
                 self.count("mgmtd_failover")
             self._acting = acting[0]
 
-    def _look_at_storage(self, name: str, service: Any) -> None:
+    def _look_at_lease(self, name: str, service: Any) -> None:
         has_lease = service._context.lease.is_valid()
         if self._had_lease.get(name) and not has_lease:
             self.count("lease_expiry")
         self._had_lease[name] = has_lease
+
+    def _look_at_routing(self, name: str, service: Any) -> None:
         info = service._context.routing.info
-        if info.routing_version:
+        if info.routing_version and info is not self._last_info.get(name):
+            self._last_info[name] = info
             known = self.cluster.watch.chain_history.get(info.routing_version)
             assert info.chains == known, (name, info.routing_version, info.chains, known)
 
@@ -85,7 +96,10 @@ class Observer:
                     known[state.chunk_id] = state.commit_ver
 
     def _look_at_chains(self) -> None:
-        for chain_id, chain in self.cluster.watch.chains.items():
+        if self.cluster.watch.chains is self._last_chains:
+            return
+        self._last_chains = self.cluster.watch.chains
+        for chain_id, chain in self._last_chains.items():
             before = self._chain_versions.get(chain_id, 0)
             if before and chain.chain_version > before and self.memory.update_count:
                 self.count("reconfiguration_during_write")

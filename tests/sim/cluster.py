@@ -6,14 +6,16 @@ start of a process sees them through views that its death severs (life.py).
 """
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import trio
 
+import fs.mgmtd.election as election_module
+import fs.mgmtd.primary as primary_module
 from fs.app.compose import Process, new_identity
 from fs.app.control import serve_control
 from fs.app.storage import serve_storage
@@ -41,7 +43,7 @@ from fs.schema.proto import common_pb2, mgmtd_pb2
 from fs.schema.routing import PublicState, Role, RoutingInfo, routing_info_from_pb
 from fs.schema.status import FsError
 
-from .determinism import OWNER
+from .determinism import OWNER, CheapAlarm
 from .life import (
     DiskErrors,
     DiskView,
@@ -59,6 +61,10 @@ from .trace import Trace
 CLUSTER_ID = "sim"
 CHUNK_BYTES = 65536
 MEMORY_NODE = "mem:node-{}"
+RESYNC_INTERVAL_S = 0.5
+"""Longer than usual, as `PROBE_INTERVALS_S`: asking for nothing to do costs more than all the rest."""
+PROBE_INTERVALS_S = ((primary_module, 1.0), (election_module, 0.5))
+"""How often managers ask others whether they live."""
 DRIFTS = (1.0, 1.0, 0.999, 1.001, 0.98, 1.02)
 """How fast a machine's monotonic clock runs; two that drift apart by 4 % differ by less than LEASE_MARGIN_S per lease."""
 
@@ -78,6 +84,18 @@ class WatchedProcess(Process):
         server = Process.server(self, targets)
         server.on_bug = lambda where, error: self.bugs.append(f"{where}: {error!r}")
         return server
+
+
+@contextmanager
+def _probing_less() -> Iterator[None]:
+    usual = [module.WATCH_INTERVAL_S for module, _ in PROBE_INTERVALS_S]
+    for module, interval_s in PROBE_INTERVALS_S:
+        module.WATCH_INTERVAL_S = interval_s  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for (module, _), interval_s in zip(PROBE_INTERVALS_S, usual, strict=True):
+            module.WATCH_INTERVAL_S = interval_s  # type: ignore[attr-defined]
 
 
 def watch_updates(service: Any, bugs: list[str]) -> None:
@@ -135,7 +153,7 @@ class SimCluster:
         self.shape = shape
         self.random = random.Random(seed)
         self.trace = Trace()
-        self.network = MemoryNetwork(self.random.getrandbits(32))
+        self.network = MemoryNetwork(self.random.getrandbits(32), make_alarm=CheapAlarm)
         self.kv = WatchedStore(SimulatedClock())
         self.kv.watch = self.watch = RoutingWatch()
         self.disk_pause_s_max = shape.disk_pause_s_max
@@ -200,7 +218,7 @@ class SimCluster:
                 chunk_size_bytes=CHUNK_BYTES,
                 stripe_size=self.shape.chain_count,
             ),
-            storage=StorageSection(disks=disks),
+            storage=StorageSection(disks=disks, resync_interval_s=RESYNC_INTERVAL_S),
         )
         rate = self.random.choice(DRIFTS)
         self.processes[name] = SimProcess(name, node_id, config, body, MachineClock(rate))
@@ -304,11 +322,20 @@ class SimCluster:
         self, scenario: Callable[[], Awaitable[None]], observe: Callable[[], Awaitable[None]]
     ) -> None:
         """Start everything, make the chains, run the scenario, stop everything."""
+        with _probing_less():
+            await self._run_all(scenario, observe)
+
+    async def _run_all(
+        self, scenario: Callable[[], Awaitable[None]], observe: Callable[[], Awaitable[None]]
+    ) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for name in self.processes:
+            for name in self.managers:
                 self.start(name)
             await self._initialise()
+            for name in self.processes:
+                if name not in self.managers:
+                    self.start(name)
             await self.wait_healthy()
             nursery.start_soon(observe)
             await scenario()

@@ -1,22 +1,29 @@
 """One seed, one run: trio with virtual time, seeded scheduling, and processes that can be frozen.
 
-trio draws the order of ready tasks from a private generator; seeding it (as trio's own Hypothesis plugin does) and
-sorting batches that come out of sets makes a run repeat exactly.  Private names of trio are used only here.
+trio draws the order of ready tasks from a private generator.  Here one seeds it, and batches that come out of sets are
+sorted first, so that a run repeats exactly.  Private names of trio are used only here.
+
+A run is mostly waiting for a time, so that is made cheap: a sleep is an entry among trio's deadlines that reschedules
+its task (`_Timer`), not a cancel scope that throws an exception into it; and the loop asks nobody outside (`_loop`).
 
 A frozen process is one that SIGSTOP has stopped: none of its tasks runs, whatever becomes ready for them waits, time
 passes, its kernel still takes connections and bytes.  A task belongs to the process whose OWNER it has inherited.
 """
 
 import gc
+import math
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 import trio
-from trio._core import _io_epoll, _run
+from outcome import Error, Value
+from trio._core import _run, _traps
 from trio.testing import MockClock
+
+from fs.rpc.transport_memory import Alarm
 
 T = TypeVar("T")
 
@@ -53,38 +60,203 @@ def _reschedule_unless_frozen(
     _reschedule(runner, task, next_send)
 
 
-def _jump(clock: MockClock) -> None:
-    """As MockClock's, without asking for the statistics of everything."""
-    deadline = _run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
-    if clock._virtual_base < deadline < float("inf"):
-        clock._virtual_base = deadline
-
-
 STEPS: Final = [0]
 """Batches of tasks that were run: the events of the simulation."""
 
 
-_get_events: Final = _io_epoll.EpollIOManager.get_events
+def _loop(
+    runner: _run.Runner, main: Any, args: Any, _signals: bool = False
+) -> Generator[float, Any, None]:
+    """Stand in for trio's event loop: the same rules, but time jumps at once and nothing comes from outside.
+
+    It yields, as trio's, to wait for the outside, but only when nothing else is left: when trio ends.
+    """
+    context, clock, order = _run.GLOBAL_RUN_CONTEXT, runner.clock, _run._r
+    try:
+        clock.start_clock()
+        runner.init_task = runner.spawn_impl(
+            runner.init, (main, args), None, "<init>", system_task=True
+        )
+        while runner.tasks:
+            deadlines = runner.deadlines
+            if not runner.runq and (until_s := deadlines.next_deadline()) < math.inf:
+                clock._virtual_base = max(clock._virtual_base, until_s)
+            elif not runner.runq:
+                runner.io_manager.process_events((yield 1.0))
+            if deadlines._heap and deadlines._heap[0][0] <= clock._virtual_base:
+                deadlines.expire(clock._virtual_base)
+            batch = list(runner.runq)
+            runner.runq.clear()
+            if len(batch) > 1:
+                batch.sort(key=_age)
+                order.shuffle(batch)
+            STEPS[0] += 1
+            while batch:
+                context.task = task = batch.pop()
+                _step(runner, task)
+    finally:
+        runner.close()
+        context.__dict__.clear()
 
 
-def _no_events(manager: _io_epoll.EpollIOManager, timeout: float) -> Any:
-    """Nothing comes from outside, but for trio's own wake-up when it ends."""
-    STEPS[0] += 1
-    runner = _run.GLOBAL_RUN_CONTEXT.runner
-    if runner.runq or runner.deadlines._active:
-        return []
-    return _get_events(manager, timeout)
+def _age(task: trio.lowlevel.Task) -> int:
+    return task._counter
+
+
+def _step(runner: _run.Runner, task: trio.lowlevel.Task) -> None:
+    """Let one task run until it waits or ends."""
+    go_on, outcome = task._next_send_fn, task._next_send
+    task._next_send_fn = task._next_send = None
+    try:
+        wish = task.context.run(go_on, outcome)
+    except StopIteration as stop:
+        runner.task_exited(task, Value(stop.value))
+        return
+    except BaseException as error:  # noqa: BLE001 - its nursery's, as everything that ends a task
+        runner.task_exited(task, Error(error))
+        return
+    task._schedule_points += 1
+    if wish is _traps.CancelShieldedCheckpoint:
+        runner.reschedule(task)
+    elif type(wish) is _traps.WaitTaskRescheduled:
+        task._cancel_points += 1
+        task._abort_func = wish.abort_func
+        if runner.ki_pending and task is runner.main_task:
+            task._attempt_delivery_of_pending_ki()
+        task._attempt_delivery_of_any_pending_cancel()
+    else:
+        raise AssertionError(f"a task of a simulation waits for {wish!r}")
+
+
+class _Timer:
+    """Reschedules a task once, at some time or before; sits among trio's deadlines."""
+
+    __slots__ = ("_registered_deadline", "_task")
+
+    def __init__(self, task: trio.lowlevel.Task, at_s: float) -> None:
+        self._task: trio.lowlevel.Task | None = task
+        self._registered_deadline = math.inf
+        self.move(at_s)
+
+    def move(self, at_s: float) -> None:
+        """Let it be another time; harmless when it is over."""
+        if self._task is None:
+            return
+        deadlines = self._task._runner.deadlines
+        if self._registered_deadline < math.inf:
+            deadlines.remove(self._registered_deadline, self)
+        if at_s < math.inf:
+            deadlines.add(at_s, self)
+        self._registered_deadline = at_s
+
+    def wake(self, _reason: object = None) -> None:
+        """Reschedule the task now; harmless when it is over."""
+        self.move(math.inf)
+        if self._task is not None:
+            task, self._task = self._task, None
+            task._runner.reschedule(task)
+
+    _cancel = wake  # so trio calls it when the time has come
+
+    def abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        """Do what a cancellation of the sleep has to."""
+        self.move(math.inf)
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+async def _sleep_until(at_s: float) -> None:
+    """As trio.sleep_until."""
+    if at_s <= trio.current_time():
+        await trio.lowlevel.checkpoint()
+    else:
+        await trio.lowlevel.wait_task_rescheduled(_Timer(_run.GLOBAL_RUN_CONTEXT.task, at_s).abort)
+
+
+async def _sleep(seconds: float) -> None:
+    """As trio.sleep."""
+    if seconds <= 0:
+        await trio.lowlevel.checkpoint()
+    else:
+        at_s = trio.current_time() + seconds
+        await trio.lowlevel.wait_task_rescheduled(_Timer(_run.GLOBAL_RUN_CONTEXT.task, at_s).abort)
+
+
+def _go_on(_raise_cancel: Any) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
+
+
+async def sleep_shielded(seconds: float) -> None:
+    """Sleep; a cancellation is delivered afterwards only."""
+    task = _run.GLOBAL_RUN_CONTEXT.task
+    _Timer(task, trio.current_time() + seconds)
+    await trio.lowlevel.wait_task_rescheduled(_go_on)
+
+
+class CheapAlarm(Alarm):
+    """As `fs.rpc.transport_memory.Alarm`."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self) -> None:
+        self._timer: _Timer | None = None
+
+    async def wait(self, until_s: float) -> None:
+        self._timer = timer = _Timer(_run.GLOBAL_RUN_CONTEXT.task, until_s)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(timer.abort)
+        finally:
+            self._timer = None
+
+    def move(self, until_s: float) -> None:
+        if self._timer is not None:
+            self._timer.move(until_s)
+
+    def ring(self) -> None:
+        if self._timer is not None:
+            self._timer.wake()
+
+
+class _Registering:
+    """Stands in for a context manager of trio's cancel scopes, which is a generator: it is entered for each of them."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        scope = self._scope
+        old = scope._registered_deadline
+        is_over = scope._cancel_status is None or scope._cancel_called
+        new = math.inf if is_over else scope._deadline
+        if old != new:
+            scope._registered_deadline = new
+            deadlines = _run.GLOBAL_RUN_CONTEXT.runner.deadlines
+            if old < math.inf:
+                deadlines.remove(old, scope)
+            if new < math.inf:
+                deadlines.add(new, scope)
+
+
+def _registering(scope: trio.CancelScope) -> _Registering:
+    return _Registering(scope)  # a function, for it becomes a method
 
 
 @contextmanager
-def _patched() -> Iterator[None]:
-    """Replace what costs time (real clock, epoll) or decides what runs."""
+def _patched(now: Callable[[], float]) -> Iterator[None]:
+    """Replace what costs time or decides what runs."""
     patches: list[tuple[Any, str, Any]] = [
         (_run.Runner, "reschedule", _reschedule_unless_frozen),
-        (_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
-        (MockClock, "current_time", lambda clock: clock._virtual_base),
-        (MockClock, "_autojump", _jump),
-        (_io_epoll.EpollIOManager, "get_events", _no_events),
+        (_run, "unrolled_run", _loop),
+        (trio.CancelScope, "_might_change_registered_deadline", _registering),
+        (trio, "sleep", _sleep),
+        (trio, "sleep_until", _sleep_until),
+        (trio, "current_time", now),
+        (_run, "current_time", now),
     ]
     saved = [(place, name, getattr(place, name)) for place, name, _ in patches]
     for place, name, value in patches:
@@ -105,7 +277,8 @@ def run_deterministic(main: Callable[[], Awaitable[T]], seed: int) -> T:
     gc.collect()
     gc.disable()
     try:
-        with _patched():
-            return trio.run(main, clock=MockClock(autojump_threshold=0))
+        clock = MockClock()
+        with _patched(lambda: clock._virtual_base):
+            return trio.run(main, clock=clock)
     finally:
         gc.enable()

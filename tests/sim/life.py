@@ -20,7 +20,7 @@ from fs.runtime.ports import Stream, StreamHandler
 from fs.runtime.simulated import SimulatedClock
 from fs.schema.status import FsError, Status
 
-from .determinism import thaw
+from .determinism import sleep_shielded, thaw
 
 T = TypeVar("T")
 
@@ -239,8 +239,7 @@ class SlowThreads:
         return result
 
     async def _pause(self) -> None:
-        with trio.CancelScope(shield=True):
-            if self.pause_s_max and self._random.random() < 0.5:
-                await trio.sleep(self._random.uniform(0.0, self.pause_s_max))
-            else:
-                await trio.lowlevel.cancel_shielded_checkpoint()
+        if self.pause_s_max and self._random.random() < 0.5:
+            await sleep_shielded(self._random.uniform(0.0, self.pause_s_max))
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()

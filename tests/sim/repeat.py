@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .scenario import WORK_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.repeat", description=__doc__)
     parser.add_argument("first", type=int, help="first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds")
-    parser.add_argument("--seconds", type=float, default=60.0, help="simulated seconds of work")
+    parser.add_argument("--seconds", type=float, default=WORK_S, help="simulated seconds of work")
     arguments = parser.parse_args()
     same = 0
     for seed in range(arguments.first, arguments.first + arguments.count):

@@ -40,6 +40,12 @@ CALM_OP_S_MAX: Final = 5.0
 REGISTER_CLIENT: Final = 2
 """Works on registers only, so it never waits for metadata: it can go on without the control processes."""
 
+OP_COUNT_GOAL: Final = 300
+"""Clients that are behind it, by the share of the time that has passed, pause less."""
+OP_COUNT_MIN: Final = 200
+"""They go on at the end until they have done so much."""
+LATE_PAUSE: Final = 0.2
+
 CONTEST_S: Final = 3.0
 """Time between two creations that all clients but that one try at the same instant."""
 
@@ -96,6 +102,8 @@ class Memory:
     """What exists after everything removed has been collected."""
     value_next: int = 1
     longest_op_s: float = 0.0
+    begin_s: float = 0.0
+    """When clients began to work."""
     op_count: int = 0
     update_count: int = 0
     """Writes of registers under way."""
@@ -230,7 +238,9 @@ class SimClient:
         await self._move_in(fs)
 
     async def _work(self, fs: EmberFs, until_s: float, op_s_max: float) -> None:
-        while trio.current_time() < until_s:
+        while trio.current_time() < until_s or (
+            op_s_max < FOREVER and self.memory.op_count < OP_COUNT_MIN
+        ):
             action: Callable[[EmberFs], Awaitable[None]] = self.random.choices(
                 [self.write_slot, self.read_slot, self.sync_slots, self.change_tree, self.contest],
                 weights=self.weights,
@@ -242,7 +252,13 @@ class SimClient:
             self.memory.op_count += 1
             self.memory.longest_op_s = max(self.memory.longest_op_s, took_s)
             if self.random.random() < 0.5:  # in bursts: what happens at once is what matters
-                await trio.sleep(self.random.expovariate(0.5 / self.think_s))
+                await trio.sleep(self.random.expovariate(0.5 / self.think_s) * self._pace(until_s))
+
+    def _pace(self, until_s: float) -> float:
+        """Return by what to shorten pauses, so that a seed has enough operations, whatever holds them up."""
+        memory, now_s = self.memory, trio.current_time()
+        passed = (now_s - memory.begin_s) / max(until_s - memory.begin_s, 1.0)
+        return LATE_PAUSE if memory.op_count < passed * OP_COUNT_GOAL else 1.0
 
     # ---- registers ---------------------------------------------------------------------------------
 
