@@ -39,8 +39,16 @@ FIRST_INODE_ID = InodeId(0x1000)
 VIRTUAL_INODE_ID_MIN = InodeId(0x7000_0000_0000_0000)
 """Ids from here on exist only inside one mount daemon (virtual files) and never reach a service."""
 
+TARGET_ID_MAX = TargetId(2**63 - 1)
+"""There is room above it, so the end of a target's keys can be written as the begin of the next one's."""
+
 CHUNK_ID_BYTES = 12
 """Length of a packed chunk id."""
+
+
+def is_target_id(number: int) -> bool:
+    """Return whether a number from outside may name a target."""
+    return 0 < number <= TARGET_ID_MAX
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from ..chunkengine.api import ChunkState
-from ..schema.ids import ChunkId, InodeId
+from ..schema.ids import CHUNK_ID_BYTES, ChunkId, InodeId
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
@@ -238,6 +238,8 @@ async def list_chunks(
     engine = target.disk.engine
     if request.inode_id:
         after = request.after
+        if after and len(after) != CHUNK_ID_BYTES:
+            raise FsError(Status.RPC_BAD_REQUEST, f"a chunk id of {len(after)} bytes")
         first_index = ChunkId.unpack(after).index + 1 if after else 0
         listing = partial(
             engine.list_file,

@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from ..schema.ids import TargetId
+from ..schema.ids import TargetId, is_target_id
 from ..schema.routing import LocalState, PublicState, RoutingInfo
 from ..schema.status import FsError, Status
 from .context import StorageContext
@@ -41,7 +41,7 @@ class TargetChanges:
         """Make an empty target on a disk; return when it would survive a power loss.
 
         Raises:
-            FsError: INVALID_ARGUMENT for a disk that the node has not got; CONFLICTING_CHANGE if the target exists
+            FsError: INVALID_ARGUMENT for a number that names no target or a disk that the node has not got; CONFLICTING_CHANGE if the target exists
                 elsewhere or its chain counts on its chunks; BUSY while a former target of this
                 number is being removed; NO_SPACE; IO_ERROR.
         """
@@ -127,7 +127,7 @@ class TargetChanges:
 
     def _disk(self, target_id: TargetId, disk_index: int) -> Disk:
         disks = self._context.targets.disks
-        if not target_id or disk_index >= len(disks):
+        if not is_target_id(target_id) or disk_index >= len(disks):
             raise FsError(
                 Status.INVALID_ARGUMENT,
                 f"target {target_id} on disk {disk_index}: the node has {len(disks)} disks",

@@ -1,135 +1,87 @@
 """Row R1: broken and strange frames at every listening address of a real cluster, while honest callers are served.
 
 `python -m tests.rpc.fuzz --frames N [--seed S]`: starts a cluster of its own in a temporary directory, sends N frames to each
-of its processes, and prints per process: frames, answers by status, internal errors, growth of memory.  Fails if a process
-dies, does not answer an honest call in time, answers INTERNAL_ERROR, or grows by more than 50 MiB.
+of its processes, and prints per process what came of it.  Fails if a process dies, leaves an honest call, a well-formed
+request or a broken stream without an answer for 30 s, answers INTERNAL_ERROR, closes a connection without cause, grows by
+more than 50 MiB, or keeps descriptors.
 
-Half of the frames are structure-aware: a good header and checksum around a random message of a declared method,
-damaged in half of the cases. The rest is blind: good frames with bits flipped, cut, doubled, or with any header fields.
+Half of the frames are structure-aware: a good header around a random message of a method that the process serves, the message
+damaged in half of the cases.  The rest is blind: good frames with bytes flipped, cut, inserted or doubled, headers with any
+fields, and the same instead of a hello.
 """
 
 import argparse
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import trio
 from google.protobuf.descriptor import FieldDescriptor
 
 from fs.rpc.api import Identity
-from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_header, encode_header
+from fs.rpc.frame import Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.schema import services
 from fs.schema.method import Method
-from fs.schema.proto import core_pb2
 from fs.schema.status import Status
 
-GROWTH_BYTES_MAX = 50 * 1024 * 1024
-ANSWER_S_MAX = 20.0
-FRAMES_PER_CONNECTION = 20
-HONEST_EVERY = 10
-"""Connections between two honest calls."""
+from .messages import fill, value_of
+from .peer import SilenceError, connected, greeted, honest_call, request_frame
 
-LIMITS = FrameLimits(1 << 30, 1 << 40)
+GROWTH_BYTES_MAX = 50 * 1024 * 1024
+DESCRIPTORS_MAX = 20
+"""More open than before; some belong to connections that are being closed."""
+
+STRUCTURED_COUNT = 24
+BLIND_COUNT = 3
+"""Frames of one connection; the first broken one ends it."""
+
+CONNECTIONS_AT_ONCE = 12
+HONEST_PAUSE_S = 0.25
+WARM_SHARE = 0.05
+"""Of the frames, before growth is measured: caches fill, code is imported."""
+
+REAL_IDS = (1, 2, 11, 101, 102, 201, 202, 11001, 11002)
+"""Of nodes, targets, chains, tables, versions and inodes of the cluster that is attacked."""
+
+_WHOLE = {FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64}
 METHODS = sorted(
     (m for m in vars(services).values() if isinstance(m, Method)),
     key=lambda m: (m.service_number, m.number),
 )
-_MEMORY_LINE = "VmRSS:"
 
 
 @dataclass
 class Report:
-    """What one process answered."""
+    """What one process made of it."""
 
     name: str
     pid: int
     frames: int = 0
     honest: int = 0
     statuses: Counter = field(default_factory=Counter)
-    internal: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    methods: set[str] = field(default_factory=set)
+    """Those that it serves."""
     growth_bytes: int = 0
+    descriptors: int = 0
+    took_s: float = 0.0
 
-
-def random_message(rng: random.Random, message, depth: int = 0) -> None:
-    """Fill some fields of a message with edge values and noise."""
-    for spec in message.DESCRIPTOR.fields:
-        if rng.random() < 0.4:
-            continue
-        if spec.message_type is not None:
-            if depth < 2 and not spec.message_type.GetOptions().map_entry:
-                inner = getattr(message, spec.name)
-                random_message(rng, inner.add() if spec.is_repeated else inner, depth + 1)
-            continue
-        values = [random_value(rng, spec) for _ in range(rng.randrange(1, 4))]
-        if spec.is_repeated:
-            getattr(message, spec.name).extend(values)
-        else:
-            setattr(message, spec.name, values[0])
-
-
-def random_value(rng: random.Random, spec: FieldDescriptor):
-    """Return a value that fits one field's type."""
-    bits = {
-        FieldDescriptor.CPPTYPE_UINT32: (0, 2**32),
-        FieldDescriptor.CPPTYPE_UINT64: (0, 2**64),
-        FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31),
-        FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63),
-        FieldDescriptor.CPPTYPE_ENUM: (0, 12),
-    }
-    if spec.cpp_type in bits:
-        low, high = bits[spec.cpp_type]
-        return rng.choice([low, high - 1, rng.randrange(low, high), rng.randrange(8), 1])
-    if spec.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
-        return rng.random() < 0.5
-    if spec.cpp_type in {FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT}:
-        return rng.choice([0.0, -1.0, 1e30, float("inf"), float("nan"), rng.random()])
-    noise = rng.randbytes(rng.choice([0, 1, 8, 16, 300]))
-    return noise if spec.type == FieldDescriptor.TYPE_BYTES else noise.hex()
-
-
-def structured_frame(rng: random.Random, request_id: int) -> bytes:
-    """Return a request whose header is good."""
-    method = rng.choice(METHODS)
-    request = method.request_type()
-    random_message(rng, request)
-    message = request.SerializeToString()
-    if rng.random() < 0.5:
-        message = damaged(rng, message)
-    payload = rng.randbytes(rng.choice([0, 0, 1, 4096]))
-    header = encode_header(
-        Kind.REQUEST,
-        request_id,
-        service=method.service_number,
-        method=method.number,
-        timeout_ms=rng.choice([0, 1, 50, 1000]),
-        message_bytes=len(message),
-        payload_bytes=len(payload),
-    )
-    return header + message + payload
-
-
-def blind_frame(rng: random.Random, request_id: int) -> bytes:
-    """Return a frame with any header fields, or a good one that was damaged afterwards."""
-    if rng.random() < 0.5:
-        return damaged(rng, structured_frame(rng, request_id))
-    return encode_header(
-        rng.randrange(256),
-        rng.randrange(2**64),
-        service=rng.randrange(2**16),
-        method=rng.randrange(2**16),
-        status=rng.randrange(2**16),
-        timeout_ms=rng.randrange(2**32),
-        message_bytes=rng.choice([0, 1, 2**24, 2**31, 2**32 - 1]),
-        payload_bytes=rng.choice([0, 1, 2**28, 2**31, 2**63]),
-    ) + rng.randbytes(rng.randrange(100))
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.frames:,} frames in {self.took_s:.0f} s, {self.honest} honest calls served,"
+            f" {len(self.problems)} problems, grew {self.growth_bytes / 2**20:.1f} MiB and"
+            f" {self.descriptors} descriptors, {len(self.methods)} methods,"
+            f" {dict(self.statuses.most_common(12))}"
+        )
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
@@ -149,101 +101,155 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def connect(address: str) -> socket.socket:
-    """Return a connection to `unix:/PATH` or `tcp:HOST:PORT`."""
-    kind, _, place = address.partition(":")
-    if kind == "unix":
-        stream = socket.socket(socket.AF_UNIX)
-        stream.settimeout(ANSWER_S_MAX)
-        stream.connect(place)
-        return stream
-    host, _, port = place.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=ANSWER_S_MAX)
+def _likely(rng: random.Random, spec: FieldDescriptor):
+    """Return a value as `value_of` does, often one that names something: a request gets further with it."""
+    if spec.cpp_type in _WHOLE and rng.random() < 0.4:
+        return rng.choice(REAL_IDS)
+    return value_of(rng, spec)
 
 
-def exactly(stream: socket.socket, count: int) -> bytes:
-    """Receive `count` bytes; raises ConnectionError when the stream ends before."""
-    data = b""
-    while len(data) < count:
-        piece = stream.recv(count - len(data))
-        if not piece:
-            raise ConnectionError("the stream ended")
-        data += piece
-    return data
+def structured_frame(
+    rng: random.Random, request_id: int, timeout_ms: int, methods=METHODS
+) -> bytes:
+    """Return a request whose header is good."""
+    method = rng.choice(methods)
+    request = method.request_type()
+    fill(rng, request, _likely)
+    message = request.SerializeToString()
+    if rng.random() < 0.5:
+        message = damaged(rng, message)
+    takes_payload = method.has_request_payload or rng.random() < 0.03
+    payload = rng.randbytes(rng.choice((0, 1, 4096))) if takes_payload else b""
+    return request_frame(method, request_id, message, timeout_ms=timeout_ms, payload=payload)
 
 
-def answer(stream: socket.socket) -> tuple[int, int, bytes]:
-    """Receive one frame; return its kind, status and message."""
-    header = decode_header(exactly(stream, HEADER_BYTES), LIMITS)
-    message = exactly(stream, header.message_bytes)
-    exactly(stream, header.payload_bytes)
-    return header.kind, header.status, message
+def blind_frame(rng: random.Random, request_id: int) -> bytes:
+    """Return a frame with any header fields, or a good one that was damaged afterwards."""
+    if rng.random() < 0.5:
+        return damaged(rng, structured_frame(rng, request_id, rng.choice((0, 1, 50))))
+    return encode_header(
+        rng.randrange(256),
+        rng.randrange(2**64),
+        service=rng.randrange(2**16),
+        method=rng.randrange(2**16),
+        status=rng.randrange(2**16),
+        timeout_ms=rng.randrange(2**32),
+        message_bytes=rng.choice([0, 1, 2**24, 2**31, 2**32 - 1]),
+        payload_bytes=rng.choice([0, 1, 2**28, 2**31, 2**63]),
+    ) + rng.randbytes(rng.randrange(100))
 
 
-def greeted(address: str, cluster_id: str) -> socket.socket:
-    """Return a connection after the handshake."""
-    stream = connect(address)
-    stream.sendall(b"".join(encode_hello(Identity(cluster_id, client_id="fuzz"))))
-    kind, status, detail = answer(stream)
-    assert kind == Kind.HELLO, (status, detail)
-    return stream
-
-
-def honest_call(address: str, cluster_id: str) -> None:
-    """Call Core.Echo; raises when it is not answered well and in time."""
-    message = core_pb2.EchoReq(data=b"honest").SerializeToString()
-    method = services.CORE_ECHO
-    with greeted(address, cluster_id) as stream:
-        header = encode_header(
-            Kind.REQUEST,
-            1,
-            service=method.service_number,
-            method=method.number,
-            message_bytes=len(message),
-        )
-        stream.sendall(header + message)
-        kind, status, reply = answer(stream)
-        assert (kind, status) == (Kind.REPLY, Status.OK), (kind, status)
-        assert core_pb2.EchoRsp.FromString(reply).data == b"honest"
+def blind_hello(rng: random.Random, cluster_id: str) -> bytes:
+    """Return what an honest caller does not begin with."""
+    hello = b"".join(encode_hello(Identity(cluster_id, client_id="fuzz")))
+    return damaged(rng, hello) if rng.random() < 0.5 else blind_frame(rng, 1)
 
 
 def memory_bytes(pid: int) -> int:
     """Return the resident memory of a process; raises FileNotFoundError when it is gone."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(_MEMORY_LINE))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
-def attack(address: str, cluster_id: str, report: Report, rng: random.Random) -> None:
-    """Send the frames of one connection; what it answers at once is counted, what breaks it is no error."""
-    with greeted(address, cluster_id) as stream:
-        stream.settimeout(0.02)
-        for request_id in range(1, FRAMES_PER_CONNECTION + 1):
-            make = structured_frame if rng.random() < 0.5 else blind_frame
-            report.frames += 1
-            stream.sendall(make(rng, request_id))
-            kind, status, detail = answer(stream)
-            report.statuses[f"{Kind(kind).name} {status}"] += 1
-            if status == Status.INTERNAL_ERROR:
-                report.internal.append(detail.decode(errors="replace"))
+def descriptor_count(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def fuzz(address: str, cluster_id: str, report: Report, *, frames: int, seed: int) -> Report:
-    """Send at least so many frames to one process; raises when an honest caller is not served."""
-    rng = random.Random(f"{seed} {report.name}")
-    honest_call(address, cluster_id)
-    began_bytes, connections = 0, 0
-    while report.frames < frames:
-        with suppress(
-            OSError
-        ):  # it may close a connection that sends garbage, or leave it unanswered
-            attack(address, cluster_id, report, rng)
-        connections += 1
-        if connections % HONEST_EVERY == 0 or report.frames >= frames:
-            honest_call(address, cluster_id)
-            report.honest += 1
-            began_bytes = began_bytes or memory_bytes(report.pid)
-            report.growth_bytes = memory_bytes(report.pid) - began_bytes
-    return report
+class Attack:
+    """Frames for one process, from several connections at once, and an honest caller beside them."""
+
+    def __init__(self, address: str, cluster_id: str, report: Report, seed: int) -> None:
+        self.report = report
+        self._address, self._cluster_id = address, cluster_id
+        self._rng = random.Random(f"{seed} {report.name}")
+        self._methods = list(METHODS)
+
+    async def run(self, frames: int) -> None:
+        """Send at least so many frames; raises when an honest caller is not served."""
+        report = self.report
+        began_s = time.monotonic()
+        await self._learn_methods()
+        await self._send(int(frames * WARM_SHARE))
+        bytes_before, count_before = memory_bytes(report.pid), descriptor_count(report.pid)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._be_honest)
+            await self._send(frames)
+            nursery.cancel_scope.cancel()
+        await self._call_honestly()
+        report.growth_bytes = memory_bytes(report.pid) - bytes_before
+        report.descriptors = descriptor_count(report.pid) - count_before
+        report.took_s = time.monotonic() - began_s
+
+    async def _learn_methods(self) -> None:
+        """Find out which methods the process serves: others are all refused alike."""
+        frames = b"".join(
+            request_frame(m, i, b"\xff", timeout_ms=1000) for i, m in enumerate(METHODS)
+        )
+        async with greeted(self._address, self._cluster_id) as peer:
+            answers = await peer.exchange(frames, range(len(METHODS)))
+        known = {a.request_id for a in answers if a.status != Status.RPC_UNKNOWN_METHOD}
+        self._methods = [METHODS[i] for i in sorted(known)]
+        self.report.methods = {str(m) for m in self._methods}
+
+    async def _be_honest(self) -> None:
+        while True:
+            await self._call_honestly()
+            await trio.sleep(HONEST_PAUSE_S)
+
+    async def _call_honestly(self) -> None:
+        await honest_call(self._address, self._cluster_id)
+        self.report.honest += 1
+
+    async def _send(self, frames: int) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(CONNECTIONS_AT_ONCE):
+                nursery.start_soon(self._send_until, frames)
+
+    async def _send_until(self, frames: int) -> None:
+        while self.report.frames < frames:
+            try:
+                if self._rng.random() < BLIND_COUNT / (BLIND_COUNT + STRUCTURED_COUNT):
+                    await self._structured()
+                else:
+                    await self._blind()
+            except SilenceError as error:
+                self.report.problems.append(str(error))
+
+    async def _structured(self) -> None:
+        """Well-formed requests: each with a time limit must be answered."""
+        rng, frames, wanted = self._rng, [], set()
+        for request_id in range(1, STRUCTURED_COUNT + 1):
+            timeout_ms = rng.choice((0, 1, 50, 1000, 5000))
+            methods = self._methods if rng.random() < 0.95 else METHODS
+            frames.append(structured_frame(rng, request_id, timeout_ms, methods))
+            if timeout_ms:
+                wanted.add(request_id)
+        self.report.frames += len(frames)
+        async with greeted(self._address, self._cluster_id) as peer:
+            answers = await peer.exchange(b"".join(frames), wanted)
+        self._count(answers)
+        if not wanted <= {answer.request_id for answer in answers}:
+            self.report.problems.append(f"closed without cause: {answers[-1:]}")
+
+    async def _blind(self) -> None:
+        """Garbage: the stream must be closed."""
+        rng = self._rng
+        data = b"".join(blind_frame(rng, i + 1) for i in range(BLIND_COUNT))
+        self.report.frames += BLIND_COUNT
+        if rng.random() < 0.2:
+            async with connected(self._address) as peer:
+                self._count(await peer.pour(blind_hello(rng, self._cluster_id) + data))
+        else:
+            async with greeted(self._address, self._cluster_id) as peer:
+                self._count(await peer.pour(data))
+
+    def _count(self, answers) -> None:
+        for answer in answers:
+            self.report.statuses[f"{Kind(answer.kind).name} {answer.status}"] += 1
+            if answer.status == Status.INTERNAL_ERROR:
+                self.report.problems.append(
+                    f"internal error: {answer.message.decode(errors='replace')}"
+                )
 
 
 def ember(*arguments: str) -> str:
@@ -254,34 +260,55 @@ def ember(*arguments: str) -> str:
     return done.stdout
 
 
-def fuzz_cluster(folder: Path, *, frames: int, seed: int) -> list[Report]:
-    """Start a cluster with a process of each kind, send `frames` frames to each of them, stop it."""
-    directory = str(folder / "c")
+@dataclass(frozen=True)
+class Running:
+    """A cluster with a process of each kind."""
+
+    directory: Path
+    cluster_id: str
+    pids: dict[str, int]
+
+    def address(self, name: str) -> str:
+        return f"unix:{self.directory}/run/{name}.sock"
+
+
+@contextmanager
+def running_cluster(directory: Path):
+    """Start a cluster whose processes stay dead once they die; stop it."""
     sizes = ("--nodes", "1", "--replicas", "1", "--mgmtds", "2", "--metas", "2")
     ember(
-        "up", "--dir", directory, "--no-mount", "--no-restart", "--until", str(os.getpid()), *sizes
-    )
+        "up", "--dir", str(directory), "--no-mount", "--no-restart", "--until", str(os.getpid()),
+        *sizes,
+    )  # fmt: skip
     try:
-        status = json.loads(ember("status", "--dir", directory, "--json"))
-        return [
-            fuzz(
-                f"unix:{directory}/run/{service['name']}.sock",
-                status["cluster_id"],
-                Report(service["name"], service["pid"]),
-                frames=frames,
-                seed=seed,
-            )
-            for service in status["services"]
-        ]
+        status = json.loads(ember("status", "--dir", str(directory), "--json"))
+        pids = {service["name"]: service["pid"] for service in status["services"]}
+        yield Running(directory, status["cluster_id"], pids)
     finally:
-        ember("down", "--dir", directory)
+        ember("down", "--dir", str(directory))
+
+
+def fuzz_cluster(folder: Path, *, frames: int, seed: int, only: str = "") -> list[Report]:
+    """Start a cluster, send `frames` frames to each of its processes, stop it."""
+    reports = []
+    with running_cluster(folder / "c") as cluster:
+        for name, pid in cluster.pids.items():
+            if name.startswith(only):
+                report = Report(name, pid)
+                attack = Attack(cluster.address(name), cluster.cluster_id, report, seed)
+                trio.run(attack.run, frames)
+                print(report, flush=True)
+                reports.append(report)
+    return reports
 
 
 def failures(report: Report) -> list[str]:
     """Say what of a report breaks the demand."""
-    found = [f"{report.name}: internal error: {text}" for text in report.internal[:5]]
+    found = [f"{report.name}: {text}" for text in report.problems[:5]]
     if report.growth_bytes > GROWTH_BYTES_MAX:
         found.append(f"{report.name}: grew by {report.growth_bytes / 2**20:.0f} MiB")
+    if report.descriptors > DESCRIPTORS_MAX:
+        found.append(f"{report.name}: keeps {report.descriptors} descriptors")
     return found
 
 
@@ -290,14 +317,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.rpc.fuzz")
     parser.add_argument("--frames", type=int, default=2000, help="for each process")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="processes whose names begin so")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        reports = fuzz_cluster(Path(folder), frames=options.frames, seed=options.seed)
-    for report in reports:
-        print(
-            f"{report.name}: {report.frames:,} frames, {report.honest} honest calls served,"
-            f" {len(report.internal)} internal errors, grew {report.growth_bytes / 2**20:.1f} MiB,"
-            f" {dict(report.statuses.most_common(8))}"
+        reports = fuzz_cluster(
+            Path(folder), frames=options.frames, seed=options.seed, only=options.only
         )
     found = [text for report in reports for text in failures(report)]
     print("\n".join(found) or "no process was impressed")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .fuzz import GROWTH_BYTES_MAX, Report, failures, fuzz_cluster
+from .fuzz import DESCRIPTORS_MAX, GROWTH_BYTES_MAX, Report, failures, fuzz_cluster
 
 
 @pytest.mark.slow
@@ -12,10 +12,12 @@ def test_processes_stand_broken_frames(tmp_path_factory):
         "kv", "meta", "mgmtd", "storage",
     }  # fmt: skip
     assert all(report.frames >= 100 and report.honest for report in reports)
+    assert all(len(report.methods) >= 5 for report in reports)
     assert not [text for report in reports for text in failures(report)]
 
 
 def test_bugs_and_growth_count_as_failures():
     assert not failures(Report("a", 1, growth_bytes=GROWTH_BYTES_MAX))
     assert failures(Report("a", 1, growth_bytes=GROWTH_BYTES_MAX + 1))
-    assert failures(Report("a", 1, internal=["Meta.stat: KeyError"]))
+    assert failures(Report("a", 1, descriptors=DESCRIPTORS_MAX + 1))
+    assert failures(Report("a", 1, problems=["Meta.stat: KeyError"]))

@@ -42,8 +42,21 @@ async def test_a_target_is_made_once_and_reported(mock_clock):
         assert reported(cluster) == {101: LocalState.UPTODATE, NEW: LocalState.ONLINE}
         assert await status_of(create, client, NEW + 1, 1) is Status.INVALID_ARGUMENT
         assert await status_of(create, client, 0) is Status.INVALID_ARGUMENT
+        # Found by tests/rpc/fuzz.py: whoever listed or removed such a target ended the process.
+        for number in (2**63, 2**64 - 1):
+            assert await status_of(create, client, number) is Status.INVALID_ARGUMENT
         assert await status_of(create, client, 101, 0, 2) is Status.CONFLICTING_CHANGE
         assert reported(cluster, 2) == {102: LocalState.UPTODATE}
+
+
+@pytest.mark.parametrize("after", [b"x" * 8, b"x" * 13])
+async def test_a_listing_of_a_file_goes_on_after_a_whole_chunk_id_only(mock_clock, after):
+    """Found by tests/rpc/fuzz.py: it was an internal error."""
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        request = pb.ListChunksReq(target_id=101, inode_id=INODE, after=after)
+        with pytest.raises(FsError) as caught:
+            await client.channel(1).call(services.STORAGE_LIST_CHUNKS, request)
+        assert caught.value.status is Status.RPC_BAD_REQUEST
 
 
 async def test_a_member_of_a_chain_is_not_removed(mock_clock):

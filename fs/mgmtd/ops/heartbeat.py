@@ -1,6 +1,6 @@
 """Heartbeat: a node says that it lives and what its targets are like; the answer is its lease."""
 
-from ...schema.ids import NodeId
+from ...schema.ids import NodeId, is_target_id
 from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp
 from ...schema.routing import LocalState, node_from_pb
 from ...schema.status import FsError, Status
@@ -35,9 +35,11 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
 
 
 def _check_known(request: HeartbeatReq) -> None:
-    """Refuse numbers that this release does not know before anything of the heartbeat has been taken in."""
+    """Refuse numbers that cannot be, or that this release does not know, before anything of the heartbeat has been taken in."""
     node_from_pb(request.node)
     for report in request.targets:
+        if not is_target_id(report.target_id):
+            raise FsError(Status.RPC_BAD_REQUEST, f"target {report.target_id} cannot be")
         if report.local_state and report.local_state not in _LOCAL_STATES:
             detail = f"target {report.target_id}: local state {report.local_state}"
             raise FsError(Status.RPC_BAD_REQUEST, detail)

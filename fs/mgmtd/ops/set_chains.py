@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ...schema.ids import ChainId, NodeId, TargetId
+from ...schema.ids import ChainId, NodeId, TargetId, is_target_id
 from ...schema.proto.mgmtd_pb2 import NewChainPb, SetChainsReq, SetChainsRsp
 from ...schema.routing import (
     REPLICA_COUNT_MAX,
@@ -50,7 +50,8 @@ def _plan(info: RoutingInfo, asked: Iterable[NewChainPb]) -> Change:
 
 def _chain(asked: NewChainPb) -> Chain:
     order = tuple(TargetId(t.target_id) for t in asked.targets)
-    if not asked.chain_id or not order or 0 in order or len(set(order)) < len(order):
+    is_sound = all(map(is_target_id, order)) and len(set(order)) == len(order)
+    if not asked.chain_id or not order or not is_sound:
         raise FsError(Status.RPC_BAD_REQUEST, f"chain {asked.chain_id} of targets {list(order)}")
     if len(order) > REPLICA_COUNT_MAX:
         detail = f"chain {asked.chain_id}: {len(order)} replicas, at most {REPLICA_COUNT_MAX}"

@@ -53,6 +53,7 @@ async def test_set_chains_all_or_none(autojump_clock):
         await refused(Status.RPC_BAD_REQUEST, set_chains(chain_req(3)))
         await refused(Status.RPC_BAD_REQUEST, set_chains(chain_req(0, (1, 11))))
         await refused(Status.RPC_BAD_REQUEST, set_chains(chain_req(3, (1, 11), (1, 12))))
+        await refused(Status.RPC_BAD_REQUEST, set_chains(chain_req(3, (2**63, 11))))
         twice = chain_req(3, (1, 11))
         twice.chains.extend(chain_req(4, (1, 12)).chains)
         await refused(conflict, set_chains(twice))
@@ -314,10 +315,12 @@ async def test_unknown_roles_and_states_are_bad_requests(autojump_clock, node):
     assert caught.value.status is Status.RPC_BAD_REQUEST
 
 
-async def test_a_heartbeat_with_an_unknown_state_changes_nothing(autojump_clock):
-    request = pb.HeartbeatReq(
-        node=pb_node(roles=[2]), targets=[pb.TargetReportPb(target_id=1, local_state=77)]
-    )
+@pytest.mark.parametrize(("target_id", "state"), [(1, 77), (0, 1), (2**63, 1), (2**64 - 1, 1)])
+async def test_a_heartbeat_with_impossible_numbers_changes_nothing(
+    autojump_clock, target_id, state
+):
+    report = pb.TargetReportPb(target_id=target_id, local_state=state)
+    request = pb.HeartbeatReq(node=pb_node(roles=[2]), targets=[report])
     with pytest.raises(FsError) as caught:
         await heartbeat(None, request)  # refused before the primary is looked at
     assert caught.value.status is Status.RPC_BAD_REQUEST
