@@ -1,4 +1,4 @@
-"""SIGKILL of a process that works on a real disk, again and again.
+"""SIGKILL of a process that works on a real disk, or on a key-value store (tests.kv.kills), again and again.
 
     python -m tests.chunkengine.kills [--count N] [--seed S] [--jobs J]
 
@@ -9,6 +9,7 @@ or the one that was being committed.
 import argparse
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from .campaign import run_campaign
@@ -17,32 +18,33 @@ from .witness import Witness, child, lines_of, listen
 LOT = 10
 
 
-def run_lot(seed: int, directory: Path, *, kills: int = LOT, spoil=None) -> Counter[str]:
+def run_lot(
+    seed: int, directory: Path, *, kills: int = LOT, spoil=None, witness_type=Witness
+) -> Counter[str]:
     """Kill the workers of one disk; return counts."""
-    witness, rng, outcome = Witness(), random.Random(seed), Counter[str]()
+    witness, rng, outcome = witness_type(), random.Random(seed), Counter[str]()
     for number in range(kills):
         threads = rng.choice((1, 1, 3))
-        with child(directory / "disk", seed * 1000 + number, threads=threads, spoil=spoil) as (
-            process,
-            pipe,
-        ):
+        path, life = directory / "disk", seed * 1000 + number
+        with child(witness.work, path, life, threads=threads, spoil=spoil) as (process, pipe):
             assert listen(witness, pipe, rng.randint(1, 300)), witness.failure
             process.kill()
             for line in lines_of(pipe):
                 witness.hear(line)
-        witness.check(directory / "disk", is_power=False)
+        witness.check(path, is_power=False)
         outcome["kills"] += 1
-    return outcome + Counter(commits=witness.done_count, syncs=witness.synced_count)
+    return outcome + witness.counts()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chunkengine.kills")
+def main(program: str = "tests.chunkengine.kills", witness_type=Witness) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
     parser.add_argument("--count", type=int, default=500, help="kills")
     parser.add_argument("--seed", type=int, default=0, help="first disk")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     arguments = parser.parse_args()
     lots = -(-arguments.count // LOT)
-    outcome = run_campaign(run_lot, arguments.seed, lots, arguments.jobs, "disks")
+    trial = partial(run_lot, witness_type=witness_type)
+    outcome = run_campaign(trial, arguments.seed, lots, arguments.jobs, "disks")
     return 1 if outcome["FAILED"] else 0
 
 

@@ -1,4 +1,4 @@
-"""Power cuts of a real file system under a working engine, again and again.
+"""Power cuts of a real file system under a working engine, or key-value store (tests.kv.power), again and again.
 
     python -m tests.chunkengine.power [--kind ext4|xfs] [--count N] [--seed S]
 
@@ -20,14 +20,17 @@ from .witness import Witness, child, lines_of, listen
 LOT = 10
 
 
-def run_lot(kind: str, seed: int, directory: Path, *, cuts: int = LOT, spoil=None) -> Counter[str]:
+def run_lot(
+    kind: str, seed: int, directory: Path, *, cuts: int = LOT, spoil=None, witness_type=Witness
+) -> Counter[str]:
     """Cut the power of one image some times; return counts."""
-    witness, rng, outcome = Witness(), random.Random(seed), Counter[str]()
+    witness, rng, outcome = witness_type(), random.Random(seed), Counter[str]()
     with image(kind, directory) as disk:
         path = disk.mount_point / "disk"
         for number in range(cuts):
             flags = rng.choice((FLUSH_LOG, KEEP_LOG))
-            with child(path, seed * 1000 + number, threads=3, spoil=spoil) as (process, pipe):
+            worker = child(witness.work, path, seed * 1000 + number, threads=3, spoil=spoil)
+            with worker as (process, pipe):
                 assert listen(witness, pipe, rng.randint(1, 400)), witness.failure
                 disk.cut(flags)
                 for line in lines_of(pipe):
@@ -41,17 +44,17 @@ def run_lot(kind: str, seed: int, directory: Path, *, cuts: int = LOT, spoil=Non
             outcome["cuts"] += 1
             outcome["without the journal"] += flags == KEEP_LOG
     outcome["opens over 10 s"] = witness.slow_open_count
-    return outcome + Counter(commits=witness.done_count, syncs=witness.synced_count)
+    return outcome + witness.counts()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chunkengine.power")
+def main(program: str = "tests.chunkengine.power", witness_type=Witness) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
     parser.add_argument("--kind", choices=("ext4", "xfs"), default="ext4")
     parser.add_argument("--count", type=int, default=100, help="cuts")
     parser.add_argument("--seed", type=int, default=0, help="first image")
     arguments = parser.parse_args()
     lots = -(-arguments.count // LOT)
-    trial = partial(run_lot, arguments.kind)
+    trial = partial(run_lot, arguments.kind, witness_type=witness_type)
     outcome = run_campaign(trial, arguments.seed, lots, 1, f"{arguments.kind} images")
     return 1 if outcome["FAILED"] + outcome["opens over 10 s"] else 0
 

@@ -117,7 +117,8 @@ def run_lot(
             command, name = plan(rng)
             made.tell(command)
             how = {"threads": rng.choice((1, 2)), "steps": rng.choice((10, 60))}
-            with child(path, seed * 1000 + number, spoil=spoil, **how) as (process, pipe):
+            worker = child(witness.work, path, seed * 1000 + number, spoil=spoil, **how)
+            with worker as (process, pipe):
                 for line in lines_of(pipe):
                     witness.hear(line)
                 process.join()
@@ -126,7 +127,7 @@ def run_lot(
             made.tell("cut")
             made.tell(f"recover {rng.randrange(1 << 30)}")
             witness.check(path, is_power=True)
-    return outcome + Counter(commits=witness.done_count, syncs=witness.synced_count)
+    return outcome + witness.counts()
 
 
 def main() -> int:

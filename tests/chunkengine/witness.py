@@ -1,8 +1,13 @@
-"""What a worker process has said, and what the disk may therefore hold after a kill or a power loss."""
+"""What a worker process has said, and what the disk may therefore hold after a kill or a power loss.
+
+`child` runs the worker of any kind of witness: an object with `work`, `hear`, `check`, `counts`, `failure` and
+`slow_open_count` as here.
+"""
 
 import logging
 import multiprocessing
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -18,11 +23,13 @@ State = tuple[int, str]
 NOTHING: State = (0, "-")
 OPEN_S_MAX = 10.0
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.chunkengine.worker"])
+FORKS.set_forkserver_preload(["tests.chunkengine.worker", "tests.kv.crash_writer"])
 
 
 class Witness:
     """Per chunk its states since the last sync that covers it, and what may be there besides."""
+
+    work = staticmethod(work)
 
     def __init__(self) -> None:
         self.states: dict[int, list[State]] = {n: [NOTHING] for n in range(CHUNK_COUNT)}
@@ -55,6 +62,10 @@ class Witness:
             self.failed_count += 1
             self.failure = line
 
+    def counts(self) -> Counter[str]:
+        """Return how much was heard."""
+        return Counter(commits=self.done_count, syncs=self.synced_count)
+
     def check(self, path: Path, *, is_power: bool) -> None:
         """Check the disk as it lies there, open it, check every chunk and the disk again; go on from there."""
         no_finding(path)
@@ -84,7 +95,9 @@ def no_finding(path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def run_worker(pipe: Connection, spoil: Callable[[], None] | None, how: dict) -> None:
+def run_worker(
+    pipe: Connection, body: Callable[..., None], spoil: Callable[[], None] | None, how: dict
+) -> None:
     """Body of the child; `spoil` breaks the engine in it, for controls, once the disk is open."""
     logging.disable(logging.CRITICAL)
 
@@ -93,12 +106,13 @@ def run_worker(pipe: Connection, spoil: Callable[[], None] | None, how: dict) ->
             spoil()
         pipe.send(line)
 
-    work(send=send, **how)
+    body(send=send, **how)
     pipe.close()
 
 
 @contextmanager
 def child(
+    body: Callable[..., None],
     path: Path,
     seed: int,
     *,
@@ -106,10 +120,10 @@ def child(
     steps: int = 1 << 60,
     spoil: Callable[[], None] | None = None,
 ) -> Iterator[tuple["multiprocessing.process.BaseProcess", Connection]]:
-    """Run a worker; it is killed at the end."""
+    """Run a worker, `body` of a witness, in a process; it is killed at the end."""
     ours, its = FORKS.Pipe()
     how = {"path": str(path), "seed": seed, "threads": threads, "steps": steps}
-    process = FORKS.Process(target=run_worker, args=(its, spoil, how))
+    process = FORKS.Process(target=run_worker, args=(its, body, spoil, how))
     process.start()
     its.close()
     try:
