@@ -16,7 +16,8 @@ from rocksdict import Rdict, WriteBatch
 from fs.kv.api import KvEngine, Transaction
 from fs.kv.memory import MemoryEngine
 from fs.kv.remote import RemoteEngine
-from fs.kv.rocksdb import RocksDbEngine, open_store
+from fs.kv.rocksdb import RocksDbEngine
+from fs.kv.rocksdb_store import open_store
 from fs.kv.transact import snapshot_read, transact
 from fs.rpc.api import Identity
 from fs.rpc.channel import open_channels

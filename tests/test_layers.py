@@ -18,6 +18,7 @@ CORES = [
     "fs/schema/layout.py",
     "fs/schema/routing.py",
     "fs/schema/inode.py",
+    "fs/runtime/log_segments.py",
     "fs/runtime/rocksdb_log.py",
     "fs/rpc/frame.py",
     "fs/kv/api.py",

@@ -204,7 +204,7 @@ class _Check:
         for key, value in self._scan(USED_PREFIX):
             if len(key) == U64_KEY_BYTES and len(value) == U64_BYTES:
                 self._tally.data_bytes_total += unpack_u64(value)
-        outside = (b"", CHUNK_PREFIX), (bytes([TARGET_PREFIX[0] + 1]), b"\xff" * 128)
+        outside = (b"", CHUNK_PREFIX), (bytes([TARGET_PREFIX[0] + 1]), b"\xff")
         for start, end in outside:
             for key, _ in self._meta.scan(start, end):
                 yield Finding(Kind.UNKNOWN_RECORD, f"key {key.hex()}")

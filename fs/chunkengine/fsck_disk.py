@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ..runtime.log_mark import MARK_NAME, read_mark
+from ..runtime.log_mark import MARK_NAME, Mark, read_mark, what_lacks
 from ..runtime.rocksdb_log import first_bad_byte
 from ..schema.status import FsError, Status
 from .data_files import LocalDataFiles
@@ -119,17 +119,19 @@ def _check_log(directory: Path) -> Iterator[Finding]:
             yield Finding(Kind.TORN_LOG, "the list of files ends in a torn record", None, name, bad)
     store = RocksMetaStore(directory, is_read_only=True)
     try:
-        found = store.sequence()
+        found = store.held()
     finally:
         store.close()
-    if wanted is not None and found < wanted:
-        detail = f"synced changes {found + 1} to {wanted} are missing"
-        yield Finding(Kind.LOST_LOG, detail)
+    lack = what_lacks(found, wanted or Mark(0))
+    if lack:
+        yield Finding(Kind.LOST_LOG, lack)
         return
     try:
         RocksMetaStore(directory, is_read_only=True, is_strict=True).close()
     except FsError as error:
-        yield Finding(Kind.TORN_LOG, f"unsynced changes after {found} are lost: {error.detail}")
+        yield Finding(
+            Kind.TORN_LOG, f"unsynced changes after {found.change} are lost: {error.detail}"
+        )
 
 
 def _check_names(path: Path) -> Iterator[Finding]:

@@ -1,14 +1,18 @@
-"""`MetaStore` on RocksDB (through rocksdict): the metadata of a real disk.
+r"""`MetaStore` on RocksDB (through rocksdict): the metadata of a real disk.
 
 Batches go to the write-ahead log unsynced and so survive a process kill; `write_synced` syncs the log (one
 fdatasync, seen by strace), which covers every earlier batch.  Point-in-time recovery keeps a prefix; one that
-lacks synced batches is refused, before anything is written (fs/runtime/log_mark.py).
+lacks synced batches is refused, before anything is written (fs/runtime/log_mark.py, log_segments.py).
+
+Keys from \xff on are the store's own and are not told to anybody: \xff/segment/ and a number, of log_segments.py, which
+counts RocksDB's own sequence numbers here.
 
 Does not decide anything about chunks.  Concurrency: RocksDB's own; one process per directory.
 """
 
 import errno
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +22,7 @@ import rocksdict
 
 from ..runtime.durable_file import sync_directory
 from ..runtime.log_mark import MARK_NAME, LogMark, missing_changes
+from ..runtime.log_segments import Held, LogSegments, held
 from ..schema.status import FsError, Status
 from .ports import Batch
 
@@ -31,7 +36,14 @@ META_DIRECTORY: Final = "meta"
 _TAKEN: Final = ("While lock file", "lock hold by")
 """What RocksDB says of a store that is open elsewhere, or here; a damaged *block* has "lock" in it, too."""
 
-WRITE_BUFFER_BYTES: Final = 8 << 20
+SEGMENT_PREFIX: Final = b"\xff/segment/"
+SEGMENT_COST_BYTES: Final = 8 << 20
+"""So much log, with OP_COST_BYTES for each row, before it is made a table."""
+
+OP_COST_BYTES: Final = 64
+
+WRITE_BUFFER_BYTES: Final = 4 * SEGMENT_COST_BYTES
+"""Never reached: RocksDB must not change the log by itself."""
 
 MERGE_BYTES: Final = 64 << 20
 """What RocksDB writes at most before it deletes what it has merged; storage.reject_create_free_bytes_min leaves
@@ -70,6 +82,7 @@ class RocksMetaStore:
         """
         self._path = path
         self._mark: LogMark | None = None
+        self._write_lock = threading.Lock()
         if is_read_only:
             options = _options()
             if is_strict:
@@ -80,19 +93,26 @@ class RocksMetaStore:
         _check_mark(path)
         self._db = _open(path, _options(), rocksdict.AccessType.read_write())
         try:
-            covered = self.sequence()
+            self._segments = LogSegments(SEGMENT_PREFIX, self._own_rows(), SEGMENT_COST_BYTES)
+            covered = self._sequence()
             self._guard(self._db.flush_wal, True)
             with _named(path):
                 self._mark = LogMark(path)
-                self._mark.raise_to(covered)
+                self._mark.raise_to(covered, self._segments.number)
                 self._mark.sync()
                 sync_directory(path)
         except FsError:
             self.close()
             raise
 
-    def sequence(self) -> int:
-        """Return the number of the newest change in the store."""
+    def held(self) -> Held:
+        """Return what the store holds, in RocksDB's sequence numbers; reads the store's own records."""
+        return held(SEGMENT_PREFIX, self._own_rows(), self._sequence())
+
+    def _own_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        return self.scan(SEGMENT_PREFIX, SEGMENT_PREFIX + b"\xff")
+
+    def _sequence(self) -> int:
         number: int = self._guard(self._db.latest_sequence_number)
         return number
 
@@ -102,8 +122,18 @@ class RocksMetaStore:
         return value
 
     def write(self, batch: Batch) -> None:
-        """See `MetaStore`."""
-        self._guard(self._db.write, _to_rocks(batch))
+        """See `MetaStore`; now and then the log is made a table behind it."""
+        rocks = _to_rocks(batch)
+        with self._write_lock:
+            _add(rocks, self._segments.opening_rows(self._sequence))
+            cost = rocks.size_in_bytes() + OP_COST_BYTES * rocks.len()
+            self._guard(self._db.write, rocks)
+            if self._segments.note(cost):
+                self._guard(self._flush)
+
+    def _flush(self) -> None:
+        self._db.flush(wait=False)
+        self._segments.end()
 
     def write_synced(self, batch: Batch) -> None:
         """See `MetaStore`.
@@ -112,11 +142,12 @@ class RocksMetaStore:
         disk with it, and so would the event loop.
         """
         self.write(batch)
-        covered = self.sequence()
+        with self._write_lock:
+            covered, segment = self._sequence(), self._segments.number
         self._guard(self._db.flush_wal, True)
         assert self._mark is not None, self._path
         with _named(self._path):
-            self._mark.raise_to(covered)
+            self._mark.raise_to(covered, segment)
 
     def scan(
         self, start: bytes, end: bytes, *, is_reverse: bool = False
@@ -185,16 +216,16 @@ def _check_mark(path: Path) -> None:
     A damaged mark demands nothing: it is written anew, `ember fsck-disk` reports it.
     """
     with _named(path):
-        missing = missing_changes(path, lambda: _sequence_of(path))
+        missing = missing_changes(path, lambda: _held_by(path))
     if missing is not None:
         remedy = "look with `ember fsck-disk`, then give the disk's targets an empty disk"
         raise FsError(Status.IO_ERROR, f"{missing}; {remedy}")
 
 
-def _sequence_of(path: Path) -> int:
+def _held_by(path: Path) -> Held:
     store = RocksMetaStore(path, is_read_only=True)
     try:
-        return store.sequence()
+        return store.held()
     finally:
         store.close()
 
@@ -211,10 +242,14 @@ def _named(path: Path) -> Iterator[None]:
 
 def _to_rocks(batch: Batch) -> rocksdict.WriteBatch:
     rocks = rocksdict.WriteBatch(raw_mode=True)
+    _add(rocks, batch)
+    return rocks
+
+
+def _add(rocks: rocksdict.WriteBatch, batch: Batch) -> None:
     put, delete = rocks.put, rocks.delete
     for key, value in batch:
         if value is None:
             delete(key)
         else:
             put(key, value)
-    return rocks

@@ -1,11 +1,14 @@
 """A metadata log that lacks synced batches is refused, whatever made it shorter."""
 
+import os
 import shutil
 
 import pytest
+from xxhash import xxh3_64_hexdigest
 
+from fs.chunkengine import meta_rocksdb
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
-from fs.runtime.log_mark import MARK_NAME, LogMark, read_mark
+from fs.runtime.log_mark import MARK_NAME, LogMark, Mark, read_mark
 from fs.schema.status import FsError
 
 
@@ -48,7 +51,7 @@ def test_a_rotten_byte_before_the_last_sync_is_refused_and_nothing_is_written(ki
     damage(log_of(killed), 2000)
     before = {path.name: path.read_bytes() for path in killed.iterdir()}
     for _ in range(2):
-        with pytest.raises(FsError, match="synced changes 4 to 10 are missing"):
+        with pytest.raises(FsError, match="synced changes 5 to 11 are missing"):
             RocksMetaStore(killed)
     assert {path.name: path.read_bytes() for path in killed.iterdir()} == before
 
@@ -64,17 +67,65 @@ def test_a_lost_current_file_is_not_a_new_disk(killed) -> None:
         RocksMetaStore(killed)
 
 
+def test_a_log_that_is_lost_before_another_is_missed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(meta_rocksdb, "SEGMENT_COST_BYTES", 3000)
+    live, copy = tmp_path / "live", tmp_path / "meta"
+    store = RocksMetaStore(live)
+    shutil.copytree(live, copy, ignore=shutil.ignore_patterns("*.log"))  # there are no tables yet
+    store.write_synced([(b"a", b"x" * 2000)])
+    first = log_of(live)
+    os.link(first, copy / first.name)
+    store.write([(b"b", b"x" * 2000)])  # ends the first log, which may be gone at once
+    store.write_synced([(b"c", b"x" * 100)])
+    shutil.copy(max(live.glob("*.log")), copy)
+    shutil.copy(live / MARK_NAME, copy)
+    store.close()
+    whole = shutil.copytree(copy, tmp_path / "whole")
+    assert keys(whole) == [97, 98, 99]
+    (copy / first.name).unlink()
+    with pytest.raises(FsError, match="has lost a log or a table: changes between 0 and 4"):
+        RocksMetaStore(copy)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_list_of_files_that_is_cut_short(killed, is_lost) -> None:
+    """Its last record names the table made of the log: harmless as long as the log is still there."""
+    before = {path.name: path.read_bytes() for path in killed.glob("*.log")}
+    store = RocksMetaStore(killed)
+    store.write([(b"\x20", b"later, so that nothing is missing at the end")])
+    crashed = shutil.copytree(killed, killed.parent / "crashed")
+    store.close()
+    manifest = crashed / (crashed / "CURRENT").read_text().strip()
+    record = manifest.read_bytes().index(b"\xff/segment/")
+    manifest.write_bytes(manifest.read_bytes()[:record])
+    while is_lost is False and before:
+        name, data = before.popitem()
+        (crashed / name).write_bytes(data)
+    if is_lost:
+        with pytest.raises(FsError, match=f"{manifest.name} is damaged at byte .* are missing"):
+            RocksMetaStore(crashed)
+    else:
+        assert keys(crashed) == [*range(20), 32]
+
+
 def test_a_damaged_mark_demands_nothing_and_is_renewed(killed) -> None:
     damage(killed / MARK_NAME, 3)
     assert read_mark(killed) is None
     assert keys(killed) == list(range(20))
-    assert read_mark(killed) == 20
+    assert read_mark(killed).change == 21
 
 
 def test_the_mark_never_falls(tmp_path) -> None:
     mark = LogMark(tmp_path)
-    mark.raise_to(7)
-    mark.raise_to(5)
+    mark.raise_to(7, 2)
+    mark.raise_to(5, 3)
     mark.close()
-    assert read_mark(tmp_path) == 7
-    assert read_mark(tmp_path / "nowhere") == 0
+    assert read_mark(tmp_path) == Mark(7, 3)
+    assert read_mark(tmp_path / "nowhere") == Mark(0)
+
+
+def test_a_mark_of_an_earlier_release_is_understood(tmp_path) -> None:
+    number = b"%020d" % 7
+    line = number + b" " + xxh3_64_hexdigest(number).encode() + b"\n"
+    (tmp_path / MARK_NAME).write_bytes(line)
+    assert read_mark(tmp_path) == Mark(7)

@@ -11,7 +11,8 @@ import trio
 from rocksdict import Options, Rdict
 
 from fs.kv import rocksdb as engine_module
-from fs.kv.rocksdb import FORMAT_KEY, RocksDbEngine, check_format, open_store
+from fs.kv.rocksdb import RocksDbEngine
+from fs.kv.rocksdb_store import FORMAT_KEY, check_format, open_store
 from fs.kv.transact import snapshot_read, transact
 from fs.runtime.ports import Runtime
 from fs.runtime.real import ThreadRunBlocking
@@ -119,7 +120,7 @@ async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_cl
     engine = await open_at(tmp_path / "kv")
     flushes = []
     inner = engine._flush_log
-    monkeypatch.setattr(engine, "_flush_log", lambda upto: (flushes.append(1), inner(upto)))
+    monkeypatch.setattr(engine, "_flush_log", lambda *upto: (flushes.append(1), inner(*upto)))
 
     async def commit_and_sync(index: int) -> None:
         await put(engine, b"%d" % index)

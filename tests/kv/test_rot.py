@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from fs.kv import rocksdb as engine_module
+from fs.kv import rocksdb_store
 from fs.runtime.log_mark import MARK_NAME, read_mark
 from fs.schema.status import FsError, Status
 from tests.kv import rot
@@ -54,9 +55,9 @@ def refusal(path) -> str:
 
 
 def test_the_mark_follows_the_syncs(killed):
-    assert read_mark(killed) == rot.SYNCED_COUNT
+    assert read_mark(killed).change == rot.SYNCED_COUNT
     assert version_of(killed) == rot.COMMIT_COUNT
-    assert read_mark(killed) == rot.COMMIT_COUNT
+    assert read_mark(killed).change == rot.COMMIT_COUNT
 
 
 def test_a_rotten_byte_among_synced_commits_is_refused(killed):
@@ -97,6 +98,32 @@ def test_a_torn_list_of_files_is_refused(killed):
     assert f"{manifest} is damaged at byte" in refusal(killed)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_list_of_files_cut_short_in_the_record_of_a_new_table(killed, is_lost):
+    """As a power loss may leave it, and as it must not be: the logs that the table was made of are deleted."""
+    crashed = killed.parent / "crashed"
+    logs = {path.name: path.read_bytes() for path in killed.glob("*.log")}
+
+    async def write() -> None:
+        engine = await rot.open_at(killed)
+        tr = engine.transaction()
+        tr.set(*rot.row(rot.COMMIT_COUNT + 1))
+        await tr.commit()
+        shutil.copytree(killed, crashed)
+        await engine.aclose()
+
+    trio.run(write)
+    manifest = crashed / (crashed / "CURRENT").read_text().strip()
+    data = manifest.read_bytes()
+    manifest.write_bytes(data[: data.rindex(b"\xff/version") - 20])
+    if is_lost:
+        assert f"{manifest} is damaged at byte" in refusal(crashed)
+        return
+    for name, log in logs.items():
+        (crashed / name).write_bytes(log)
+    assert version_of(crashed) == rot.COMMIT_COUNT + 1
+
+
 def test_a_lost_list_of_files_is_refused(killed):
     (manifest,) = killed.glob("MANIFEST-*")
     manifest.unlink()
@@ -127,7 +154,7 @@ def test_a_log_lost_before_others_is_missed(tmp_path, monkeypatch, kept):
         await engine.aclose()
 
     trio.run(write)
-    assert f"{copy} has lost a log: synced changes 1 to 10 are missing" in refusal(copy)
+    assert f"{copy} has lost a log or a table: changes between 0 and" in refusal(copy)
     (copy / MARK_NAME).unlink()
     with pytest.raises(FsError, match="no format record"):
         version_of(copy)
@@ -136,7 +163,7 @@ def test_a_log_lost_before_others_is_missed(tmp_path, monkeypatch, kept):
 def test_a_damaged_mark_demands_nothing_and_is_renewed(killed):
     damage(killed / MARK_NAME, 3)
     assert version_of(killed) == rot.COMMIT_COUNT
-    assert read_mark(killed) == rot.COMMIT_COUNT
+    assert read_mark(killed).change == rot.COMMIT_COUNT
 
 
 @pytest.mark.slow
@@ -149,6 +176,6 @@ def test_rot_loses_nothing_silently(tmp_path):
 def test_without_the_mark_rot_loses_silently(monkeypatch, saved, tmp_path):
     shutil.copytree(saved, tmp_path / "kv")
     damage(live_log(tmp_path / "kv"), 500)
-    monkeypatch.setattr(engine_module, "missing_changes", lambda *_: None)
+    monkeypatch.setattr(rocksdb_store, "missing_changes", lambda *_: None)
     with pytest.raises(AssertionError, match="silently lost"):
         trio.run(rot.judge, tmp_path / "kv", rot.SYNCED_COUNT)

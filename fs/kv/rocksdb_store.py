@@ -1,0 +1,263 @@
+r"""Opening and making the directory of a RocksDB store, and refusing one that is damaged, foreign or newer.
+
+A store that lacks synced commits is refused before anything is written, whatever took them: a rotten byte in the log, a
+lost log, a list of files (MANIFEST) that is cut short where it had been synced.  One whose MANIFEST ends in a record
+that the power loss cut short lacks nothing, and is opened.
+
+Reserved keys: \xff/format holds a FormatRecordPb, \xff/version the newest commit version (8 bytes, big-endian), written in
+the batch of that commit; below \xff/segment/ are the rows of fs/runtime/log_segments.py, which counts commit
+versions here.  \xff/log... is left from an earlier release, and deleted.  User keys are below \xff.
+
+rocksdict raises bare Exception for everything, which is why it is caught as such at each call.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from ..runtime.durable_file import sync_directory
+from ..runtime.log_mark import MARK_NAME, LogMark, manifest_damage, missing_changes
+from ..runtime.log_segments import Held, LogSegments, held
+from ..schema.layout import KIB, MIB
+from ..schema.proto import record_pb2
+from ..schema.status import FsError, Status
+from .api import KeyValue
+from .local import VERSION_BYTES
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION: Final = 1
+FORMAT_KEY: Final = b"\xff/format"
+FORMAT_WHAT: Final = "kv"
+VERSION_KEY: Final = b"\xff/version"
+SEGMENT_PREFIX: Final = b"\xff/segment/"
+FORMER_ROWS: Final = (b"\xff/log", b"\xff/log0")
+"""Where an earlier release noted which logs there had been."""
+
+WRITE_BUFFER_BYTES: Final = 256 * MIB
+"""Never reached: the engine changes the log, RocksDB must not by itself."""
+
+WAL_BYTES: Final = 64 * MIB
+"""How much RocksDB sets aside for a log; with one column family it limits nothing else."""
+
+BLOCK_CACHE_BYTES: Final = 64 * MIB
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(6)
+    options.set_max_total_wal_size(WAL_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(4 * MIB)
+    options.set_max_open_files(512)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_block_size(8 * KIB)
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def open_store(path: str) -> Rdict:
+    """Open or make the store in directory `path`; blocks.
+
+    Raises:
+        FsError: ALREADY_RUNNING when it is open elsewhere; KV_DAMAGED, with nothing written, when it
+            lacks synced commits or RocksDB finds it damaged; IO_ERROR.
+    """
+    directory = Path(path)
+    try:
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            sync_directory(directory.parent)
+        _check_mark(directory)
+        return Rdict(path, options=_options())
+    except FsError:
+        raise
+    except Exception as error:
+        raise opening_error(path, error) from error
+
+
+def opening_error(path: str, error: Exception) -> FsError:
+    """Return what to raise for an error of RocksDB at opening or reading a store for the first time."""
+    text = str(error)
+    if "/LOCK" in text and "lock" in text.lower():
+        return FsError(Status.ALREADY_RUNNING, f"key-value store {path}: {text}")
+    if "Corruption" in text or "No such file" in text:
+        return FsError(Status.KV_DAMAGED, f"key-value store {path}: {text}; {_remedy(Path(path))}")
+    return FsError(Status.IO_ERROR, f"key-value store {path}: {text}")
+
+
+def _remedy(directory: Path) -> str:
+    """Say what to do about a store that RocksDB refuses."""
+    copy = f"put back a copy of {directory}"
+    try:
+        damage = manifest_damage(directory)
+    except OSError:
+        damage = None
+    if damage is None:
+        return copy
+    manifest, bad = damage
+    return (
+        f"{manifest} is damaged at byte {bad}: {copy}, or, if the power failed while its end was written,"
+        f" cut it there: truncate -s {bad} {manifest}; what is missing then is refused"
+    )
+
+
+def _check_mark(directory: Path) -> None:
+    missing = missing_changes(directory, lambda: _held_by(directory))
+    if missing is not None:
+        raise FsError(
+            Status.KV_DAMAGED,
+            f"{missing}; put back a copy of {directory}, or, to go on without these commits,"
+            f" remove {directory / MARK_NAME}",
+        )
+
+
+def _held_by(directory: Path) -> Held:
+    """Return what a store holds, changing nothing."""
+    db = Rdict(str(directory), options=_options(), access_type=AccessType.read_only(False))
+    try:
+        return held(SEGMENT_PREFIX, _segment_rows(db), stored_version(db))
+    finally:
+        db.close()
+
+
+def _segment_rows(db: Rdict) -> list[KeyValue]:
+    return _rows_from(db, SEGMENT_PREFIX, SEGMENT_PREFIX + b"\xff")
+
+
+def _rows_from(db: Rdict, begin: bytes, end: bytes) -> list[KeyValue]:
+    rows: list[KeyValue] = []
+    cursor = db.iter()
+    cursor.seek(begin)
+    while cursor.valid() and cursor.key() < end:
+        rows.append((cursor.key(), cursor.value()))
+        cursor.next()
+    cursor.status()
+    return rows
+
+
+def check_format(db: Rdict, path: str, cluster_id: str) -> int:
+    """Return the newest commit version, after writing the records of a new store.
+
+    Raises:
+        FsError: KV_BAD_FORMAT, naming what was found; KV_DAMAGED, IO_ERROR.
+    """
+    try:
+        packed = db.get(FORMAT_KEY)
+        version = stored_version(db)
+    except Exception as error:
+        raise opening_error(path, error) from error
+    if packed is None:
+        if next(iter(db.keys()), None) is not None:
+            raise FsError(Status.KV_BAD_FORMAT, f"{path}: not empty, and no format record")
+        _write_format(db, cluster_id)
+        return 0
+    try:
+        record = record_pb2.FormatRecordPb.FromString(packed)
+    except DecodeError as error:
+        raise FsError(Status.KV_BAD_FORMAT, f"{path}: unreadable format record") from error
+    if record.what != FORMAT_WHAT or not 1 <= record.format_version <= FORMAT_VERSION:
+        raise FsError(
+            Status.KV_BAD_FORMAT,
+            f"{path}: {record.what!r} of format {record.format_version};"
+            f" this program knows {FORMAT_WHAT!r} up to {FORMAT_VERSION}",
+        )
+    if record.cluster_id != cluster_id:
+        raise FsError(
+            Status.KV_BAD_FORMAT, f"{path}: of cluster {record.cluster_id!r}, not {cluster_id!r}"
+        )
+    return version
+
+
+def _write_format(db: Rdict, cluster_id: str) -> None:
+    record = record_pb2.FormatRecordPb(
+        format_version=FORMAT_VERSION, cluster_id=cluster_id, what=FORMAT_WHAT
+    )
+    batch = WriteBatch(raw_mode=True)
+    batch.put(FORMAT_KEY, record.SerializeToString())
+    batch.put(VERSION_KEY, bytes(VERSION_BYTES))
+    options = WriteOptions()
+    options.sync = True
+    db.write(batch, options)
+
+
+def stored_version(db: Rdict) -> int:
+    """Return the version of the newest commit in the store."""
+    return int.from_bytes(db.get(VERSION_KEY) or b"", "big")
+
+
+def open_segments(db: Rdict, path: str, cost_max: int) -> LogSegments:
+    """Return the segments of a store that has just been opened; deletes what an earlier release kept in their place.
+
+    Raises:
+        FsError: KV_DAMAGED; IO_ERROR.
+    """
+    try:
+        former = _rows_from(db, *FORMER_ROWS)
+        if former:
+            batch = WriteBatch(raw_mode=True)
+            for key, _ in former:
+                batch.delete(key)
+            db.write(batch)
+        return LogSegments(SEGMENT_PREFIX, _segment_rows(db), cost_max)
+    except Exception as error:
+        raise opening_error(path, error) from error
+
+
+def open_mark(path: str, version: int, segment: int) -> LogMark:
+    """Open the mark of a store that has just been opened, whose recovery wrote all it found to synced tables.
+
+    Raises:
+        FsError: IO_ERROR.
+    """
+    try:
+        mark = LogMark(Path(path))
+        mark.raise_to(version, segment)
+        mark.sync()
+        sync_directory(Path(path))
+    except OSError as error:
+        raise FsError(Status.IO_ERROR, f"{path}/{MARK_NAME}: {error.strerror}") from error
+    return mark
+
+
+def discard(db: Rdict, path: str) -> None:
+    """Release a store that is refused; what cannot be written then is in its log."""
+    try:
+        db.close()
+    except Exception as error:  # noqa: BLE001 - the reason of the refusal matters more
+        log.warning("key-value store %s: closing after a refusal: %s", path, error)
+
+
+def logs(path: str) -> list[Path]:
+    """Return the log files, oldest first."""
+    return sorted(Path(path).glob("*.log"))
+
+
+def sync_path(path: Path) -> None:
+    """Make a file or directory durable; blocks."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
