@@ -166,6 +166,8 @@ class ClientSection(Section, frozen=True):
     verify_reads: bool = True
     """Check the checksum of every read again on arrival."""
     max_background: Count = 64
+    fuse_frontend: Annotated[str, Meta(pattern="^(direct|libfuse)$")] = "direct"
+    """Who talks to the kernel: EmberFS itself (direct), or pyfuse3 (libfuse), which is slower and knows fewer operations."""
 
 
 class ProcessConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -476,6 +476,11 @@ class FakeMeta:
         return c.put(inode, **changes)
 
     async def set_xattr(self, r):
+        exists = (r.inode_id, r.name) in self.cluster.xattrs
+        if r.mode == meta_pb2.XATTR_CREATE and exists:
+            raise FsError(Status.EXISTS, repr(r.name))
+        if r.mode == meta_pb2.XATTR_REPLACE and not exists:
+            raise FsError(Status.NO_ATTRIBUTE, repr(r.name))
         self.cluster.xattrs[r.inode_id, r.name] = r.value
         return meta_pb2.SetXattrRsp()
 

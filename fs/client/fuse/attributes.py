@@ -5,30 +5,20 @@ import pyfuse3
 from ...schema.config import ClientSection
 from ...schema.inode import Inode
 from ..vfs.namespace import AttrChange
-
-_BLOCK_BYTES = 512
-"""Unit of st_blocks, fixed by stat(2)."""
-_TIME_NS_MIN, _TIME_NS_MAX = -(2**63), 2**63 - 1
-"""What a record can hold: the years 1677 to 2262; like any file system, times beyond are clamped."""
-
-
-def _clamp(time_ns: int) -> int:
-    return min(max(time_ns, _TIME_NS_MIN), _TIME_NS_MAX)
+from .common import clamp_time_ns, used_blocks
 
 
 def entry_attributes(inode: Inode, section: ClientSection) -> pyfuse3.EntryAttributes:
     """Return the attributes of an inode, with the cache times that its kind may have."""
     entry = pyfuse3.EntryAttributes()
-    length = inode.length
     entry.st_ino = inode.inode_id
     entry.st_mode = inode.st_mode
     entry.st_nlink = inode.nlink
     entry.st_uid = inode.uid
     entry.st_gid = inode.gid
     entry.st_rdev = inode.rdev
-    entry.st_size = length
-    # Until space is accounted exactly, every byte below the length counts as taken.
-    entry.st_blocks = -(-(inode.used_bytes or length) // _BLOCK_BYTES)
+    entry.st_size = inode.length
+    entry.st_blocks = used_blocks(inode)
     entry.st_atime_ns = inode.atime_ns
     entry.st_mtime_ns = inode.mtime_ns
     entry.st_ctime_ns = inode.ctime_ns
@@ -46,6 +36,6 @@ def attr_change(attributes: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFiel
         uid=attributes.st_uid if fields.update_uid else None,
         gid=attributes.st_gid if fields.update_gid else None,
         length=attributes.st_size if fields.update_size else None,
-        atime_ns=_clamp(attributes.st_atime_ns) if fields.update_atime else None,
-        mtime_ns=_clamp(attributes.st_mtime_ns) if fields.update_mtime else None,
+        atime_ns=clamp_time_ns(attributes.st_atime_ns) if fields.update_atime else None,
+        mtime_ns=clamp_time_ns(attributes.st_mtime_ns) if fields.update_mtime else None,
     )

@@ -8,8 +8,7 @@ as with NFS.  Root passes every check and needs none.
 import logging
 from collections.abc import Callable
 from pathlib import Path
-
-import pyfuse3
+from typing import Protocol
 
 from ..vfs.ports import Caller
 
@@ -18,6 +17,22 @@ _log = logging.getLogger(__name__)
 GROUPS_AGE_S_MAX = 1.0
 _CALLER_COUNT_MAX = 4096
 _ROOT = Caller(0, 0)
+
+
+class Context(Protocol):
+    """What the kernel says of a request's origin."""
+
+    @property
+    def pid(self) -> int:
+        """Id of the calling thread."""
+
+    @property
+    def uid(self) -> int:
+        """Its user for access to files."""
+
+    @property
+    def gid(self) -> int:
+        """Its group for access to files."""
 
 
 def groups_of(pid: int) -> tuple[int, ...]:
@@ -38,7 +53,7 @@ class Callers:
         self._now_s = now_s
         self._cached: dict[tuple[int, int, int], tuple[float, Caller]] = {}
 
-    def of(self, ctx: pyfuse3.RequestContext) -> Caller:
+    def of(self, ctx: Context) -> Caller:
         """Return the caller of a request."""
         uid, gid = ctx.uid, ctx.gid
         if uid == 0 and gid == 0:

@@ -17,17 +17,14 @@ from ..vfs.files import Opened
 from ..vfs.vfs import Vfs
 from .attributes import attr_change, entry_attributes
 from .callers import Callers
+from .common import BLOCK_BYTES, FREE_INODES, errno_of
 from .killed import KilledCallers
 
 _log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_BLOCK_BYTES = 4096
 _DOT_COOKIES = 2
-_FREE_INODES = 2**32
-_ORDINARY = range(Status.NOT_FOUND, Status.ROUTING_MISMATCH)
-"""Statuses of the namespace: what applications expect and handle; all others deserve a line in the log."""
 
 
 def handler(
@@ -38,16 +35,11 @@ def handler(
     async def mapped(self: "Operations", /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await function(self, *args, **kwargs)
-        except FsError as error:
-            level = logging.DEBUG if error.status in _ORDINARY else logging.WARNING
-            _log.log(level, "%s%s: %s", function.__name__, args[:2], error)
-            raise pyfuse3.FUSEError(error.errno) from error
         except pyfuse3.FUSEError:
             raise
         except Exception as error:
-            # An edge of the process: one request that meets a bug must not end the mount of all others.
-            _log.exception("bug in %s%s", function.__name__, args[:2])
-            raise pyfuse3.FUSEError(errno.EIO) from error
+            number = errno_of(error, function.__name__, args[:2])
+            raise pyfuse3.FUSEError(number) from error
 
     functools.update_wrapper(mapped, function)
     return mapped
@@ -266,7 +258,7 @@ class Operations(pyfuse3.Operations):
     @handler
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         """See pyfuse3."""
-        return await self._directories.opendir(InodeId(inode), self._caller(ctx))
+        return self._directories.opendir(InodeId(inode), self._caller(ctx))
 
     @handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -296,7 +288,7 @@ class Operations(pyfuse3.Operations):
     @handler
     async def releasedir(self, fh: int) -> None:
         """See pyfuse3."""
-        await self._directories.releasedir(fh)
+        self._directories.releasedir(fh)
 
     @handler
     async def fsyncdir(self, fh: int, datasync: bool) -> None:  # noqa: ARG002 - names are metadata
@@ -309,11 +301,11 @@ class Operations(pyfuse3.Operations):
         """See pyfuse3."""
         space = await self._vfs.statfs(self._caller(ctx))
         data = pyfuse3.StatvfsData()
-        data.f_bsize = data.f_frsize = _BLOCK_BYTES
-        data.f_blocks = space.capacity_bytes // _BLOCK_BYTES
-        data.f_bfree = data.f_bavail = space.free_bytes // _BLOCK_BYTES
-        data.f_files = space.inode_count + _FREE_INODES
-        data.f_ffree = data.f_favail = _FREE_INODES
+        data.f_bsize = data.f_frsize = BLOCK_BYTES
+        data.f_blocks = space.capacity_bytes // BLOCK_BYTES
+        data.f_bfree = data.f_bavail = space.free_bytes // BLOCK_BYTES
+        data.f_files = space.inode_count + FREE_INODES
+        data.f_ffree = data.f_favail = FREE_INODES
         data.f_namemax = NAME_BYTES_MAX
         return data
 

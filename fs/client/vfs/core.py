@@ -72,10 +72,10 @@ class SpaceWatch:
         """A write met NO_SPACE."""
         self._tight_until_s = now_s + TIGHT_S
 
-    def is_tight(self, now_s: float) -> bool:
-        """True when writes must not be acknowledged before storage has them."""
+    def is_tight(self, now_s: float, *, more_bytes: int = 0) -> bool:
+        """True when writes, now or after `more_bytes`, must not be acknowledged before storage has them."""
         return now_s < self._tight_until_s or (
-            self._is_known and self._free_bytes < self._margin_bytes
+            self._is_known and self._free_bytes - more_bytes < self._margin_bytes
         )
 
 

@@ -47,7 +47,7 @@ class Directories:
         self._core = core
         self._open: dict[int, _OpenDirectory] = {}
 
-    async def opendir(self, inode_id: InodeId, caller: Caller) -> int:
+    def opendir(self, inode_id: InodeId, caller: Caller) -> int:
         """Return the number of a new open directory; reading it checks permissions."""
         handle_id = self._core.new_handle_id()
         self._open[handle_id] = _OpenDirectory(inode_id, caller)
@@ -133,7 +133,7 @@ class Directories:
             return directory.inode_id, directory.inode_id
         return directory.inode_id, InodeId(reply.inode.inode_id)
 
-    async def releasedir(self, handle_id: int) -> None:
+    def releasedir(self, handle_id: int) -> None:
         """Forget an open directory."""
         self._directory(handle_id)
         del self._open[handle_id]

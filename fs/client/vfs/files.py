@@ -235,16 +235,8 @@ class Files:
         Raises:
             FsError: BAD_FILE, FILE_TOO_LARGE, or the error of an earlier write, once per handle.
         """
-        handle = self._handle(handle_id)
-        if not handle.can_write:
-            raise FsError(
-                Status.BAD_FILE, f"inode {handle.state.inode_id} is open for reading only"
-            )
+        handle = self._writable(handle_id, offset, len(data))
         core, state, count = self._core, handle.state, len(data)
-        if state.error_count > handle.seen_error_count:
-            self._raise_pending_error(handle)
-        if offset + count > MAX_FILE_LENGTH_BYTES:
-            raise FsError(Status.FILE_TOO_LARGE, f"inode {state.inode_id}: {offset}+{count}")
         if count == 0:
             return 0
         if not core.budget.try_acquire(count):
@@ -264,6 +256,29 @@ class Files:
         if core.space.is_tight(core.now_s()):
             await core.drain(state)
             self._raise_pending_error(handle)
+        return count
+
+    def write_now(self, handle_id: int, offset: int, data: Buffer) -> int | None:
+        """Do what `write` does when nothing has to be waited for; else return None, with nothing done.
+
+        Raises:
+            FsError: as `write`.
+        """
+        handle = self._writable(handle_id, offset, len(data))
+        core, state, count = self._core, handle.state, len(data)
+        if count == 0:
+            return 0
+        if (
+            handle.is_append
+            or state.append.length
+            or state.lock.locked()
+            or core.space.is_tight(core.now_s(), more_bytes=count)
+            or not core.budget.try_acquire(count)
+        ):
+            return None
+        handle.is_dirty = True
+        core.buffer_bytes(state, offset, data)
+        core.space.note_written(count)
         return count
 
     async def _append(self, state: InodeState, offset: int, data: Buffer) -> None:
@@ -335,11 +350,7 @@ class Files:
             FsError: BAD_FILE, CHECKSUM_MISMATCH, IO_ERROR and others of ChunkStore.read.
         """
         # 1. who reads
-        handle = self._handle(handle_id)
-        if not handle.can_read:
-            raise FsError(
-                Status.BAD_FILE, f"inode {handle.state.inode_id} is open for writing only"
-            )
+        handle = self._readable(handle_id)
         state = handle.state
         # 2. own writes first
         if state.is_dirty:
@@ -352,25 +363,45 @@ class Files:
         if end <= offset:
             return b""
         # 4. readahead, else straight from storage
-        found = await self._read_ahead(handle, offset, end, length)
+        self._fetch_ahead(handle, offset, end, length)
+        blocks = handle.readahead.covering(offset, end)
+        found = await _assemble(blocks, offset, end) if blocks else None
         if found is not None:
             return found
         view = memoryview(bytearray(end - offset))
         await self._core.store.read([FileRead(state.ref, offset, view)])
         return view
 
+    def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
+        """Do what `read` does when the bytes were read ahead; else return None, with nothing done.
+
+        Raises:
+            FsError: BAD_FILE.
+        """
+        handle = self._readable(handle_id)
+        state = handle.state
+        if state.is_dirty or handle.is_append or handle.readahead_seq != state.content_seq:
+            return None
+        length = state.local_length()
+        end = min(offset + count, length)
+        if end <= offset:
+            return b""
+        blocks = handle.readahead.covering(offset, end)
+        if not blocks or not all(block.content.is_fetched for block in blocks):
+            return None
+        self._fetch_ahead(handle, offset, end, length)
+        return _cut_out(blocks, offset, end)
+
     async def _refresh(self, state: InodeState, caller: Caller) -> None:
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)
         reply = await self._core.call(services.META_GET_ATTR, request)
         state.absorb(inode_from_pb(reply.inode))
 
-    async def _read_ahead(
-        self, handle: FileHandle, offset: int, end: int, length: int
-    ) -> Buffer | None:
+    def _fetch_ahead(self, handle: FileHandle, offset: int, end: int, length: int) -> None:
         core, state, ahead = self._core, handle.state, handle.readahead
         window_bytes_max = core.section.readahead_bytes_max
         if window_bytes_max == 0 or handle.is_append:
-            return None
+            return
         before = ahead.held_bytes
         if handle.readahead_seq != state.content_seq:
             ahead.clear_blocks()
@@ -384,8 +415,6 @@ class Files:
                 ahead.add(block)
                 core.spawn(self._fetch, state, block)
         core.readahead_bytes += ahead.held_bytes - before
-        blocks = ahead.covering(offset, end)
-        return await _assemble(blocks, offset, end) if blocks else None
 
     async def _fetch(self, state: InodeState, block: Block[FetchedBlock]) -> None:
         content = block.content
@@ -408,6 +437,24 @@ class Files:
             raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
         return handle
 
+    def _readable(self, handle_id: int) -> FileHandle:
+        handle = self._handle(handle_id)
+        if not handle.can_read:
+            inode_id = handle.state.inode_id
+            raise FsError(Status.BAD_FILE, f"inode {inode_id} is open for writing only")
+        return handle
+
+    def _writable(self, handle_id: int, offset: int, count: int) -> FileHandle:
+        handle = self._handle(handle_id)
+        state = handle.state
+        if not handle.can_write:
+            raise FsError(Status.BAD_FILE, f"inode {state.inode_id} is open for reading only")
+        if state.error_count > handle.seen_error_count:
+            self._raise_pending_error(handle)
+        if offset + count > MAX_FILE_LENGTH_BYTES:
+            raise FsError(Status.FILE_TOO_LARGE, f"inode {state.inode_id}: {offset}+{count}")
+        return handle
+
     def _raise_pending_error(self, handle: FileHandle) -> None:
         seen, handle.seen_error_count = handle.seen_error_count, handle.state.error_count
         self._core.raise_pending_error(handle.state, seen)
@@ -423,11 +470,16 @@ class Files:
 
 async def _assemble(blocks: list[Block[FetchedBlock]], offset: int, end: int) -> Buffer | None:
     """Wait for blocks and return [offset, end) of them; None when one could not be fetched."""
-    parts = []
     for block in blocks:
         await block.content.done.wait()
         if block.content.error is not None:
             return None
+    return _cut_out(blocks, offset, end)
+
+
+def _cut_out(blocks: list[Block[FetchedBlock]], offset: int, end: int) -> Buffer:
+    parts = []
+    for block in blocks:
         start = max(offset, block.offset) - block.offset
         parts.append(block.content.view[start : min(end, block.end) - block.offset])
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -42,6 +42,14 @@ class AttrChange:
     length: int | None = None
     atime_ns: int | None = None
     mtime_ns: int | None = None
+    atime_now: bool = False
+    mtime_now: bool = False
+
+    @property
+    def has_times(self) -> bool:
+        """True when a time changes, to a value or to now."""
+        has_value = self.atime_ns is not None or self.mtime_ns is not None
+        return has_value or self.atime_now or self.mtime_now
 
     @property
     def is_times_only(self) -> bool:
@@ -116,10 +124,12 @@ class Namespace:
             atime_ns=change.atime_ns,
             mtime_ns=change.mtime_ns,
             length=change.length,
+            atime_now=change.atime_now,
+            mtime_now=change.mtime_now,
         )
         if change.length is not None:
             return self.give(await self._files.truncate(inode_id, request, handle_id))
-        if change.atime_ns is not None or change.mtime_ns is not None:
+        if change.has_times:
             await self._files.settle(inode_id)
         try:
             reply = await self._core.call(services.META_SET_ATTR, request)
@@ -300,11 +310,29 @@ class Namespace:
 
     # -- extended attributes --------------------------------------------------------------------------
 
-    async def setxattr(self, inode_id: InodeId, name: bytes, value: bytes, caller: Caller) -> None:
-        """Set an extended attribute, new or not."""
+    async def setxattr(
+        self,
+        inode_id: InodeId,
+        name: bytes,
+        value: bytes,
+        caller: Caller,
+        *,
+        must_be_new: bool = False,
+        must_exist: bool = False,
+    ) -> None:
+        """Set an extended attribute, new or not unless said otherwise.
+
+        Raises:
+            FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with `must_exist`, and whatever meta says.
+        """
         _refuse_posix_acl(name)
+        mode = meta_pb2.XATTR_CREATE if must_be_new else meta_pb2.XATTR_SET
         request = meta_pb2.SetXattrReq(
-            caller=caller.to_pb(), inode_id=inode_id, name=name, value=value
+            caller=caller.to_pb(),
+            inode_id=inode_id,
+            name=name,
+            value=value,
+            mode=meta_pb2.XATTR_REPLACE if must_exist else mode,
         )
         self._forget_capability(inode_id)
         await self._core.call(services.META_SET_XATTR, request)

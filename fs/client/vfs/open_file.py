@@ -209,3 +209,8 @@ class FetchedBlock:
         self.view = memoryview(bytearray(length))
         self.done = trio.Event()
         self.error: FsError | None = None
+
+    @property
+    def is_fetched(self) -> bool:
+        """True when `view` holds the bytes."""
+        return self.error is None and self.done.is_set()

@@ -25,7 +25,7 @@ async def test_cursor_is_stable_while_entries_come_and_go(autojump_clock, mounts
         stay = {b"stay%03d" % i for i in range(100)}
         for name in sorted(stay):
             await m.names.mkdir(1, name, 0o755, ROOT)
-        d = await m.vfs.directories.opendir(1, ROOT)
+        d = m.vfs.directories.opendir(1, ROOT)
         seen, cookie, others = [], 0, 0
         while entries := (await m.vfs.directories.readdir(d, cookie))[:5]:
             seen += [e.name for e in entries]
@@ -39,7 +39,7 @@ async def test_cursor_is_stable_while_entries_come_and_go(autojump_clock, mounts
                 await m.names.rmdir(1, seen[-1], ROOT)
         assert sorted(n for n in seen if n in stay) == sorted(stay)
         assert len(seen) == len(set(seen))
-        await m.vfs.directories.releasedir(d)
+        m.vfs.directories.releasedir(d)
 
 
 async def test_seek_back_and_rewind(autojump_clock, mounts, monkeypatch):
@@ -47,7 +47,7 @@ async def test_seek_back_and_rewind(autojump_clock, mounts, monkeypatch):
     async with mounts() as m:
         for i in range(30):
             await m.names.mkdir(1, b"d%02d" % i, 0o755, ROOT)
-        d = await m.vfs.directories.opendir(1, ROOT)
+        d = m.vfs.directories.opendir(1, ROOT)
         everything = await listing(m, d)
         assert everything == [b"d%02d" % i for i in range(30)]
         assert await listing(m, d, cookie=12) == everything[12:]
@@ -57,7 +57,7 @@ async def test_seek_back_and_rewind(autojump_clock, mounts, monkeypatch):
         with pytest.raises(FsError) as e:
             await m.vfs.directories.readdir(d, 4711)
         assert e.value.status is Status.INVALID_ARGUMENT
-        await m.vfs.directories.releasedir(d)
+        m.vfs.directories.releasedir(d)
         with pytest.raises(FsError) as e:
             await m.vfs.directories.readdir(d, 0)
         assert e.value.status is Status.BAD_FILE
@@ -67,7 +67,7 @@ async def test_listing_shows_local_lengths_and_fsyncdir_is_durable(autojump_cloc
     async with mounts() as m:
         h = await m.create(b"f")
         await m.files.write(h, 0, b"12345")
-        d = await m.vfs.directories.opendir(1, ROOT)
+        d = m.vfs.directories.opendir(1, ROOT)
         entries = await m.vfs.directories.readdir(d, 0)
         assert [(e.name, e.inode.length) for e in entries] == [(b"f", 5)]
         assert await m.vfs.directories.readdir(d, entries[-1].cookie) == []

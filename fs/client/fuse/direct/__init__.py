@@ -1,0 +1,1 @@
+"""The direct frontend: the kernel's FUSE protocol on /dev/fuse, without libfuse."""

@@ -1,0 +1,184 @@
+"""/dev/fuse: mounting it, reading requests from it, writing replies to it.
+
+The descriptor does not block; `receive` waits with trio.  One task receives at a time; replies and notices may be
+written by any task or thread, each with one call, which the kernel takes whole.
+
+Does not know what requests mean.
+"""
+
+import array
+import ctypes
+import errno
+import logging
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ....runtime.ports import Buffer
+from ....schema.status import FsError, Status
+from .protocol import IN_HEADER, OUT_HEADER
+
+_log = logging.getLogger(__name__)
+
+_DEVICE = Path("/dev/fuse")
+_MS_NOSUID, _MS_NODEV = 2, 4
+_ROOT_MODE = "40000"
+_PAGE_BYTES = 4096
+_HEADER_BYTES = IN_HEADER.size
+_MOUNT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of the kernel; `body` is what follows the header, and is the receiver's to keep."""
+
+    unique: int
+    opcode: int
+    node_id: int
+    uid: int
+    gid: int
+    pid: int
+    body: bytes
+
+
+class Device:
+    """An open connection to the kernel; see module head."""
+
+    def __init__(self, fd: int, write_bytes_max: int) -> None:
+        """Take over an open descriptor of /dev/fuse that carries a mount.
+
+        Args:
+            fd: closed by `close`.
+            write_bytes_max: of the data of one WRITE.
+        """
+        self._fd = fd
+        os.set_blocking(fd, False)
+        self._buffer = memoryview(bytearray(write_bytes_max + _PAGE_BYTES))
+
+    def receive_now(self) -> Request | None:
+        """Return a request that is there, None when there is none.
+
+        Raises:
+            EOFError: the mount is gone.
+        """
+        while True:
+            try:
+                count = os.readv(self._fd, (self._buffer,))
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno == errno.ENODEV:
+                    raise EOFError("unmounted") from error
+                if error.errno in (
+                    errno.ENOENT,
+                    errno.EINTR,
+                ):  # that one was given up by its caller
+                    continue
+                raise
+            length, opcode, unique, node_id, uid, gid, pid, _, _ = IN_HEADER.unpack_from(
+                self._buffer
+            )
+            assert length == count, (length, count)
+            body = bytes(self._buffer[_HEADER_BYTES:count])
+            return Request(unique, opcode, node_id, uid, gid, pid, body)
+
+    async def wait(self) -> None:
+        """Return when there may be a request."""
+        await trio.lowlevel.wait_readable(self._fd)
+
+    def reply(self, unique: int, buffers: Sequence[Buffer]) -> None:
+        """Answer a request with success; the buffers are free again when this returns."""
+        length = OUT_HEADER.size + sum(map(len, buffers))
+        self._write((OUT_HEADER.pack(length, 0, unique), *buffers))
+
+    def reply_error(self, unique: int, error_number: int) -> None:
+        """Answer a request with an errno."""
+        self._write((OUT_HEADER.pack(OUT_HEADER.size, -error_number, unique),))
+
+    def notify(self, code: int, body: bytes) -> None:
+        """Send a notice; may block while the kernel has requests under way, so never on the event loop.
+
+        Raises:
+            OSError: the kernel knows nothing of what the notice names, or the mount is gone.
+        """
+        os.write(self._fd, OUT_HEADER.pack(OUT_HEADER.size + len(body), code, 0) + body)
+
+    def _write(self, buffers: Sequence[Buffer]) -> None:
+        try:
+            os.writev(self._fd, buffers)
+        except OSError as error:
+            # ENOENT: its caller gave up meanwhile.  ENODEV: the mount is gone, and so is everybody who waits.
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+
+    def close(self) -> None:
+        """Close the descriptor: what is still mounted answers ENOTCONN from now on."""
+        os.close(self._fd)
+
+
+def mount_device(mount_point: Path, options: Sequence[str], source: str) -> int:
+    """Mount and return the descriptor; by the system call as root, else by fusermount3.
+
+    Raises:
+        FsError: BAD_MOUNT_POINT: refused; FUSE_MISSING: no device, or no fusermount3 for a user.
+    """
+    if os.geteuid() == 0:
+        return _mount_as_root(mount_point, options, source)
+    return _mount_as_user(mount_point, [*options, f"fsname={source}", "subtype=ember"])
+
+
+def _mount_as_root(mount_point: Path, options: Sequence[str], source: str) -> int:
+    try:
+        fd = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise FsError(Status.FUSE_MISSING, f"{_DEVICE}: {error.strerror}") from error
+    given = ",".join((f"fd={fd}", f"rootmode={_ROOT_MODE}", "user_id=0", "group_id=0", *options))
+    libc = ctypes.CDLL(None, use_errno=True)
+    target = os.fsencode(mount_point)
+    flags = _MS_NOSUID | _MS_NODEV
+    if libc.mount(source.encode(), target, b"fuse.ember", flags, given.encode()) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        os.close(fd)
+        raise FsError(
+            Status.BAD_MOUNT_POINT, f"{mount_point}: the kernel refused the mount ({reason})"
+        )
+    return fd
+
+
+def _mount_as_user(mount_point: Path, options: Sequence[str]) -> int:
+    program = shutil.which("fusermount3")
+    if program is None:
+        raise FsError(Status.FUSE_MISSING, "fusermount3, which mounts for users, is not installed")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        done = subprocess.run(  # noqa: S603 - a fixed program and our own mount point
+            [program, "-o", ",".join(options), "--", str(mount_point)],
+            env=os.environ | {"_FUSE_COMMFD": str(theirs.fileno())},
+            pass_fds=(theirs.fileno(),),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_MOUNT_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            detail = f"{mount_point}: fusermount3 refused: {done.stderr.strip()}"
+            raise FsError(Status.BAD_MOUNT_POINT, detail)
+        return _received_descriptor(ours)
+
+
+def _received_descriptor(sender: socket.socket) -> int:
+    fds = array.array("i")
+    _, ancillary, _, _ = sender.recvmsg(1, socket.CMSG_SPACE(fds.itemsize))
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: fds.itemsize])
+    if not fds:
+        raise FsError(Status.BAD_MOUNT_POINT, "fusermount3 handed over no descriptor")
+    os.set_inheritable(fds[0], False)
+    return fds[0]

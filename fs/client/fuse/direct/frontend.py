@@ -1,0 +1,61 @@
+"""The direct frontend, put together; see `server` and `operations` for what it does."""
+
+from pathlib import Path
+
+import trio
+
+from ....runtime.ports import Runtime
+from ....schema.ids import InodeId
+from ...vfs.vfs import Vfs
+from ..frontend import KernelNotifier
+from ..mount_point import common_options, umount
+from . import protocol as p
+from .device import Device, mount_device
+from .handshake import WRITE_BYTES_MAX
+from .server import Server
+
+
+class DirectFrontend:
+    """See Frontend."""
+
+    def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
+        self.kernel_cache = KernelNotifier(self._invalidate)
+        self._vfs = vfs
+        self._runtime = runtime
+        self._scope = trio.CancelScope()
+        self._device: Device | None = None
+        self._mount_point: Path | None = None
+        self._is_gone = False
+
+    def mount(self, mount_point: Path, cluster_id: str) -> None:
+        """See Frontend."""
+        options = [*common_options(), f"max_read={WRITE_BYTES_MAX}"]
+        fd = mount_device(mount_point, options, f"emberfs:{cluster_id}")
+        self._device = Device(fd, WRITE_BYTES_MAX)
+        self._mount_point = mount_point
+
+    async def serve(self) -> None:
+        """See Frontend."""
+        assert self._device is not None
+        with self._scope:
+            await Server(self._device, self._vfs, self._runtime).run()
+            self._is_gone = True
+
+    def terminate(self) -> None:
+        """See Frontend."""
+        self._scope.cancel()
+
+    def close(self, *, is_unmounted: bool) -> None:
+        """See Frontend."""
+        if self._device is None:
+            return
+        assert self._mount_point is not None
+        self._device.close()
+        if not is_unmounted and not self._is_gone:
+            umount(self._mount_point)
+
+    def _invalidate(self, inode_id: InodeId, is_attr_only: bool) -> None:
+        assert self._device is not None
+        offset = -1 if is_attr_only else 0
+        body = p.NOTIFY_INVAL_INODE_OUT.pack(inode_id, offset, 0)
+        self._device.notify(p.NOTIFY_INVAL_INODE, body)

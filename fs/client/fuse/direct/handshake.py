@@ -1,0 +1,99 @@
+"""INIT: what this side and the kernel agree on.  Pure.
+
+Choices:
+    - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do them, and they save requests.
+    - HANDLE_KILLPRIV_V2: meta clears set-user-id and set-group-id bits by itself, and the kernel need not ask for
+      security.capability before every write.
+    - DONT_MASK: the umask comes with the request.
+    - DIRECT_IO_ALLOW_MMAP: files opened with O_APPEND can be mapped shared.
+    - No writeback cache: the vfs buffers, because it must know the order of writes and appends.
+"""
+
+from dataclasses import dataclass
+
+from ....schema.status import FsError, Status
+from . import protocol as p
+from .protocol import InitFlag
+
+WRITE_BYTES_MAX = 1 << 20
+"""Of one READ or WRITE: what the kernel's default limit of 256 pages allows."""
+_PAGE_BYTES = 4096
+_CONGESTION_NUMERATOR, _CONGESTION_DENOMINATOR = 3, 4
+_LOW = (1 << 32) - 1
+
+_WANTED = (
+    InitFlag.ASYNC_READ
+    | InitFlag.ATOMIC_O_TRUNC
+    | InitFlag.EXPORT_SUPPORT
+    | InitFlag.BIG_WRITES
+    | InitFlag.DONT_MASK
+    | InitFlag.AUTO_INVAL_DATA
+    | InitFlag.DO_READDIRPLUS
+    | InitFlag.READDIRPLUS_AUTO
+    | InitFlag.ASYNC_DIO
+    | InitFlag.PARALLEL_DIROPS
+    | InitFlag.MAX_PAGES
+    | InitFlag.CACHE_SYMLINKS
+    | InitFlag.HANDLE_KILLPRIV_V2
+    | InitFlag.SETXATTR_EXT
+    | InitFlag.INIT_EXT
+    | InitFlag.DIRECT_IO_ALLOW_MMAP
+)
+_NEEDED = InitFlag.ATOMIC_O_TRUNC | InitFlag.MAX_PAGES | InitFlag.DO_READDIRPLUS
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What INIT settled; `reply` goes to the kernel."""
+
+    minor: int
+    flags: InitFlag
+    reply: bytes
+
+    @property
+    def has_setxattr_ext(self) -> bool:
+        """True when SETXATTR requests have the longer head."""
+        return bool(self.flags & InitFlag.SETXATTR_EXT)
+
+
+def agree(body: bytes, max_background: int) -> Agreed | None:
+    """Return the answer to an INIT; None when the kernel's major is newer: it will ask again with ours.
+
+    Raises:
+        FsError: FUSE_MISSING: this kernel is too old.
+    """
+    major, minor, max_readahead, low_flags = p.INIT_IN.unpack_from(body)
+    if major > p.MAJOR:
+        return None
+    if major < p.MAJOR or minor < p.MINOR_MIN:
+        detail = (
+            f"the kernel speaks FUSE {major}.{minor}; {p.MAJOR}.{p.MINOR_MIN} (Linux 5.4) is needed"
+        )
+        raise FsError(Status.FUSE_MISSING, detail)
+    offered = low_flags
+    if low_flags & InitFlag.INIT_EXT:
+        offered |= p.INIT_IN_FLAGS2.unpack_from(body, p.INIT_IN.size)[0] << 32
+    if ~offered & _NEEDED:
+        missing = InitFlag(~offered & _NEEDED)
+        raise FsError(Status.FUSE_MISSING, f"this kernel's FUSE lacks {missing!r}")
+    flags = InitFlag(offered & _WANTED)
+    reply = p.INIT_OUT.pack(
+        p.MAJOR,
+        p.MINOR,
+        max_readahead,
+        flags & _LOW,
+        max_background,
+        max(max_background * _CONGESTION_NUMERATOR // _CONGESTION_DENOMINATOR, 1),
+        WRITE_BYTES_MAX,
+        1,
+        WRITE_BYTES_MAX // _PAGE_BYTES,
+        0,
+        flags >> 32,
+        0,
+    )
+    return Agreed(min(minor, p.MINOR), flags, reply)
+
+
+def newer_major_reply() -> bytes:
+    """Return the answer to a kernel with a newer major."""
+    return p.INIT_OUT.pack(p.MAJOR, p.MINOR, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

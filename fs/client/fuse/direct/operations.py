@@ -1,0 +1,387 @@
+"""Requests of the kernel, each translated into one call of the vfs.  No semantics here.
+
+A handler returns the buffers of its reply, () for an empty one, and raises FsError.  Requests that need no reply, and
+those that can be answered without waiting, are `quick`: plain functions that the loop calls at once.
+"""
+
+import errno
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from ....runtime.ports import Buffer, Runtime
+from ....schema.ids import InodeId
+from ....schema.inode import NAME_BYTES_MAX, Inode
+from ....schema.status import FsError, Status
+from ...vfs.directory import DirectoryEntry
+from ...vfs.files import Opened
+from ...vfs.vfs import Vfs
+from ..callers import Callers
+from ..common import FREE_INODES
+from . import protocol as p
+from . import records
+from .device import Request
+from .protocol import Opcode, OpenFlag
+
+Reply = Sequence[Buffer]
+Handler = Callable[[Request], Awaitable[Reply]]
+Quick = Callable[[Request], Reply | None]
+NO_BYTES: Final[Reply] = ()
+
+_DIR_MODE = 0o040755
+_DOTS = ((1, b"."), (2, b".."))
+_FSYNC_DATA_ONLY = 1
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_XATTR_CREATE, _XATTR_REPLACE = 1, 2
+_POSIX_ACL_PREFIX = b"system.posix_acl_"
+
+
+class WantsErrno(Exception):  # noqa: N818 - no failure of the system: what the kernel is to be told
+    """A reply that is an errno of the FUSE protocol itself and no status of EmberFS."""
+
+    def __init__(self, error_number: int) -> None:
+        super().__init__(os.strerror(error_number))
+        self.errno = error_number
+
+
+def _names(body: bytes, start: int, count: int) -> list[bytes]:
+    """Return `count` strings that end with a zero byte each."""
+    names = body[start:].split(b"\0")
+    if len(names) <= count:
+        raise WantsErrno(errno.EINVAL)
+    return names[:count]
+
+
+class Operations:
+    """The handlers of one mount; see module head."""
+
+    def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
+        self._vfs = vfs
+        self._names = vfs.namespace
+        self._files = vfs.files
+        self._directories = vfs.directories
+        self._replies = records.Replies(vfs.section)
+        self._caller = Callers(runtime.clock.monotonic_s).of
+        self._keeps_negatives = vfs.section.negative_timeout_s > 0.0
+        self.setxattr_head = p.SETXATTR_IN.size
+        """Length of the head of SETXATTR, which INIT settles."""
+        self.handlers = MappingProxyType(self._table())
+        self.quick: MappingProxyType[int, Quick] = MappingProxyType(
+            {
+                Opcode.READ: self._read_now,
+                Opcode.WRITE: self._write_now,
+                Opcode.GETXATTR: self._getxattr_now,
+                Opcode.OPENDIR: self._opendir_now,
+                Opcode.RELEASEDIR: self._releasedir_now,
+            }
+        )
+
+    def _table(self) -> dict[int, Handler]:
+        return {
+            Opcode.LOOKUP: self._lookup,
+            Opcode.GETATTR: self._getattr,
+            Opcode.SETATTR: self._setattr,
+            Opcode.READLINK: self._readlink,
+            Opcode.SYMLINK: self._symlink,
+            Opcode.MKNOD: self._mknod,
+            Opcode.MKDIR: self._mkdir,
+            Opcode.UNLINK: self._unlink,
+            Opcode.RMDIR: self._rmdir,
+            Opcode.RENAME: self._rename,
+            Opcode.RENAME2: self._rename2,
+            Opcode.LINK: self._link,
+            Opcode.ACCESS: self._access,
+            Opcode.CREATE: self._create,
+            Opcode.OPEN: self._open,
+            Opcode.READ: self._read,
+            Opcode.WRITE: self._write,
+            Opcode.FLUSH: self._flush,
+            Opcode.FSYNC: self._fsync,
+            Opcode.RELEASE: self._release,
+            Opcode.READDIR: self._readdir,
+            Opcode.READDIRPLUS: self._readdirplus,
+            Opcode.FSYNCDIR: self._fsyncdir,
+            Opcode.STATFS: self._statfs,
+            Opcode.SETXATTR: self._setxattr,
+            Opcode.GETXATTR: self._getxattr,
+            Opcode.LISTXATTR: self._listxattr,
+            Opcode.REMOVEXATTR: self._removexattr,
+        }
+
+    # -- names and attributes ---------------------------------------------------------------------
+
+    def forget(self, request: Request) -> None:
+        """FORGET: the kernel drops references."""
+        self._names.forget(InodeId(request.node_id), *p.FORGET_IN.unpack_from(request.body))
+
+    def batch_forget(self, request: Request) -> None:
+        """BATCH_FORGET: the same for many."""
+        count, _ = p.BATCH_FORGET_IN.unpack_from(request.body)
+        start = p.BATCH_FORGET_IN.size
+        items = memoryview(request.body)[start : start + count * p.FORGET_ONE.size]
+        for node_id, lookup_count in p.FORGET_ONE.iter_unpack(items):
+            self._names.forget(InodeId(node_id), lookup_count)
+
+    async def _lookup(self, request: Request) -> Reply:
+        (name,) = _names(request.body, 0, 1)
+        caller = self._caller(request)
+        try:
+            inode = await self._names.lookup(InodeId(request.node_id), name, caller)
+        except FsError as error:
+            if error.status is not Status.NOT_FOUND or not self._keeps_negatives:
+                raise
+            return (self._replies.no_entry(),)
+        return (self._replies.entry(inode),)
+
+    async def _getattr(self, request: Request) -> Reply:
+        inode = await self._names.getattr(InodeId(request.node_id), self._caller(request))
+        return (self._replies.attr(inode),)
+
+    async def _setattr(self, request: Request) -> Reply:
+        change, handle_id = records.attr_change(request.body)
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        return (self._replies.attr(await self._names.setattr(inode_id, change, handle_id, caller)),)
+
+    async def _access(self, request: Request) -> Reply:
+        mask, _ = p.ACCESS_IN.unpack_from(request.body)
+        await self._names.access(InodeId(request.node_id), mask, self._caller(request))
+        return NO_BYTES
+
+    async def _readlink(self, request: Request) -> Reply:
+        return (await self._names.readlink(InodeId(request.node_id), self._caller(request)),)
+
+    async def _mknod(self, request: Request) -> Reply:
+        mode, rdev, umask, _ = p.MKNOD_IN.unpack_from(request.body)
+        (name,) = _names(request.body, p.MKNOD_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        inode = await self._names.mknod(parent, name, mode & ~umask, caller, rdev=rdev)
+        return (self._replies.entry(inode),)
+
+    async def _mkdir(self, request: Request) -> Reply:
+        mode, umask = p.MKDIR_IN.unpack_from(request.body)
+        (name,) = _names(request.body, p.MKDIR_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        return (self._replies.entry(await self._names.mkdir(parent, name, mode & ~umask, caller)),)
+
+    async def _symlink(self, request: Request) -> Reply:
+        name, target = _names(request.body, 0, 2)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        return (self._replies.entry(await self._names.symlink(parent, name, target, caller)),)
+
+    async def _unlink(self, request: Request) -> Reply:
+        (name,) = _names(request.body, 0, 1)
+        await self._names.unlink(InodeId(request.node_id), name, self._caller(request))
+        return NO_BYTES
+
+    async def _rmdir(self, request: Request) -> Reply:
+        (name,) = _names(request.body, 0, 1)
+        await self._names.rmdir(InodeId(request.node_id), name, self._caller(request))
+        return NO_BYTES
+
+    async def _rename(self, request: Request) -> Reply:
+        (new_parent,) = p.RENAME_IN.unpack_from(request.body)
+        return await self._rename_to(request, new_parent, 0, p.RENAME_IN.size)
+
+    async def _rename2(self, request: Request) -> Reply:
+        new_parent, flags, _ = p.RENAME2_IN.unpack_from(request.body)
+        return await self._rename_to(request, new_parent, flags, p.RENAME2_IN.size)
+
+    async def _rename_to(self, request: Request, new_parent: int, flags: int, start: int) -> Reply:
+        if flags & ~(_RENAME_EXCHANGE | _RENAME_NOREPLACE):
+            raise FsError(Status.INVALID_ARGUMENT, f"rename flags {flags:#x}")
+        old_name, new_name = _names(request.body, start, 2)
+        await self._names.rename(
+            (InodeId(request.node_id), old_name),
+            (InodeId(new_parent), new_name),
+            self._caller(request),
+            no_replace=bool(flags & _RENAME_NOREPLACE),
+            exchange=bool(flags & _RENAME_EXCHANGE),
+        )
+        return NO_BYTES
+
+    async def _link(self, request: Request) -> Reply:
+        (node_id,) = p.LINK_IN.unpack_from(request.body)
+        (name,) = _names(request.body, p.LINK_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        return (
+            self._replies.entry(await self._names.link(InodeId(node_id), parent, name, caller)),
+        )
+
+    # -- open files -------------------------------------------------------------------------------
+
+    async def _create(self, request: Request) -> Reply:
+        flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
+        (name,) = _names(request.body, p.CREATE_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        opened, inode = await self._files.create(parent, name, mode & ~umask, flags, caller)
+        self._names.remember_dentry(parent, name, inode.inode_id)
+        entry = self._replies.entry(self._names.give(inode, lookup_count=1))
+        return (entry, _open_out(opened))
+
+    async def _open(self, request: Request) -> Reply:
+        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        return (_open_out(await self._files.open(inode_id, flags, caller)),)
+
+    def _read_now(self, request: Request) -> Reply | None:
+        handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)
+        data = self._files.read_now(handle_id, offset, size)
+        return None if data is None else (data,)
+
+    async def _read(self, request: Request) -> Reply:
+        handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)
+        return (await self._files.read(handle_id, offset, size),)
+
+    def _write_now(self, request: Request) -> Reply | None:
+        handle_id, offset, data = _written(request)
+        count = self._files.write_now(handle_id, offset, data)
+        return None if count is None else (p.WRITE_OUT.pack(count, 0),)
+
+    async def _write(self, request: Request) -> Reply:
+        return (p.WRITE_OUT.pack(await self._files.write(*_written(request)), 0),)
+
+    async def _flush(self, request: Request) -> Reply:
+        await self._files.flush(p.FLUSH_IN.unpack_from(request.body)[0])
+        return NO_BYTES
+
+    async def _fsync(self, request: Request) -> Reply:
+        handle_id, flags, _ = p.FSYNC_IN.unpack_from(request.body)
+        await self._files.fsync(handle_id, is_data_only=bool(flags & _FSYNC_DATA_ONLY))
+        return NO_BYTES
+
+    async def _release(self, request: Request) -> Reply:
+        # The kernel tells nobody of an error here, so the log is all that is left.
+        await self._files.release(p.RELEASE_IN.unpack_from(request.body)[0])
+        return NO_BYTES
+
+    # -- directories ------------------------------------------------------------------------------
+
+    def _opendir_now(self, request: Request) -> Reply:
+        inode_id = InodeId(request.node_id)
+        handle_id = self._directories.opendir(inode_id, self._caller(request))
+        return (p.OPEN_OUT.pack(handle_id, 0, 0),)
+
+    def _releasedir_now(self, request: Request) -> Reply:
+        self._directories.releasedir(p.RELEASE_IN.unpack_from(request.body)[0])
+        return NO_BYTES
+
+    async def _readdir(self, request: Request) -> Reply:
+        def entry(found: DirectoryEntry) -> bytes:
+            inode = found.inode
+            cookie = found.cookie + len(_DOTS)
+            return records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
+
+        # The kernel is given no attributes here, so there is nothing to note.
+        return await self._listing(request, records.dirent, entry, lambda _: None)
+
+    async def _readdirplus(self, request: Request) -> Reply:
+        def entry(found: DirectoryEntry) -> bytes:
+            inode = found.inode
+            cookie = found.cookie + len(_DOTS)
+            plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
+            return self._replies.entry(inode) + plain
+
+        def give(inode: Inode) -> None:
+            self._names.give(inode, lookup_count=1)
+
+        return await self._listing(request, records.dot_direntplus, entry, give)
+
+    async def _listing(
+        self,
+        request: Request,
+        dot: Callable[[int, int, bytes, int], bytes],
+        entry: Callable[[DirectoryEntry], bytes],
+        note: Callable[[Inode], None],
+    ) -> Reply:
+        """Return as many entries as fit; cookies 1 and 2 are "." and "..", the vfs's follow."""
+        handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
+        parts: list[bytes] = []
+        if start < len(_DOTS):
+            inode_ids = await self._directories.parent_of(handle_id)
+            parts = [
+                dot(inode_ids[cookie - 1], cookie, name, _DIR_MODE)
+                for cookie, name in _DOTS
+                if cookie > start
+            ]
+            size -= sum(map(len, parts))
+        cookie = max(start - len(_DOTS), 0)
+        # One page is enough for one reply: the kernel asks again until it gets nothing.
+        for found in await self._directories.readdir(handle_id, cookie):
+            part = entry(found)
+            if len(part) > size:
+                break
+            size -= len(part)
+            parts.append(part)
+            note(found.inode)
+        return parts
+
+    async def _fsyncdir(self, request: Request) -> Reply:
+        await self._directories.fsyncdir(p.FSYNC_IN.unpack_from(request.body)[0])
+        return NO_BYTES
+
+    async def _statfs(self, request: Request) -> Reply:
+        space = await self._vfs.statfs(self._caller(request))
+        sizes = (space.capacity_bytes, space.free_bytes)
+        return (records.statfs(*sizes, space.inode_count, FREE_INODES, NAME_BYTES_MAX),)
+
+    # -- extended attributes ----------------------------------------------------------------------
+
+    async def _setxattr(self, request: Request) -> Reply:
+        size, flags = p.GETXATTR_IN.unpack_from(request.body)
+        name, *_ = _names(request.body, self.setxattr_head, 1)
+        start = self.setxattr_head + len(name) + 1
+        await self._names.setxattr(
+            InodeId(request.node_id),
+            name,
+            request.body[start : start + size],
+            self._caller(request),
+            must_be_new=bool(flags & _XATTR_CREATE),
+            must_exist=bool(flags & _XATTR_REPLACE),
+        )
+        return NO_BYTES
+
+    def _getxattr_now(self, request: Request) -> Reply | None:
+        (name,) = _names(request.body, p.GETXATTR_IN.size, 1)
+        if name.startswith(_POSIX_ACL_PREFIX):  # `ls -l` asks for every file
+            raise FsError(Status.NOT_SUPPORTED, "access control lists")
+        return None
+
+    async def _getxattr(self, request: Request) -> Reply:
+        size, _ = p.GETXATTR_IN.unpack_from(request.body)
+        (name,) = _names(request.body, p.GETXATTR_IN.size, 1)
+        value = await self._names.getxattr(InodeId(request.node_id), name, self._caller(request))
+        return _sized(value, size)
+
+    async def _listxattr(self, request: Request) -> Reply:
+        size, _ = p.GETXATTR_IN.unpack_from(request.body)
+        names = await self._names.listxattr(InodeId(request.node_id), self._caller(request))
+        return _sized(b"".join(name + b"\0" for name in names), size)
+
+    async def _removexattr(self, request: Request) -> Reply:
+        (name,) = _names(request.body, 0, 1)
+        await self._names.removexattr(InodeId(request.node_id), name, self._caller(request))
+        return NO_BYTES
+
+
+def _written(request: Request) -> tuple[int, int, memoryview]:
+    handle_id, offset, size, *_ = p.WRITE_IN.unpack_from(request.body)
+    start = p.WRITE_IN.size
+    return handle_id, offset, memoryview(request.body)[start : start + size]
+
+
+def _open_out(opened: Opened) -> bytes:
+    flags = OpenFlag(0)
+    if opened.direct_io:
+        flags |= OpenFlag.DIRECT_IO
+    if opened.keep_cache:
+        flags |= OpenFlag.KEEP_CACHE
+    return p.OPEN_OUT.pack(opened.handle_id, flags, 0)
+
+
+def _sized(value: bytes, size: int) -> Reply:
+    if size == 0:
+        return (p.GETXATTR_OUT.pack(len(value), 0),)
+    if len(value) > size:
+        raise WantsErrno(errno.ERANGE)
+    return (value,)

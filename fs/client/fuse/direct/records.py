@@ -1,0 +1,128 @@
+"""Inodes and directory entries in the layout of the kernel's replies, and SETATTR requests as the vfs takes them.  Pure."""
+
+from ....schema.config import ClientSection
+from ....schema.inode import Inode
+from ...vfs.namespace import AttrChange
+from ..common import BLOCK_BYTES, IO_BLOCK_BYTES, clamp_time_ns, used_blocks
+from . import protocol as p
+from .protocol import SetattrField
+
+_S = 1_000_000_000
+_TYPE_SHIFT = 12
+"""From the type bits of st_mode to the type of a directory entry, as in dirent.h."""
+_ABSENT = bytes(p.ENTRY_OUT.size)
+_MODE_MASK = 0o7777
+_SIGN_BIT, _WRAP = 1 << 63, 1 << 64
+_U64 = _WRAP - 1
+
+
+def _timeout(seconds: float) -> tuple[int, int]:
+    whole = int(seconds)
+    return whole, int((seconds - whole) * _S)
+
+
+class Replies:
+    """Makes replies with the cache times of one mount."""
+
+    def __init__(self, section: ClientSection) -> None:
+        self._attr = _timeout(section.attr_timeout_s)
+        self._directory = _timeout(section.dir_entry_timeout_s)
+        self._name = _timeout(section.entry_timeout_s)
+        self._negative = _timeout(section.negative_timeout_s)
+
+    def attr(self, inode: Inode) -> bytes:
+        """Return the reply to GETATTR and SETATTR."""
+        return p.ATTR_OUT.pack(*self._attr, 0) + _attr(inode)
+
+    def entry(self, inode: Inode) -> bytes:
+        """Return the reply to LOOKUP and to what makes names."""
+        (valid_s, valid_ns), (attr_s, attr_ns) = self._entry_times(inode), self._attr
+        node_id = inode.inode_id
+        return p.ENTRY_OUT.pack(node_id, 0, valid_s, attr_s, valid_ns, attr_ns) + _attr(inode)
+
+    def no_entry(self) -> bytes:
+        """Return the reply to LOOKUP that lets the kernel remember that a name is not there."""
+        valid_s, valid_ns = self._negative
+        head = p.ENTRY_OUT.pack(0, 0, valid_s, 0, valid_ns, 0)
+        return head + bytes(p.ATTR.size)
+
+    def _entry_times(self, inode: Inode) -> tuple[int, int]:
+        return self._directory if inode.is_dir else self._name
+
+
+def _attr(inode: Inode) -> bytes:
+    length = inode.length
+    atime_s, atime_ns = divmod(inode.atime_ns, _S)
+    mtime_s, mtime_ns = divmod(inode.mtime_ns, _S)
+    ctime_s, ctime_ns = divmod(inode.ctime_ns, _S)
+    return p.ATTR.pack(
+        inode.inode_id,
+        length,
+        used_blocks(inode),
+        atime_s & _U64,
+        mtime_s & _U64,
+        ctime_s & _U64,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        inode.st_mode,
+        inode.nlink,
+        inode.uid,
+        inode.gid,
+        inode.rdev,
+        inode.file.layout.chunk_size_bytes if inode.file is not None else IO_BLOCK_BYTES,
+        0,
+    )
+
+
+def dirent(node_id: int, cookie: int, name: bytes, st_mode: int) -> bytes:
+    """Return an entry of a READDIR reply; `cookie` is where the next reading begins."""
+    head = p.DIRENT.pack(node_id, cookie, len(name), st_mode >> _TYPE_SHIFT)
+    return head + name + bytes(p.padded(len(name)) - len(name))
+
+
+def dot_direntplus(node_id: int, cookie: int, name: bytes, st_mode: int) -> bytes:
+    """Return "." or ".." for READDIRPLUS: without attributes, which the kernel does not take for these."""
+    return _ABSENT + bytes(p.ATTR.size) + dirent(node_id, cookie, name, st_mode)
+
+
+def attr_change(body: bytes) -> tuple[AttrChange, int | None]:
+    """Return what a SETATTR asks for, and the open file that it was asked of."""
+    fields = p.SETATTR_IN.unpack_from(body)
+    valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _ = fields
+    has_atime = valid & SetattrField.ATIME and not valid & SetattrField.ATIME_NOW
+    has_mtime = valid & SetattrField.MTIME and not valid & SetattrField.MTIME_NOW
+    change = AttrChange(
+        mode=mode & _MODE_MASK if valid & SetattrField.MODE else None,
+        uid=uid if valid & SetattrField.UID else None,
+        gid=gid if valid & SetattrField.GID else None,
+        length=size if valid & SetattrField.SIZE else None,
+        atime_ns=_time_ns(atime, atime_ns) if has_atime else None,
+        mtime_ns=_time_ns(mtime, mtime_ns) if has_mtime else None,
+        atime_now=bool(valid & SetattrField.ATIME_NOW),
+        mtime_now=bool(valid & SetattrField.MTIME_NOW),
+    )
+    return change, fh if valid & SetattrField.FH else None
+
+
+def _time_ns(seconds: int, nanoseconds: int) -> int:
+    signed_s = seconds - _WRAP if seconds & _SIGN_BIT else seconds
+    return clamp_time_ns(signed_s * _S + nanoseconds)
+
+
+def statfs(
+    capacity_bytes: int, free_bytes: int, inode_count: int, free_inodes: int, name_bytes_max: int
+) -> bytes:
+    """Return the reply to STATFS."""
+    free_blocks = free_bytes // BLOCK_BYTES
+    return p.STATFS_OUT.pack(
+        capacity_bytes // BLOCK_BYTES,
+        free_blocks,
+        free_blocks,
+        inode_count + free_inodes,
+        free_inodes,
+        BLOCK_BYTES,
+        name_bytes_max,
+        BLOCK_BYTES,
+        0,
+    )

@@ -1,0 +1,234 @@
+"""The loop between the kernel and the handlers of one mount.
+
+Leader and followers: one worker, the leader, receives.  What needs no waiting it answers itself; before anything else it
+makes a follower the leader, so that a request is worked on by the very task that received it, without a hand-over.
+
+Interrupts: the kernel says when a caller that waits got a signal.  A request without effect then ends with EINTR: at
+once when the signal kills its caller, and after INTERRUPT_AFTER_S otherwise, because programs expect that a look-up that takes
+a moment is not disturbed by, say, a timer.  Requests with effects are never given up: half of one could leave an open
+file or a session behind.
+"""
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+
+import outcome
+import trio
+
+from ....runtime.ports import Runtime
+from ....schema.status import FsError
+from ...vfs.vfs import Vfs
+from ..common import errno_of
+from ..killed import is_killed
+from . import handshake
+from . import protocol as p
+from .device import Device, Request
+from .operations import Operations, WantsErrno
+from .protocol import Opcode
+
+_log = logging.getLogger(__name__)
+
+INTERRUPT_AFTER_S = 1.0
+IDLE_COUNT_MAX = 32
+"""More idle workers than this end."""
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        Opcode.LOOKUP,
+        Opcode.GETATTR,
+        Opcode.READLINK,
+        Opcode.ACCESS,
+        Opcode.READ,
+        Opcode.READDIR,
+        Opcode.READDIRPLUS,
+        Opcode.STATFS,
+        Opcode.GETXATTR,
+        Opcode.LISTXATTR,
+    }
+)
+
+
+class _Interruptible:
+    """A request that may be given up."""
+
+    __slots__ = ("began_s", "is_interrupted", "pid", "scope")
+
+    def __init__(self, pid: int, began_s: float) -> None:
+        self.pid = pid
+        self.began_s = began_s
+        self.scope = trio.CancelScope()
+        self.is_interrupted = False
+
+
+class Server:
+    """Serves one mount until it is gone; see module head."""
+
+    def __init__(
+        self,
+        device: Device,
+        vfs: Vfs,
+        runtime: Runtime,
+        is_killed: Callable[[int], bool] = is_killed,
+    ) -> None:
+        self._device = device
+        self._now_s = runtime.clock.monotonic_s
+        self._is_killed = is_killed
+        self._max_background = vfs.section.max_background
+        self._operations = Operations(vfs, runtime)
+        self._interruptible: dict[int, _Interruptible] = {}
+        self._interrupted = trio.Event()
+        self._followers: list[trio.lowlevel.Task] = []
+        self._nursery: trio.Nursery | None = None
+        self._at_once: dict[int, Callable[[Request], None]] = {
+            Opcode.INIT: self._init,
+            Opcode.FORGET: self._operations.forget,
+            Opcode.BATCH_FORGET: self._operations.batch_forget,
+            Opcode.INTERRUPT: self._interrupt,
+            Opcode.DESTROY: lambda _: None,
+        }
+        self.initialised = trio.Event()
+
+    async def run(self) -> None:
+        """Serve until the mount is gone; cancelled instead, requests under way stay without an answer.
+
+        Raises:
+            FsError: FUSE_MISSING: the kernel is too old.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._give_up_interrupted)
+            nursery.start_soon(self._work)
+
+    # -- workers ------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        assert self._nursery is not None
+        while True:
+            try:
+                request = await self._receive()
+            except EOFError:
+                # Whoever could wait for an answer is gone as well.
+                self._nursery.cancel_scope.cancel()
+                return
+            self._appoint_leader()
+            await self._serve(request)
+            if len(self._followers) >= IDLE_COUNT_MAX:
+                return
+            await self._follow()
+
+    def _appoint_leader(self) -> None:
+        if self._followers:
+            trio.lowlevel.reschedule(self._followers.pop(), outcome.Value(None))
+        else:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._work)
+
+    async def _follow(self) -> None:
+        task = trio.lowlevel.current_task()
+        self._followers.append(task)
+
+        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            self._followers.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def _receive(self) -> Request:
+        """Return the next request that needs waiting; answer all others on the way."""
+        device, at_once, quick = self._device, self._at_once, self._operations.quick
+        while True:
+            request = device.receive_now()
+            if request is None:
+                await device.wait()
+                continue
+            opcode = request.opcode
+            note = at_once.get(opcode)
+            if note is not None:
+                note(request)
+            elif (answer := quick.get(opcode)) is None or not self._answered(request, answer):
+                return request
+
+    def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
+        try:
+            reply = answer(request)
+        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+            self._refuse(request, error)
+            return True
+        if reply is None:
+            return False
+        self._device.reply(request.unique, reply)  # type: ignore[arg-type]
+        return True
+
+    async def _serve(self, request: Request) -> None:
+        handler = self._operations.handlers.get(request.opcode)
+        if handler is None:
+            self._device.reply_error(request.unique, errno.ENOSYS)
+            return
+        try:
+            if request.opcode in _WITHOUT_EFFECT:
+                await self._serve_interruptibly(request, handler)
+            else:
+                self._device.reply(request.unique, await handler(request))
+        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+            self._refuse(request, error)
+
+    async def _serve_interruptibly(
+        self, request: Request, handler: Callable[[Request], Awaitable[object]]
+    ) -> None:
+        entry = _Interruptible(request.pid, self._now_s())
+        self._interruptible[request.unique] = entry
+        try:
+            with entry.scope:
+                self._device.reply(request.unique, await handler(request))  # type: ignore[arg-type]
+                return
+        finally:
+            del self._interruptible[request.unique]
+        self._device.reply_error(request.unique, errno.EINTR)
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        if isinstance(error, WantsErrno):
+            number = error.errno
+        else:
+            known = request.opcode in Opcode.__members__.values()
+            name = Opcode(request.opcode).name.lower() if known else str(request.opcode)
+            number = errno_of(error, name, (request.node_id, request.body[:64]))
+        self._device.reply_error(request.unique, number)
+
+    # -- what the loop itself answers -----------------------------------------------------------------
+
+    def _init(self, request: Request) -> None:
+        try:
+            agreed = handshake.agree(request.body, self._max_background)
+        except FsError:
+            self._device.reply_error(request.unique, errno.EPROTO)
+            raise
+        if agreed is None:
+            self._device.reply(request.unique, (handshake.newer_major_reply(),))
+            return
+        if not agreed.has_setxattr_ext:
+            self._operations.setxattr_head = p.GETXATTR_IN.size
+        self._device.reply(request.unique, (agreed.reply,))
+        _log.info("the kernel speaks FUSE 7.%d: %r", agreed.minor, agreed.flags)
+        self.initialised.set()
+
+    def _interrupt(self, request: Request) -> None:
+        # A request that is not there any more has just been answered; this one itself gets no answer.
+        entry = self._interruptible.get(p.INTERRUPT_IN.unpack_from(request.body)[0])
+        if entry is None:
+            return
+        if self._is_killed(entry.pid) or self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
+            entry.scope.cancel()
+        else:
+            entry.is_interrupted = True
+            self._interrupted.set()
+
+    async def _give_up_interrupted(self) -> None:
+        while True:
+            await self._interrupted.wait()
+            self._interrupted = trio.Event()
+            while waiting := [e for e in self._interruptible.values() if e.is_interrupted]:
+                await trio.sleep(INTERRUPT_AFTER_S / 4)
+                for entry in waiting:
+                    if self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
+                        entry.scope.cancel()

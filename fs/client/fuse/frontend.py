@@ -1,0 +1,69 @@
+"""What `mount` needs of a frontend: something that carries requests between the kernel and the vfs.
+
+Two exist: `direct`, which speaks the kernel's protocol itself, and `libfuse`, by way of pyfuse3.
+"""
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from ...schema.ids import InodeId
+from ..vfs.ports import KernelCache
+
+_log = logging.getLogger(__name__)
+
+
+class Frontend(Protocol):
+    """One mount, from mounting to closing; each of these is called once, in this order."""
+
+    @property
+    def kernel_cache(self) -> KernelCache:
+        """The caches that the vfs has to keep honest."""
+
+    def mount(self, mount_point: Path, cluster_id: str) -> None:
+        """Mount on a checked mount point; may block.
+
+        Raises:
+            FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.
+        """
+
+    async def serve(self) -> None:
+        """Serve until the mount is gone or `terminate` was called."""
+
+    def terminate(self) -> None:
+        """Make `serve` return soon, with requests under way left unanswered."""
+
+    def close(self, *, is_unmounted: bool) -> None:
+        """Close the connection to the kernel, also after a failure between `mount` and `serve`."""
+
+
+class KernelNotifier:
+    """Invalidation notices to the kernel, sent from a worker thread because they may block.
+
+    A failed notice (the inode is not cached) means that there was nothing to forget.
+    """
+
+    def __init__(self, invalidate: Callable[[InodeId, bool], None]) -> None:
+        """`invalidate(inode_id, is_attr_only)` blocks, and raises OSError."""
+        self._invalidate = invalidate
+
+    async def invalidate_attributes(self, inode_id: InodeId) -> None:
+        """See KernelCache."""
+        await self._notify(inode_id, is_attr_only=True)
+
+    async def invalidate_content(self, inode_id: InodeId) -> None:
+        """See KernelCache."""
+        await self._notify(inode_id, is_attr_only=False)
+
+    async def _notify(self, inode_id: InodeId, *, is_attr_only: bool) -> None:
+        try:
+            await trio.to_thread.run_sync(
+                self._invalidate, inode_id, is_attr_only, abandon_on_cancel=True
+            )
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.ENODEV):
+                _log.warning("inode %d: invalidation failed: %s", inode_id, error)

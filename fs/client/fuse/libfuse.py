@@ -1,0 +1,65 @@
+"""The frontend by way of pyfuse3, that is, libfuse.
+
+One mount per process: libfuse's session is a global of pyfuse3.
+"""
+
+from pathlib import Path
+
+import pyfuse3
+import trio
+
+from ...runtime.ports import Runtime
+from ...schema.ids import InodeId
+from ...schema.status import FsError, Status
+from ..vfs.vfs import Vfs
+from .frontend import KernelNotifier
+from .mount_point import common_options
+from .operations import Operations
+
+_TASK_COUNT_MIN = 99
+
+
+def _invalidate(inode_id: InodeId, is_attr_only: bool) -> None:
+    pyfuse3.invalidate_inode(pyfuse3.InodeT(inode_id), is_attr_only)
+
+
+class LibfuseFrontend:
+    """See Frontend."""
+
+    def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
+        self.kernel_cache = KernelNotifier(_invalidate)
+        self._operations = Operations(vfs, runtime)
+        self._task_count_max = max(vfs.section.max_background, _TASK_COUNT_MIN)
+
+    def mount(self, mount_point: Path, cluster_id: str) -> None:
+        """See Frontend.
+
+        max_read is left alone: the kernel's own limit of 256 pages is 1 MiB, and libfuse aborts when the option
+        is given and the file system, as with pyfuse3, cannot repeat it in its handshake.
+        """
+        options = {f"fsname=emberfs:{cluster_id}", "subtype=ember", *common_options()}
+        try:
+            pyfuse3.init(self._operations, str(mount_point), options)
+        except RuntimeError as error:
+            raise FsError(
+                Status.BAD_MOUNT_POINT, f"{mount_point}: libfuse refused the mount ({error})"
+            ) from error
+
+    async def serve(self) -> None:
+        """See Frontend."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._operations.killed.run)
+            await pyfuse3.main(min_tasks=1, max_tasks=self._task_count_max)
+            nursery.cancel_scope.cancel()
+
+    def terminate(self) -> None:
+        """See Frontend."""
+        pyfuse3.terminate()
+
+    def close(self, *, is_unmounted: bool) -> None:
+        """See Frontend.
+
+        Unless told that it is unmounted, libfuse looks whether the kernel has ended the connection, and unmounts
+        when it has not, so that a failure at start leaves no dead mount behind.
+        """
+        pyfuse3.close(unmount=not is_unmounted)

@@ -1,0 +1,90 @@
+"""The place where a file system is mounted: checks, options, kernel settings, unmounting."""
+
+import ctypes
+import errno
+import logging
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from ...schema.status import FsError, Status
+
+_log = logging.getLogger(__name__)
+
+_READ_AHEAD_KIB = 1024
+_MNT_DETACH = 2
+_FUSE_CONF = Path("/etc/fuse.conf")
+_UMOUNT_TIMEOUT_S = 30.0
+
+
+def common_options() -> list[str]:
+    """Return the mount options of every frontend for this user; allow_other where the system lets us."""
+    options = ["default_permissions"]
+    if os.geteuid() == 0 or _may_allow_other():
+        options.append("allow_other")
+    return options
+
+
+def _may_allow_other() -> bool:
+    try:
+        lines = _FUSE_CONF.read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.strip() == "user_allow_other" for line in lines)
+
+
+def check_mount_point(mount_point: Path) -> None:
+    """Refuse what cannot be mounted on.
+
+    Raises:
+        FsError: BAD_MOUNT_POINT: missing, no directory, not empty, a mount already, or a dead mount;
+            FUSE_MISSING: this system offers no /dev/fuse.
+    """
+    if not Path("/dev/fuse").exists():
+        raise FsError(Status.FUSE_MISSING, "/dev/fuse does not exist; load the fuse kernel module")
+    try:
+        if not mount_point.is_dir():
+            raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is no existing directory")
+        if mount_point.is_mount():
+            raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is a mount already")
+        if any(mount_point.iterdir()):
+            raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is not empty")
+    except OSError as error:
+        hint = "; a dead mount? try: umount -l" if error.errno == errno.ENOTCONN else ""
+        raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point}: {error.strerror}{hint}") from error
+
+
+def raise_read_ahead(mount_point: Path) -> None:
+    """Let the kernel read ahead more than the 128 KiB of an ordinary FUSE mount; blocks until it is served."""
+    device = mount_point.stat().st_dev
+    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    try:
+        setting.write_text(str(_READ_AHEAD_KIB))
+    except OSError as error:
+        _log.info("kernel readahead stays small: %s: %s", setting, error.strerror)
+
+
+def umount(mount_point: Path) -> bool:
+    """Unmount while requests are served; return False when it had to be detached because it is busy."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        target = os.fsencode(mount_point)
+        if libc.umount2(target, 0) == 0:
+            return True
+        if ctypes.get_errno() == errno.EBUSY:
+            libc.umount2(target, _MNT_DETACH)
+        return False
+    program = shutil.which("fusermount3") or shutil.which("fusermount")
+    if program is None:
+        return False
+    arguments = [program, "-q", "-u"]
+    for extra in ([], ["-z"]):
+        done = subprocess.run(  # noqa: S603 - a fixed program and our own mount point
+            [*arguments, *extra, "--", str(mount_point)],
+            check=False,
+            timeout=_UMOUNT_TIMEOUT_S,
+        )
+        if done.returncode == 0:
+            return not extra
+    return False
