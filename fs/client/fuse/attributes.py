@@ -5,7 +5,7 @@ import pyfuse3
 from ...schema.config import ClientSection
 from ...schema.inode import Inode
 from ..vfs.namespace import AttrChange
-from .common import clamp_time_ns, used_blocks
+from .answers import clamp_time_ns, used_blocks
 
 
 def entry_attributes(inode: Inode, section: ClientSection) -> pyfuse3.EntryAttributes:

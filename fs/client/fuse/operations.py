@@ -15,9 +15,9 @@ from ...schema.inode import NAME_BYTES_MAX, Inode
 from ...schema.status import FsError, Status
 from ..vfs.files import Opened
 from ..vfs.vfs import Vfs
+from .answers import BLOCK_BYTES, FREE_INODES, errno_of
 from .attributes import attr_change, entry_attributes
 from .callers import Callers
-from .common import BLOCK_BYTES, FREE_INODES, errno_of
 from .killed import KilledCallers
 
 _log = logging.getLogger(__name__)

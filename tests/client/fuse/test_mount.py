@@ -50,14 +50,15 @@ class Server:
             )
 
 
-@pytest.fixture
-def serve(tmp_path):
+@pytest.fixture(params=["direct", "libfuse"])
+def serve(tmp_path, request):
     servers = []
+    frontend = f'fuse_frontend="{request.param}"'
 
     def start(*settings, name="mnt"):
         mount_point = tmp_path / name
         mount_point.mkdir()
-        servers.append(Server(mount_point, *settings))
+        servers.append(Server(mount_point, frontend, *settings))
         assert servers[-1].first_line == "ready"
         return servers[-1]
 

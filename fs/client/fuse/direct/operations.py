@@ -17,8 +17,8 @@ from ....schema.status import FsError, Status
 from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
 from ...vfs.vfs import Vfs
+from ..answers import FREE_INODES
 from ..callers import Callers
-from ..common import FREE_INODES
 from . import protocol as p
 from . import records
 from .device import Request

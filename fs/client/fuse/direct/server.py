@@ -19,7 +19,7 @@ import trio
 from ....runtime.ports import Runtime
 from ....schema.status import FsError
 from ...vfs.vfs import Vfs
-from ..common import errno_of
+from ..answers import errno_of
 from ..killed import is_killed
 from . import handshake
 from . import protocol as p

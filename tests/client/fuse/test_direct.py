@@ -1,0 +1,230 @@
+"""The direct frontend against a kernel played by the test, over a socket that keeps message boundaries as /dev/fuse does."""
+
+import errno
+import os
+import random
+import socket
+import stat
+import struct
+
+import pytest
+import trio
+
+from fs.client.fuse.direct import handshake
+from fs.client.fuse.direct import protocol as p
+from fs.client.fuse.direct import server as server_module
+from fs.client.fuse.direct.device import Device
+from fs.client.fuse.direct.protocol import InitFlag, Opcode
+from fs.client.fuse.direct.server import Server
+from fs.client.vfs.vfs import Vfs
+from fs.runtime.ports import Runtime
+from fs.schema.config import ClientSection
+from fs.schema.status import FsError, Status
+from tests.client.fakes import FakeClock, FakeCluster, run_inline
+
+EVERYTHING = (1 << 62) - 1
+UINT32 = (1 << 32) - 1
+
+
+def init_body(major=7, minor=45, flags=EVERYTHING):
+    low, high = (flags | InitFlag.INIT_EXT) & UINT32, flags >> 32
+    return p.INIT_IN.pack(major, minor, 1 << 17, low) + p.INIT_IN_FLAGS2.pack(high & UINT32)
+
+
+class Kernel:
+    """The other end: sends requests, collects replies by their unique number."""
+
+    def __init__(self, sock):
+        self._sock = sock
+        self._unique = 0
+
+    async def send(self, opcode, body=b"", node_id=1, pid=1):
+        self._unique += 2
+        length = p.IN_HEADER.size + len(body)
+        header = p.IN_HEADER.pack(length, opcode, self._unique, node_id, 0, 0, pid, 0, 0)
+        await self._sock.send(header + body)
+        return self._unique
+
+    async def receive(self):
+        data = await self._sock.recv(1 << 21)
+        length, error, unique = p.OUT_HEADER.unpack_from(data)
+        assert length == len(data)
+        return unique, -error, data[p.OUT_HEADER.size :]
+
+    async def ask(self, opcode, body=b"", node_id=1, pid=1):
+        unique = await self.send(opcode, body, node_id, pid)
+        with trio.fail_after(10):
+            answered, error, reply = await self.receive()
+        assert answered == unique
+        return error, reply
+
+    async def make(self, name, node_id=1):
+        body = p.CREATE_IN.pack(os.O_CREAT | os.O_RDWR, stat.S_IFREG | 0o644, 0, 0) + name + b"\0"
+        error, reply = await self.ask(Opcode.CREATE, body, node_id)
+        assert error == 0
+        inode_id = p.ENTRY_OUT.unpack_from(reply)[0]
+        return inode_id, p.OPEN_OUT.unpack_from(reply, p.ENTRY_OUT.size + p.ATTR.size)[0]
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster(FakeClock())
+
+
+@pytest.fixture
+async def kernel(cluster, killed, nursery):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for sock in (ours, theirs):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
+    vfs = Vfs(cluster.meta(), cluster.store(), runtime, ClientSection())
+    await nursery.start(vfs.run)
+    device = Device(theirs.detach(), handshake.WRITE_BYTES_MAX)
+    made = Kernel(trio.socket.from_stdlib_socket(ours))
+    nursery.start_soon(Server(device, vfs, runtime, killed.__contains__).run)
+    error, reply = await made.ask(Opcode.INIT, init_body())
+    assert (error, len(reply)) == (0, p.INIT_OUT.size)
+    yield made
+    nursery.cancel_scope.cancel()
+    device.close()
+    ours.close()
+
+
+@pytest.fixture
+def killed():
+    return set()
+
+
+def test_only_what_the_kernel_offers_is_agreed():
+    rng = random.Random(1)
+    needed = InitFlag.ATOMIC_O_TRUNC | InitFlag.MAX_PAGES | InitFlag.DO_READDIRPLUS
+    for _ in range(200):
+        offered = rng.getrandbits(62) | needed
+        agreed = handshake.agree(init_body(flags=offered), 64)
+        assert int(agreed.flags) & ~(offered | InitFlag.INIT_EXT) == 0
+        fields = p.INIT_OUT.unpack(agreed.reply)
+        assert fields[0] == 7
+        assert fields[3] | fields[10] << 32 == int(agreed.flags)
+
+
+def test_kernels_of_other_ages():
+    assert handshake.agree(init_body(major=8), 64) is None
+    for body in (init_body(major=6), init_body(minor=30), init_body(flags=0)):
+        with pytest.raises(FsError) as e:
+            handshake.agree(body, 64)
+        assert e.value.status is Status.FUSE_MISSING
+    old = p.INIT_IN.pack(7, 31, 1 << 17, int(UINT32 & ~InitFlag.INIT_EXT))
+    assert not handshake.agree(old, 64).flags >> 32
+
+
+async def test_errors_reach_the_kernel(kernel, cluster, caplog):
+    assert await kernel.ask(Opcode.LOOKUP, b"missing\0") == (errno.ENOENT, b"")
+    assert await kernel.ask(4095) == (errno.ENOSYS, b"")
+    assert await kernel.ask(Opcode.LOOKUP, b"no end") == (errno.EINVAL, b"")
+    read = p.READ_IN.pack(99, 0, 4096, 0, 0, 0, 0)
+    assert await kernel.ask(Opcode.READ, read) == (errno.EBADF, b"")
+    cluster.meta_faults["GetAttr"] = [AssertionError("planted")]
+    assert await kernel.ask(Opcode.GETATTR, p.GETATTR_IN.pack(0, 0, 0)) == (errno.EIO, b"")
+    assert "planted" in caplog.text
+
+
+async def test_bytes_written_are_read(kernel):
+    _, fh = await kernel.make(b"f")
+    data = random.Random(2).randbytes(300_000)
+    body = p.WRITE_IN.pack(fh, 0, len(data), 0, 0, 0, 0) + data
+    assert await kernel.ask(Opcode.WRITE, body) == (0, p.WRITE_OUT.pack(len(data), 0))
+    for offset in (0, 100_000, 200_000, 290_000, 300_000):
+        request = p.READ_IN.pack(fh, offset, 100_000, 0, 0, 0, 0)
+        assert await kernel.ask(Opcode.READ, request) == (0, data[offset : offset + 100_000])
+    assert await kernel.ask(Opcode.FLUSH, p.FLUSH_IN.pack(fh, 0, 0, 0)) == (0, b"")
+    assert await kernel.ask(Opcode.RELEASE, p.RELEASE_IN.pack(fh, 0, 0, 0)) == (0, b"")
+    assert (await kernel.ask(Opcode.READ, p.READ_IN.pack(fh, 0, 1, 0, 0, 0, 0)))[0] == errno.EBADF
+
+
+def entries(reply, is_plus):
+    offset, head = 0, p.ENTRY_OUT.size + p.ATTR.size if is_plus else 0
+    while offset < len(reply):
+        node_id = p.ENTRY_OUT.unpack_from(reply, offset)[0] if is_plus else None
+        inode_id, cookie, length, _ = p.DIRENT.unpack_from(reply, offset + head)
+        start = offset + head + p.DIRENT.size
+        yield reply[start : start + length], cookie, node_id, inode_id
+        offset = start + p.padded(length)
+
+
+@pytest.mark.parametrize(("opcode", "size"), [(Opcode.READDIR, 200), (Opcode.READDIRPLUS, 700)])
+async def test_small_listings_miss_and_double_nothing(kernel, opcode, size):
+    made = {}
+    for i in range(40):
+        name = b"n" * (i + 1)
+        made[name] = (await kernel.make(name))[0]
+    _, reply = await kernel.ask(Opcode.OPENDIR, p.OPEN_IN.pack(0, 0))
+    fh = p.OPEN_OUT.unpack(reply)[0]
+    seen, cookie, is_plus = {}, 0, opcode is Opcode.READDIRPLUS
+    while True:
+        error, reply = await kernel.ask(opcode, p.READ_IN.pack(fh, cookie, size, 0, 0, 0, 0))
+        assert error == 0
+        assert len(reply) <= size
+        if not reply:
+            break
+        for name, next_cookie, node_id, inode_id in entries(reply, is_plus):
+            assert name not in seen
+            seen[name] = inode_id
+            cookie = next_cookie
+            if is_plus:
+                assert node_id == (0 if name in (b".", b"..") else inode_id)
+    assert seen == {b".": 1, b"..": 1} | made
+    assert await kernel.ask(Opcode.RELEASEDIR, p.RELEASE_IN.pack(fh, 0, 0, 0)) == (0, b"")
+
+
+async def test_a_value_must_fit_the_buffer_of_who_asks(kernel):
+    inode_id, _ = await kernel.make(b"f")
+    body = p.SETXATTR_IN.pack(4, 0, 0, 0) + b"user.a\0blue"
+    assert await kernel.ask(Opcode.SETXATTR, body, inode_id) == (0, b"")
+    for size, expected in (
+        (0, (0, struct.pack("=II", 4, 0))),
+        (3, (errno.ERANGE, b"")),
+        (4, (0, b"blue")),
+    ):
+        request = p.GETXATTR_IN.pack(size, 0) + b"user.a\0"
+        assert await kernel.ask(Opcode.GETXATTR, request, inode_id) == expected
+    again = p.SETXATTR_IN.pack(4, 1, 0, 0) + b"user.a\0gray"
+    assert await kernel.ask(Opcode.SETXATTR, again, inode_id) == (errno.EEXIST, b"")
+
+
+async def test_many_requests_wait_at_once_and_none_is_lost(kernel, cluster):
+    cluster.meta_gate = trio.Event()
+    waiting = [await kernel.send(Opcode.LOOKUP, b"missing\0") for _ in range(100)]
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    cluster.meta_gate.set()
+    answers = [await kernel.receive() for _ in waiting]
+    assert sorted(unique for unique, _, _ in answers) == waiting
+    assert {error for _, error, _ in answers} == {errno.ENOENT}
+    assert (await kernel.ask(Opcode.LOOKUP, b"missing\0"))[0] == errno.ENOENT
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_an_interrupted_lookup_ends(kernel, cluster, killed, monkeypatch, is_killed):
+    monkeypatch.setattr(server_module, "INTERRUPT_AFTER_S", 1e6 if is_killed else 0.2)
+    cluster.meta_gate = trio.Event()
+    other = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=8)
+    interrupted = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)
+    if is_killed:
+        killed.add(7)
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(interrupted))
+    assert await kernel.receive() == (interrupted, errno.EINTR, b"")
+    cluster.meta_gate.set()
+    assert await kernel.receive() == (other, errno.ENOENT, b"")
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(interrupted))
+    assert (await kernel.ask(Opcode.LOOKUP, b"missing\0"))[0] == errno.ENOENT
+
+
+async def test_what_has_effects_is_not_given_up(kernel, cluster, killed):
+    cluster.meta_gate = trio.Event()
+    body = p.MKDIR_IN.pack(0o755, 0o022) + b"d\0"
+    making = await kernel.send(Opcode.MKDIR, body, pid=7)
+    killed.add(7)
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(making))
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    cluster.meta_gate.set()
+    unique, error, _ = await kernel.receive()
+    assert (unique, error) == (making, 0)
