@@ -37,6 +37,10 @@ class Kernel:
     def __init__(self, sock):
         self._sock = sock
         self._unique = 0
+        self.served = trio.Event()
+
+    def unmount(self):
+        self._sock.close()
 
     async def send(self, opcode, body=b"", node_id=1, pid=1):
         self._unique += 2
@@ -66,6 +70,18 @@ class Kernel:
         return inode_id, p.OPEN_OUT.unpack_from(reply, p.ENTRY_OUT.size + p.ATTR.size)[0]
 
 
+def or_end(receive_now):
+    """A socket ends with an empty message where /dev/fuse says ENODEV."""
+
+    def receive():
+        try:
+            return receive_now()
+        except AssertionError:  # a message of no length
+            raise EOFError from None
+
+    return receive
+
+
 @pytest.fixture
 def cluster():
     return FakeCluster(FakeClock())
@@ -81,13 +97,19 @@ async def kernel(cluster, killed, nursery):
     await nursery.start(vfs.run)
     device = Device(theirs.detach(), handshake.WRITE_BYTES_MAX)
     made = Kernel(trio.socket.from_stdlib_socket(ours))
-    nursery.start_soon(Server(device, vfs, runtime, killed.__contains__).run)
+    device.receive_now = or_end(device.receive_now)
+
+    async def serve():
+        await Server(device, vfs, runtime, killed.__contains__).run()
+        made.served.set()
+
+    nursery.start_soon(serve)
     error, reply = await made.ask(Opcode.INIT, init_body())
     assert (error, len(reply)) == (0, p.INIT_OUT.size)
     yield made
     nursery.cancel_scope.cancel()
     device.close()
-    ours.close()
+    made.unmount()
 
 
 @pytest.fixture
@@ -216,6 +238,22 @@ async def test_an_interrupted_lookup_ends(kernel, cluster, killed, monkeypatch, 
     assert await kernel.receive() == (other, errno.ENOENT, b"")
     await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(interrupted))
     assert (await kernel.ask(Opcode.LOOKUP, b"missing\0"))[0] == errno.ENOENT
+
+
+async def test_what_has_effects_is_done_when_the_mount_goes(kernel, cluster):
+    _, fh = await kernel.make(b"f")
+    inode_id, sessions = next(iter(cluster.sessions.items()))
+    assert len(sessions) == 1
+    cluster.meta_gate = trio.Event()
+    await kernel.send(Opcode.RELEASE, p.RELEASE_IN.pack(fh, 0, 0, 0))
+    await kernel.send(Opcode.LOOKUP, b"missing\0")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    kernel.unmount()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert not kernel.served.is_set()
+    cluster.meta_gate.set()
+    await kernel.served.wait()
+    assert not cluster.sessions.get(inode_id)
 
 
 async def test_what_has_effects_is_not_given_up(kernel, cluster, killed):

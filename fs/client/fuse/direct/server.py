@@ -30,6 +30,7 @@ from .protocol import Opcode
 _log = logging.getLogger(__name__)
 
 INTERRUPT_AFTER_S = 1.0
+_LOOKS_PER_WAIT = 4
 IDLE_COUNT_MAX = 32
 """More idle workers than this end."""
 
@@ -80,6 +81,8 @@ class Server:
         self._interrupted = trio.Event()
         self._followers: list[trio.lowlevel.Task] = []
         self._nursery: trio.Nursery | None = None
+        self._watching = trio.CancelScope()
+        self._is_gone = False
         self._at_once: dict[int, Callable[[Request], None]] = {
             Opcode.INIT: self._init,
             Opcode.FORGET: self._operations.forget,
@@ -90,15 +93,16 @@ class Server:
         self.initialised = trio.Event()
 
     async def run(self) -> None:
-        """Serve until the mount is gone; cancelled instead, requests under way stay without an answer.
+        """Serve until the mount is gone and what has effects is done; cancelled instead, it is cut off.
 
         Raises:
             FsError: FUSE_MISSING: the kernel is too old.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._give_up_interrupted)
             nursery.start_soon(self._work)
+            with self._watching:
+                await self._give_up_interrupted()
 
     # -- workers ------------------------------------------------------------------------------------
 
@@ -108,14 +112,24 @@ class Server:
             try:
                 request = await self._receive()
             except EOFError:
-                # Whoever could wait for an answer is gone as well.
-                self._nursery.cancel_scope.cancel()
+                self._end()
                 return
             self._appoint_leader()
             await self._serve(request)
-            if len(self._followers) >= IDLE_COUNT_MAX:
+            if self._is_gone or len(self._followers) >= IDLE_COUNT_MAX:
                 return
             await self._follow()
+            if self._is_gone:
+                return
+
+    def _end(self) -> None:
+        # Whoever could wait for an answer is gone, but a file that is being closed must be.
+        self._is_gone = True
+        self._watching.cancel()
+        for entry in self._interruptible.values():
+            entry.scope.cancel()
+        while self._followers:
+            self._appoint_leader()
 
     def _appoint_leader(self) -> None:
         if self._followers:
@@ -228,7 +242,7 @@ class Server:
             await self._interrupted.wait()
             self._interrupted = trio.Event()
             while waiting := [e for e in self._interruptible.values() if e.is_interrupted]:
-                await trio.sleep(INTERRUPT_AFTER_S / 4)
+                await trio.sleep(INTERRUPT_AFTER_S / _LOOKS_PER_WAIT)
                 for entry in waiting:
                     if self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
                         entry.scope.cancel()
