@@ -40,6 +40,9 @@ class Kernel:
         self.served = trio.Event()
 
     def unmount(self):
+        self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self):
         self._sock.close()
 
     async def send(self, opcode, body=b"", node_id=1, pid=1):
@@ -109,7 +112,7 @@ async def kernel(cluster, killed, nursery):
     yield made
     nursery.cancel_scope.cancel()
     device.close()
-    made.unmount()
+    made.close()
 
 
 @pytest.fixture
