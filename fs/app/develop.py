@@ -90,11 +90,12 @@ def run_lock() -> int:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     build = "\n".join(project["optional-dependencies"]["build"])
     compile_ = [program("pip-compile"), *LOCK_OPTIONS]
-    extras = ["--extra", "fuse", "--extra", "build", "--extra", "dev"]
+    run_extras = ["--extra", "fuse", "--extra", "foundationdb"]
+    extras = [*run_extras, "--extra", "build", "--extra", "dev"]
     constraints = ["-c", "requirements.lock", "-c", "requirements-build.lock"]
     return (
         run([*compile_, "-o", "requirements-build.lock", "-"], root, text=build)
-        or run([*compile_, "--extra", "fuse", "-o", "requirements.lock", "pyproject.toml"], root)
+        or run([*compile_, *run_extras, "-o", "requirements.lock", "pyproject.toml"], root)
         or run(
             [*compile_, *extras, *constraints, "-o", "requirements-dev.lock", "pyproject.toml"],
             root,

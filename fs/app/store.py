@@ -1,7 +1,7 @@
 """The key-value store that a process is configured with: opened, kept durable in the background, closed.
 
 `rocksdb` is the store itself and belongs to this process alone; `remote` is the one that a kv process serves;
-`memory` keeps nothing and is for trials.
+`foundationdb` is a cluster of its own; `memory` keeps nothing and is for trials.
 """
 
 from collections.abc import AsyncIterator
@@ -10,10 +10,13 @@ from contextlib import asynccontextmanager
 import trio
 
 from ..kv.api import KvEngine
+from ..kv.foundationdb import FoundationDbEngine, open_engine
 from ..kv.memory import MemoryEngine
 from ..kv.remote import RemoteEngine
 from ..kv.rocksdb import RocksDbEngine
 from ..runtime.background import open_background
+from ..runtime.ports import Runtime
+from ..schema.config import KvSection
 from ..schema.status import FsError, Status
 from .compose import Process
 
@@ -57,16 +60,36 @@ async def _open_remote_store(process: Process) -> AsyncIterator[RemoteEngine]:
 
 
 @asynccontextmanager
+async def open_foundationdb(
+    section: KvSection, runtime: Runtime, cluster_id: str
+) -> AsyncIterator[FoundationDbEngine]:
+    """Open FoundationDB for the length of the block; raises what fs.kv.foundationdb.open_engine says."""
+    engine = await open_engine(section, runtime, cluster_id=cluster_id)
+    try:
+        yield engine
+    finally:
+        with trio.CancelScope(shield=True):
+            await engine.aclose()
+
+
+@asynccontextmanager
 async def open_store(process: Process) -> AsyncIterator[KvEngine]:
     """Open the store that kv.engine names for the length of the block.
 
     Raises:
-        FsError: as `open_local_store`; a remote store that is away raises nothing until it is used.
+        FsError: as `open_local_store` and `open_foundationdb`; a remote store that is away raises nothing until
+            it is used.
     """
     match process.config.kv.engine:
         case "remote":
             async with _open_remote_store(process) as remote:
                 yield remote
+        case "foundationdb":
+            cluster_id = process.config.process.cluster_id
+            async with open_foundationdb(
+                process.config.kv, process.runtime, cluster_id
+            ) as foundationdb:
+                yield foundationdb
         case "memory":
             yield MemoryEngine(process.runtime.clock)
         case _:

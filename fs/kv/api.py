@@ -7,8 +7,8 @@ Invariants (every engine; tests/kv/test_contract.py):
     - Committed transactions are equivalent to some serial order, the commit order.
     - A commit is all or nothing, also across a crash; what is committed survives a process kill at
       once and a power loss after `KvEngine.sync` returned; power loss leaves a prefix of the commits.
-    - Limits: key 10,000 bytes, value 100,000 bytes, transaction 10,000,000 bytes (keys + values +
-      conflict ranges), age 5 s; exceeding one raises a definite FsError.
+    - Limits, the same everywhere: key 9,900 bytes, value 100,000 bytes, transaction 10,000,000 bytes (counted
+      as FoundationDB counts, fs/kv/buffer.py), age 5 s; exceeding one raises a definite FsError.
 
 Only `transact` (fs/kv/transact.py) commits; everybody else gets a Transaction as an argument.
 
@@ -18,7 +18,9 @@ Source: FoundationDB developer guide, "Transactions", "Conflict ranges", "Known 
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-KEY_BYTES_MAX: Final = 10_000
+PREFIX_BYTES_MAX: Final = 100
+"""Room on FoundationDB for what tells the clusters apart that share it."""
+KEY_BYTES_MAX: Final = 10_000 - PREFIX_BYTES_MAX
 VALUE_BYTES_MAX: Final = 100_000
 TRANSACTION_BYTES_MAX: Final = 10_000_000
 TRANSACTION_AGE_S_MAX: Final = 5.0

@@ -24,6 +24,7 @@ from typing import Final
 from ..schema.status import FsError, Status
 from .api import (
     KEY_BYTES_MAX,
+    PREFIX_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
     VALUE_BYTES_MAX,
     VERSIONSTAMP_BYTES,
@@ -37,6 +38,19 @@ KEY_END: Final = b"\xff"
 
 PAGE_ROWS: Final = 1_000
 """Rows asked of the store at once when a range is merged with own writes."""
+
+KEY_OVERHEAD_BYTES: Final = PREFIX_BYTES_MAX + 20
+"""Added to each key that counts towards the size of a transaction: the longest prefix, and FoundationDB's own
+record of a mutation or a conflict range.  So what is accepted here is never too large there."""
+
+SET_KEYS: Final = 3
+"""Keys that count for a write: its own, and the two ends of the range that readers conflict with."""
+CLEAR_KEYS: Final = 4
+"""As SET_KEYS; a cleared key is a range of its own."""
+CONFLICT_KEYS: Final = 2
+
+STAMP_PARAMETER_BYTES: Final = VERSIONSTAMP_BYTES + 4
+"""A versionstamp to be filled in, and FoundationDB's note of where."""
 
 ADD_BYTES: Final = 8
 ADD_MASK: Final = (1 << 64) - 1
@@ -153,8 +167,9 @@ class WriteBuffer:
         """True when reads must look here."""
         return bool(self._points or self.cleared)
 
-    def _charge(self, size_bytes: int) -> None:
-        self.size_bytes += size_bytes
+    def _charge(self, key_count: int, key_bytes: int, value_bytes: int = 0) -> None:
+        """Count `key_bytes` in all of `key_count` keys."""
+        self.size_bytes += key_count * KEY_OVERHEAD_BYTES + key_bytes + value_bytes
         if self.size_bytes > TRANSACTION_BYTES_MAX:
             raise FsError(
                 Status.KV_TRANSACTION_TOO_LARGE,
@@ -162,7 +177,8 @@ class WriteBuffer:
             )
 
     def _put(self, key: bytes, write: PointWrite, value_bytes: int) -> None:
-        self._charge(2 * len(key) + value_bytes)  # once as write, once as conflict range
+        count = CLEAR_KEYS if write is None else SET_KEYS
+        self._charge(count, count * len(key), value_bytes)
         if self._sorted_points is not None and key not in self._points:
             self._sorted_points = None
         self._points[key] = write
@@ -183,7 +199,7 @@ class WriteBuffer:
         check_range(begin, end)
         if begin >= end:
             return
-        self._charge(2 * (len(begin) + len(end)))
+        self._charge(CLEAR_KEYS, 2 * (len(begin) + len(end)))
         for key in self.points_in(begin, end):
             del self._points[key]
             self._sorted_points = None
@@ -210,35 +226,36 @@ class WriteBuffer:
     def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes) -> None:
         """See Transaction.set_versionstamped_value."""
         check_key(key)
-        value_bytes = len(prefix) + VERSIONSTAMP_BYTES + len(suffix)
+        value_bytes = len(prefix) + STAMP_PARAMETER_BYTES + len(suffix)
         check_value(key, value_bytes)
         self._put(key, Stamped(prefix, suffix), value_bytes)
 
     def set_versionstamped_key(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
         """See Transaction.set_versionstamped_key."""
-        check_key(prefix + bytes(VERSIONSTAMP_BYTES) + suffix)
+        check_key(prefix + bytes(STAMP_PARAMETER_BYTES) + suffix)
         check_value(prefix, len(value))
-        self._charge(2 * (len(prefix) + VERSIONSTAMP_BYTES + len(suffix)) + len(value))
+        key_bytes = len(prefix) + STAMP_PARAMETER_BYTES + len(suffix)
+        self._charge(SET_KEYS, SET_KEYS * key_bytes, len(value))
         self._stamped_keys.append((prefix, suffix, bytes(value)))
 
     def add_read_key(self, key: bytes) -> None:
         """Record a read conflict on one key."""
         if key not in self.read_keys:
             check_key(key)
-            self._charge(len(key))
+            self._charge(CONFLICT_KEYS, CONFLICT_KEYS * len(key))
             self.read_keys.add(key)
 
     def add_read_range(self, begin: bytes, end: bytes) -> None:
         """Record a read conflict on begin <= key < end; nothing if that is empty."""
         if begin < end:
             check_range(begin, end)
-            self._charge(len(begin) + len(end))
+            self._charge(CONFLICT_KEYS, len(begin) + len(end))
             self.read_ranges.append((begin, end))
 
     def add_write_conflict_key(self, key: bytes) -> None:
         """See Transaction.add_write_conflict_key."""
         check_key(key)
-        self._charge(len(key))
+        self._charge(CONFLICT_KEYS, CONFLICT_KEYS * len(key))
         self._extra_conflict_keys.append(key)
 
     def written(self, key: bytes) -> bytes | Added | Unwritten | None:

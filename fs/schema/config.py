@@ -53,14 +53,27 @@ class RpcSection(Section, frozen=True):
 class KvSection(Section, frozen=True):
     """[kv]: the transactional store below mgmtd and meta."""
 
-    engine: Annotated[str, Meta(pattern="^(rocksdb|remote|memory)$")] = "rocksdb"
-    """rocksdb: the store in `path`, of this process alone; remote: that of the kv process at `address`; memory: none."""
+    engine: Annotated[str, Meta(pattern="^(rocksdb|remote|foundationdb|memory)$")] = "rocksdb"
+    """rocksdb: the store in `path`, of this process alone; remote: that of the kv process at `address`; foundationdb:
+    the cluster that `cluster_file` names; memory: none."""
     path: str = ""
     address: str = ""
     """`unix:/PATH` or `tcp:HOST:PORT` of the kv process."""
     group_sync_interval_s: Seconds = 0.005
     """How long commits may gather before one flush makes them durable."""
     retry_time_s_max: Seconds = 10.0
+    cluster_file: str = "/etc/foundationdb/fdb.cluster"
+    """Of FoundationDB; its client library rewrites it when the coordinators change."""
+    open_timeout_s: Seconds = 15.0
+    """A process that FoundationDB does not answer for so long does not start."""
+    tls_certificate_path: str = ""
+    """PEM file; the tls_ settings are for FoundationDB, empty: as FDB_TLS_* in the environment says."""
+    tls_key_path: str = ""
+    tls_ca_path: str = ""
+    tls_verify_peers: str = ""
+    """Conditions on the peer's certificate, as FoundationDB writes them: Check.Valid=1,S.O=Example."""
+    trace_directory: str = ""
+    """Where FoundationDB's client library writes trace files; empty: nowhere."""
 
 
 class MgmtdSection(Section, frozen=True):

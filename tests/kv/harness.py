@@ -1,16 +1,16 @@
 """Engines under test behind one face, and a plain model of a transactional map."""
 
-import os
 import random
+import uuid
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import trio
 
 from fs.kv.api import KeyValue, KvEngine
 from fs.kv.buffer import add_to
+from fs.kv.foundationdb import FoundationDbEngine, open_engine
 from fs.kv.local import LocalEngine
 from fs.kv.memory import MemoryEngine
 from fs.kv.remote import RemoteEngine
@@ -24,6 +24,8 @@ from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.ports import Runtime, Stream, StreamHandler
 from fs.runtime.real import RealClock
 from fs.schema.config import KvSection, RpcSection
+from tests.kv.fake_fdb import session
+from tests.kv.stepping import is_mocked, step_clock
 
 CLUSTER_ID = "test-cluster"
 
@@ -104,6 +106,19 @@ class Served:
                 await trio.sleep_forever()
 
 
+async def open_foundationdb(
+    runtime: Runtime, nursery: trio.Nursery, cluster_id: str = ""
+) -> FoundationDbEngine:
+    """Open FoundationDB, real or fake, under a prefix of its own; a mocked clock is stepped from now on."""
+    section = KvSection(cluster_file=session.cluster_file())
+    engine = await open_engine(
+        section, runtime, cluster_id=cluster_id or f"test-{uuid.uuid4().hex}"
+    )
+    if is_mocked():
+        nursery.start_soon(step_clock, lambda: engine.waiting_count > 0)
+    return engine
+
+
 class Lab:
     """One engine that can be closed and opened again."""
 
@@ -115,6 +130,7 @@ class Lab:
         self._nursery = nursery
         self._runner: trio.CancelScope | None = None
         self._memory: MemoryEngine | None = None
+        self._cluster_id = f"test-{uuid.uuid4().hex}"
 
     async def open(self) -> KvEngine:
         if self.kind == "memory":
@@ -129,10 +145,7 @@ class Lab:
             if self.kind == "remote":
                 await self._serve(engine)
         else:
-            module = pytest.importorskip(
-                "fs.kv.foundationdb", reason="the FoundationDB engine is not part of this release"
-            )
-            self.engine = await module.open_engine(os.environ["FDB_CLUSTER_FILE"], self.runtime)
+            self.engine = await open_foundationdb(self.runtime, self._nursery, self._cluster_id)
         return self.engine
 
     async def _serve(self, engine: RocksDbEngine) -> None:
@@ -149,6 +162,11 @@ class Lab:
             self._client.cancel()
             self._served.kill()
             await self._local.aclose()
+
+    async def clean(self) -> None:
+        """Leave nothing behind in a store that others use, too."""
+        if isinstance(self.engine, FoundationDbEngine):
+            await self.engine.clear_all()
 
     async def reopen(self) -> KvEngine:
         await self.close()

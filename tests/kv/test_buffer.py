@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fs.kv import buffer as buffer_module
 from fs.kv.api import next_key
-from fs.kv.buffer import RangeRead, WriteBuffer
+from fs.kv.buffer import KEY_OVERHEAD_BYTES, RangeRead, WriteBuffer
 from tests.kv.harness import Model
 
 keys = st.binary(min_size=1, max_size=2).filter(lambda key: key < b"\xff")
@@ -102,4 +102,6 @@ def test_size_counts_reads_and_writes():
     buffer.add_read_key(b"xy")
     buffer.add_read_key(b"xy")
     buffer.add_read_range(b"a", b"bc")
-    assert buffer.size_bytes == 3 + 4 + 3 + 2 + 3
+    buffer.clear(b"gone")
+    keys = 3 * len(b"abc") + 2 * len(b"xy") + len(b"abc") + 4 * len(b"gone")
+    assert buffer.size_bytes == keys + len(b"1234") + (3 + 2 + 2 + 4) * KEY_OVERHEAD_BYTES
