@@ -5,7 +5,8 @@ Invariants:
       `complete` has seen may be stored, else newer times would be lost.
     - nlink 0 means: no name leads here any more; such an inode serves those who hold it open until
       garbage collection deletes it.
-    - ctime of an inode never goes back.
+    - ctime of an inode never goes back, and every change of what a file is grows it: of two replies that tell of one
+      file, a client takes the one with the larger ctime for the newer one.
 """
 
 from ..kv.api import Transaction
@@ -84,8 +85,11 @@ def store_inode(tr: Transaction, inode: pb.InodePb) -> None:
 
 
 def advance_ctime(ctx: OpContext, inode: pb.InodePb) -> None:
-    """Note in a (complete) inode that it changed now."""
-    inode.ctime_ns = max(inode.ctime_ns, ctx.now_ns)
+    """Note in a (complete) inode that it changed now, or right after its last change if that seems to lie ahead.
+
+    An operation that ran again after a conflict has a time from before what it lost against, and clocks of services differ.
+    """
+    inode.ctime_ns = max(inode.ctime_ns + 1, ctx.now_ns)
 
 
 def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:

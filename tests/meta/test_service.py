@@ -5,7 +5,7 @@ import itertools
 import pytest
 import trio
 
-from fs.kv.faulty import Fate, ScriptedFaults
+from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
 from fs.meta import records
 from fs.meta.check import check
 from fs.meta.init import initialise, require_format
@@ -16,7 +16,7 @@ from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
 from fs.schema.status import Status
-from tests.meta.harness import CALL, ROOT, World, refused, session
+from tests.meta.harness import CALL, ROOT, World, hint, refused, session
 
 
 def snake(name):
@@ -162,3 +162,21 @@ async def test_check_finds_every_kind_of_damage(world, root):
         assert any(words in line for line in found), (key, found)
         await damage(world, key, before)
         assert await check(world.engine) == []
+
+
+async def test_the_later_of_two_changes_has_the_larger_ctime(world, root, autojump_clock):  # noqa: ARG001
+    """A client tells by it which of two replies is the newer one, whatever the order in which they arrive."""
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    world.engine.faults = ScriptedFaults([CommitFault(Fate.CONFLICT, delay_before_s=2.0)])
+    replies = {}
+
+    async def extend():
+        replies["extended"] = await root.set_attr(inode_id, length=2000)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(extend)
+        await trio.sleep(1)
+        replies["reported"] = await root.sync(inode_id, has_new_data=True, length_hint=hint(1000))
+    world.engine.faults = None
+    assert (replies["reported"].file.length, replies["extended"].file.length) == (1000, 2000)
+    assert replies["extended"].ctime_ns > replies["reported"].ctime_ns

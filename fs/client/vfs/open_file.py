@@ -134,11 +134,14 @@ class InodeState:
         return max(self.file.length, self.acked_end, self.written_end) + self.append.length
 
     def absorb(self, inode: Inode) -> None:
-        """Take over attributes from meta; replies that arrive late (older ctime) change nothing."""
+        """Take over attributes from meta; replies that arrive late change nothing.
+
+        Meta lets ctime grow with every change of attributes or length, and data_ver with what else concerns content.
+        """
         assert inode.file is not None and inode.inode_id == self.inode_id, inode.inode_id
-        if inode.ctime_ns < self.inode.ctime_ns:
-            return
         old = self.file
+        if (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver):
+            return
         self.inode = inode
         if inode.file.dyn_stripe > self.ref.dyn_stripe:
             self.ref = replace(self.ref, dyn_stripe=inode.file.dyn_stripe)

@@ -1,0 +1,117 @@
+"""A metadata service behind connections that break, for the vfs: every request may be lost, done twice, or answered late.
+
+The service is the real one over an engine in memory, the chunks are `tests.client.fakes`; so what a reply says of times
+and versions is what a cluster would say.
+
+Invariant: as `MetaClient`, a call ends with a reply to its last try, and all its tries carry one request id.
+"""
+
+import random
+
+import trio
+
+from fs.kv.faulty import RandomFaults
+from fs.kv.memory import MemoryEngine
+from fs.meta.init import initialise
+from fs.meta.meta import Meta
+from fs.runtime.simulated import SimulatedClock, simulated_runtime
+from fs.schema.method import Method
+from fs.schema.status import FsError
+from tests.client.fakes import CHUNK, FakeChunks, FakeStore
+from tests.meta.harness import CALL, FakeMgmtd, FakeRouting, make_config
+
+CLIENT_ID = "c" * 32
+LATE_S = 0.4
+"""How long a request or its reply may be under way."""
+
+
+def snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+class Service:
+    """The metadata of one cluster, and its chunks."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.chunks = FakeChunks(CHUNK, delay_s=0.05, rng=random.Random(seed + 1))
+        self.runtime = simulated_runtime(None, seed)
+        self.engine = MemoryEngine(SimulatedClock())
+        self.faults = RandomFaults(
+            random.Random(seed),
+            conflict=0.1,
+            unknown_committed=0.02,
+            unknown_lost=0.02,
+            delay_before_s_max=0.1,
+            delay_after_s_max=0.05,
+        )
+        self.config = make_config(chunk_size_bytes=CHUNK, stripe_size=4)
+        mgmtd = FakeMgmtd()
+        mgmtd.client_ids = [CLIENT_ID]
+        self.meta = Meta(self.engine, self.runtime, self.config, FakeRouting(), self.chunks, mgmtd)
+
+    async def run(self, task_status=trio.TASK_STATUS_IGNORED) -> None:
+        await initialise(
+            self.engine, runtime=self.runtime, cluster_id="emberfs", config=self.config.meta
+        )
+        self.engine.faults = self.faults
+        await self.meta.run(task_status=task_status)
+
+    def store(self) -> FakeStore:
+        return FakeStore(self.chunks)
+
+
+class UnreliableMeta:
+    """MetaCaller whose connection breaks: `reset` makes every try under way fail at its client."""
+
+    client_id = CLIENT_ID
+
+    def __init__(self, service: Service, nursery: trio.Nursery, seed: int) -> None:
+        self._service, self._nursery = service, nursery
+        self._random = random.Random(seed)
+        self._waiting: set[trio.CancelScope] = set()
+        self.try_count = 0
+
+    def reset(self) -> None:
+        """Break the connection; what the service has received it goes on with."""
+        for scope in self._waiting:
+            scope.cancel()
+
+    async def call(self, method: Method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
+        holder = request if "caller" in request.DESCRIPTOR.fields_by_name else request.sync
+        holder.caller.client_id = self.client_id
+        holder.caller.request_id = self._random.randbytes(16)
+        while True:
+            text = request.SerializeToString()
+            send, receive = trio.open_memory_channel(1)
+            self._nursery.start_soon(self._serve, method, text, send)
+            self.try_count += 1
+            with trio.CancelScope() as scope:
+                self._waiting.add(scope)
+                try:
+                    outcome = await receive.receive()
+                finally:
+                    self._waiting.discard(scope)
+                await self._delay()
+                if isinstance(outcome, Exception):
+                    raise outcome
+                return method.reply_type.FromString(outcome)
+            await trio.sleep(self._random.random() * 0.02)
+
+    async def _delay(self) -> None:
+        if self._random.random() < 0.5:
+            await trio.sleep(self._random.random() ** 3 * LATE_S)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def _serve(self, method: Method, text: bytes, send) -> None:
+        """One try at the service; it goes on when nobody waits for the reply any more."""
+        await self._delay()
+        request = method.request_type.FromString(text)
+        try:
+            reply = await getattr(self._service.meta.service, snake(method.name))(CALL, request)
+            outcome = reply.SerializeToString()
+        except FsError as error:
+            outcome = error
+        await self._delay()
+        send.send_nowait(outcome)
