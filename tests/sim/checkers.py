@@ -197,7 +197,7 @@ def check_replicas(cluster: SimCluster, inode_ids: set[int] | None) -> int:
             node_id=node_id,
             section=cluster.processes[cluster.node_name(node_id)].config.storage,
         )
-        for target_id in cluster.targets_of(node_id):
+        for target_id in engine.target_ids():
             chunks, after = {}, b""
             while page := engine.list_chunks(target_id, after=after):
                 chunks.update(
@@ -209,8 +209,8 @@ def check_replicas(cluster: SimCluster, inode_ids: set[int] | None) -> int:
             states[target_id] = chunks
         engine.close()
     count = 0
-    for chain_id, members in cluster.chains.items():
-        first, *rest = (states[target_id] for target_id, _ in members)
+    for chain_id, chain in cluster.watch.chains.items():
+        first, *rest = (states[member.target_id] for member in chain.targets)
         for other in rest:
             assert first == other, f"chain {chain_id} diverged: {first.items() ^ other.items()}"
         assert all(pending == 0 for *_, pending in first.values()), f"chain {chain_id}: pending"

@@ -31,9 +31,11 @@ from fs.runtime.ports import Runtime
 from fs.runtime.simulated import SimulatedClock, run_inline, simulated_runtime
 from fs.schema import services
 from fs.schema.config import (
+    CLOCK_DRIFT_MAX,
     ClientSection,
     DiskSection,
     MetaSection,
+    MgmtdSection,
     ProcessConfig,
     ProcessSection,
     StorageSection,
@@ -65,8 +67,8 @@ RESYNC_INTERVAL_S = 0.5
 """Longer than usual, as `PROBE_INTERVALS_S`: asking for nothing to do costs more than all the rest."""
 PROBE_INTERVALS_S = ((primary_module, 1.0), (election_module, 0.5))
 """How often managers ask others whether they live."""
-DRIFTS = (1.0, 1.0, 0.999, 1.001, 0.98, 1.02)
-"""How fast a machine's monotonic clock runs; two that drift apart by 4 % differ by less than LEASE_MARGIN_S per lease."""
+DRIFTS = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX)
+"""How fast a machine's monotonic clock runs."""
 
 
 @dataclass(slots=True)
@@ -196,7 +198,17 @@ class SimCluster:
         }
 
     def targets_of(self, node_id: int) -> list[int]:
+        """The targets that a node was given at first."""
         return [t for chain in self.chains.values() for t, n in chain if n == node_id]
+
+    def members_of(self, node_id: int) -> list[int]:
+        """The targets of a node that are members of chains by what is published."""
+        return [
+            m.target_id
+            for chain in self.watch.chains.values()
+            for m in chain.targets
+            if self.watch.node_of.get(m.target_id) == node_id
+        ]
 
     def _add_process(
         self, name: str, node_id: int, body: Callable[[SimProcess, Process], Awaitable[None]]
@@ -212,6 +224,9 @@ class SimCluster:
                 node_id=node_id,
                 listen=MEMORY_NODE.format(node_id),
                 mgmtd_addresses=self.manager_addresses,
+            ),
+            mgmtd=MgmtdSection(
+                replace_after_s=self.shape.replace_after_s, move_stall_s=self.shape.move_stall_s
             ),
             meta=MetaSection(
                 gc_delay_s=2.0,
@@ -233,12 +248,14 @@ class SimCluster:
             self.disks[node_id].tear = self.tear
 
         async def open_disk(_index: int) -> ChunkEngine:
+            disk = self.disks[node_id]
+            replaced = [] if disk.records else self.members_of(node_id)  # as an operator would
             return memory_engine(
-                DiskView(self.disks[node_id], this.life, self.errors[node_id]),  # type: ignore[arg-type]
+                DiskView(disk, this.life, self.errors[node_id]),  # type: ignore[arg-type]
                 cluster_id=CLUSTER_ID,
                 node_id=node_id,
                 section=process.config.storage,
-                target_ids=self.targets_of(node_id),
+                target_ids=sorted({*self.targets_of(node_id), *replaced}),
             )
 
         await serve_storage(process, [await open_disk(0)], open_disk)
@@ -414,16 +431,19 @@ class SimCluster:
         )
         return routing_info_from_pb(reply.routing_info)
 
-    async def wait_healthy(self, timeout_s: float = 120) -> None:
-        """Wait until every target of every chain serves."""
+    async def wait_healthy(self, timeout_s: float = 120, *, is_still: bool = False) -> None:
+        """Wait until every target of every chain serves; with `is_still`, until nothing is being moved either."""
         with trio.move_on_after(timeout_s):
             while True:
                 info = await self.routing()
                 states = [t.public_state for c in info.chains.values() for t in c.targets]
-                if states and all(s is PublicState.SERVING for s in states):
+                is_whole = bool(states) and all(s is PublicState.SERVING for s in states)
+                if is_whole and not (is_still and self.watch.moves):
                     return
                 await trio.sleep(0.5)
-        raise AssertionError(f"chains do not heal: {(await self.routing()).chains}")
+        raise AssertionError(
+            f"chains do not heal: {(await self.routing()).chains} {self.watch.moves}"
+        )
 
     # ---- clients -----------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Runs the faults a seed has drawn, and those that end processes: deaths at any point, stops, lost power, clocks.
 
-Two go on side by side, each one fault after the other: of machines (here and in faults_disk.py), and of the network
-(faults_network.py).  Each seed has its own weather: much of some kinds, nothing of others.
+Three go on side by side, each one fault after the other: of machines (here and in faults_disk.py), of the network
+(faults_network.py), and what operators do (faults_chain.py).  Each seed has its own weather: much of some kinds, nothing
+of others.
 """
 
 import random
@@ -17,13 +18,23 @@ from .cluster import SimCluster
 from .determinism import freeze, thaw
 from .faults_disk import DEAD_S, tear
 from .workload import Memory
-from .world import MACHINE_FAULTS, NETWORK_FAULTS, Fault, World, machine_fault
+from .world import (
+    MACHINE_FAULTS,
+    NETWORK_FAULTS,
+    OPERATOR_FAULTS,
+    Fault,
+    World,
+    machine_fault,
+)
 
-KINDS = MACHINE_FAULTS, NETWORK_FAULTS
 PAUSED_S = (1.0, 2.0, 4.0, 7.0, 12.0, 30.0, 60.0)
 STEPPED_S = (1.0, 3600.0, 365 * 86400.0)
 SWIZZLED_SHARE = 0.35
 """Of the seeds begin with a swizzle, whatever their weather."""
+OPERATED_SHARE = 0.6
+"""Of the seeds have operators at work."""
+OPERATOR_PAUSE_S = 4.0
+"""They take so many times as long between two changes as a fault is apart from the next."""
 
 assert faults_chain and faults_disk and faults_network  # they register their kinds
 
@@ -60,7 +71,10 @@ class Faults:
         cluster = self.world.cluster
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._break_network, until_s)
+            nursery.start_soon(self._operate, until_s)
             await self._run_kinds(until_s, self._weather(MACHINE_FAULTS), self.world.random)
+        for reason, count in cluster.watch.move_counts.items():
+            self.world.count(f"move_{reason.lower()}", count)
         cluster.kv.faults = None
         cluster.network.heal()
         cluster.network.delay = DelayRange()
@@ -72,19 +86,25 @@ class Faults:
             await self._one(faults_network.swizzle_clog)
         await self._run_kinds(until_s, weights, source)
 
+    async def _operate(self, until_s: float) -> None:
+        source = self.world.operator_random
+        if self.only or source.random() < OPERATED_SHARE:
+            await self._run_kinds(until_s, self._weather(OPERATOR_FAULTS), source)
+
     async def _run_kinds(
         self, until_s: float, weights: dict[Fault, int], source: random.Random
     ) -> None:
         if not any(weights.values()):
             return
         while trio.current_time() < until_s:
-            await trio.sleep(source.choice([0.1, 1.0]) * source.uniform(0.3, 3.0))
+            pause_s = OPERATOR_PAUSE_S if source is self.world.operator_random else 1.0
+            await trio.sleep(pause_s * source.choice([0.1, 1.0]) * source.uniform(0.3, 3.0))
             (kind,) = source.choices([*weights], weights=[*weights.values()])
             await self._one(kind)
 
     async def _one(self, kind: Fault) -> None:
         self.world.count(kind.__name__)
-        if kind.__name__ in MACHINE_FAULTS:
+        if kind.__name__ not in NETWORK_FAULTS:
             await kind(self.world)
             return
         async with self.world.network_lock:
@@ -225,7 +245,7 @@ async def power_loss(world: World) -> None:
         await _revive(world, [name])
 
 
-@machine_fault(1)
+@machine_fault(2)
 async def cut_all(world: World) -> None:
     """Every process dies at one instant; mostly the power is lost as well."""
     async with world.network_lock:
@@ -235,7 +255,7 @@ async def cut_all(world: World) -> None:
 async def _cut_all(world: World) -> None:
     cluster = world.cluster
     names = sorted(cluster.processes)
-    wait = world.random.choice([None, _wait_routing_change, _wait_truncation])
+    wait = world.random.choice([None, _wait_routing_change, _wait_truncation, _wait_truncation])
     if wait is not None:
         await wait(world)
     with_power = world.memory.are_workers_ready and world.random.random() < 0.7
@@ -272,9 +292,9 @@ async def _wait_truncation(world: World) -> None:
     """Return just after a truncation has begun, so that the power goes between its steps."""
     began = trio.Event()
     world.cluster.kv.on_truncation = began.set
-    with trio.move_on_after(5.0) as scope:
+    with trio.move_on_after(10.0) as scope:
         await began.wait()
     world.cluster.kv.on_truncation = None
     if not scope.cancelled_caught:
         world.count("cut_in_truncation")
-        await trio.sleep(world.random.uniform(0.0, 0.02))
+        await trio.sleep(world.random.uniform(0.0, world.random.choice([0.02, 0.1])))

@@ -1,18 +1,22 @@
-"""What goes wrong with disks: errors, no room, slowness, rot, writes that go nowhere or elsewhere, a wiped disk."""
+"""What goes wrong with disks: errors, no room, slowness, rot in one copy or in all, writes that go nowhere or elsewhere, a wiped disk."""
 
 import random
+from collections.abc import Callable
 
 import trio
 
-from fs.chunkengine.format import FileId
+from fs.chunkengine.format import FileId, chunk_key, place_of
 from fs.chunkengine.simulated_disk import SimulatedDisk
+from fs.client.native import EmberFs
+from fs.schema.status import FsError, Status
 from fs.storage.scrub import Cursor, Scrub
 
-from .cluster import SimProcess
+from .cluster import CHUNK_BYTES, SimProcess
 from .world import World, machine_fault
 
 DEAD_S = (0.02, 0.3, 2.0, 8.0)
 REPAIRED_S_MAX = 100.0
+HAPPENED_S_MAX = 8.0
 SECTOR_BYTES = 512
 
 
@@ -43,17 +47,18 @@ async def slow_disk(world: World) -> None:
     threads.pause_s_max = world.cluster.disk_pause_s_max
 
 
-@machine_fault(2)
+@machine_fault(3)
 async def disk_errors(world: World) -> None:
     """Up to 10 % of a disk's reads and writes fail; then the disk is exchanged for a good one with the same content."""
     name = world.random.choice(world.cluster.storages)
     errors = world.cluster.errors[world.cluster.processes[name].node_id]
     before = errors.fired_count
     are_reads_bad = world.random.random() < 0.5
-    share = world.random.uniform(0.01, 0.1)
+    share = world.random.choice([0.02, 0.1])
     errors.read_share, errors.write_share = (share, 0.0) if are_reads_bad else (0.0, share)
     world.cluster.trace.add("disk errors", f"{name} {errors.read_share} {errors.write_share}")
     await trio.sleep(world.random.uniform(0.5, 4.0))
+    await _wait_for(lambda: errors.fired_count > before)
     if errors.fired_count > before:
         world.count("disk_read_error", int(errors.read_share > 0))
         world.count("disk_write_error", int(errors.write_share > 0))
@@ -119,7 +124,7 @@ async def bit_rot(world: World) -> None:
         await _wait_repaired(world, process)
 
 
-@machine_fault(2)
+@machine_fault(3)
 async def bad_writes(world: World) -> None:
     """Up to 10 % of one machine's writes are lost or go elsewhere, silently; a scrub and the reads repair them."""
     async with world.network_lock:
@@ -128,15 +133,18 @@ async def bad_writes(world: World) -> None:
             return
         process = world.cluster.processes[name]
         disk = world.cluster.disks[process.node_id]
-        share = world.random.choice([0.02, 0.1])
+        share = world.random.choice([0.04, 0.1])
+        astray_count = 0
         kinds = world.random.choice([("lost",), ("misdirected",), ("lost", "misdirected")])
 
         def where(file_id: FileId, offset: int, length: int) -> int | None:
             """Return where a write really goes."""
+            nonlocal astray_count
             if world.random.random() >= share:
                 return offset
             kind = world.random.choice(kinds)
             world.count(f"write_{kind}")
+            astray_count += 1
             size = disk.files[file_id].live.size
             elsewhere = world.random.randrange(0, max(size - length, 0) + 1, SECTOR_BYTES)
             return None if kind == "lost" else elsewhere
@@ -144,8 +152,64 @@ async def bad_writes(world: World) -> None:
         disk.place_write = where
         world.cluster.trace.add("bad writes", f"{name} {share:.3f} {kinds}")
         await trio.sleep(world.random.uniform(0.5, 4.0))
+        await _wait_for(lambda: astray_count > 0)
         disk.place_write = None
         await _wait_repaired(world, process)
+
+
+@machine_fault(2)
+async def rot_everywhere(world: World) -> None:
+    """All copies of a file's chunks rot: reads are an error until it is written anew, never other bytes."""
+    async with world.network_lock:
+        cluster, path = world.cluster, f"/rotten-{world.counts['rot_everywhere']}"
+        contents = [world.random.randbytes(CHUNK_BYTES + 5000) for _ in range(2)]
+
+        async def look(fs: EmberFs) -> None:
+            await fs.write_file(path, contents[0])
+            inode_id = (await fs.stat(path)).inode_id
+            _flip_all_copies(world, inode_id)
+            cluster.trace.add("rot everywhere", inode_id)
+            try:
+                found = await fs.read_file(path)
+            except FsError as error:
+                if error.status is not Status.CHUNK_DAMAGED:
+                    raise
+                world.count("damage_told")
+            else:
+                raise AssertionError(f"{path}: all copies are damaged, and {len(found)} bytes read")
+            await fs.write_file(path, contents[1])
+            assert await fs.read_file(path) == contents[1], f"{path} has other content"
+            await fs.unlink(path)
+
+        async def look_with_room(fs: EmberFs) -> None:
+            try:
+                await look(fs)
+            except FsError as error:
+                world.memory.take_error(error)
+
+        await cluster.connect_client(f"rotter-{world.counts['rot_everywhere']}", look_with_room)
+
+
+def _flip_all_copies(world: World, inode_id: int) -> None:
+    """Change a byte of each copy of each chunk of a file, on all disks, whether it counts or not."""
+    for name in world.cluster.storages:
+        process = world.cluster.processes[name]
+        targets = process.services["Storage"]._context.targets.targets
+        for target_id, target in sorted(targets.items()):
+            engine = target.disk.engine
+            for state in engine.list_file(target_id, inode_id):
+                with engine._books as ledger:
+                    record = ledger.record(chunk_key(target_id, state.chunk_id))
+                file_id, start = place_of(record.position)
+                offset = start + world.random.randrange(record.length)
+                world.cluster.disks[process.node_id].flip_bit(file_id, offset)
+
+
+async def _wait_for(has_happened: Callable[[], bool]) -> None:
+    """Give what happens by chance some more time."""
+    with trio.move_on_after(HAPPENED_S_MAX):
+        while not has_happened():  # noqa: ASYNC110 - seen only by looking
+            await trio.sleep(0.2)
 
 
 async def _wait_repaired(world: World, process: SimProcess) -> None:

@@ -87,7 +87,7 @@ class Run:
     async def _wait_live(self) -> None:
         began_s = trio.current_time()
         with trio.move_on_after(LIVE_S_MAX):
-            await self.cluster.wait_healthy()
+            await self.cluster.wait_healthy(is_still=True)
             while not all(w.is_idle for w in self.memory.workers.values()):  # noqa: ASYNC110
                 await trio.sleep(0.1)
             self.live_s = trio.current_time() - began_s

@@ -27,6 +27,9 @@ class Shape:
     think_s: float
     """Mean pause of a client between two operations."""
     disk_pause_s_max: float = 0.002
+    replace_after_s: float = 600.0
+    """A target offline for so long is replaced by another one."""
+    move_stall_s: float = 120.0
     client_count: int = CLIENT_COUNT
     is_history: bool = False
     """Registers only, by more clients that hardly pause: for long histories."""
@@ -50,6 +53,8 @@ class Shape:
             replica_count=replica_count,
             chain_count=min(storage_count, CHAIN_COUNT_MAX),
             think_s=0.05 if is_dense or is_history else source.choice([0.2, 0.3, 0.5]),
+            replace_after_s=source.choice([600.0, 5.0]),
+            move_stall_s=source.choice([120.0, 10.0]),
             client_count=HISTORY_CLIENT_COUNT if is_history else CLIENT_COUNT,
             is_history=is_history,
         )

@@ -7,7 +7,8 @@ Checked at every commit, so no change between two looks is missed:
 """
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fs.kv.buffer import Mutations
@@ -16,6 +17,7 @@ from fs.meta import records
 from fs.mgmtd import store as keys
 from fs.mgmtd.chain_state import is_legal
 from fs.mgmtd.lease import LeaseRecord
+from fs.mgmtd.move_book import Move, unpack_move
 from fs.schema.ids import ChainId, ChunkId
 from fs.schema.proto import record_pb2
 from fs.schema.routing import Chain, chain_from_pb
@@ -30,12 +32,18 @@ class RoutingWatch:
     lease: LeaseRecord = field(default_factory=LeaseRecord)
     chain_history: dict[int, dict[ChainId, Chain]] = field(default_factory=dict)
     """All chains by routing version."""
+    node_of: dict[int, int] = field(default_factory=dict)
+    """By target, also of those that are gone."""
+    moves: dict[int, Move] = field(default_factory=dict)
+    """Under way."""
+    move_counts: Counter[str] = field(default_factory=Counter)
+    """Moves begun, by reason."""
     versions: dict[int, dict[ChunkId, int]] = field(default_factory=dict)
     """By target: the committed versions seen while it served."""
 
     def forget_versions(self, node_id: int) -> None:
         """A node's disk has lost something: its targets' versions may be older now."""
-        for target_id in [t for t in self.versions if t // 1000 == node_id]:
+        for target_id in [t for t in self.versions if self.node_of.get(t) == node_id]:
             del self.versions[target_id]
 
     def see(self, points: list[tuple[bytes, bytes | None]]) -> None:
@@ -43,6 +51,7 @@ class RoutingWatch:
         written = {key: value for key, value in points if key.startswith(b"MG")}
         if not written:
             return
+        self.see_places(written)
         if keys.LEASE_KEY in written:
             self._see_lease(keys.unpack_lease(written[keys.LEASE_KEY]))
         chains = {
@@ -68,6 +77,25 @@ class RoutingWatch:
             self._see_chain(chain)
         self.routing_version = number
         self.chain_history[number] = self.chains
+
+    def see_places(self, written: Mapping[bytes, bytes | None]) -> None:
+        """Take in where targets are, and what is being moved; a target stays where it is."""
+        for key, value in written.items():
+            if key.startswith(keys.TARGET_PREFIX) and value is not None:
+                target = record_pb2.TargetRecordPb.FromString(value).target
+                old = self.node_of.setdefault(target.target_id, target.node_id)
+                assert old == target.node_id, f"target {target.target_id} on {old} and {target}"
+            if key.startswith(keys.MOVE_PREFIX):
+                move_id = int.from_bytes(key[len(keys.MOVE_PREFIX) :], "big")
+                if value is None:
+                    self.moves.pop(move_id, None)
+                else:
+                    self._see_move(unpack_move(value))
+
+    def _see_move(self, move: Move) -> None:
+        if move.move_id not in self.moves:
+            self.move_counts[move.reason.name] += 1
+        self.moves[move.move_id] = move
 
     def _see_lease(self, record: LeaseRecord) -> None:
         old = self.lease
@@ -124,3 +152,6 @@ class WatchedStore(MemoryEngine):
                 keys.unpack_lease(self.current(keys.LEASE_KEY)),
                 seen_version=seen_version,
             )
+            self.watch.node_of.clear()
+            self.watch.moves.clear()
+            self.watch.see_places(self.dump())

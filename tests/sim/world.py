@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from fs.schema.ids import ChainId
 from fs.schema.routing import LocalState, PublicState
 
 from .cluster import SimCluster
@@ -26,9 +27,14 @@ class World:
         self.memory = memory
         self.random = random.Random(f"{cluster.seed}/faults")
         self.network_random = random.Random(f"{cluster.seed}/network")
+        self.operator_random = random.Random(f"{cluster.seed}/operator")
         self.counts: dict[str, int] = {}
         self.network_lock = trio.Lock()
         """Held by each fault of the network, and by what may harm data meanwhile."""
+        self.changing: set[int] = set()
+        """Chains whose members an operator is changing: one that serves may be told to stop."""
+        self.has_harmed = False
+        """A disk has lost or changed something."""
 
     def count(self, name: str, count: int = 1) -> None:
         """Take note that something happened."""
@@ -43,23 +49,38 @@ class World:
         """Return the name of client `number` as it lives now."""
         return next((n for n in self.client_names() if n.startswith(f"client-{number}.")), "")
 
-    def is_covered(self, name: str) -> bool:
-        """Another target of each chain serves at this moment, with everything acknowledged."""
-        serving = set()
-        for other in self.cluster.storages:
-            process = self.cluster.processes[other]
-            if other != name and process.is_running and "Storage" in process.services:
+    def up_to_date(self, *, but: str = "") -> set[int]:
+        """Return the targets of running processes that hold everything acknowledged."""
+        found: set[int] = set()
+        for name in self.cluster.storages:
+            process = self.cluster.processes[name]
+            if name != but and process.is_running and "Storage" in process.services:
                 targets = process.services["Storage"]._context.targets.targets
-                serving |= {t for t, v in targets.items() if v.local_state is LocalState.UPTODATE}
-        return all(
-            any(m.target_id in serving and m.public_state is PublicState.SERVING for m in c.targets)
+                found |= {t for t, v in targets.items() if v.local_state is LocalState.UPTODATE}
+        return found
+
+    def is_covered(self, name: str) -> bool:
+        """Another target of each chain serves at this moment, with everything acknowledged, and is not about to leave."""
+        leaving = {move.leaving for move in self.cluster.watch.moves.values()}
+        staying = self.up_to_date(but=name) - leaving
+        is_covered = not self.changing and all(
+            any(m.target_id in staying and m.public_state is PublicState.SERVING for m in c.targets)
             for c in self.cluster.watch.chains.values()
         )
+        self.has_harmed = self.has_harmed or is_covered
+        return is_covered
+
+    def may_change(self, chain_id: int) -> bool:
+        """An operator may tell a member to stop: what a disk has lost is known to the managers, or restored."""
+        there = self.up_to_date()
+        members = self.cluster.watch.chains[ChainId(chain_id)].targets
+        return not self.has_harmed or all(m.target_id in there for m in members)
 
 
 Fault = Callable[[World], Awaitable[None]]
 MACHINE_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
 NETWORK_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
+OPERATOR_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
 
 
 def machine_fault(weight: int) -> Callable[[Fault], Fault]:
@@ -77,6 +98,16 @@ def network_fault(weight: int) -> Callable[[Fault], Fault]:
 
     def register(fault: Fault) -> Fault:
         NETWORK_FAULTS[fault.__name__] = (fault, weight)
+        return fault
+
+    return register
+
+
+def operator_fault(weight: int) -> Callable[[Fault], Fault]:
+    """Register something that operators do to live chains with its usual weight."""
+
+    def register(fault: Fault) -> Fault:
+        OPERATOR_FAULTS[fault.__name__] = (fault, weight)
         return fault
 
     return register
