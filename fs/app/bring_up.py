@@ -373,7 +373,6 @@ def summary(options: UpOptions, directory: ClusterDir, record: ClusterRecord) ->
         f"logs:     {directory.path / 'logs'}",
         f"look:     {command} status{option}",
         f"stop:     {command} down{option}",
-        "note:     file locks (flock, fcntl) hold on this machine only",
     ]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from ..schema.ids import FIRST_INODE_ID, GC_ROOT_INODE_ID, ROOT_INODE_ID
 from ..schema.inode import NAME_BYTES_MAX
 from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import common_pb2 as pb
-from ..schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
+from ..schema.proto.record_pb2 import DentryRecordPb, FileLocksRecordPb, GcRecordPb
 from . import records
 from .inode_ids import BLOCK_COUNT, SHARD_COUNT
 
@@ -33,6 +33,9 @@ class Contents:
     truncations: set[int] = field(default_factory=set)
     owned: list[tuple[bytes, int]] = field(default_factory=list)
     """(prefix, inode) of records that may exist only with their inode."""
+    locking_clients: set[tuple[str, int]] = field(default_factory=set)
+    """(client, inode) by the tables of locks, and below by their index."""
+    indexed_clients: set[tuple[str, int]] = field(default_factory=set)
     inode_count: int = 0
     id_blocks: dict[int, int] = field(default_factory=dict)
 
@@ -87,12 +90,24 @@ async def load(engine: KvEngine) -> Contents:
     ):
         for key, _ in await read_all(engine, prefix):
             contents.owned.append((prefix, int.from_bytes(key[4:12], "little")))
+    for key, value in await read_all(engine, records.FILE_LOCKS):
+        inode_id = int.from_bytes(key[4:12], "little")
+        locks = FileLocksRecordPb.FromString(value).locks
+        contents.locking_clients |= {(lock.client_id, inode_id) for lock in locks}
+    contents.indexed_clients = {
+        records.client_locks_parts(key) for key, _ in await read_all(engine, records.CLIENT_LOCKS)
+    }
     singletons = dict(await read_all(engine, records.SINGLETON))
     contents.inode_count = records.unpack_count(singletons.get(records.INODE_COUNT_KEY))
     for shard in range(SHARD_COUNT):
         value_or_none = singletons.get(records.inode_ids_key(shard))
         contents.id_blocks[shard] = records.unpack_u64(value_or_none)
     return contents
+
+
+def _check_locks(contents: Contents) -> Iterator[str]:
+    for client_id, inode_id in contents.locking_clients ^ contents.indexed_clients:
+        yield f"locks of client {client_id} on inode {inode_id:#x}: table and index disagree"
 
 
 def _check_dentries(contents: Contents) -> Iterator[str]:
@@ -220,4 +235,5 @@ async def check(engine: KvEngine) -> list[str]:
         *_check_files(contents),
         *_check_owned(contents),
         *_check_reachable(contents),
+        *_check_locks(contents),
     ]

@@ -56,6 +56,7 @@ class Meta:
             config.meta,
             mgmtd=mgmtd,
             end_session=self.service.end_session,
+            end_locks=self.service.end_locks,
             now_ns=self.service.now_ns,
         )
 

@@ -13,6 +13,8 @@ variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little-
     GCFI due BE8, inode BE8         -> GcRecordPb: an inode without a name
     GCDI due BE8, inode BE8         -> GcRecordPb: a removed tree that is still to be emptied
     TRUN inode LE8                  -> LE8 start time: a truncation whose chunks are not all gone yet
+    FLCK inode LE8                  -> FileLocksRecordPb: advisory locks
+    CLCK client 0x00 inode LE8      -> LE8 time of its first lock: the files on which a client holds locks
     SING name                       -> singletons: format, inode-count, inode-ids-SHARD
 
 Invariants:
@@ -39,6 +41,8 @@ IDEMPOTENCY: Final = b"IDEM"
 GC_FILE: Final = b"GCFI"
 GC_DIRECTORY: Final = b"GCDI"
 TRUNCATION: Final = b"TRUN"
+FILE_LOCKS: Final = b"FLCK"
+CLIENT_LOCKS: Final = b"CLCK"
 SINGLETON: Final = b"SING"
 
 FORMAT_KEY: Final = SINGLETON + b"meta-format"
@@ -159,6 +163,22 @@ def truncation_key(inode_id: int) -> bytes:
 def truncation_inode(key: bytes) -> InodeId:
     """Return the inode in a truncation's key."""
     return InodeId(int.from_bytes(key[4:12], "little"))
+
+
+def file_locks_key(inode_id: int) -> bytes:
+    """Return the key of a file's advisory locks."""
+    return FILE_LOCKS + inode_id.to_bytes(8, "little")
+
+
+def client_locks_key(client_id: str, inode_id: int) -> bytes:
+    """Return the key that says that a client holds locks on a file."""
+    return CLIENT_LOCKS + client_id.encode() + b"\x00" + inode_id.to_bytes(8, "little")
+
+
+def client_locks_parts(key: bytes) -> tuple[str, InodeId]:
+    """Return the client and the inode in such a key."""
+    client_id, inode = key[4:-9], key[-8:]
+    return client_id.decode(), InodeId(int.from_bytes(inode, "little"))
 
 
 def inode_ids_key(shard: int) -> bytes:

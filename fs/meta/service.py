@@ -37,6 +37,7 @@ from .context import (
     caller_from_pb,
 )
 from .inode_ids import InodeIds
+from .lock_waits import LockWaits
 from .ops.access import access
 from .ops.create import create
 from .ops.end_session import end_session
@@ -45,6 +46,7 @@ from .ops.get_attr import batch_get_attr, get_attr
 from .ops.get_real_path import get_real_path
 from .ops.link import link
 from .ops.list_ import list_
+from .ops.lock import end_client_locks, find_lock_conflict, set_lock
 from .ops.lookup import lookup
 from .ops.mkdir import mkdir
 from .ops.mknod import mknod
@@ -105,6 +107,7 @@ class MetaService:
         self._chunks = chunks
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
+        self._lock_waits = LockWaits()
         self._last_now_ns = 0
         self._last_asked_s = runtime.clock.monotonic_s()
         self._space = (0, 0)
@@ -329,6 +332,31 @@ class MetaService:
     async def remove_xattr(self, _call: Call, request: meta.RemoveXattrReq) -> meta.RemoveXattrRsp:
         """Serve RemoveXattr."""
         return await self._change(remove_xattr, request)
+
+    # ---- advisory locks ------------------------------------------------------------------------
+
+    async def set_lock(self, _call: Call, request: meta.SetLockReq) -> meta.SetLockRsp:
+        """Serve SetLock."""
+        reply = await self._change(set_lock, request)
+        if reply.is_done:  # also a lock for reading in place of one for writing frees something
+            self._lock_waits.wake(request.inode_id)
+        return reply
+
+    async def find_lock_conflict(
+        self, _call: Call, request: meta.FindLockConflictReq
+    ) -> meta.FindLockConflictRsp:
+        """Serve FindLockConflict."""
+        return await self._lock_waits.wait(request, lambda: self._read(find_lock_conflict, request))
+
+    async def end_locks(self, inode_id: int, client_id: str) -> None:
+        """Free what a client that is gone holds on one file."""
+        await transact(
+            self._engine,
+            lambda tr: end_client_locks(tr, inode_id, client_id),
+            runtime=self._runtime,
+            retry_time_s_max=self._retry_time_s_max,
+        )
+        self._lock_waits.wake(inode_id)
 
     # ---- the rest ----------------------------------------------------------------------------
 

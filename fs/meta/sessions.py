@@ -1,4 +1,4 @@
-"""File sessions of dead clients: found by comparing with the manager's list, and ended.
+"""File sessions and locks of dead clients: found by comparing with the manager's list, and ended.
 
 Invariant: no session is ended unless the manager says its list of clients is complete and the
 session is older than session_grace_s, so a client that just appeared, or a manager that just
@@ -37,12 +37,14 @@ class SessionPruner:
         *,
         mgmtd: MgmtdCaller,
         end_session: Callable[[int, str, str], Awaitable[bool]],
+        end_locks: Callable[[int, str], Awaitable[None]],
         now_ns: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._config = config
         self._mgmtd = mgmtd
         self._end_session = end_session
+        self._end_locks = end_locks
         self._now_ns = now_ns
 
     async def run(self) -> None:
@@ -55,7 +57,7 @@ class SessionPruner:
                 log.warning("pruning file sessions: %s", error)
 
     async def step(self) -> int:
-        """Look at all file sessions once; return how many were ended.
+        """Look at all file sessions and locks once; return how many sessions were ended.
 
         Raises:
             FsError: the manager or the key-value layer does not answer.
@@ -66,23 +68,46 @@ class SessionPruner:
         living = {session.client_id for session in reply.sessions}
         # Taken after the answer: whoever opened a file later is not judged by it.
         old_before_ns = self._now_ns() - int(self._config.session_grace_s * 1e9)
-        ended_count = 0
-        cursor = records.FILE_SESSION
+
+        async def end_if_dead(key: bytes, value: bytes) -> bool:
+            record = FileSessionRecordPb.FromString(value)
+            if record.client_id in living or record.created_ns >= old_before_ns:
+                return False
+            return await self._end(records.file_session_inode(key), record)
+
+        async def free_if_dead(key: bytes, value: bytes) -> bool:
+            client_id, inode_id = records.client_locks_parts(key)
+            if client_id in living or records.unpack_u64(value) >= old_before_ns:
+                return False
+            return await self._free(inode_id, client_id)
+
+        await self._each(records.CLIENT_LOCKS, free_if_dead)
+        return await self._each(records.FILE_SESSION, end_if_dead)
+
+    async def _each(self, prefix: bytes, visit: Callable[[bytes, bytes], Awaitable[bool]]) -> int:
+        """Visit all records under a prefix; return for how many `visit` was true."""
+        cursor, count = prefix, 0
         while True:
-            page = await self._page(cursor)
+            page = await self._page(cursor, prefix_end(prefix))
             for key, value in page:
-                record = FileSessionRecordPb.FromString(value)
-                if record.client_id not in living and record.created_ns < old_before_ns:
-                    ended_count += await self._end(records.file_session_inode(key), record)
+                count += await visit(key, value)
             if len(page) < PAGE_COUNT:
-                return ended_count
+                return count
             cursor = next_key(page[-1][0])
 
-    async def _page(self, cursor: bytes) -> list[tuple[bytes, bytes]]:
-        end = prefix_end(records.FILE_SESSION)
+    async def _page(self, cursor: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         return await snapshot_read(
             self._engine, lambda tr: tr.get_range(cursor, end, limit=PAGE_COUNT, snapshot=True)
         )
+
+    async def _free(self, inode_id: int, client_id: str) -> bool:
+        try:
+            await self._end_locks(inode_id, client_id)
+        except FsError as error:
+            log.warning("locks of client %s on inode %#x stay: %s", client_id, inode_id, error)
+            return False
+        log.info("freed the locks on inode %#x: client %s is gone", inode_id, client_id)
+        return True
 
     async def _end(self, inode_id: int, record: FileSessionRecordPb) -> bool:
         try:

@@ -233,6 +233,12 @@ META_RESOLVE_PATH: Final[Method[meta.ResolvePathReq, meta.InodeRsp]] = method(
 META_ACCESS: Final[Method[meta.AccessReq, meta.AccessRsp]] = method(
     _META, "Access", meta.AccessReq, meta.AccessRsp
 )
+META_SET_LOCK: Final[Method[meta.SetLockReq, meta.SetLockRsp]] = method(
+    _META, "SetLock", meta.SetLockReq, meta.SetLockRsp
+)
+META_FIND_LOCK_CONFLICT: Final[Method[meta.FindLockConflictReq, meta.FindLockConflictRsp]] = method(
+    _META, "FindLockConflict", meta.FindLockConflictReq, meta.FindLockConflictRsp
+)
 
 _KV = kv.DESCRIPTOR.services_by_name["Kv"]
 KV_READ: Final[Method[kv.KvReadReq, kv.KvReadRsp]] = method(_KV, "Read", kv.KvReadReq, kv.KvReadRsp)

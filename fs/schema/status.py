@@ -80,6 +80,8 @@ class Status(IntEnum):
     BAD_FILE = 321
     NOT_REGULAR = 322
     ARGUMENT_TOO_LARGE = 323
+    NO_LOCKS_LEFT = 324
+    LOCK_HELD = 325
     # 4xx: storage
     ROUTING_MISMATCH = 400
     NOT_SERVING = 401
@@ -219,6 +221,8 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.BAD_FILE: _s("the file was not opened for this", errno.EBADF),
     Status.NOT_REGULAR: _s("the object is not a regular file", errno.EINVAL),
     Status.ARGUMENT_TOO_LARGE: _s("a value exceeds its size limit", errno.E2BIG),
+    Status.NO_LOCKS_LEFT: _s("the file has as many locks as it can have", errno.ENOLCK),
+    Status.LOCK_HELD: _s("somebody else holds a lock on these bytes", errno.EAGAIN),
     Status.ROUTING_MISMATCH: _s(
         "sender and receiver hold different chain versions", errno.EAGAIN, retry=Retry.ROUTING
     ),

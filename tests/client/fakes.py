@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
+from fs.meta import file_locks
 from fs.schema.ids import ChainTableId, InodeId
 from fs.schema.inode import (
     DirectoryPart,
@@ -156,6 +157,7 @@ class FakeCluster:
         self.names: dict[int, dict[bytes, int]] = {}
         self.sessions: dict[int, set[str]] = {}
         self.xattrs: dict[tuple[int, bytes], bytes] = {}
+        self.locks: dict[int, list] = {}
         self.calls: list[str] = []
         self.durable_calls = 0
         self.meta_gate = None
@@ -498,6 +500,33 @@ class FakeMeta:
         if self.cluster.xattrs.pop((r.inode_id, r.name), None) is None:
             raise FsError(Status.NO_ATTRIBUTE, repr(r.name))
         return meta_pb2.RemoveXattrRsp()
+
+    async def set_lock(self, r):
+        wanted = self._wanted_lock(r)
+        before = self.cluster.locks.get(r.inode_id, [])
+        conflict = None if r.is_unlock else file_locks.conflict_of(before, wanted)
+        if conflict is not None:
+            return meta_pb2.SetLockRsp(conflict=file_locks.lock_to_pb(conflict))
+        change = file_locks.without_range if r.is_unlock else file_locks.with_lock
+        self.cluster.locks[r.inode_id] = change(before, wanted)
+        return meta_pb2.SetLockRsp(is_done=True)
+
+    async def find_lock_conflict(self, r):
+        deadline_s = trio.current_time() + r.wait_ms / 1000
+        while True:
+            locks = self.cluster.locks.get(r.inode_id, [])
+            conflict = file_locks.conflict_of(locks, self._wanted_lock(r))
+            if conflict is None:
+                return meta_pb2.FindLockConflictRsp()
+            if trio.current_time() >= deadline_s:
+                return meta_pb2.FindLockConflictRsp(conflict=file_locks.lock_to_pb(conflict))
+            await trio.sleep(0.05)
+
+    def _wanted_lock(self, r):
+        return replace(
+            file_locks.lock_from_pb(r.lock),
+            holder=file_locks.Holder(self.client_id, r.lock.owner),
+        )
 
     async def reserve_append(self, r):
         c = self.cluster

@@ -1,5 +1,6 @@
 """Two mounts of one cluster: close-to-open, and appends from both that lose nothing."""
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -22,6 +23,28 @@ for i in range(count):
     if i % 50 == 49:
         os.fsync(fd)
 os.close(fd)
+"""
+
+
+COUNTER = """
+import fcntl, os, sys
+path, how, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+take = {"flock": fcntl.flock, "posix": fcntl.lockf}[how]
+fd = os.open(path, os.O_RDWR)
+for _ in range(count):
+    take(fd, fcntl.LOCK_EX)
+    number = int(os.pread(fd, 20, 0))
+    os.pwrite(fd, b"%019d" % (number + 1), 0)
+    take(fd, fcntl.LOCK_UN)
+"""
+
+
+HOLDER = """
+import fcntl, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+{"flock": fcntl.flock, "posix": fcntl.lockf}[sys.argv[2]](fd, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(100)
 """
 
 
@@ -96,3 +119,33 @@ def test_exclusive_creation_has_one_winner(second_mount, place):
             name = f"lock{turn}"
             won = list(pool.map(_create_exclusively, [str(place / name), str(other / name)]))
             assert sorted(won) == [False, True]
+
+
+@pytest.mark.parametrize("how", ["flock", "posix"])
+def test_locks_exclude_over_mounts(second_mount, place, how):
+    count = scaled(40, 400)
+    (place / how).write_text(f"{0:019}")
+    paths = [place / how, second_mount / place.name / how] * 2
+    counters = [
+        subprocess.Popen([sys.executable, "-c", COUNTER, str(path), how, str(count)])
+        for path in paths
+    ]
+    assert [counter.wait(timeout=200) for counter in counters] == [0] * len(paths)
+    assert int((place / how).read_text()) == count * len(paths)
+
+
+@pytest.mark.parametrize("how", ["flock", "posix"])
+def test_a_killed_holder_frees_its_lock(second_mount, place, how):
+    (place / "killed").write_text("x")
+    take = {"flock": fcntl.flock, "posix": fcntl.lockf}[how]
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(second_mount / place.name / "killed"), how],
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"held\n"
+    with (place / "killed").open("r+") as file:
+        with pytest.raises(BlockingIOError):
+            take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        holder.kill()
+        holder.communicate()
+        take(file, fcntl.LOCK_EX)

@@ -339,6 +339,21 @@ class Files:
         if state.has_unreported:
             await self._core.report(state, is_durable=False)
 
+    async def revalidate(self, inode_id: InodeId) -> None:
+        """See what others have reported since, as a fresh open would.
+
+        Raises:
+            FsError: STALE, and whatever meta says.
+        """
+        state = self._core.states.get(inode_id)
+        if state is None:
+            return
+        await self._refresh(state, state.writer)
+        if state.cached_ver != state.file.data_ver:
+            state.content_seq += 1
+            state.cached_ver = state.file.data_ver
+            await self._core.kernel.invalidate_content(inode_id)
+
     # -- read -------------------------------------------------------------------------------------
 
     async def read(self, handle_id: int, offset: int, count: int) -> Buffer:

@@ -22,6 +22,7 @@ from ..api import ChunkStore, MetaCaller
 from .core import VfsCore
 from .directory import Directories
 from .files import Files
+from .locks import Locks
 from .namespace import Namespace
 from .open_file import InodeState
 from .ports import Caller, KernelCache, NoKernelCache
@@ -61,6 +62,7 @@ class Vfs:
         self.files = Files(self._core)
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)
+        self.locks = Locks(self._core, self.files)
         self._stop = trio.Event()
         self._space: SpaceInfo | None = None
         self._space_until_s = 0.0
@@ -86,6 +88,7 @@ class Vfs:
         """Send and report everything, end all file sessions, stop the background work."""
         for state in list(self._core.states.values()):
             await self._write_back(state)
+        await self.locks.release_all()
         await self.files.release_all()
         self._stop.set()
 

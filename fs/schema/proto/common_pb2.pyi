@@ -132,6 +132,23 @@ CHAR_DEVICE: InodeTypePb.ValueType  # 6
 BLOCK_DEVICE: InodeTypePb.ValueType  # 7
 Global___InodeTypePb: _TypeAlias = InodeTypePb  # noqa: Y015
 
+class _LockKindPb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LockKindPbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LockKindPb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NO_LOCK_KIND: _LockKindPb.ValueType  # 0
+    POSIX_LOCK: _LockKindPb.ValueType  # 1
+    FLOCK_LOCK: _LockKindPb.ValueType  # 2
+
+class LockKindPb(_LockKindPb, metaclass=_LockKindPbEnumTypeWrapper): ...
+
+NO_LOCK_KIND: LockKindPb.ValueType  # 0
+POSIX_LOCK: LockKindPb.ValueType  # 1
+FLOCK_LOCK: LockKindPb.ValueType  # 2
+Global___LockKindPb: _TypeAlias = LockKindPb  # noqa: Y015
+
 @_typing.final
 class NodePb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -633,3 +650,42 @@ class InodePb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InodePb: _TypeAlias = InodePb  # noqa: Y015
+
+@_typing.final
+class FileLockPb(_message.Message):
+    """On the bytes first to last, both included; owner means something to the client only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    IS_WRITE_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    owner: _builtins.int
+    kind: Global___LockKindPb.ValueType
+    first: _builtins.int
+    last: _builtins.int
+    is_write: _builtins.bool
+    pid: _builtins.int
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        owner: _builtins.int = ...,
+        kind: Global___LockKindPb.ValueType = ...,
+        first: _builtins.int = ...,
+        last: _builtins.int = ...,
+        is_write: _builtins.bool = ...,
+        pid: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "first", b"first", "is_write", b"is_write", "kind", b"kind", "last", b"last", "owner", b"owner", "pid", b"pid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileLockPb: _TypeAlias = FileLockPb  # noqa: Y015

@@ -1380,3 +1380,110 @@ class AccessRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AccessRsp: _TypeAlias = AccessRsp  # noqa: Y015
+
+@_typing.final
+class SetLockReq(_message.Message):
+    """Advisory locks; client_id of a wanted lock stays empty: it is the caller's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    LOCK_FIELD_NUMBER: _builtins.int
+    IS_UNLOCK_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    is_unlock: _builtins.bool
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    @_builtins.property
+    def lock(self) -> _common_pb2.FileLockPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        inode_id: _builtins.int = ...,
+        lock: _common_pb2.FileLockPb | None = ...,
+        is_unlock: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "lock", b"lock"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "is_unlock", b"is_unlock", "lock", b"lock"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLockReq: _TypeAlias = SetLockReq  # noqa: Y015
+
+@_typing.final
+class SetLockRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_DONE_FIELD_NUMBER: _builtins.int
+    CONFLICT_FIELD_NUMBER: _builtins.int
+    is_done: _builtins.bool
+    @_builtins.property
+    def conflict(self) -> _common_pb2.FileLockPb: ...
+    def __init__(
+        self,
+        *,
+        is_done: _builtins.bool = ...,
+        conflict: _common_pb2.FileLockPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conflict", b"conflict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflict", b"conflict", "is_done", b"is_done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLockRsp: _TypeAlias = SetLockRsp  # noqa: Y015
+
+@_typing.final
+class FindLockConflictReq(_message.Message):
+    """Answers when no lock conflicts any more, at the latest after wait_ms."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    LOCK_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    wait_ms: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    @_builtins.property
+    def lock(self) -> _common_pb2.FileLockPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        inode_id: _builtins.int = ...,
+        lock: _common_pb2.FileLockPb | None = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "lock", b"lock"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "lock", b"lock", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindLockConflictReq: _TypeAlias = FindLockConflictReq  # noqa: Y015
+
+@_typing.final
+class FindLockConflictRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFLICT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conflict(self) -> _common_pb2.FileLockPb: ...
+    def __init__(
+        self,
+        *,
+        conflict: _common_pb2.FileLockPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conflict", b"conflict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflict", b"conflict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindLockConflictRsp: _TypeAlias = FindLockConflictRsp  # noqa: Y015

@@ -26,7 +26,7 @@ from . import common_pb2 as common__pb2
 from . import mgmtd_pb2 as mgmtd__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0crecord.proto\x12\x05\x65mber\x1a\x0c\x63ommon.proto\x1a\x0bmgmtd.proto\"X\n\x0e\x44\x65ntryRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\"b\n\x13\x46ileSessionRecordPb\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08is_write\x18\x03 \x01(\x08\x12\x12\n\ncreated_ns\x18\x04 \x01(\x10\"O\n\x13IdempotencyRecordPb\x12\x12\n\ncreated_ns\x18\x01 \x01(\x10\x12\x15\n\rmethod_number\x18\x02 \x01(\r\x12\r\n\x05reply\x18\x03 \x01(\x0c\"\x8f\x01\n\nGcRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12\x12\n\nremoved_ns\x18\x03 \x01(\x10\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x0b\n\x03gid\x18\x05 \x01(\r\x12\x1f\n\x04\x66ile\x18\x06 \x01(\x0b\x32\x11.ember.FilePartPb\"~\n\x14PrimaryLeaseRecordPb\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08start_ns\x18\x04 \x01(\x10\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x10\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"+\n\x0cNodeRecordPb\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.ember.NodePb\".\n\rChainRecordPb\x12\x1d\n\x05\x63hain\x18\x01 \x01(\x0b\x32\x0e.ember.ChainPb\"+\n\x0cMoveRecordPb\x12\x1b\n\x04move\x18\x01 \x01(\x0b\x32\r.ember.MovePb\".\n\rDrainRecordPb\x12\x1d\n\x05\x64rain\x18\x01 \x01(\x0b\x32\x0e.ember.DrainPb\"X\n\x10MoveBookRecordPb\x12\x14\n\x0cnext_move_id\x18\x01 \x01(\x04\x12\x16\n\x0enext_target_id\x18\x02 \x01(\x04\x12\x16\n\x0eis_rebalancing\x18\x03 \x01(\x08\"1\n\x0eTargetRecordPb\x12\x1f\n\x06target\x18\x01 \x01(\x0b\x32\x0f.ember.TargetPb\"J\n\x0e\x46ormatRecordPb\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0c\n\x04what\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0crecord.proto\x12\x05\x65mber\x1a\x0c\x63ommon.proto\x1a\x0bmgmtd.proto\"X\n\x0e\x44\x65ntryRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\"b\n\x13\x46ileSessionRecordPb\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08is_write\x18\x03 \x01(\x08\x12\x12\n\ncreated_ns\x18\x04 \x01(\x10\"5\n\x11\x46ileLocksRecordPb\x12 \n\x05locks\x18\x01 \x03(\x0b\x32\x11.ember.FileLockPb\"O\n\x13IdempotencyRecordPb\x12\x12\n\ncreated_ns\x18\x01 \x01(\x10\x12\x15\n\rmethod_number\x18\x02 \x01(\r\x12\r\n\x05reply\x18\x03 \x01(\x0c\"\x8f\x01\n\nGcRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12\x12\n\nremoved_ns\x18\x03 \x01(\x10\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x0b\n\x03gid\x18\x05 \x01(\r\x12\x1f\n\x04\x66ile\x18\x06 \x01(\x0b\x32\x11.ember.FilePartPb\"~\n\x14PrimaryLeaseRecordPb\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08start_ns\x18\x04 \x01(\x10\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x10\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"+\n\x0cNodeRecordPb\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.ember.NodePb\".\n\rChainRecordPb\x12\x1d\n\x05\x63hain\x18\x01 \x01(\x0b\x32\x0e.ember.ChainPb\"+\n\x0cMoveRecordPb\x12\x1b\n\x04move\x18\x01 \x01(\x0b\x32\r.ember.MovePb\".\n\rDrainRecordPb\x12\x1d\n\x05\x64rain\x18\x01 \x01(\x0b\x32\x0e.ember.DrainPb\"X\n\x10MoveBookRecordPb\x12\x14\n\x0cnext_move_id\x18\x01 \x01(\x04\x12\x16\n\x0enext_target_id\x18\x02 \x01(\x04\x12\x16\n\x0eis_rebalancing\x18\x03 \x01(\x08\"1\n\x0eTargetRecordPb\x12\x1f\n\x06target\x18\x01 \x01(\x0b\x32\x0f.ember.TargetPb\"J\n\x0e\x46ormatRecordPb\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0c\n\x04what\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,24 +37,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DENTRYRECORDPB']._serialized_end=138
   _globals['_FILESESSIONRECORDPB']._serialized_start=140
   _globals['_FILESESSIONRECORDPB']._serialized_end=238
-  _globals['_IDEMPOTENCYRECORDPB']._serialized_start=240
-  _globals['_IDEMPOTENCYRECORDPB']._serialized_end=319
-  _globals['_GCRECORDPB']._serialized_start=322
-  _globals['_GCRECORDPB']._serialized_end=465
-  _globals['_PRIMARYLEASERECORDPB']._serialized_start=467
-  _globals['_PRIMARYLEASERECORDPB']._serialized_end=593
-  _globals['_NODERECORDPB']._serialized_start=595
-  _globals['_NODERECORDPB']._serialized_end=638
-  _globals['_CHAINRECORDPB']._serialized_start=640
-  _globals['_CHAINRECORDPB']._serialized_end=686
-  _globals['_MOVERECORDPB']._serialized_start=688
-  _globals['_MOVERECORDPB']._serialized_end=731
-  _globals['_DRAINRECORDPB']._serialized_start=733
-  _globals['_DRAINRECORDPB']._serialized_end=779
-  _globals['_MOVEBOOKRECORDPB']._serialized_start=781
-  _globals['_MOVEBOOKRECORDPB']._serialized_end=869
-  _globals['_TARGETRECORDPB']._serialized_start=871
-  _globals['_TARGETRECORDPB']._serialized_end=920
-  _globals['_FORMATRECORDPB']._serialized_start=922
-  _globals['_FORMATRECORDPB']._serialized_end=996
+  _globals['_FILELOCKSRECORDPB']._serialized_start=240
+  _globals['_FILELOCKSRECORDPB']._serialized_end=293
+  _globals['_IDEMPOTENCYRECORDPB']._serialized_start=295
+  _globals['_IDEMPOTENCYRECORDPB']._serialized_end=374
+  _globals['_GCRECORDPB']._serialized_start=377
+  _globals['_GCRECORDPB']._serialized_end=520
+  _globals['_PRIMARYLEASERECORDPB']._serialized_start=522
+  _globals['_PRIMARYLEASERECORDPB']._serialized_end=648
+  _globals['_NODERECORDPB']._serialized_start=650
+  _globals['_NODERECORDPB']._serialized_end=693
+  _globals['_CHAINRECORDPB']._serialized_start=695
+  _globals['_CHAINRECORDPB']._serialized_end=741
+  _globals['_MOVERECORDPB']._serialized_start=743
+  _globals['_MOVERECORDPB']._serialized_end=786
+  _globals['_DRAINRECORDPB']._serialized_start=788
+  _globals['_DRAINRECORDPB']._serialized_end=834
+  _globals['_MOVEBOOKRECORDPB']._serialized_start=836
+  _globals['_MOVEBOOKRECORDPB']._serialized_end=924
+  _globals['_TARGETRECORDPB']._serialized_start=926
+  _globals['_TARGETRECORDPB']._serialized_end=975
+  _globals['_FORMATRECORDPB']._serialized_start=977
+  _globals['_FORMATRECORDPB']._serialized_end=1051
 # @@protoc_insertion_point(module_scope)

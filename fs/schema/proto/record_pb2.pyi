@@ -3,8 +3,10 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 from . import common_pb2 as _common_pb2
 from . import mgmtd_pb2 as _mgmtd_pb2
@@ -71,6 +73,26 @@ class FileSessionRecordPb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FileSessionRecordPb: _TypeAlias = FileSessionRecordPb  # noqa: Y015
+
+@_typing.final
+class FileLocksRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def locks(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.FileLockPb]: ...
+    def __init__(
+        self,
+        *,
+        locks: _abc.Iterable[_common_pb2.FileLockPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["locks", b"locks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileLocksRecordPb: _TypeAlias = FileLocksRecordPb  # noqa: Y015
 
 @_typing.final
 class IdempotencyRecordPb(_message.Message):

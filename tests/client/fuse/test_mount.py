@@ -1,4 +1,5 @@
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -55,7 +56,9 @@ def serve(tmp_path, request):
     servers = []
     frontend = f'fuse_frontend="{request.param}"'
 
-    def start(*settings, name="mnt"):
+    def start(*settings, name="mnt", frontends=("direct", "libfuse")):
+        if request.param not in frontends:
+            pytest.skip(f"{request.param} has no hook for this")
         mount_point = tmp_path / name
         mount_point.mkdir()
         servers.append(Server(mount_point, frontend, *settings))
@@ -321,4 +324,32 @@ def test_attributes_expire(serve):
     assert path.stat().st_size == 1
     time.sleep(0.3)
     assert path.stat().st_size == 1
+    server.stop()
+
+
+LOCKER = """
+import fcntl, signal, sys
+def stop(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, stop)
+file = open(sys.argv[1], "r+")
+print("asks", flush=True)
+signal.alarm(1)
+try:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_a_wait_for_a_lock_is_interrupted_by_a_signal(serve):
+    server = serve(frontends=["direct"])
+    path = server.mount_point / "f"
+    with path.open("w+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 10, 5)
+        done = subprocess.run(
+            [sys.executable, "-c", LOCKER, str(path)], capture_output=True, timeout=60, check=True
+        )
+        assert done.stdout.split() == [b"asks", b"interrupted"]
+        fcntl.lockf(file, fcntl.LOCK_UN)
+        subprocess.run(["flock", "-n", "-x", str(path), "true"], check=True)
     server.stop()

@@ -23,6 +23,8 @@ _LOW = (1 << 32) - 1
 
 _WANTED = (
     InitFlag.ASYNC_READ
+    | InitFlag.POSIX_LOCKS
+    | InitFlag.FLOCK_LOCKS
     | InitFlag.ATOMIC_O_TRUNC
     | InitFlag.EXPORT_SUPPORT
     | InitFlag.BIG_WRITES

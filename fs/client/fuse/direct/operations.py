@@ -5,8 +5,10 @@ those that can be answered without waiting, are `quick`: plain functions that th
 """
 
 import errno
+import fcntl
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -16,6 +18,7 @@ from ....schema.inode import NAME_BYTES_MAX, Inode
 from ....schema.status import FsError, Status
 from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
+from ...vfs.locks import LockWish
 from ...vfs.vfs import Vfs
 from ..answers import FREE_INODES
 from ..callers import Callers
@@ -107,6 +110,9 @@ class Operations:
             Opcode.GETXATTR: self._getxattr,
             Opcode.LISTXATTR: self._listxattr,
             Opcode.REMOVEXATTR: self._removexattr,
+            Opcode.GETLK: self._getlk,
+            Opcode.SETLK: partial(self._setlk, wait=False),
+            Opcode.SETLKW: partial(self._setlk, wait=True),
         }
 
     # -- names and attributes ---------------------------------------------------------------------
@@ -242,7 +248,13 @@ class Operations:
         return (p.WRITE_OUT.pack(await self._files.write(*_written(request)), 0),)
 
     async def _flush(self, request: Request) -> Reply:
-        await self._files.flush(p.FLUSH_IN.unpack_from(request.body)[0])
+        handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
+        try:
+            await self._files.flush(handle_id)
+        finally:
+            # close(2) of any descriptor frees what the process holds on the file.
+            inode_id = InodeId(request.node_id)
+            await self._vfs.locks.owner_closes(inode_id, owner, is_flock=False)
         return NO_BYTES
 
     async def _fsync(self, request: Request) -> Reply:
@@ -252,7 +264,32 @@ class Operations:
 
     async def _release(self, request: Request) -> Reply:
         # The kernel tells nobody of an error here, so the log is all that is left.
-        await self._files.release(p.RELEASE_IN.unpack_from(request.body)[0])
+        handle_id, _, flags, owner = p.RELEASE_IN.unpack_from(request.body)
+        try:
+            if flags & p.RELEASE_FLOCK_UNLOCK:
+                inode_id = InodeId(request.node_id)
+                await self._vfs.locks.owner_closes(inode_id, owner, is_flock=True)
+        finally:
+            await self._files.release(handle_id)
+        return NO_BYTES
+
+    # -- locks --------------------------------------------------------------------------------------
+
+    async def _getlk(self, request: Request) -> Reply:
+        _, wish = _lock_wish(request)
+        found = await self._vfs.locks.conflict(InodeId(request.node_id), wish)
+        if found is None:
+            return (p.LK_OUT.pack(wish.first, wish.last, fcntl.F_UNLCK, 0),)
+        type_ = fcntl.F_WRLCK if found.is_write else fcntl.F_RDLCK
+        return (p.LK_OUT.pack(found.first, found.last, type_, found.pid),)
+
+    async def _setlk(self, request: Request, *, wait: bool) -> Reply:
+        type_, wish = _lock_wish(request)
+        inode_id = InodeId(request.node_id)
+        if type_ == fcntl.F_UNLCK:
+            await self._vfs.locks.unlock(inode_id, wish)
+        else:
+            await self._vfs.locks.lock(inode_id, wish, wait=wait)
         return NO_BYTES
 
     # -- directories ------------------------------------------------------------------------------
@@ -368,6 +405,13 @@ def _written(request: Request) -> tuple[int, int, memoryview]:
     handle_id, offset, size, *_ = p.WRITE_IN.unpack_from(request.body)
     start = p.WRITE_IN.size
     return handle_id, offset, memoryview(request.body)[start : start + size]
+
+
+def _lock_wish(request: Request) -> tuple[int, LockWish]:
+    """Return the type of a lock request, and what is wanted."""
+    _, owner, first, last, type_, pid, flags, _ = p.LK_IN.unpack_from(request.body)
+    is_flock = bool(flags & p.LK_FLOCK)
+    return type_, LockWish(owner, is_flock, type_ == fcntl.F_WRLCK, first, last, pid)
 
 
 def _open_out(opened: Opened) -> bytes:

@@ -160,6 +160,14 @@ SETXATTR_IN: Final = Struct("=IIII")
 """size of the value, flags, flags of the extended form, unused; then name, zero byte, value."""
 GETXATTR_IN: Final = Struct("=II")
 """size of the caller's buffer (0: asks for the size), unused; then the name."""
+LK_IN: Final = Struct("=QQQQIIII")
+"""fh, owner, first byte, last byte, type (F_RDLCK, F_WRLCK, F_UNLCK), pid, flags, unused."""
+LK_OUT: Final = Struct("=QQII")
+"""first byte, last byte, type, pid."""
+LK_FLOCK: Final = 1
+"""Flag of LK_IN: a lock of flock(2)."""
+RELEASE_FLOCK_UNLOCK: Final = 2
+"""Release flag: the open file description holds a lock of flock(2)."""
 ACCESS_IN: Final = Struct("=II")
 """mask, unused."""
 INTERRUPT_IN: Final = Struct("=Q")

@@ -46,16 +46,20 @@ _WITHOUT_EFFECT = frozenset(
         Opcode.STATFS,
         Opcode.GETXATTR,
         Opcode.LISTXATTR,
+        Opcode.SETLKW,
     }
 )
+_ENDED_AT_ONCE = frozenset({Opcode.SETLKW})
+"""What any signal may end: a wait that can last for good, of a call known for EINTR."""
 
 
 class _Interruptible:
     """A request that may be given up."""
 
-    __slots__ = ("began_s", "is_interrupted", "pid", "scope")
+    __slots__ = ("began_s", "is_interrupted", "opcode", "pid", "scope")
 
-    def __init__(self, pid: int, began_s: float) -> None:
+    def __init__(self, opcode: int, pid: int, began_s: float) -> None:
+        self.opcode = opcode
         self.pid = pid
         self.began_s = began_s
         self.scope = trio.CancelScope()
@@ -190,7 +194,7 @@ class Server:
     async def _serve_interruptibly(
         self, request: Request, handler: Callable[[Request], Awaitable[object]]
     ) -> None:
-        entry = _Interruptible(request.pid, self._now_s())
+        entry = _Interruptible(request.opcode, request.pid, self._now_s())
         self._interruptible[request.unique] = entry
         try:
             with entry.scope:
@@ -231,7 +235,8 @@ class Server:
         entry = self._interruptible.get(p.INTERRUPT_IN.unpack_from(request.body)[0])
         if entry is None:
             return
-        if self._is_killed(entry.pid) or self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
+        has_waited = self._now_s() - entry.began_s >= INTERRUPT_AFTER_S
+        if has_waited or entry.opcode in _ENDED_AT_ONCE or self._is_killed(entry.pid):
             entry.scope.cancel()
         else:
             entry.is_interrupted = True

@@ -1,0 +1,129 @@
+"""Advisory locks (fcntl and flock) that hold over all mounts: kept by meta, asked for and freed here.
+
+An owner is a number that the kernel gives out: for fcntl it stands for a process, for flock for an open file
+description.  Which owners may hold something is remembered, so that closing a file that was never locked asks nobody.
+
+As on NFS, a lock orders content as well: before bytes are freed, what this mount wrote to the file is sent and reported,
+and after they are had, what others reported is seen.
+
+A wait can be cancelled at any time; an attempt cannot, so nothing is held that nobody knows of.
+
+Limits: who falls silent for longer than its client session lasts loses its locks, and is not told.  Owners of
+different mounts that wait for each other wait forever: deadlocks are not looked for.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import trio
+
+from ...schema import services
+from ...schema.ids import InodeId
+from ...schema.proto import meta_pb2
+from ...schema.proto.common_pb2 import FileLockPb, LockKindPb
+from ...schema.status import FsError, Status
+from .core import VfsCore
+from .files import Files
+from .ports import Caller
+
+_log = logging.getLogger(__name__)
+
+LAST_BYTE = 2**63 - 1
+"""As the last byte of a lock: to the end of the file, wherever that will be."""
+_WAIT_MS = 5000
+_OF_MOUNT = Caller(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LockWish:
+    """A lock that an owner wants, or the bytes that it frees."""
+
+    owner: int
+    is_flock: bool
+    is_write: bool = False
+    first: int = 0
+    last: int = LAST_BYTE
+    pid: int = 0
+
+    def to_pb(self) -> FileLockPb:
+        """Return the wire form; whose client it is, meta knows."""
+        return FileLockPb(
+            owner=self.owner,
+            kind=LockKindPb.FLOCK_LOCK if self.is_flock else LockKindPb.POSIX_LOCK,
+            first=self.first,
+            last=self.last,
+            is_write=self.is_write,
+            pid=self.pid,
+        )
+
+
+class Locks:
+    """The locks of one mount."""
+
+    def __init__(self, core: VfsCore, files: Files) -> None:
+        self._core = core
+        self._files = files
+        self._holding: set[tuple[InodeId, int, bool]] = set()
+        """(inode, owner, is flock) of whoever may hold something."""
+
+    async def lock(self, inode_id: InodeId, wish: LockWish, *, wait: bool) -> None:
+        """Take a lock; it replaces what its owner had on these bytes.
+
+        Raises:
+            FsError: LOCK_HELD without `wait`, NO_LOCKS_LEFT, STALE.
+        """
+        self._holding.add((inode_id, wish.owner, wish.is_flock))
+        while not await self._attempt(inode_id, wish, is_unlock=False):
+            if not wait:
+                raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
+            await self._test(inode_id, wish, wait_ms=_WAIT_MS)
+        with trio.CancelScope(shield=True):  # it is held now: who waited must hear so
+            await self._files.revalidate(inode_id)
+
+    async def unlock(self, inode_id: InodeId, wish: LockWish) -> None:
+        """Free bytes, after what was written under the lock; what the owner holds around them stays.
+
+        Raises:
+            FsError: what was written could not be reported; the bytes are free all the same.
+        """
+        try:
+            await self._files.settle(inode_id)
+        finally:
+            await self._attempt(inode_id, wish, is_unlock=True)
+        if wish.first == 0 and wish.last == LAST_BYTE:
+            self._holding.discard((inode_id, wish.owner, wish.is_flock))
+
+    async def conflict(self, inode_id: InodeId, wish: LockWish) -> FileLockPb | None:
+        """Return a lock that forbids a wanted one; its pid is 0 when its process is not of this mount."""
+        found = await self._test(inode_id, wish, wait_ms=0)
+        if found is not None and found.client_id != self._core.meta.client_id:
+            found.pid = 0
+        return found
+
+    async def owner_closes(self, inode_id: InodeId, owner: int, *, is_flock: bool) -> None:
+        """Free everything of an owner, when it may hold anything."""
+        if (inode_id, owner, is_flock) in self._holding:
+            await self.unlock(inode_id, LockWish(owner, is_flock))
+
+    async def release_all(self) -> None:
+        """Free everything; what cannot be freed goes with the client session."""
+        for inode_id, owner, is_flock in list(self._holding):
+            try:
+                await self.unlock(inode_id, LockWish(owner, is_flock))
+            except FsError as error:
+                _log.warning("inode %d: locks stay until the session ends: %s", inode_id, error)
+
+    async def _attempt(self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool) -> bool:
+        request = meta_pb2.SetLockReq(
+            caller=_OF_MOUNT.to_pb(), inode_id=inode_id, lock=wish.to_pb(), is_unlock=is_unlock
+        )
+        with trio.CancelScope(shield=True):
+            reply = await self._core.call(services.META_SET_LOCK, request)
+        return reply.is_done
+
+    async def _test(self, inode_id: InodeId, wish: LockWish, *, wait_ms: int) -> FileLockPb | None:
+        request = meta_pb2.FindLockConflictReq(
+            caller=_OF_MOUNT.to_pb(), inode_id=inode_id, lock=wish.to_pb(), wait_ms=wait_ms
+        )
+        reply = await self._core.call(services.META_FIND_LOCK_CONFLICT, request)
+        return reply.conflict if reply.HasField("conflict") else None

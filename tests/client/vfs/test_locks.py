@@ -1,0 +1,69 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+from functools import partial
+
+import pytest
+import trio
+
+from fs.client.vfs.locks import LockWish
+from fs.schema.status import FsError, Status
+
+from .conftest import ROOT
+
+
+def wish(owner=1, *, is_flock=False, is_write=True, first=0, last=9):
+    return LockWish(owner, is_flock, is_write, first, last, pid=owner)
+
+
+async def test_two_mounts_exclude_each_other_and_see_each_others_bytes(autojump_clock, mounts):
+    async with mounts(2) as (one, two):
+        h1 = await one.create(b"f")
+        await one.files.write(h1, 0, b"first")
+        inode_id = (await one.names.lookup(1, b"f", ROOT)).inode_id
+        await one.close(h1)
+        h1, h2 = (await one.open(b"f")).handle_id, (await two.open(b"f")).handle_id
+        assert bytes(await two.files.read(h2, 0, 9)) == b"first"
+        await one.vfs.locks.lock(inode_id, wish(), wait=False)
+        with pytest.raises(FsError) as e:
+            await two.vfs.locks.lock(inode_id, wish(), wait=False)
+        assert e.value.status is Status.LOCK_HELD
+        assert (await two.vfs.locks.conflict(inode_id, wish())).pid == 0
+        assert (await one.vfs.locks.conflict(inode_id, wish(owner=2))).pid == 1
+        await one.files.write(h1, 0, b"other, and longer")
+        await one.vfs.locks.unlock(inode_id, wish())
+        await two.vfs.locks.lock(inode_id, wish(), wait=False)
+        assert bytes(await two.files.read(h2, 0, 99)) == b"other, and longer"
+        assert two.kernel.content == [inode_id]
+        await two.vfs.locks.owner_closes(inode_id, 1, is_flock=False)
+        await one.vfs.locks.lock(inode_id, wish(), wait=False)
+        await one.close(h1)
+        await two.close(h2)
+
+
+async def test_a_wait_can_be_given_up_and_holds_nothing(autojump_clock, mounts):
+    async with mounts(2) as (one, two):
+        h = await one.create(b"f")
+        inode_id = (await one.names.lookup(1, b"f", ROOT)).inode_id
+        await one.vfs.locks.lock(inode_id, wish(), wait=False)
+        with trio.move_on_after(1):
+            await two.vfs.locks.lock(inode_id, wish(), wait=True)
+            pytest.fail("two holders")
+        await one.vfs.locks.unlock(inode_id, wish())
+        await one.vfs.locks.lock(inode_id, wish(owner=7), wait=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(two.vfs.locks.lock, inode_id, wish(), wait=True))
+            await trio.sleep(7)
+            await one.vfs.locks.owner_closes(inode_id, 7, is_flock=False)
+        assert (await one.vfs.locks.conflict(inode_id, wish())) is not None
+        await one.close(h)
+
+
+async def test_files_never_locked_ask_nobody(autojump_clock, mounts):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        inode_id = (await m.names.lookup(1, b"f", ROOT)).inode_id
+        await m.vfs.locks.owner_closes(inode_id, 5, is_flock=False)
+        await m.vfs.locks.owner_closes(inode_id, 5, is_flock=True)
+        assert "SetLock" not in m.cluster.calls
+        await m.vfs.locks.lock(inode_id, wish(is_flock=True, first=0, last=2**63 - 1), wait=False)
+        await m.close(h)
+    assert all(not locks for locks in m.cluster.locks.values())

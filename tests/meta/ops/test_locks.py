@@ -1,0 +1,133 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""SetLock and FindLockConflict: over clients, over retries, over deaths."""
+
+import pytest
+import trio
+
+from fs.kv.transact import snapshot_read
+from fs.meta import records
+from fs.meta.ops import lock as lock_module
+from fs.meta.sessions import SessionPruner
+from fs.schema.proto import meta_pb2 as meta
+from fs.schema.proto.common_pb2 import FLOCK_LOCK, NO_LOCK_KIND, POSIX_LOCK, FileLockPb
+from fs.schema.status import Status
+from tests.meta.harness import ROOT, refused
+
+OTHER = "d" * 32
+
+
+def wish(owner=1, kind=POSIX_LOCK, first=0, last=99, *, is_write=True):
+    return FileLockPb(owner=owner, kind=kind, first=first, last=last, is_write=is_write)
+
+
+async def lock(user, inode_id, wanted, *, is_unlock=False):
+    request = meta.SetLockReq(inode_id=inode_id, lock=wanted, is_unlock=is_unlock)
+    return await user.call("set_lock", request)
+
+
+async def conflict(user, inode_id, wanted, wait_ms=0):
+    request = meta.FindLockConflictReq(inode_id=inode_id, lock=wanted, wait_ms=wait_ms)
+    reply = await user.call("find_lock_conflict", request)
+    return reply.conflict if reply.HasField("conflict") else None
+
+
+@pytest.fixture
+def other(world):
+    return world.user(0, client=OTHER)
+
+
+async def test_clients_exclude_each_other(any_world):
+    mine, other = any_world.user(0), any_world.user(0, client=OTHER)
+    inode_id = (await mine.create(ROOT, b"f")).inode_id
+    assert (await lock(mine, inode_id, wish())).is_done
+    refused_by = await lock(other, inode_id, wish(first=99, last=200))
+    assert not refused_by.is_done
+    assert (refused_by.conflict.client_id, refused_by.conflict.owner) == (mine.client, 1)
+    assert (await lock(other, inode_id, wish(first=100, last=200))).is_done
+    assert (await lock(other, inode_id, wish(kind=FLOCK_LOCK))).is_done
+    assert (await conflict(mine, inode_id, wish(first=0, last=300))).client_id == OTHER
+    await lock(mine, inode_id, wish(first=50, last=120), is_unlock=True)
+    assert (await lock(other, inode_id, wish(first=50, last=99, is_write=False))).is_done
+    assert (await conflict(other, inode_id, wish(first=0, last=60))).last == 49
+
+
+async def test_a_repeated_request_does_not_lock_again(root, other):
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    root.request_id = b"r" * 16
+    assert (await lock(root, inode_id, wish())).is_done
+    root.request_id = None
+    await lock(root, inode_id, wish(), is_unlock=True)
+    root.request_id = b"r" * 16  # comes late, when its effect is history
+    assert (await lock(root, inode_id, wish())).is_done
+    assert await conflict(other, inode_id, wish()) is None
+
+
+async def test_bad_wishes(root, world):
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    with refused(Status.INVALID_ARGUMENT, "EINVAL"):
+        await lock(root, inode_id, wish(first=7, last=6))
+    with refused(Status.INVALID_ARGUMENT, "EINVAL"):
+        await lock(root, inode_id, wish(last=2**63))
+    for wanted in (wish(kind=NO_LOCK_KIND), FileLockPb(kind=POSIX_LOCK, client_id=OTHER, last=1)):
+        with refused(Status.RPC_BAD_REQUEST):
+            await lock(root, inode_id, wanted)
+    with refused(Status.RPC_BAD_REQUEST):
+        await lock(world.user(0, client=""), inode_id, wish())
+    with refused(Status.STALE, "ESTALE"):
+        await lock(root, 0xFFFF, wish())
+    assert (await lock(root, 0xFFFF, wish(), is_unlock=True)).is_done
+
+
+async def test_the_table_is_bounded_and_freeing_always_works(root, monkeypatch):
+    monkeypatch.setattr(lock_module, "LOCK_COUNT_MAX", 20)
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    for i in range(20):
+        assert (await lock(root, inode_id, wish(first=10 * i, last=10 * i + 5))).is_done
+    with refused(Status.NO_LOCKS_LEFT, "ENOLCK"):
+        await lock(root, inode_id, wish(first=10**6, last=10**6))
+    assert (await lock(root, inode_id, wish(last=2**63 - 1), is_unlock=True)).is_done
+    assert await conflict(root, inode_id, wish(owner=2)) is None
+
+
+async def test_a_wait_ends_when_the_lock_goes(root, other, autojump_clock):
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    await lock(root, inode_id, wish())
+    began_s = trio.current_time()
+    assert (await conflict(other, inode_id, wish(), wait_ms=2000)).owner == 1
+    assert trio.current_time() - began_s == pytest.approx(2.0, abs=0.01)
+    async with trio.open_nursery() as nursery:
+
+        async def wait():
+            assert await conflict(other, inode_id, wish(), wait_ms=5000) is None
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait)
+        await trio.sleep(0.1)
+        await lock(root, inode_id, wish(), is_unlock=True)
+        await trio.sleep(0.01)
+        pytest.fail("nobody woke the waiting one")
+
+
+async def test_locks_of_dead_clients_are_freed(world, root, other):
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    await lock(root, inode_id, wish())
+    await lock(other, inode_id, wish(first=200, last=300))
+    service, config = world.meta.service, world.config.meta
+    late_ns = int(config.session_grace_s * 2e9)
+    pruner = SessionPruner(
+        world.engine,
+        config,
+        mgmtd=world.mgmtd,
+        end_session=service.end_session,
+        end_locks=service.end_locks,
+        now_ns=lambda: service.now_ns() + late_ns,
+    )
+    world.mgmtd.client_ids = [root.client]
+    await pruner.step()
+    assert await conflict(other, inode_id, wish(first=200, last=300)) is None
+    assert await conflict(other, inode_id, wish()) is not None
+    key = records.client_locks_key(OTHER, inode_id)
+    assert await snapshot_read(world.engine, lambda tr: tr.get(key)) is None
+    world.mgmtd.client_ids = []
+    await pruner.step()
+    assert await conflict(other, inode_id, wish()) is None
