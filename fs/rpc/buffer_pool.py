@@ -54,11 +54,22 @@ class BufferPool:
 
     async def acquire(self, length: int) -> Lease:
         """Return a buffer for `length` > 0 bytes, after those who asked before."""
-        size = max(SIZE_MIN, 1 << (length - 1).bit_length())
-        if self._line or not self._fits(size):
+        lease = self.acquire_now(length)
+        if lease is None:
+            size = _size_for(length)
             await self._wait(size)
-        else:
-            self._used_bytes += size
+            lease = self._take(size, length)
+        return lease
+
+    def acquire_now(self, length: int) -> Lease | None:
+        """As `acquire`; None if that would take waiting."""
+        size = _size_for(length)
+        if self._line or not self._fits(size):
+            return None
+        self._used_bytes += size
+        return self._take(size, length)
+
+    def _take(self, size: int, length: int) -> Lease:
         idle = self._idle.get(size)
         if idle:
             self._idle_bytes -= size
@@ -96,6 +107,10 @@ class BufferPool:
             size, event = self._line.popleft()
             self._used_bytes += size
             event.set()
+
+
+def _size_for(length: int) -> int:
+    return max(SIZE_MIN, 1 << (length - 1).bit_length())
 
 
 def page_rounded(length: int) -> int:

@@ -188,7 +188,9 @@ class ServerConnection:
             )
         lease = None
         if header.payload_bytes and refusal is None:
-            lease = await self._acquire_buffer(header.payload_bytes)
+            lease = self._server.pool.acquire_now(header.payload_bytes)
+            if lease is None:
+                lease = await self._acquire_buffer(header.payload_bytes)
             if lease is None:
                 refusal = FsError(Status.RPC_OVERLOADED, "no receive buffer became free in time")
         if refusal is not None or binding is None:

@@ -4,9 +4,11 @@ The network is made by `fs.rpc.transport` and handed in, because this layer is b
 """
 
 import random
+import threading
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -15,7 +17,7 @@ from .ports import Network, Runtime
 T = TypeVar("T")
 
 THREAD_COUNT_MAX: Final = 64
-
+IDLE_S_MAX: Final = 10.0
 
 SLEPT_S_MIN: Final = 0.1
 """Below this a difference of the two clocks is the time between reading them."""
@@ -50,19 +52,89 @@ def _boot_ahead_s() -> float:
     return boot_s - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
+class _Job:
+    """One call: what a thread does, and the task that waits for it."""
+
+    __slots__ = ("args", "error", "function", "result", "task", "token")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[object, ...]) -> None:
+        self.function = function
+        self.args = args
+        self.task = trio.lowlevel.current_task()
+        self.token = trio.lowlevel.current_trio_token()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.function(*self.args)
+        except BaseException as error:  # noqa: BLE001 - the waiting task raises it
+            self.error = error
+
+    def report(self) -> None:
+        self.token.run_sync_soon(trio.lowlevel.reschedule, self.task)
+
+
 class ThreadRunBlocking:
-    """Runs blocking functions in worker threads, at most a fixed number at once."""
+    """Runs blocking functions in worker threads, at most a fixed number at once.
+
+    Not trio's own way into threads: that copies the context, names the thread and takes two turns of the event loop for each
+    call, which is more than most calls of a storage process take themselves.  A function has nothing to do with trio here.
+
+    Concurrency: one event loop at a time, or several; threads end when they have been idle for a while.
+    """
 
     def __init__(self, thread_count_max: int = THREAD_COUNT_MAX) -> None:
-        self._limiter = trio.CapacityLimiter(thread_count_max)
+        self._thread_count_max = thread_count_max
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread_count = 0
+        self._free_count = 0
+        """Threads that will take another job, less the jobs that wait for one; negative: jobs wait."""
 
     async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
         """Call `function(*args)` in a thread; cancellation is noticed after it, never during it."""
-        with trio.CancelScope(shield=True):
-            return await trio.to_thread.run_sync(
-                function, *args, abandon_on_cancel=False, limiter=self._limiter
-            )
-        raise AssertionError("nothing cancels the shielding scope itself")
+        job = _Job(function, args)
+        with self._lock:
+            self._free_count -= 1
+            is_new = self._free_count < 0 and self._thread_count < self._thread_count_max
+            if is_new:
+                self._thread_count += 1
+                self._free_count += 1
+        if is_new:
+            threading.Thread(target=self._work, name="blocking", daemon=True).start()
+        self._jobs.put(job)
+        await trio.lowlevel.wait_task_rescheduled(_never_abort)
+        if job.error is not None:
+            try:
+                raise job.error
+            finally:
+                del job  # the error's traceback holds this frame
+        result: T = job.result
+        return result
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE_S_MAX)
+            except Empty:
+                with self._lock:
+                    if self._free_count <= 0:
+                        continue  # a job is on its way
+                    self._free_count -= 1
+                    self._thread_count -= 1
+                    return
+            job.run()
+            with self._lock:
+                self._free_count += (
+                    1  # before anybody hears of it: the next call needs no further thread
+                )
+            job.report()
+            del job  # nothing of it is kept while idle
+
+
+def _never_abort(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
 
 
 def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:

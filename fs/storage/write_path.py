@@ -256,18 +256,17 @@ async def _prepare(
     disk = place.target.disk
     commit_at = update.request.commit_chain_version or place.chain.chain_version
     disk.note_written(len(update.payload))
-    async with disk.write_limiter:
-        return await disk.run_timed(
-            len(update.payload),
-            partial(
-                _prepare_blocking,
-                place.target,
-                update,
-                decision.version,
-                is_syncing=place.public_state is PublicState.SYNCING,
-                commit_at=commit_at if commits else 0,
-            ),
-        )
+    return await disk.write_timed(
+        len(update.payload),
+        partial(
+            _prepare_blocking,
+            place.target,
+            update,
+            decision.version,
+            is_syncing=place.public_state is PublicState.SYNCING,
+            commit_at=commit_at if commits else 0,
+        ),
+    )
 
 
 def _prepare_blocking(

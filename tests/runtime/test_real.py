@@ -43,6 +43,44 @@ async def test_exceptions_come_back():
         await ThreadRunBlocking()(lambda: 1 // 0)
 
 
+async def test_no_more_threads_than_allowed_and_every_call_gets_its_turn():
+    run, inside, most, results = ThreadRunBlocking(3), 0, 0, []
+    lock, may_end = threading.Lock(), threading.Event()
+
+    def work(number):
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        may_end.wait(10)
+        with lock:
+            inside -= 1
+        return number
+
+    async def call(number):
+        results.append(await run(work, number))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(call, number)
+        await trio.sleep(0.05)
+        may_end.set()
+    assert sorted(results) == list(range(20))
+    assert 1 <= most <= 3
+
+
+async def test_a_thread_is_used_again_and_ends_when_idle(monkeypatch):
+    run = ThreadRunBlocking()
+    first = await run(threading.current_thread)
+    for _ in range(20):
+        assert await run(threading.current_thread) is first
+    monkeypatch.setattr("fs.runtime.real.IDLE_S_MAX", 0.01)
+    await run(int)  # the next wait for a job is a short one
+    first.join(20)
+    assert not first.is_alive()
+    assert await run(threading.current_thread) is not first
+
+
 async def test_clock_and_randomness():
     one, two = real_runtime(None), real_runtime(None)
     assert abs(one.clock.wall_ns() - time.time_ns()) < 1e9

@@ -36,6 +36,28 @@ async def test_a_cancelled_waiter_leaves_no_trace():
     assert len(locks) == 0
 
 
+async def test_whoever_is_handed_the_lock_and_cancelled_at_once_still_passes_it_on(autojump_clock):  # noqa: ARG001
+    locks, order = ChunkLocks(), []
+
+    async def work(number, scope):
+        with scope:
+            async with locks.hold(1):
+                order.append(number)
+                await trio.sleep(1)
+                order.append(-number)
+
+    scopes = [trio.CancelScope() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        async with locks.hold(1):
+            for number, scope in enumerate(scopes, start=1):
+                nursery.start_soon(work, number, scope)
+                await trio.sleep(0.01)
+        scopes[0].cancel()  # it holds the lock already, and has not run since
+    assert order[:3] == [1, 2, -2]
+    assert order[-1] == -3
+    assert len(locks) == 0
+
+
 async def test_the_barrier_waits_for_older_updates_only(autojump_clock):  # noqa: ARG001
     inflight = InFlight()
     inflight.enter(3)
