@@ -26,7 +26,12 @@ FD_COUNT_MAX: Final = 400
 SPARE_NAME: Final = "SPARE"
 """Holds space that is given up in need; its content means nothing."""
 
+WRITE_BEHIND_BYTES_MIN: Final = 128 << 10
+"""Writes of at least this many bytes are on their way to the disk at once: else it idles until the next flush, which
+then waits for all of them.  Smaller ones may be overwritten, or grow together, before the flush."""
+
 _IOV_MAX: Final = 1024
+_SYNC_FILE_RANGE_WRITE: Final = 2
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x03
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -89,11 +94,15 @@ class LocalDataFiles:
             self._release(file)
 
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
-        """See `DataFiles`."""
+        """See `DataFiles`; large writes are begun to be written back, which promises nothing."""
         file = self._acquire(file_id, is_write=True)
         assert file is not None, file_id
         try:
-            _write_all(file.fd, buffers, offset)
+            count = _write_all(file.fd, buffers, offset)
+            if count >= WRITE_BEHIND_BYTES_MIN:
+                # A hint: what it cannot do, or what fails on the way, is done and reported by the flush.
+                where = ctypes.c_int64(offset), ctypes.c_int64(count)
+                self._libc.sync_file_range(file.fd, *where, _SYNC_FILE_RANGE_WRITE)
         except OSError as error:
             raise self._failed(file_id, error) from error
         finally:
@@ -261,8 +270,8 @@ class LocalDataFiles:
             return _create(path)
 
 
-def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
-    """Write the buffers one after the other, in as many calls as it takes."""
+def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write the buffers one after the other, in as many calls as it takes; return how many bytes they hold."""
     wanted = sum(map(len, buffers))
     done = os.pwritev(fd, buffers[:_IOV_MAX], offset)
     while done < wanted:
@@ -270,6 +279,7 @@ def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         if not more:
             raise OSError(errno.EIO, "nothing was written")
         done += more
+    return wanted
 
 
 def _create(path: Path) -> int:

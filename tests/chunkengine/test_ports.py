@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fs.chunkengine.data_files import LocalDataFiles
+from fs.chunkengine.data_files import WRITE_BEHIND_BYTES_MIN, LocalDataFiles
 from fs.chunkengine.format import FileId, file_name
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
 from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
@@ -164,4 +164,28 @@ def test_space_on_a_file_system_without_fallocate_is_not_claimed_by_writing(tmp_
     files.reserve(FILE, 0, 1 << 20)
     assert (tmp_path / file_name(FILE)).stat().st_size == 0
     files.punch(FILE, 0, 1 << 20)
+    files.close()
+
+
+def test_large_writes_are_begun_to_be_written_back_and_small_ones_wait_for_a_flush(
+    tmp_path,
+) -> None:
+    begun = []
+
+    class Libc:
+        def sync_file_range(self, _fd, offset, length, flags) -> int:
+            begun.append((offset.value, length.value, flags))
+            return -1  # whatever it says: only the flush promises anything
+
+    files = LocalDataFiles(tmp_path)
+    files._libc = Libc()
+    large = os.urandom(WRITE_BEHIND_BYTES_MIN)
+    files.write_at(FILE, 0, [large[:-1]])
+    assert begun == []
+    files.write_at(FILE, 4096, [large[:5000], large[5000:]])
+    assert begun == [(4096, WRITE_BEHIND_BYTES_MIN, 2)]
+    buffer = memoryview(bytearray(len(large)))
+    assert files.read_at(FILE, 4096, [buffer]) == len(large)
+    assert buffer == large
+    files.flush([FILE])
     files.close()
