@@ -84,8 +84,10 @@ class MgmtdSection(Section, frozen=True):
     """A node serves at most this long after it sent its last answered heartbeat."""
     node_failed_after_s: Seconds = 6.0
     """A node is declared failed this long after its last heartbeat arrived."""
-    primary_lease_s: Seconds = 6.0
-    primary_extend_interval_s: Seconds = 1.0
+    primary_lease_s: Seconds = 3.0
+    """A primary that falls silent is replaced after this long.  Together with the two intervals it is less than
+    `node_lease_s`: so nodes hear the next primary before they would have to stop serving."""
+    primary_extend_interval_s: Seconds = 0.5
     chain_scan_interval_s: Seconds = 0.25
     client_session_s: Seconds = 60.0
     probe_timeout_s: Seconds = 1.0

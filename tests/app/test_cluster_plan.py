@@ -63,6 +63,9 @@ def test_configurations_agree_with_each_other():
     assert storage.process.node_id == 12
     assert storage.process.mgmtd_addresses == [control.process.listen]
     assert storage.storage.disks[0].target_ids == targets_of_node(plan_chains(record), 12)
+    mgmtd = control.mgmtd  # a silent primary is replaced before nodes would have to stop serving
+    unheard_s = mgmtd.primary_lease_s + mgmtd.primary_extend_interval_s + mgmtd.heartbeat_interval_s
+    assert unheard_s < mgmtd.node_lease_s
 
 
 @pytest.mark.parametrize(("mgmtds", "metas"), [(3, 3), (1, 2), (2, 1), (9, 9)])
