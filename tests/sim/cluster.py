@@ -233,7 +233,11 @@ class SimCluster:
                 chunk_size_bytes=CHUNK_BYTES,
                 stripe_size=self.shape.chain_count,
             ),
-            storage=StorageSection(disks=disks, resync_interval_s=RESYNC_INTERVAL_S),
+            storage=StorageSection(
+                disks=disks,
+                resync_interval_s=RESYNC_INTERVAL_S,
+                resync_bytes_per_s_max=self.shape.resync_bytes_per_s_max,
+            ),
         )
         rate = self.random.choice(DRIFTS)
         self.processes[name] = SimProcess(name, node_id, config, body, MachineClock(rate))

@@ -12,6 +12,7 @@ import trio
 
 from fs.kv.faulty import RandomFaults
 from fs.rpc.transport_memory import DelayRange
+from fs.schema.ids import ChainId
 
 from . import faults_chain, faults_disk, faults_network
 from .cluster import SimCluster
@@ -190,6 +191,26 @@ async def kill_client(world: World) -> None:
     if names:
         world.cluster.clients[world.random.choice(names)].end()
     await trio.sleep(0.1)
+
+
+@machine_fault(2)
+async def kill_head_and_clients(world: World) -> None:
+    """A head dies in the middle of an update, and so do clients that would repeat it."""
+    cluster = world.cluster
+    chain_id = world.random.choice(sorted(cluster.watch.chains))
+    head = cluster.watch.chains[ChainId(chain_id)].targets[0].target_id
+    name = cluster.node_name(cluster.watch.node_of[head])
+    process, clients = cluster.processes[name], world.client_names()
+    if not process.is_running:
+        return
+    process.life.steps_left = world.random.randint(1, 8)
+    with trio.move_on_after(2.0):
+        await process.ended.wait()
+    for client in world.random.sample(clients, world.random.randint(0, len(clients))):
+        if client in cluster.clients:
+            cluster.clients[client].end()
+    await cluster.kill(name)
+    await _revive(world, [name])
 
 
 @machine_fault(3)

@@ -39,6 +39,7 @@ import fs.storage.forward as forward_module
 import fs.storage.inflight as inflight_module
 import fs.storage.resync as resync_module
 import fs.storage.resync_plan as plan_module
+import fs.storage.service as service_module
 import fs.storage.target as target_module
 from fs.meta import records
 from fs.meta.dentries import clear_dentry, find_dentry
@@ -140,19 +141,35 @@ def chain_version_not_checked() -> None:
     )
 
 
+@mutant("isolate", "partition", "reorder_chain")
+def head_skips_version_check() -> None:
+    """A head takes updates of clients that have another picture of its chain."""
+    real = service_module.StorageService.write
+
+    async def write(self: Any, call: Any, request: Any) -> Any:
+        chain = self._context.targets.look().chains.get(request.chain_id)
+        made = type(request)()
+        made.CopyFrom(request)
+        if chain is not None:
+            made.chain_version = chain.chain_version
+        return await real(self, call, made)
+
+    service_module.StorageService.write = write  # type: ignore[method-assign]
+
+
 @mutant("kill_storage")
 def resync_skipped() -> None:
     """A syncing target is told at once that it has everything."""
     resync_module.Resync._resync_window = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("slow_disk", "kill_storage", "slow_network", "clog")
+@mutant("kill_storage", "slow_network", "clog", "reorder_chain")
 def resync_without_barrier() -> None:
     """Resync does not wait for updates that came in before the target was syncing."""
     inflight_module.InFlight.wait_older_left = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("kill_client", "kill_storage_in_disk_step", "kill_two", "cut_link")
+@mutant("kill_head_and_clients")
 def resync_skips_pending() -> None:
     """Resync takes a chunk with a pending version for equal if the committed ones are."""
 
@@ -200,7 +217,7 @@ def repeats_executed_again() -> None:
     table.result_of = lambda _self, _tag: None  # type: ignore[method-assign]
 
 
-@mutant("kill_storage", "cut_link", "kill_client", "replay")
+@mutant("cut_link", "kill_head_and_clients", "kill_client", "lose_reply")
 def leftover_rolled_back() -> None:
     """A head that finds a leftover pending version drops it instead of completing it."""
 
@@ -211,7 +228,7 @@ def leftover_rolled_back() -> None:
     write_path.settle = drop  # type: ignore[assignment]
 
 
-@mutant("lose_reply", "replay", "slow_disk")
+@mutant("lose_reply", "replay", "kill_storage", "change_members")
 def late_copies_accepted() -> None:
     """A copy of an update whose sender has given up on it still takes effect."""
     target_module.LocalTarget.admit_epoch = (  # type: ignore[method-assign]
@@ -454,7 +471,6 @@ def damaged_copies_served() -> None:
 def sync_does_nothing() -> None:
     """A storage node answers a sync without flushing its disk."""
     import fs.storage.queries as queries_module  # noqa: PLC0415 - beside its patch
-    import fs.storage.service as service_module  # noqa: PLC0415
 
     queries_module.sync_chains = _nothing  # type: ignore[assignment]
     service_module.queries.sync_chains = _nothing

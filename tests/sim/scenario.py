@@ -167,5 +167,5 @@ def run_seed(
         ),
         fault_counts=run.faults.counts,
         shape=run.cluster.shape,
-        register_op_count=sum(map(len, memory.histories.values())),
+        register_op_count=memory.register_op_count,
     )

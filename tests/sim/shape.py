@@ -27,6 +27,8 @@ class Shape:
     think_s: float
     """Mean pause of a client between two operations."""
     disk_pause_s_max: float = 0.002
+    resync_bytes_per_s_max: int = 0
+    """0: no limit; else resync takes seconds although there are few chunks."""
     replace_after_s: float = 600.0
     """A target offline for so long is replaced by another one."""
     move_stall_s: float = 120.0
@@ -52,12 +54,20 @@ class Shape:
             storage_count=storage_count,
             replica_count=replica_count,
             chain_count=min(storage_count, CHAIN_COUNT_MAX),
-            think_s=0.05 if is_dense or is_history else source.choice([0.2, 0.3, 0.5]),
+            think_s=_think_s(source, is_dense=is_dense, is_history=is_history),
+            disk_pause_s_max=source.choice([0.002, 0.002, 0.002, 0.02, 0.1]),
+            resync_bytes_per_s_max=source.choice([0, 0, 300_000, 100_000]),
             replace_after_s=source.choice([600.0, 5.0]),
             move_stall_s=source.choice([120.0, 10.0]),
             client_count=HISTORY_CLIENT_COUNT if is_history else CLIENT_COUNT,
             is_history=is_history,
         )
+
+
+def _think_s(source: random.Random, *, is_dense: bool, is_history: bool) -> float:
+    if is_dense:
+        return 0.05
+    return 0.12 if is_history else source.choice([0.2, 0.3, 0.5])
 
 
 def _roles(*, are_shared: bool) -> dict[str, frozenset[Role]]:

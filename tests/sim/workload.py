@@ -1,7 +1,7 @@
 """What the clients of a simulated cluster do, and what they remember of it.
 
-Registers: fixed slots of a few shared files, written and read whole by every client; their histories must be
-linearizable.  Private trees: each client makes, renames, rewrites and removes files in a directory of its own
+Registers: fixed slots of a few shared files, two of them in one chunk, written and read whole by every client; their
+histories must be linearizable.  Private trees: each client makes, renames, rewrites and removes files in a directory of its own
 and knows exactly what must be there, also after retries.  Contests: exclusive creations that one may win.
 
 A cut takes the power of everything, and with it what was not durable.  What a client may find after it is written
@@ -26,6 +26,7 @@ SLOT_BYTES: Final = 512
 HOT_SLOT: Final = ("/shared-0", 0)
 SLOTS: Final = [
     HOT_SLOT,
+    ("/shared-0", 4096),
     ("/shared-0", CHUNK_BYTES + 1000),
     ("/shared-1", 7),
     ("/shared-1", 2 * CHUNK_BYTES),
@@ -40,10 +41,11 @@ CALM_OP_S_MAX: Final = 5.0
 REGISTER_CLIENT: Final = 2
 """Works on registers only, so it never waits for metadata: it can go on without the control processes."""
 
-OP_COUNT_GOAL: Final = 300
-"""Clients that are behind it, by the share of the time that has passed, pause less."""
 OP_COUNT_MIN: Final = 200
-"""They go on at the end until they have done so much."""
+HISTORY_OP_COUNT_MIN: Final = 1000
+"""Clients go on in the end until they have done so much, in histories with registers."""
+GOAL: Final = 1.2
+"""Clients that are behind so many times as much, by the share of the time that has passed, pause less."""
 LATE_PAUSE: Final = 0.2
 
 CONTEST_S: Final = 3.0
@@ -114,6 +116,11 @@ class Memory:
     """A disk has been full, so NO_SPACE is a legal answer."""
     statuses: dict[str, int] = field(default_factory=dict)
     """Errors that clients were told, by name."""
+
+    @property
+    def register_op_count(self) -> int:
+        """Operations in the histories of registers."""
+        return sum(map(len, self.histories.values()))
 
     @property
     def are_workers_ready(self) -> bool:
@@ -238,9 +245,8 @@ class SimClient:
         await self._move_in(fs)
 
     async def _work(self, fs: EmberFs, until_s: float, op_s_max: float) -> None:
-        while trio.current_time() < until_s or (
-            op_s_max < FOREVER and self.memory.op_count < OP_COUNT_MIN
-        ):
+        is_calm = op_s_max < FOREVER
+        while trio.current_time() < until_s or (is_calm and self._done_share() < 1.0):
             action: Callable[[EmberFs], Awaitable[None]] = self.random.choices(
                 [self.write_slot, self.read_slot, self.sync_slots, self.change_tree, self.contest],
                 weights=self.weights,
@@ -254,11 +260,17 @@ class SimClient:
             if self.random.random() < 0.5:  # in bursts: what happens at once is what matters
                 await trio.sleep(self.random.expovariate(0.5 / self.think_s) * self._pace(until_s))
 
+    def _done_share(self) -> float:
+        """Return how much all clients have done of what they must do."""
+        if self.cluster.shape.is_history:
+            return self.memory.register_op_count / HISTORY_OP_COUNT_MIN
+        return self.memory.op_count / OP_COUNT_MIN
+
     def _pace(self, until_s: float) -> float:
         """Return by what to shorten pauses, so that a seed has enough operations, whatever holds them up."""
-        memory, now_s = self.memory, trio.current_time()
-        passed = (now_s - memory.begin_s) / max(until_s - memory.begin_s, 1.0)
-        return LATE_PAUSE if memory.op_count < passed * OP_COUNT_GOAL else 1.0
+        begin_s = self.memory.begin_s
+        passed = (trio.current_time() - begin_s) / max(until_s - begin_s, 1.0)
+        return LATE_PAUSE if self._done_share() < GOAL * passed else 1.0
 
     # ---- registers ---------------------------------------------------------------------------------
 
