@@ -21,6 +21,7 @@ from . import supervisor_link
 from .bring_up import add_mount
 from .cluster_dir import ClusterDir, need_record
 from .errors import first_error
+from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .process_id import open_pidfd, send_signal
 from .running import Command, commands
@@ -56,7 +57,7 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
     Raises:
         FsError: BAD_CLUSTER_DIR; NOT_RUNNING when there was nothing to stop (and nothing to wipe).
     """
-    need_record(directory)
+    record = need_record(directory)
     directory.make_folders()
     did_answer = supervisor_link.is_answering(directory)
     if did_answer:
@@ -70,6 +71,8 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
         for mount_point in mount_points:
             clear_dead_mount(Path(mount_point))
         if wipe:
+            if record.kv:  # first: without the record nobody knows which keys are its own
+                empty_store(record.kv, record.cluster_id)
             _wipe(directory)
         elif not did_run:
             raise FsError(Status.NOT_RUNNING, f"no cluster runs in {directory.path}")

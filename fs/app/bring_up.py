@@ -27,6 +27,7 @@ from .cluster_dir import (
     ClusterRecord,
     default_directory,
     has_control,
+    has_kv_process,
     load_record,
     meta_names,
     mgmtd_addresses,
@@ -42,6 +43,7 @@ from .cluster_plan import (
     plan_chains,
     server_configs,
 )
+from .foundationdb import StoreReport, ask_store
 from .mgmtd_link import fetch_routing, initialise, local_plan, replace_nodes
 from .mount_point import check_fuse, check_mount_point
 from .process_id import ProcessId
@@ -71,6 +73,8 @@ class UpOptions:
     chain_count: int | None = None
     mgmtd_count: int | None = None
     meta_count: int | None = None
+    kv: str | None = None
+    """As --kv says, checked; "": the embedded store."""
     has_mount: bool = True
     restarts: bool = True
     until: ProcessId | None = None
@@ -95,6 +99,7 @@ def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
         mount_point,
         mgmtd_count=options.mgmtd_count or 1,
         meta_count=options.meta_count or 1,
+        kv=options.kv or "",
     )
 
 
@@ -108,12 +113,14 @@ def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
         "--nodes": (options.node_count, record.node_count),
         "--replicas": (options.replica_count, record.replica_count),
         "--chains": (options.chain_count, record.chain_count),
+        "--kv": (options.kv, record.kv),
     }
     for name, (given, made) in asked.items():
         if given is not None and given != made:
             raise FsError(
                 Status.BAD_CONFIG,
-                f"{name} {given}: this cluster was made with {made}; leave it out, use another --dir,"
+                f"{name} {given or 'rocksdb'}: this cluster was made with {made or 'rocksdb'};"
+                " leave it out, use another --dir,"
                 " or remove the cluster with `ember down --wipe`",
             )
 
@@ -181,8 +188,12 @@ def _check_mount(options: UpOptions, directory: ClusterDir, mount_point: Path) -
     check_mount_point(mount_point)
 
 
-def prepare(options: UpOptions, default_mount_point: Path) -> tuple[ClusterDir, ClusterRecord]:
+def prepare(
+    options: UpOptions, default_mount_point: Path, progress: Progress
+) -> tuple[ClusterDir, ClusterRecord, StoreReport | None]:
     """Check everything and write the cluster's files; nothing runs yet.
+
+    Returns also what FoundationDB said, where metadata is kept there.
 
     Raises:
         FsError: whatever stands in the way.
@@ -207,10 +218,14 @@ def prepare(options: UpOptions, default_mount_point: Path) -> tuple[ClusterDir, 
     if options.has_mount:
         _check_mount(options, directory, Path(mount_point))
     _check_space(directory.path)
+    store = None
+    if record.kv:
+        progress.step(f"asking {record.kv}")
+        store = ask_store(record.kv, record.cluster_id)
     directory.make_folders()
     write_configs(directory, record)
     save_record(directory, record)
-    return directory, record
+    return directory, record, store
 
 
 def write_configs(directory: ClusterDir, record: ClusterRecord) -> None:
@@ -330,6 +345,7 @@ def start_services(
         progress.step("starting the control process")
     else:
         progress.step(f"starting {record.mgmtd_count} managers, {record.meta_count} meta")
+    if has_kv_process(record):
         add_service(directory, KV, KV)
         wait_running(directory, KV)
     for name in names:
@@ -361,13 +377,17 @@ def start_services(
     return _wait_chains(directory, record, REDUNDANCY_TIMEOUT_S, _is_redundant)
 
 
-def summary(options: UpOptions, directory: ClusterDir, record: ClusterRecord) -> str:
+def summary(
+    options: UpOptions, directory: ClusterDir, record: ClusterRecord, store: StoreReport | None
+) -> str:
     """Return what a newcomer needs to know next."""
     option = "" if directory.path == default_directory() else f" --dir {directory.path}"
     command = os.environ.get("EMBER_COMMAND", "ember")  # as it was called, for pasting
     lines = []
     if options.has_mount:
         lines.append(f"mounted:  {record.mount_point}")
+    if store is not None:
+        lines.append(f"metadata: {store.text()}")
     lines += [
         f"data:     {directory.path}",
         f"logs:     {directory.path / 'logs'}",
@@ -384,7 +404,11 @@ def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
         FsError: with nothing left running.
     """
     progress = Progress()
-    directory, record = prepare(options, default_mount_point)
+    try:
+        directory, record, store = prepare(options, default_mount_point, progress)
+    except BaseException:
+        progress.close()
+        raise
     supervisor_link.start(directory, restarts=options.restarts, until=options.until)
     try:
         is_redundant = start_services(options, directory, record, progress)
@@ -396,7 +420,7 @@ def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
         progress.close()
         raise
     progress.close("ready")
-    sys.stdout.write(summary(options, directory, record) + "\n")
+    sys.stdout.write(summary(options, directory, record, store) + "\n")
     if not is_redundant:
         sys.stdout.write("note:     some targets are still being resynced (ember status)\n")
     sys.stdout.flush()

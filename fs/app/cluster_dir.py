@@ -10,7 +10,7 @@
 Invariants:
     - Node ids are fixed for the life of the cluster: control is 1, storage-N is 10 + N, mgmtd-N 100 + N, meta-N 200 + N.
     - One manager and one metadata service share the control process and its store.  With more of either, each is a
-      process of its own, and the kv process serves them the same store.
+      process of its own, and the kv process serves them the same store.  On FoundationDB there is no kv process.
     - A directory with an unknown format version is refused, never changed.
 
 Does not start, stop or look at processes (supervisor.py, process_id.py).
@@ -53,6 +53,8 @@ class ClusterRecord:
     """Empty: the cluster runs without a mount."""
     mgmtd_count: int = 1
     meta_count: int = 1
+    kv: str = ""
+    """`foundationdb:/PATH` of the cluster file; empty: the embedded store."""
     format_version: int = FORMAT_VERSION
 
 
@@ -129,6 +131,11 @@ class ClusterDir:
 def has_control(record: ClusterRecord) -> bool:
     """True if one process holds manager, metadata service and store."""
     return record.mgmtd_count == record.meta_count == 1
+
+
+def has_kv_process(record: ClusterRecord) -> bool:
+    """True if a process serves the embedded store to the others."""
+    return not record.kv and not has_control(record)
 
 
 def storage_names(record: ClusterRecord) -> list[str]:

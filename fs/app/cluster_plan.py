@@ -29,12 +29,14 @@ from .cluster_dir import (
     ClusterDir,
     ClusterRecord,
     has_control,
+    has_kv_process,
     meta_names,
     mgmtd_addresses,
     mgmtd_names,
     node_id_of,
     storage_names,
 )
+from .foundationdb import kv_section
 
 NODE_COUNT_MAX = 64
 CHAIN_COUNT_MAX = 4096
@@ -121,17 +123,20 @@ def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, Pr
     usual = MetaSection()
     meta = MetaSection(stripe_size=min(usual.stripe_size, record.chain_count))
     store = KvSection(path=str(directory.data_path(CONTROL) / "kv"))
+    shared = KvSection(engine="remote", address=directory.address(KV))
+    if record.kv:
+        store = shared = kv_section(record.kv)
     chains = plan_chains(record)
     made = {}
     if has_control(record):
         made[CONTROL] = ProcessConfig(process=process(CONTROL), kv=store, meta=meta)
     else:
-        made[KV] = ProcessConfig(process=process(KV), kv=store)
-        remote = KvSection(engine="remote", address=directory.address(KV))
+        if has_kv_process(record):
+            made[KV] = ProcessConfig(process=process(KV), kv=store)
         for name in mgmtd_names(record):
-            made[name] = ProcessConfig(process=process(name), kv=remote)
+            made[name] = ProcessConfig(process=process(name), kv=shared)
         for name in meta_names(record):
-            made[name] = ProcessConfig(process=process(name), kv=remote, meta=meta)
+            made[name] = ProcessConfig(process=process(name), kv=shared, meta=meta)
     for name in storage_names(record):
         disk = DiskSection(
             path=str(directory.data_path(name) / "disk-0"),

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ..schema.status import FsError, Status
+from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 
 FULL_OPTIONS: Final = ("-n", "2", "--dist", "loadfile")
 """Two files at a time: much of the time of tests with real processes is spent waiting."""
 FAST_OPTIONS: Final = ("-m", "not slow and not mount", *FULL_OPTIONS)
+KV_SUITES: Final = ("tests/kv", "tests/meta", "tests/mgmtd")
+EMBEDDED_KINDS: Final = ("memory", "rocksdb", "remote")
+FAKE_FOUNDATIONDB: Final = "foundationdb-fake"
 LOCK_OPTIONS: Final = [
     "--quiet",
     "--generate-hashes",
@@ -63,6 +67,30 @@ def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
     if code == 0:
         shutil.rmtree(folder, ignore_errors=True)
     return code
+
+
+def run_kv_tests(kv: str, *, fast: bool, arguments: Sequence[str]) -> int:
+    """Run what must hold on every key-value store on the one named: the contract, managers, metadata, namespace checks.
+
+    Tests on FoundationDB use keys of their own below `emberfs/test-` and remove them; they can share it with clusters.
+
+    Raises:
+        FsError: BAD_CONFIG for a name that is none; as `ask_store` when FoundationDB is away.
+    """
+    os.environ.pop("FDB_CLUSTER_FILE", None)
+    if kv in EMBEDDED_KINDS:
+        sys.stdout.write(f"testing on {kv}\n")
+        kind = kv
+    elif kv == FAKE_FOUNDATIONDB:
+        sys.stdout.write("testing on a fake server, below FoundationDB's real Python binding\n")
+        kind = FOUNDATIONDB
+    else:
+        recorded = parse_kv(kv)
+        sys.stdout.write(f"testing on {ask_store(recorded, 'test').text()}\n")
+        kind, _, os.environ["FDB_CLUSTER_FILE"] = recorded.partition(":")
+    sys.stdout.flush()
+    os.environ["EMBER_TEST_KV"] = kind
+    return run_tests(fast=fast, arguments=[*arguments, *KV_SUITES])
 
 
 def run_generate() -> int:

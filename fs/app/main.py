@@ -66,6 +66,14 @@ def up(  # noqa: PLR0917 - options, never passed by position
     ] = None,
     mgmtds: Annotated[int | None, typer.Option(help="Managers.", show_default="1")] = None,
     metas: Annotated[int | None, typer.Option(help="Metadata services.", show_default="1")] = None,
+    kv: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Where metadata is kept: rocksdb, or foundationdb:CLUSTERFILE.",
+            show_default="rocksdb",
+        ),
+    ] = None,
     no_mount: Annotated[bool, typer.Option("--no-mount", help="Do not mount.")] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")
@@ -80,6 +88,7 @@ def up(  # noqa: PLR0917 - options, never passed by position
 ) -> None:
     """Start a cluster on this machine and mount it."""
     from .bring_up import UpOptions, bring_up  # noqa: PLC0415
+    from .foundationdb import parse_kv  # noqa: PLC0415
 
     _end_like_ctrl_c()
     options = UpOptions(
@@ -90,6 +99,7 @@ def up(  # noqa: PLR0917 - options, never passed by position
         chains,
         mgmtds,
         metas,
+        parse_kv(kv) if kv is not None else None,
         has_mount=not no_mount,
         restarts=not no_restart,
         until=_process(until) if until is not None else None,
@@ -228,10 +238,20 @@ def test(
     fast: Annotated[
         bool, typer.Option("--fast", help="Leave out slow tests and those that mount.")
     ] = False,  # noqa: PT028 - a command, not a test
+    kv: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Run what must hold on any key-value store, on this one: foundationdb:CLUSTERFILE,"
+            " foundationdb-fake, rocksdb, remote or memory.",
+        ),
+    ] = None,  # noqa: PT028 - as above
 ) -> None:
     """Run every check and test; further arguments go to pytest."""
-    from .develop import run_tests  # noqa: PLC0415
+    from .develop import run_kv_tests, run_tests  # noqa: PLC0415
 
+    if kv is not None:
+        raise typer.Exit(run_kv_tests(kv, fast=fast, arguments=context.args))
     raise typer.Exit(run_tests(fast=fast, arguments=context.args))
 
 

@@ -42,6 +42,7 @@ def gather(directory: ClusterDir) -> dict[str, Any]:
         "directory": str(directory.path),
         "cluster_id": record.cluster_id,
         "replica_count": record.replica_count,
+        "kv": record.kv or "rocksdb",
         **services,
         "mounts": [_mount(s) for s in services["services"] if s["role"] == "mountd"],
         **known,
@@ -164,7 +165,10 @@ def bytes_text(count: float) -> str:
 
 def render(status: dict[str, Any], now_s: float) -> str:
     """Return status as text for people."""
-    lines = [f"cluster {status['cluster_id']} in {status['directory']}", ""]
+    lines = [f"cluster {status['cluster_id']} in {status['directory']}"]
+    if status["kv"] != "rocksdb":
+        lines.append(f"metadata in {status['kv']}")
+    lines.append("")
     lines.append(
         f"{'service':<12} {'state':<11} {'pid':>8} {'restarts':>8}  {'since':<8} last exit"
     )

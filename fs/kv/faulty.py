@@ -200,21 +200,22 @@ class FaultyTransaction:
 
 
 class FaultyEngine:
-    """Wraps an engine so that its commits meet `faults`."""
+    """Wraps an engine so that its commits meet `faults`; None: no faults."""
 
-    def __init__(self, inner: KvEngine, faults: Faults) -> None:
-        self._inner = inner
+    def __init__(self, inner: KvEngine, faults: Faults | None) -> None:
+        self.inner = inner
         self.faults = faults
         """May be replaced at any time; transactions begun later obey it."""
 
     def transaction(self) -> Transaction:
         """See KvEngine.transaction."""
-        return FaultyTransaction(self._inner.transaction(), self.faults)
+        inner = self.inner.transaction()
+        return inner if self.faults is None else FaultyTransaction(inner, self.faults)
 
     async def sync(self) -> None:
         """See KvEngine.sync."""
-        await self._inner.sync()
+        await self.inner.sync()
 
     async def aclose(self) -> None:
         """See KvEngine.aclose."""
-        await self._inner.aclose()
+        await self.inner.aclose()

@@ -1,7 +1,7 @@
 import pytest
 import trio.testing
 
-from tests.kv.harness import Lab
+from tests.kv.harness import CHOSEN_KIND, Lab
 
 ENGINES = [
     "memory",
@@ -11,7 +11,7 @@ ENGINES = [
 ]
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=[CHOSEN_KIND] if CHOSEN_KIND else ENGINES)
 async def lab(request, tmp_path, nursery):
     """An open engine; a test that sleeps asks for `autojump_clock` too."""
     lab = Lab(request.param, tmp_path / "kv", nursery)

@@ -1,5 +1,6 @@
 """Engines under test behind one face, and a plain model of a transactional map."""
 
+import os
 import random
 import uuid
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from tests.kv.fake_fdb import session
 from tests.kv.stepping import is_mocked, step_clock
 
 CLUSTER_ID = "test-cluster"
+CHOSEN_KIND = os.environ.get("EMBER_TEST_KV", "")
+"""The one kind of engine to test on (`ember test --kv`); empty: each suite on what it usually runs on."""
 
 
 class NoNetwork:

@@ -27,5 +27,12 @@ async def step_clock(is_waiting: Callable[[], bool]) -> None:
             clock.jump(left_s)
 
 
+async def wait_quiet(is_waiting: Callable[[], bool]) -> None:
+    """Wait until every task waits for something else than an answer."""
+    await trio.testing.wait_all_tasks_blocked()
+    while is_waiting():
+        await trio.testing.wait_all_tasks_blocked(POLL_S)
+
+
 def is_mocked() -> bool:
     return isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from fs.kv.api import KvEngine
+from fs.kv.transact import snapshot_read
 from fs.meta.init import initialise
 from fs.meta.meta import Meta
 from fs.rpc.api import Call, Identity
@@ -20,6 +21,7 @@ from fs.schema.proto.common_pb2 import CallerPb, InodePb
 from fs.schema.proto.mgmtd_pb2 import ClientSessionPb, ListClientSessionsRsp
 from fs.schema.routing import ChainTable, RoutingInfo
 from fs.schema.status import FsError, Status
+from tests.kv.stepping import wait_quiet
 
 CALL = Call(Identity("test"), 1, float("inf"))
 SECOND_NS = 1_000_000_000
@@ -95,8 +97,9 @@ def make_config(**changes) -> ProcessConfig:
 class World:
     """One cluster's metadata: an engine, chunks, and any number of services over them."""
 
-    def __init__(self, engine: KvEngine, **config):
+    def __init__(self, engine: KvEngine, *, new_engine=None, **config):
         self.engine = engine
+        self._new_engine = new_engine
         self.chunks = FakeChunks()
         self.routing = FakeRouting()
         self.mgmtd = FakeMgmtd()
@@ -114,6 +117,23 @@ class World:
     async def initialise(self):
         await initialise(
             self.engine, runtime=self.runtime, cluster_id="emberfs", config=self.config.meta
+        )
+
+    async def fresh(self) -> "World":
+        """Return a world of its own, on a new engine of the same kind."""
+        made = World(await self._new_engine(), new_engine=self._new_engine)
+        await made.initialise()
+        return made
+
+    async def wait_quiet(self) -> None:
+        """Wait until every task waits for something else than the store."""
+        store = getattr(self.engine, "inner", self.engine)
+        await wait_quiet(lambda: getattr(store, "waiting_count", 0) > 0)
+
+    async def dump(self) -> dict[bytes, bytes]:
+        """Return everything in the store."""
+        return dict(
+            await snapshot_read(self.engine, lambda tr: tr.get_range(b"", b"\xff", snapshot=True))
         )
 
     def next_request_id(self) -> bytes:

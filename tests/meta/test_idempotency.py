@@ -81,10 +81,10 @@ NOT_COUNTED = {"sync", "close"}
 """A repeated report of new content raises data_ver twice, which costs a cache and nothing else."""
 
 
-def comparable(engine, *, with_data_ver):
+async def comparable(world, *, with_data_ver):
     """The namespace without what may differ between two runs: times and random seeds."""
     found = {}
-    for key, value in engine.dump().items():
+    for key, value in (await world.dump()).items():
         kind = key[:4]
         if kind == b"INOD":
             inode = pb.InodePb.FromString(value)
@@ -113,13 +113,7 @@ async def outcome(world, name, *, repeat=1, fates=()):
         reply = await user.call(rpc, request)
     world.engine.faults = None
     assert await check(world.engine) == []
-    return reply, comparable(world.engine, with_data_ver=name not in NOT_COUNTED)
-
-
-async def fresh(world):
-    made = World(type(world.engine)(world.runtime.clock))
-    await made.initialise()
-    return made
+    return reply, await comparable(world, with_data_ver=name not in NOT_COUNTED)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +129,14 @@ async def fresh(world):
 )
 @pytest.mark.parametrize("name", NAMES)
 async def test_faulty_commits(world, name, fates):
-    expected = (await outcome(await fresh(world), name))[1]
-    assert (await outcome(await fresh(world), name, fates=fates))[1] == expected
+    expected = (await outcome(await world.fresh(), name))[1]
+    assert (await outcome(await world.fresh(), name, fates=fates))[1] == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_repeated_requests(world, name):
-    once_reply, once = await outcome(await fresh(world), name)
-    again_reply, again = await outcome(await fresh(world), name, repeat=3)
+    once_reply, once = await outcome(await world.fresh(), name)
+    again_reply, again = await outcome(await world.fresh(), name, repeat=3)
     assert again == once
     field = once_reply.DESCRIPTOR.fields[0].name if once_reply.DESCRIPTOR.fields else None
     if field == "inode":
@@ -152,7 +146,7 @@ async def test_repeated_requests(world, name):
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_repeated_at_another_service(world, name):
-    made = await fresh(world)
+    made = await world.fresh()
     d, f = await prepare(made)
     rpc, request = requests(d, f)[name]
     user = made.user()
@@ -201,8 +195,8 @@ async def test_a_truncation_is_not_repeated_over_later_writes(world):
 async def test_an_error_is_final_and_leaves_nothing(world):
     root = world.user()
     await root.mkdir(ROOT, b"d")
-    before = world.engine.dump()
+    before = await world.dump()
     for _ in range(2):
         with pytest.raises(FsError):
             await root.unlink(ROOT, b"d")
-    assert world.engine.dump() == before
+    assert await world.dump() == before

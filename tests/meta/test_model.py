@@ -7,11 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fs.kv.faulty import RandomFaults
-from fs.kv.memory import MemoryEngine
 from fs.meta.check import check
-from fs.runtime.simulated import SimulatedClock
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.status import FsError, Status
+from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import ROOT, World
 
 NAMES = [b"a", b"b", b"c"]
@@ -217,13 +216,13 @@ async def run_pair(world, seed, step_count):
 
 
 @settings(
-    max_examples=25,
+    max_examples=25 if CHOSEN_KIND != "foundationdb" else 5,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(seed=st.integers(0, 2**32))
-async def test_against_the_model(seed):
-    engine = MemoryEngine(SimulatedClock())
+async def test_against_the_model(open_lab, seed):
+    engine = await open_lab()
     world = World(engine)
     await world.initialise()
     # Conflicts and both kinds of unknown outcomes must not show.

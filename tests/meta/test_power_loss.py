@@ -8,7 +8,8 @@ from fs.schema.proto import meta_pb2 as meta
 from tests.meta.harness import ROOT, session
 
 
-async def test_an_id_given_away_is_not_given_again(world, autojump_clock):
+async def test_an_id_given_away_is_not_given_again(memory_world, autojump_clock):
+    world = memory_world
     before = {await world.meta.service.inode_ids.take() for _ in range(10)}
     world.engine.power_loss(LosesAll())
     world.meta = world.new_meta()
@@ -20,7 +21,8 @@ async def test_an_id_given_away_is_not_given_again(world, autojump_clock):
     assert before.isdisjoint({await world.meta.service.inode_ids.take() for _ in range(10)})
 
 
-async def test_a_length_is_durable_before_chunks_are_cut(world, root, autojump_clock):
+async def test_a_length_is_durable_before_chunks_are_cut(memory_world, root, autojump_clock):
+    world = memory_world
     file = await root.create(ROOT, b"f", wants_write=True, session=session(1))
     world.chunks.lengths[file.inode_id] = 100
     request = meta.SyncReq(
@@ -41,7 +43,8 @@ async def test_a_length_is_durable_before_chunks_are_cut(world, root, autojump_c
     assert [(f.length, f.truncate_pending) for f in kept] == [(0, True)]
 
 
-async def test_a_removal_is_durable_before_its_chunks_go(world, root, autojump_clock):
+async def test_a_removal_is_durable_before_its_chunks_go(memory_world, root, autojump_clock):
+    world = memory_world
     file = await root.create(ROOT, b"f")
     await root.call("sync", meta.SyncReq(inode_id=file.inode_id, is_durable=True))
     await root.unlink(ROOT, b"f")

@@ -97,10 +97,10 @@ async def test_ids_are_fetched_ahead(world, nursery, autojump_clock):  # noqa: A
 
 
 async def test_initialising_twice_changes_nothing(world):
-    before = world.engine.dump()
+    before = await world.dump()
     arguments = {"runtime": world.runtime, "config": world.config.meta}
     assert not await initialise(world.engine, cluster_id="emberfs", **arguments)
-    assert world.engine.dump() == before
+    assert await world.dump() == before
     await require_format(world.engine, "emberfs")
     with refused(Status.KV_BAD_FORMAT):
         await initialise(world.engine, cluster_id="other", **arguments)
@@ -108,11 +108,11 @@ async def test_initialising_twice_changes_nothing(world):
         await require_format(world.engine, "other")
 
 
-async def test_a_newer_or_missing_format_is_refused(world, monkeypatch):
+async def test_a_newer_or_missing_format_is_refused(world, open_lab, monkeypatch):
     monkeypatch.setattr(records, "FORMAT_VERSION", 0)
     with refused(Status.KV_BAD_FORMAT):
         await require_format(world.engine, "emberfs")
-    empty = World(type(world.engine)(world.runtime.clock))
+    empty = World(await open_lab())
     with refused(Status.KV_BAD_FORMAT):
         await empty.meta.run()
 
@@ -156,7 +156,7 @@ async def test_check_finds_every_kind_of_damage(world, root):
         (records.xattr_key(0x999, b"user.x"), b"", "XATR of inode"),
         (records.inode_key(ROOT), None, "missing"),
     ):
-        before = world.engine.dump().get(key)
+        before = (await world.dump()).get(key)
         await damage(world, key, value)
         found = await check(world.engine)
         assert any(words in line for line in found), (key, found)

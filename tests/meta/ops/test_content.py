@@ -140,9 +140,9 @@ async def test_truncation_is_driven_once_and_others_wait(world, root, file, nurs
         done.append(await call)
 
     nursery.start_soon(run, root.set_attr(file, length=10))
-    await trio.testing.wait_all_tasks_blocked()
+    await world.wait_quiet()
     nursery.start_soon(run, root.append(file, 5))
-    await trio.testing.wait_all_tasks_blocked()
+    await world.wait_quiet()
     assert not done
     go.set()
     while len(done) < 2:  # noqa: ASYNC110 - two lists fill, nobody can signal
@@ -162,7 +162,7 @@ async def test_a_caller_who_goes_away_does_not_stop_the_cut(
         await root.set_attr(file, length=10)
     assert scope.cancelled_caught
     go.set()
-    await trio.testing.wait_all_tasks_blocked()
+    await world.wait_quiet()
     assert not (await root.attr(file)).file.truncate_pending
     nursery.cancel_scope.cancel()
 
@@ -252,7 +252,8 @@ async def test_nameless_file_still_works(world, root, file):
     await root.close(file, session(1).session_id)
 
 
-async def test_durable_sync_waits_for_the_store(world, root, file):
+async def test_durable_sync_waits_for_the_store(memory_world, root, file):
+    world = memory_world
     await root.sync(file, length_hint=hint(9), has_new_data=True, is_durable=True)
     durable = world.engine.synced_version
     assert durable > 0
@@ -284,9 +285,9 @@ async def test_a_cut_that_is_cancelled_is_no_success(world, root, file, nursery)
         outcomes.append("refused")
 
     nursery.start_soon(truncate)
-    await trio.testing.wait_all_tasks_blocked()
+    await world.wait_quiet()
     loops.cancel()
-    await trio.testing.wait_all_tasks_blocked()
+    await world.wait_quiet()
     assert outcomes == ["refused"]
     go.set()
     assert (await root.set_attr(file, length=10)).file.truncate_pending is False

@@ -1,0 +1,155 @@
+"""`--kv foundationdb`: whole clusters of real processes, each with the fake client library, on one fake server."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fs.app.cluster_dir import ClusterDir, ClusterRecord
+from fs.app.cluster_plan import server_configs
+from fs.app.foundationdb import StoreReport, parse_kv, read_status
+from fs.kv.foundationdb import key_prefix
+from fs.schema.status import FsError
+from tests.kv.fake_fdb import wire
+from tests.kv.fake_fdb.session import FakeServer
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "tests/kv/fake_fdb/site"
+
+
+@pytest.mark.parametrize(
+    ("given", "recorded"),
+    [
+        ("rocksdb", ""),
+        ("foundationdb", "foundationdb:/etc/foundationdb/fdb.cluster"),
+        ("foundationdb:/a/b", "foundationdb:/a/b"),
+        ("foundationdb:b:c", f"foundationdb:{os.getcwd()}/b:c"),
+    ],
+)
+def test_what_kv_may_say(given, recorded):
+    assert parse_kv(given) == recorded
+
+
+@pytest.mark.parametrize("given", ["", "foundationdb:", "fdb:/a", "rocksdb:/a", "remote"])
+def test_what_kv_may_not_say(given):
+    with pytest.raises(FsError, match="--kv"):
+        parse_kv(given)
+
+
+def test_no_kv_process_serves_what_foundationdb_serves():
+    record = ClusterRecord("c", 3, 3, 6, "", 3, 2, kv="foundationdb:/f")
+    made = server_configs(ClusterDir(Path("/c")), record)
+    assert [name for name in made if not name.startswith("storage")] == [
+        "mgmtd-1", "mgmtd-2", "mgmtd-3", "meta-1", "meta-2",
+    ]  # fmt: skip
+    assert {(c.kv.engine, c.kv.cluster_file) for n, c in made.items() if n[0] == "m"} == {
+        ("foundationdb", "/f")
+    }
+
+
+@pytest.mark.parametrize("text", [b"", b"nonsense", b"[]", b'{"cluster": 3}', b'{"cluster": {}}'])
+def test_a_status_that_nobody_expected_is_no_error(text):
+    versions, redundancy = read_status(text)
+    report = StoreReport("here", versions, redundancy, 0.0012)
+    assert report.text() == "FoundationDB (version not told) at here, answers in 1.2 ms"
+
+
+class Ember:
+    """One cluster, driven only by the command line, whose processes use the fake library."""
+
+    def __init__(self, base: Path) -> None:
+        self.directory = base / "cluster"
+        self.mount = base / "mount"
+        self.mount.mkdir()
+
+    def run(self, *arguments, check=True):
+        command = [sys.executable, "-m", "fs.app.main", *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": f"{SITE}:{ROOT}"}
+        done = subprocess.run(
+            [*command, "--dir", self.directory],
+            env=environment, capture_output=True, text=True, check=False, timeout=150, cwd=ROOT,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, (done.stdout, done.stderr)
+        return done
+
+    def up(self, *arguments, check=True):
+        fixed = ("--until", os.getpid(), "--mount", self.mount, "--nodes", 1)
+        return self.run("up", *fixed, *arguments, check=check)
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = FakeServer(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def ember(tmp_path, server):  # noqa: ARG001 - it outlives the cluster
+    cluster = Ember(tmp_path)
+    yield cluster
+    cluster.run("down", check=False)
+    assert not os.path.ismount(cluster.mount)
+
+
+def keys_of(server, cluster_id: str) -> int:
+    prefix = key_prefix(cluster_id)
+    version = wire.ask(str(server.cluster_file), "read_version")
+    request = ("get_range", version, prefix, prefix + b"\xff", 0, False)
+    return len(wire.ask(str(server.cluster_file), *request)[0])
+
+
+def work(mount: Path, name: str) -> None:
+    folder = mount / name
+    folder.mkdir()
+    for i in range(20):
+        (folder / f"{i}").write_bytes(b"%d" % i * 1000)
+    assert sorted(p.name for p in folder.iterdir()) == sorted(str(i) for i in range(20))
+
+
+@pytest.mark.slow
+@pytest.mark.mount
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
+def test_a_cluster_with_several_of_each_service(ember, server):
+    kv = f"foundationdb:{server.cluster_file}"
+    said = ember.up("--kv", kv, "--mgmtds", 2, "--metas", 2).stdout
+    assert f"FoundationDB 7.3.0-fake at {server.cluster_file}" in said
+    status = json.loads(ember.run("status", "--json").stdout)
+    assert status["kv"] == kv
+    assert {s["name"] for s in status["services"]} == {
+        "mgmtd-1", "mgmtd-2", "meta-1", "meta-2", "storage-1", "mount-1",
+    }  # fmt: skip
+    assert f"metadata in {kv}" in ember.run("status").stdout
+    work(ember.mount, "before")
+    server.kill()
+    server.start()
+    work(ember.mount, "after the server was killed")
+    ember.run("down")
+    refused = ember.up("--kv", "rocksdb", check=False)
+    assert refused.returncode == 1
+    assert "--kv rocksdb: this cluster was made with foundationdb:" in refused.stderr
+    ember.up("--mgmtds", 1, "--metas", 1)
+    assert (ember.mount / "before/7").read_bytes() == b"7" * 1000
+    work(ember.mount, "one of each")
+    assert keys_of(server, status["cluster_id"]) > 0
+    ember.run("down", "--wipe")
+    assert keys_of(server, status["cluster_id"]) == 0
+
+
+@pytest.mark.slow
+def test_a_foundationdb_that_is_away_is_told_before_anything_is_made(ember, tmp_path):
+    path = tmp_path / "away.cluster"
+    path.write_text("a:b@127.0.0.1:1\n")
+    for arguments, says in (
+        (("--kv", f"foundationdb:{path}.nowhere"), "No such file"),
+        (("--kv", f"foundationdb:{path}"), "did not answer within"),
+    ):
+        done = ember.up(*arguments, "--no-mount", check=False)
+        assert done.returncode == 1
+        assert says in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (ember.directory / "cluster.json").exists()
