@@ -168,8 +168,8 @@ class Fleet:
 
     # ---- processes
 
-    def up(self) -> None:
-        """Start everything, make the cluster, mount it."""
+    def up(self, *, has_mount: bool = True) -> None:
+        """Start everything, make the cluster, mount it if wanted."""
         self._keeper.start()
         for name in (*self.controls, *self.storages):
             self.start(name)
@@ -182,7 +182,8 @@ class Fleet:
         while subprocess.run(init, cwd=ROOT, check=False, capture_output=True).returncode:
             assert time.monotonic() < deadline, f"no cluster after {START_TIMEOUT_S:g} s: {init}"
         self.wait_healthy(START_TIMEOUT_S)
-        self._mount()
+        if has_mount:
+            self._mount()
 
     def remount(self) -> None:
         """Unmount and mount, so that nothing is cached any more."""
