@@ -114,10 +114,14 @@ async def may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> bool:
     """Return whether the caller may change the content of a file.
 
     The owner may (mode bits were checked when he opened it, and he could change them), as does
-    whoever has write access now, or whose client holds a write session that an open granted.
+    whoever has write access now, or whose client holds a write session that an open granted.  Of an immutable
+    file only such a session gives the right: it is from before.
     """
     caller = ctx.caller
-    if caller.uid == inode.uid or permissions.is_allowed(caller, inode, permissions.WRITE):
+    is_permitted = caller.uid == inode.uid or permissions.is_allowed(
+        caller, inode, permissions.WRITE
+    )
+    if is_permitted and not inode.iflags & permissions.IMMUTABLE:
         return True
     prefix = records.file_session_prefix(inode.inode_id)
     end = records.file_session_prefix(inode.inode_id) + b"\xff"
@@ -134,7 +138,13 @@ async def require_may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) 
         )
 
 
-async def is_writer(tr: Transaction, ctx: OpContext, session_key: bytes) -> bool:
-    """Return whether a write session of the caller's client is stored under a key."""
+async def end_own_session(tr: Transaction, ctx: OpContext, session_key: bytes) -> bool:
+    """Drop the session under a key if it is of the caller's client; return whether it was for writing."""
     value = await tr.get(session_key)
-    return value is not None and _belongs_to_writer(ctx, value)
+    if value is None:
+        return False
+    record = FileSessionRecordPb.FromString(value)
+    if record.client_id != ctx.caller.client_id:
+        return False
+    tr.clear(session_key)
+    return record.is_write

@@ -70,6 +70,27 @@ def require_mutable(inode: pb.InodePb) -> None:
         raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is immutable")
 
 
+def require_linkable(caller: Caller, inode: pb.InodePb) -> None:
+    """Check what another name for an object needs beyond write access to the directory.
+
+    Ids may be guessed where paths may not be searched: so a name is given only to what the caller owns, or may
+    read and write anyway.  The kernel asks the same of mounts by default.
+
+    Raises:
+        FsError: NOT_PERMITTED.
+
+    Source: Linux, proc(5), "protected_hardlinks".
+    """
+    is_runnable_as_group = inode.mode & stat.S_ISGID and inode.mode & stat.S_IXGRP
+    is_special = inode.type != pb.FILE or inode.mode & stat.S_ISUID or is_runnable_as_group
+    if is_owner(caller, inode) or (not is_special and is_allowed(caller, inode, READ | WRITE)):
+        return
+    raise FsError(
+        Status.NOT_PERMITTED,
+        f"uid {caller.uid} may not link inode {inode.inode_id:#x} of uid {inode.uid}",
+    )
+
+
 def require_removable(caller: Caller, parent: pb.InodePb, child: pb.InodePb) -> None:
     """Check what removing or renaming `child` away needs beyond write access to `parent`.
 

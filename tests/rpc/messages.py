@@ -77,10 +77,16 @@ def value_of(rng: random.Random, field: FieldDescriptor):
     return noise if field.type == _KIND.TYPE_BYTES else noise.decode("latin-1")
 
 
-def fill(rng: random.Random, message: Message, value: Value = value_of, depth: int = 0) -> None:
-    """Fill most fields of a message; of those that exclude each other the last one stays."""
+def fill(
+    rng: random.Random,
+    message: Message,
+    value: Value = value_of,
+    depth: int = 0,
+    left_out: float = LEFT_OUT_SHARE,
+) -> None:
+    """Fill the fields of a message but for a share; of those that exclude each other the last one stays."""
     for field in message.DESCRIPTOR.fields:
-        if rng.random() < LEFT_OUT_SHARE or (field.message_type and depth >= DEPTH_MAX):
+        if rng.random() < left_out or (field.message_type and depth >= DEPTH_MAX):
             continue
         held = getattr(message, field.name)
         count = 1
@@ -94,18 +100,18 @@ def fill(rng: random.Random, message: Message, value: Value = value_of, depth: i
                 else:
                     setattr(message, field.name, value(rng, field))
             elif field.message_type.GetOptions().map_entry:
-                _put(rng, held, field.message_type, value, depth)
+                _put(rng, held, field.message_type, value, depth=depth, left_out=left_out)
             else:
                 inner = held.add() if field.is_repeated else held
                 inner.SetInParent()
-                fill(rng, inner, value, depth + 1)
+                fill(rng, inner, value, depth + 1, left_out)
 
 
-def _put(rng, held, entry: Descriptor, value: Value, depth: int) -> None:
+def _put(rng, held, entry: Descriptor, value: Value, *, depth: int, left_out: float) -> None:
     """Put one pair into a map."""
     key = value(rng, entry.fields_by_name["key"])
     kept = entry.fields_by_name["value"]
     if kept.message_type is None:
         held[key] = value(rng, kept)
     else:
-        fill(rng, held[key], value, depth + 1)
+        fill(rng, held[key], value, depth + 1, left_out)

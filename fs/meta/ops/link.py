@@ -16,8 +16,8 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
     """Add a name; a repeated request finds that it did.
 
     Raises:
-        FsError: as `find_place`; NOT_PERMITTED for a directory or an immutable object; NOT_FOUND
-            for an object without a name; TOO_MANY_LINKS.
+        FsError: as `find_place`; NOT_PERMITTED for a directory, an immutable object, or another's that the
+            caller may not write; NOT_FOUND for an object without a name; TOO_MANY_LINKS.
     """
     parent, made = await find_place(tr, ctx, request.parent_inode_id, request.name)
     if made is not None:
@@ -26,6 +26,7 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
     if inode.type == pb.DIRECTORY:
         raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is a directory")
     permissions.require_mutable(inode)
+    permissions.require_linkable(ctx.caller, inode)
     if inode.nlink == 0:
         raise FsError(Status.NOT_FOUND, f"inode {inode.inode_id:#x} has no name any more")
     if inode.nlink >= NLINK_MAX:

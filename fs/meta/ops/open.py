@@ -33,11 +33,14 @@ def open_inode(
     """Open a loaded inode as the request says and store what that changes.
 
     Raises:
-        FsError: as `check_open`; INVALID_ARGUMENT for a write open without a file session.
+        FsError: as `check_open`; INVALID_ARGUMENT for a write open without a write session, or the
+            reverse: the session will be taken for the right to write.
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
     writes = request.wants_write or request.is_truncate
     check_open(ctx, inode, reads=request.wants_read, writes=writes)
+    if request.session.is_write and not writes:
+        raise FsError(Status.INVALID_ARGUMENT, "a write session needs a write open")
     if inode.type == pb.FILE:
         if request.wants_write and not request.session.is_write:
             raise FsError(Status.INVALID_ARGUMENT, "a write open needs a write session")

@@ -88,7 +88,7 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
 
 
 async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta.InodeRsp:
-    """Sync and end the file session, in one transaction.
+    """Sync and end the file session, in one transaction; another client's session stays.
 
     The session proves the right to report.  A repeated close finds it gone: what it reported then
     stands already, so a caller without any other right is not refused.
@@ -104,8 +104,7 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     if request.session_id:
         content.check_session(meta.FileSessionPb(session_id=request.session_id))
         key = records.file_session_key(report.inode_id, request.session_id)
-        is_granted = await content.is_writer(tr, ctx, key)
-        tr.clear(key)
+        is_granted = await content.end_own_session(tr, ctx, key)
     if _changes_anything(report) and (is_granted or await _may_report(tr, ctx, inode, report)):
         apply(ctx, inode, report)
         store_inode(tr, inode)

@@ -179,6 +179,43 @@ async def test_close_reports_and_ends_the_session(world, root, alice, file):
     assert not await tr.get_range(b"INOS", b"INOT")
 
 
+async def test_a_session_of_another_client_is_not_ended(world, root, alice, file):
+    """Found by asking what a forged Close may do: without its session an open file without a name is collected."""
+    stranger = world.user(1001, client="e" * 32)
+    await stranger.close(file, session(1).session_id)
+    assert len(await world.engine.transaction().get_range(b"INOS", b"INOT")) == 1
+
+
+async def test_opening_for_reading_gives_no_right_to_write(world, root, alice):
+    """Found by tests/meta/fuzz.py: a write session could be had with an open for reading, and proved the right."""
+    d = (await root.mkdir(ROOT, b"d", 0o755)).inode_id
+    f = (await root.create(d, b"f", 0o644)).inode_id
+    for inode_id in (f, d):
+        with refused(Status.INVALID_ARGUMENT):
+            await alice.open(inode_id, wants_read=True, session=session(4))
+    with refused(Status.INVALID_ARGUMENT):
+        await alice.create(d, b"f", wants_read=True, session=session(4))
+    with refused(Status.ACCESS_DENIED):
+        await alice.append(f, 5)
+
+
+async def test_an_immutable_file_is_written_only_by_who_has_it_open_already(
+    world, root, alice, bob
+):
+    """Found by tests/meta/fuzz.py: reports of content did not look at the flag."""
+    d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
+    f = (await alice.create(d, b"f", 0o666)).inode_id
+    await bob.open(f, wants_write=True, session=session(4))
+    await root.set_attr(f, iflags=0x10)
+    for uid in (alice.uid, 1001, 0):
+        who = world.user(uid, client="e" * 32)
+        with refused(Status.ACCESS_DENIED):
+            await who.sync(f, mtime_ns=1)
+        with refused(Status.ACCESS_DENIED):
+            await who.append(f, 5)
+    assert (await bob.sync(f, length_hint=hint(5), has_new_data=True)).file.length == 5
+
+
 async def test_who_may_report_content(world, root, alice, bob):
     d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
     f = (await alice.create(d, b"f", 0o666)).inode_id

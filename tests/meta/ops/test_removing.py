@@ -115,6 +115,24 @@ def real_path(inode_id):
     return meta.GetRealPathReq(inode_id=inode_id)
 
 
+@pytest.mark.parametrize(
+    ("mode", "is_linked"),
+    [(0o666, True), (0o644, False), (0o622, False), (0o4666, False), (0o2676, False)],
+)
+async def test_what_another_owns_is_linked_only_if_it_may_be_written(root, alice, mode, is_linked):
+    """Found by tests/meta/fuzz.py: strangers gave names to files in directories that they could not search."""
+    private = (await root.mkdir(ROOT, b"private", 0o700)).inode_id
+    f = (await root.create(private, b"f")).inode_id
+    await root.set_attr(f, mode=mode)
+    home = (await root.mkdir(ROOT, b"home", 0o777)).inode_id
+    if is_linked:
+        assert (await alice.link(f, home, b"g")).nlink == 2
+        return
+    with refused(Status.NOT_PERMITTED, "EPERM"):
+        await alice.link(f, home, b"g")
+    assert (await root.link(f, home, b"g")).nlink == 2
+
+
 @pytest.mark.parametrize("flag", [0x10])
 async def test_immutable(root, alice, flag):
     d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id

@@ -4,12 +4,22 @@ import pytest
 
 from fs.schema.proto.common_pb2 import LayoutPb
 from fs.schema.status import Status
-from tests.meta.harness import ROOT, refused
+from tests.meta.harness import ROOT, hint, refused
 
 
 @pytest.fixture
 async def open_dir(root):
     return (await root.mkdir(ROOT, b"open", 0o777)).inode_id
+
+
+async def test_asking_for_nothing_changes_nothing_of_others(root, alice):
+    """Found by tests/meta/fuzz.py: it advanced the ctime of whatever id was named."""
+    d = (await root.mkdir(ROOT, b"d", 0o700)).inode_id
+    before = await root.attr(d)
+    await alice.set_attr(d)
+    await alice.set_attr(d, has_open_file=True, length_hint=hint(5))
+    assert await root.attr(d) == before
+    assert (await root.set_attr(d)).ctime_ns > before.ctime_ns
 
 
 async def test_chmod(root, alice, bob, open_dir):
