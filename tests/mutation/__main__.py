@@ -41,11 +41,10 @@ def parse() -> argparse.Namespace:
 
 
 def drawn(path: str, count: int, seed: int) -> list[Mutant]:
-    """Return `count` mutants of a module, or all that it has; the same for the same text."""
+    """Return `count` mutants of a module, or all that it has; for the same text a larger count only adds to them."""
     found = find_mutants(path, (ROOT / path).read_text())
-    return sorted(
-        random.Random(f"{seed} {path}").sample(found, min(count, len(found))), key=lambda m: m.index
-    )
+    random.Random(f"{seed} {path}").shuffle(found)
+    return found[:count]
 
 
 class Book:

@@ -33,7 +33,7 @@ GROUPS = {
 }  # fmt: skip
 PYTEST = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
 QUICK = "not slow and not mount and not fdb"
-TRY_S_MAX = 12.0
+TRY_S_MAX = 6.0
 """CPU seconds of tests for one mutant; what is left out then are its slowest tests."""
 
 
