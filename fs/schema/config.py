@@ -177,6 +177,8 @@ class ClientSection(Section, frozen=True):
     dir_entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
     entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
     """Of names that are no directories: 0 asks meta at every open, which close-to-open needs."""
+    listed_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
+    """Of names that a listing showed: stat may use them for so long, open makes sure that they still hold."""
     negative_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
     verify_reads: bool = True
     """Check the checksum of every read again on arrival."""

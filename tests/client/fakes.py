@@ -427,6 +427,9 @@ class FakeMeta:
     async def open(self, r):
         c = self.cluster
         inode = c.get(r.inode_id)
+        names = c.names.get(r.expected_parent_inode_id, {})
+        if r.expected_name and names.get(r.expected_name) != r.inode_id:
+            raise FsError(Status.STALE, repr(r.expected_name))
         if inode.is_dir and r.wants_write:
             raise FsError(Status.IS_DIRECTORY, f"{r.inode_id}")
         c.open_session(r.inode_id, r.session)

@@ -149,3 +149,19 @@ def test_a_killed_holder_frees_its_lock(second_mount, place, how):
         holder.kill()
         holder.communicate()
         take(file, fcntl.LOCK_EX)
+
+
+def test_a_listed_name_is_opened_as_what_it_is_now(second_mount, place):
+    other = second_mount / place.name
+    for turn in range(30):
+        (place / "listed").write_text(f"old {turn}")
+        with os.scandir(other) as entries:
+            assert [entry.stat().st_size for entry in entries if entry.name == "listed"]
+        (place / "new").write_text(f"new {turn}")
+        (place / "new").rename(place / "listed")
+        assert (other / "listed").read_text() == f"new {turn}"
+    os.listdir(other)
+    [entry.stat() for entry in os.scandir(other)]
+    (place / "listed").unlink()
+    with pytest.raises(FileNotFoundError):
+        (other / "listed").read_text()

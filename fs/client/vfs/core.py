@@ -113,6 +113,8 @@ class Known:
     lookup_count: int = 0
     given_length: int = -1
     """Length in the last attributes handed out; -1: no regular file."""
+    listed_as: tuple[InodeId, bytes] | None = None
+    """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
 
 
 class VfsCore:

@@ -63,6 +63,10 @@ class Files:
             is_truncate=is_truncate,
             session=session,
         )
+        known = self._core.known.get(inode_id)
+        if known is not None and known.listed_as is not None:
+            request.expected_parent_inode_id, request.expected_name = known.listed_as
+            known.listed_as = None  # the next open looks the name up, whatever comes of this one
         state = self._core.states.get(inode_id)
         if is_truncate and state is not None:
             async with state.lock:

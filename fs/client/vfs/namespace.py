@@ -77,6 +77,15 @@ class Namespace:
             known.given_length = inode.file.length
         return inode
 
+    def give_listed(self, parent: InodeId, name: bytes, inode: Inode) -> None:
+        """Note that a listing hands the kernel an entry that it may use for a while without a lookup.
+
+        An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
+        something else.  The kernel then looks the name up and opens again.
+        """
+        self.give(inode, lookup_count=1)
+        self._core.known[inode.inode_id].listed_as = (parent, name)
+
     def forget(self, inode_id: InodeId, lookup_count: int) -> None:
         """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""
         known = self._core.known.get(inode_id)
@@ -89,7 +98,9 @@ class Namespace:
     def _entry(self, parent: InodeId, name: bytes, message: common_pb2.InodePb) -> Inode:
         inode = self._core.absorbed(message)
         self.remember_dentry(parent, name, inode.inode_id)
-        return self.give(inode, lookup_count=1)
+        self.give(inode, lookup_count=1)
+        self._core.known[inode.inode_id].listed_as = None
+        return inode
 
     def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
         """Note what a name refers to, for keep sessions; bounded, oldest first out."""

@@ -568,10 +568,15 @@ class OpenReq(_message.Message):
     WANTS_WRITE_FIELD_NUMBER: _builtins.int
     IS_TRUNCATE_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_NAME_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     wants_read: _builtins.bool
     wants_write: _builtins.bool
     is_truncate: _builtins.bool
+    expected_parent_inode_id: _builtins.int
+    """Set: refused with STALE unless this name still refers to the inode."""
+    expected_name: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -585,10 +590,12 @@ class OpenReq(_message.Message):
         wants_write: _builtins.bool = ...,
         is_truncate: _builtins.bool = ...,
         session: Global___FileSessionPb | None = ...,
+        expected_parent_inode_id: _builtins.int = ...,
+        expected_name: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "is_truncate", b"is_truncate", "session", b"session", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "is_truncate", b"is_truncate", "session", b"session", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

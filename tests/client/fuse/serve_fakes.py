@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import trio
@@ -57,6 +58,7 @@ async def main(mount_point, section):
                 break
         nursery.cancel_scope.cancel()
     report = {
+        "calls": Counter(cluster.calls),
         "sessions": sum(map(len, cluster.sessions.values())),
         "lengths": {n.decode(): cluster.get(i).length for n, i in cluster.names[1].items()},
     }

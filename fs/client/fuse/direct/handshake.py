@@ -2,6 +2,8 @@
 
 Choices:
     - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do them, and they save requests.
+    - No READDIRPLUS_AUTO: with it the kernel asks for attributes in the first page of a listing only, and then looks up
+      every other entry by itself.
     - HANDLE_KILLPRIV_V2: meta clears set-user-id and set-group-id bits by itself, and the kernel need not ask for
       security.capability before every write.
     - DONT_MASK: the umask comes with the request.
@@ -31,7 +33,6 @@ _WANTED = (
     | InitFlag.DONT_MASK
     | InitFlag.AUTO_INVAL_DATA
     | InitFlag.DO_READDIRPLUS
-    | InitFlag.READDIRPLUS_AUTO
     | InitFlag.ASYNC_DIO
     | InitFlag.PARALLEL_DIROPS
     | InitFlag.MAX_PAGES

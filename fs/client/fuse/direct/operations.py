@@ -14,7 +14,7 @@ from typing import Final
 
 from ....runtime.ports import Buffer, Runtime
 from ....schema.ids import InodeId
-from ....schema.inode import NAME_BYTES_MAX, Inode
+from ....schema.inode import NAME_BYTES_MAX
 from ....schema.status import FsError, Status
 from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
@@ -317,10 +317,10 @@ class Operations:
             inode = found.inode
             cookie = found.cookie + len(_DOTS)
             plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
-            return self._replies.entry(inode) + plain
+            return self._replies.listed(inode) + plain
 
-        def give(inode: Inode) -> None:
-            self._names.give(inode, lookup_count=1)
+        def give(found: DirectoryEntry) -> None:
+            self._names.give_listed(InodeId(request.node_id), found.name, found.inode)
 
         return await self._listing(request, records.dot_direntplus, entry, give)
 
@@ -329,7 +329,7 @@ class Operations:
         request: Request,
         dot: Callable[[int, int, bytes, int], bytes],
         entry: Callable[[DirectoryEntry], bytes],
-        note: Callable[[Inode], None],
+        note: Callable[[DirectoryEntry], None],
     ) -> Reply:
         """Return as many entries as fit; cookies 1 and 2 are "." and "..", the vfs's follow."""
         handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
@@ -350,7 +350,7 @@ class Operations:
                 break
             size -= len(part)
             parts.append(part)
-            note(found.inode)
+            note(found)
         return parts
 
     async def _fsyncdir(self, request: Request) -> Reply:

@@ -28,6 +28,7 @@ class Replies:
         self._attr = _timeout(section.attr_timeout_s)
         self._directory = _timeout(section.dir_entry_timeout_s)
         self._name = _timeout(section.entry_timeout_s)
+        self._listed = _timeout(section.listed_timeout_s)
         self._negative = _timeout(section.negative_timeout_s)
 
     def attr(self, inode: Inode) -> bytes:
@@ -36,7 +37,14 @@ class Replies:
 
     def entry(self, inode: Inode) -> bytes:
         """Return the reply to LOOKUP and to what makes names."""
-        (valid_s, valid_ns), (attr_s, attr_ns) = self._entry_times(inode), self._attr
+        return self._entry(inode, self._directory if inode.is_dir else self._name)
+
+    def listed(self, inode: Inode) -> bytes:
+        """Return what READDIRPLUS says of an inode: its name may be used for as long as its attributes."""
+        return self._entry(inode, self._directory if inode.is_dir else self._listed)
+
+    def _entry(self, inode: Inode, name_timeout: tuple[int, int]) -> bytes:
+        (valid_s, valid_ns), (attr_s, attr_ns) = name_timeout, self._attr
         node_id = inode.inode_id
         return p.ENTRY_OUT.pack(node_id, 0, valid_s, attr_s, valid_ns, attr_ns) + _attr(inode)
 
@@ -45,9 +53,6 @@ class Replies:
         valid_s, valid_ns = self._negative
         head = p.ENTRY_OUT.pack(0, 0, valid_s, 0, valid_ns, 0)
         return head + bytes(p.ATTR.size)
-
-    def _entry_times(self, inode: Inode) -> tuple[int, int]:
-        return self._directory if inode.is_dir else self._name
 
 
 def _attr(inode: Inode) -> bytes:
