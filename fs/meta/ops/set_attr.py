@@ -98,11 +98,12 @@ async def _set_length(
     content.set_length(tr, ctx, inode, request.length)
 
 
-_ASKED = ("mode", "uid", "gid", "atime_ns", "mtime_ns", "length", "default_layout", "iflags")
+_HOW = frozenset({"caller", "inode_id", "has_open_file", "length_hint"})
+"""Fields that ask for nothing by themselves."""
 
 
 def _asks_for_nothing(request: meta.SetAttrReq) -> bool:
-    return not (request.atime_now or request.mtime_now or any(map(request.HasField, _ASKED)))
+    return all(field.name in _HOW for field, _ in request.ListFields())
 
 
 async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) -> meta.InodeRsp:
