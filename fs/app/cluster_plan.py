@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 
+from msgspec import structs
+
 from placement.chain_table import chain_table
 
 from ..schema.config import (
@@ -143,7 +145,8 @@ def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, Pr
             target_ids=targets_of_node(chains, node_id_of(name)),
         )
         storage = StorageSection(disks=[disk])
-        made[name] = ProcessConfig(process=process(name), storage=storage)
+        own = structs.replace(process(name), directory=str(directory.data_path(name)))
+        made[name] = ProcessConfig(process=own, storage=storage)
     return made
 
 

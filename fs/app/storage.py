@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 import trio
 
 from ..chunkengine.api import ChunkEngine
 from ..chunkengine.factory import open_engine
 from ..chunkengine.known_disks import LIST_NAME, KnownDisks
+from ..chunkengine.refused import refused_engine
 from ..node.membership import Membership
 from ..schema.config import DiskSection
 from ..schema.routing import Role
@@ -17,6 +19,14 @@ from ..storage.storage import Storage
 from .compose import Process, main
 
 log = logging.getLogger(__name__)
+
+REFUSALS: Final = {
+    Status.FOREIGN_DISK,
+    Status.BAD_DISK_FORMAT,
+    Status.IO_ERROR,
+    Status.NO_SPACE,
+}
+"""Of one disk at its opening; the others may serve."""
 
 
 async def run(process: Process) -> None:
@@ -30,12 +40,33 @@ async def run(process: Process) -> None:
         return await _open(process, process.config.storage.disks[index], known)
 
     try:
-        for index in range(len(process.config.storage.disks)):
-            engines.append(await open_disk(index))  # noqa: PERF401 - closed if one fails
+        await open_disks(process, engines, open_disk)
         await serve_storage(process, engines, open_disk)
     finally:
         with trio.CancelScope(shield=True):
             await _close_all(process, engines)
+
+
+async def open_disks(
+    process: Process, engines: list[ChunkEngine], open_disk: Callable[[int], Awaitable[ChunkEngine]]
+) -> None:
+    """Open every disk, adding to `engines`; one that is refused is left out of service, unless all are.
+
+    Raises:
+        FsError: of the first disk, when none can be used; of any, for a mistake that is not the disk's.
+    """
+    errors = []
+    for index, disk in enumerate(process.config.storage.disks):
+        try:
+            engines.append(await open_disk(index))
+        except FsError as error:
+            if error.status not in REFUSALS:
+                raise
+            log.error("disk %d (%s) is not in use: %s", index, disk.path, error)  # noqa: TRY400 - refused, not a bug
+            errors.append(error)
+            engines.append(refused_engine(error))
+    if len(errors) == len(engines):
+        raise errors[0]
 
 
 def _known_disks(process: Process) -> KnownDisks | None:

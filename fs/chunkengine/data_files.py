@@ -183,6 +183,13 @@ class LocalDataFiles:
         """See `DataFiles`."""
         self.flush(list(self._existing()))
 
+    def drop_cache(self, file_ids: Iterable[FileId]) -> None:
+        """See `DataFiles`."""
+        for file_id in file_ids:
+            with self._using(file_id) as file:
+                if file is not None:
+                    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def _existing(self) -> Iterator[FileId]:
         for size_class in range(SIZE_CLASS_COUNT):
             folder = (self._directory / file_name(FileId(size_class << 8))).parent

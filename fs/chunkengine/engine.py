@@ -473,6 +473,10 @@ class DiskEngine:
         """See `ChunkEngine`."""
         return self._registry.target_ids()
 
+    def hold_targets(self, configured: Sequence[TargetId]) -> None:
+        """Add the configured targets that are missing, durably; a target that was removed stays removed."""
+        self._registry.hold(configured)
+
     def add_target(self, target_id: TargetId) -> None:
         """See `ChunkEngine`."""
         self._registry.add(target_id)

@@ -35,14 +35,15 @@ def open_engine(
 ) -> DiskEngine:
     """Open the disk below directory `path`; an empty or missing directory is formatted first.
 
-    A disk of an older format is upgraded in place; `target_ids` are added if it does not hold them yet.
+    A disk of an older format is upgraded in place; `target_ids` are added if it does not hold them yet, unless
+    they were removed from it.
 
     Args:
         path: where the disk is mounted, or any directory.
         cluster_id: whose disk it must be.
         node_id: the same.
         section: limits, and what a new disk is formatted with.
-        target_ids: the targets it holds at least.
+        target_ids: the targets that the configuration gives it.
         known: the disks this node has seen; without it an unmounted disk cannot be told from a new one.
 
     Raises:
@@ -126,8 +127,7 @@ def _engine(
     """Open the books; whatever fails, nothing stays open."""
     try:
         engine = DiskEngine(meta, files, disk_format, section)
-        for target_id in target_ids:
-            engine.add_target(TargetId(target_id))
+        engine.hold_targets([TargetId(target_id) for target_id in target_ids])
     except BaseException:
         files.close()
         meta.close()

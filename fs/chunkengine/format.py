@@ -13,7 +13,7 @@ All numbers are big-endian, so that keys sort like what they name.  Format versi
 | 0x07 target u64, inode u64, index u32        | pending record                                     |
 | 0x08                                         | format record (JSON)                               |
 | 0x09 target u64, note key (1..64 bytes)      | note: what storage wants to know with its commit   |
-| 0x0A target u64                              | 1: the disk holds this target, 2: it is being removed |
+| 0x0A target u64                              | 1: the disk holds this target, 2: it is being removed, 3: it was, although configured |
 
 A chunk record is {commit version u64, chain version u64, position u64, digest u64, chunk size u32, length u32}
 followed by the packed checksums, 8 bytes per checksum block.  The highest bit of the chunk size means that the
@@ -72,6 +72,7 @@ TARGET_PREFIX: Final = b"\x0a"
 
 TARGET_HELD: Final = b"\x01"
 TARGET_REMOVING: Final = b"\x02"
+TARGET_REMOVED: Final = b"\x03"
 
 ChunkKey = NewType("ChunkKey", bytes)
 """Target and chunk id, 20 bytes: names a chunk of this disk in memory and as a tail of several keys."""

@@ -45,6 +45,7 @@ from .format import (
     SIZE_CLASS_COUNT,
     TARGET_HELD,
     TARGET_PREFIX,
+    TARGET_REMOVED,
     TARGET_REMOVING,
     UNDO_PREFIX,
     USED_PREFIX,
@@ -82,6 +83,7 @@ U64_BYTES: Final = 8
 U64_KEY_BYTES: Final = 9
 GROUP_KEY_BYTES: Final = 5
 GROUP_NUMBER_MAX: Final = 2**24
+TARGET_STATES: Final = (TARGET_HELD, TARGET_REMOVING, TARGET_REMOVED)
 
 
 class Records(Protocol):
@@ -479,9 +481,10 @@ class _Check:
     def _check_targets(self) -> Iterator[Finding]:
         held: set[TargetId] = set()
         for key, value in self._scan(TARGET_PREFIX):
-            if len(key) != U64_KEY_BYTES or value not in (TARGET_HELD, TARGET_REMOVING):
+            if len(key) != U64_KEY_BYTES or value not in TARGET_STATES:
                 yield Finding(Kind.BAD_RECORD, f"target record {key.hex()}: {value.hex()}")
-            held.add(TargetId(int.from_bytes(key[1:], "big")))
+            if value != TARGET_REMOVED:
+                held.add(TargetId(int.from_bytes(key[1:], "big")))
         for key, _ in self._scan(NOTE_PREFIX):
             if not U64_KEY_BYTES < len(key) <= U64_KEY_BYTES + NOTE_KEY_BYTES_MAX:
                 yield Finding(Kind.BAD_RECORD, f"note {key.hex()}")

@@ -84,6 +84,8 @@ class Ledger:
         self.used: dict[TargetId, int] = {}
         self.targets: dict[TargetId, bool] = {}
         """The targets of this disk, and whether they are being removed."""
+        self.removed: set[TargetId] = set()
+        """Targets that are not held any more, whatever the configuration says."""
         self._cache: OrderedDict[ChunkKey, ChunkRecord] = OrderedDict()
         self._cache_bytes = 0
         self._readers: dict[Position, _Readers] = {}
@@ -198,6 +200,7 @@ class Ledger:
         """See to it that whatever names a target comes with the target's record."""
         if target_id not in self.targets:
             self.targets[target_id] = False
+            self.removed.discard(target_id)
             batch.append((target_key(target_id), TARGET_HELD))
 
     def _stage_change(

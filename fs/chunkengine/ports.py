@@ -92,6 +92,13 @@ class DataFiles(Protocol):
         """`flush` of every file there is, also of those written by an earlier process."""
         ...
 
+    def drop_cache(self, file_ids: Iterable[FileId]) -> None:
+        """See to it that reads from now on come from the disk, as far as the files are flushed; a hint, not a promise.
+
+        After a failed flush the kernel may hold bytes in memory that will never be on the disk.
+        """
+        ...
+
     def free_bytes(self) -> int:
         """Return the bytes that may still be reserved."""
         ...

@@ -1,9 +1,9 @@
 """Opening a disk: load the books, verify what a power loss may have torn, make the result durable.
 
 Versions recorded after the last durable epoch are exactly those with an undo record of a later epoch,
-and all pending ones.  Of each such chunk the newest version whose bytes are all there wins; the oldest undo
-record was durable, so it needs no check and ends the search.  Then everything is flushed once:
-blocks that an earlier process freed but could not vouch for become reusable only by that.
+and all pending ones.  All data is flushed, and read from the disk where it is verified.  Of each such chunk the
+newest version whose bytes are all there wins; the oldest undo record was durable, so it needs no check and ends the
+search.  Then the result is made durable.
 
 Concurrency: runs before the engine is handed out.
 """
@@ -23,6 +23,7 @@ from .format import (
     NO_POSITION,
     PENDING_PREFIX,
     TARGET_PREFIX,
+    TARGET_REMOVED,
     TARGET_REMOVING,
     UNDO_PREFIX,
     USED_PREFIX,
@@ -72,14 +73,20 @@ def open_ledger(meta: MetaStore, files: DataFiles, reader: VerifiedReader) -> Le
     for key, value in _scan(meta, USED_PREFIX):
         ledger.used[TargetId(unpack_u64(key[1:]))] = unpack_u64(value)
     for key, value in _scan(meta, TARGET_PREFIX):
-        ledger.targets[TargetId(unpack_u64(key[1:]))] = value == TARGET_REMOVING
+        target_id = TargetId(unpack_u64(key[1:]))
+        if value == TARGET_REMOVED:
+            ledger.removed.add(target_id)
+        else:
+            ledger.targets[target_id] = value == TARGET_REMOVING
     for key, value in _scan(meta, PENDING_PREFIX):
         ledger.pendings[ChunkKey(key[1:])] = PendingRecord.unpack(value)
+    _flush_data(files)
+    _read_from_disk(ledger, files, undos)
     for chunk, versions in undos.versions.items():
         _settle_committed(ledger, reader, chunk, versions)
     for chunk, pending in list(ledger.pendings.items()):
         _settle_pending(ledger, reader, chunk, pending)
-    _make_durable(ledger, meta, files, undos.stored_keys)
+    _make_durable(ledger, meta, undos.stored_keys)
     _give_back(ledger, meta, files, empty_groups)
     return ledger
 
@@ -111,6 +118,16 @@ def _load_groups(meta: MetaStore) -> tuple[Allocator, list[GroupId]]:
         else:
             empty.append(stored)
     return allocator, empty
+
+
+def _read_from_disk(ledger: Ledger, files: DataFiles, undos: _Undos) -> None:
+    """Let what is about to be verified be what the disk holds, not what the kernel remembers of a flush that failed."""
+    records = [ledger.record(chunk) for chunk in undos.versions]
+    records += [ChunkRecord.unpack(v) for old in undos.versions.values() for v in old if v]
+    records += [pending.record for pending in ledger.pendings.values()]
+    named = {r.position for r in records if r is not None} - {NO_POSITION}
+    file_ids = sorted({place_of(position)[0] for position in named})
+    files.drop_cache(file_ids)
 
 
 def _settle_committed(
@@ -214,13 +231,11 @@ def _flush_data(files: DataFiles) -> None:
         raise FsError(Status.IO_ERROR, error.detail) from error
 
 
-def _make_durable(
-    ledger: Ledger,
-    meta: MetaStore,
-    files: DataFiles,
-    undo_keys: list[bytes],
-) -> None:
-    _flush_data(files)
+def _make_durable(ledger: Ledger, meta: MetaStore, undo_keys: list[bytes]) -> None:
+    """Close the epoch: the data was flushed before it was verified, and none has been written since.
+
+    Blocks that an earlier process freed but could not vouch for become reusable only by this.
+    """
     closing = ledger.begin_flush()
     batch: list[tuple[bytes, bytes | None]] = [(EPOCH_KEY, pack_u64(closing.number))]
     batch += [(key, None) for key in undo_keys]

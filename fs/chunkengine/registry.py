@@ -1,13 +1,14 @@
 """Which targets a disk holds, and the notes of storage beside them.
 
-Holding a target is made durable at once.  A removal is begun durably and ended durably; in between are
+Holding a target is made durable at once.  A removed one leaves a record, so that the configuration, which may still list it,
+does not bring it back empty; once that lists it no more the record goes.  A removal is begun durably and ended durably; in between are
 any number of small batches, and whoever finds it begun goes on with it.  Notes are small records of storage's own:
 the engine keeps them, and tells them apart by target and key alone.
 
 Concurrency: thread-safe; the caller lets nobody else change the same target meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -17,6 +18,7 @@ from .books import Books
 from .format import (
     CHUNK_PREFIX,
     TARGET_HELD,
+    TARGET_REMOVED,
     TARGET_REMOVING,
     ChunkKey,
     note_key,
@@ -57,6 +59,19 @@ class Registry:
             self._meta.write_synced([(target_key(target_id), TARGET_HELD)])
         with self._books as ledger:
             ledger.targets[target_id] = False
+            ledger.removed.discard(target_id)
+
+    def hold(self, configured: Iterable[TargetId]) -> None:
+        """Add what the configuration lists, but for targets that were removed; forget removals of others."""
+        with self._books as ledger:
+            removed = set(ledger.removed)
+            others = removed.difference(configured)
+            if others:
+                ledger.put([(target_key(target_id), None) for target_id in sorted(others)])
+                ledger.removed -= others
+        for target_id in configured:
+            if target_id not in removed:
+                self.add(target_id)
 
     def remove(self, target_id: TargetId, limit_epoch: Callable[[], None]) -> None:
         """Remove a target but for making the end durable; `limit_epoch` is called between lots."""
@@ -71,8 +86,9 @@ class Registry:
         while keys := [n.key for n in islice(self._notes(target_id), LOT_COUNT_MAX)]:
             self.forget_notes(target_id, keys)
         with self._books as ledger:
-            ledger.put([(used_key(target_id), None), (target_key(target_id), None)])
+            ledger.put([(used_key(target_id), None), (target_key(target_id), TARGET_REMOVED)])
             ledger.used.pop(target_id, None)
+            ledger.removed.add(target_id)
             del ledger.targets[target_id]
 
     def notes(self, target_id: TargetId) -> list[Note]:

@@ -82,6 +82,8 @@ class _File:
         self.live = _Image()
         self.durable = _Image()
         self.unsynced: list[tuple[int, bytes]] = []
+        self.has_lost = False
+        """Something in the live image was refused by the disk, and nobody will write it again."""
         self.reserved: set[int] = set()
 
     def flush(self) -> None:
@@ -90,6 +92,18 @@ class _File:
         self.durable.size = self.live.size
         self.unsynced.clear()
 
+    def fail_flush(self) -> None:
+        """What the kernel could not write it takes for clean: it can be read for as long as it is in memory."""
+        self.has_lost |= bool(self.unsynced)
+        self.unsynced.clear()
+
+    def drop_cache(self) -> None:
+        if self.has_lost:
+            self.live = self.durable.copy()
+            for offset, data in self.unsynced:
+                self.live.write(offset, memoryview(data))
+            self.has_lost = False
+
     def lose_power(self, rng: random.Random) -> None:
         for offset, data in self.unsynced:
             keep = rng.choice((0.0, 0.5, 1.0))
@@ -97,6 +111,7 @@ class _File:
                 if rng.random() < keep:
                     self.durable.write(offset + at, memoryview(data)[at : at + SECTOR_BYTES])
         self.unsynced.clear()
+        self.has_lost = False
         self.live = self.durable.copy()
 
 
@@ -314,12 +329,22 @@ class SimulatedDataFiles:
         """See `DataFiles`."""
         for file_id in file_ids:
             with self._disk.lock:
-                self._disk.step("flush")
+                try:
+                    self._disk.step("flush")
+                except FsError:
+                    self._file(file_id).fail_flush()
+                    raise
                 self._file(file_id).flush()
 
     def flush_all(self) -> None:
         """See `DataFiles`."""
         self.flush(sorted(self._disk.files))
+
+    def drop_cache(self, file_ids: Iterable[FileId]) -> None:
+        """See `DataFiles`."""
+        with self._disk.lock:
+            for file_id in file_ids:
+                self._file(file_id).drop_cache()
 
     def free_bytes(self) -> int:
         """See `DataFiles`."""

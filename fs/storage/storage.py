@@ -1,7 +1,7 @@
 """One storage process: its disks and targets, and the loops that run beside the requests.
 
 Loops: take in routing info; carry out local-state steps; measure space; flush; resync successors;
-repair damaged copies and look for more; bring full disks back; forget idle channels.
+repair damaged copies and look for more; bring failed disks back; forget idle channels.
 Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
 """
 
@@ -12,11 +12,12 @@ from typing import Final
 import trio
 
 from ..chunkengine.api import ChunkEngine
+from ..chunkengine.refused import RefusedEngine
 from ..node.api import MgmtdCaller, NodeLease, RoutingView
 from ..rpc.api import Channels, Identity
 from ..rpc.buffer_pool import BufferPool
 from ..runtime.ports import Runtime
-from ..schema.config import ProcessConfig
+from ..schema.config import DiskSection, ProcessConfig
 from ..schema.ids import NodeId, TargetId
 from ..schema.proto import mgmtd_pb2
 from ..schema.routing import LocalState, PublicState
@@ -24,14 +25,14 @@ from ..schema.status import FsError
 from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair, note_damage
-from .full_disks import FullDisks, Reopen
+from .failed_disks import FailedDisks, Reopen
 from .links import Links
 from .local_state import Hold, Step
 from .on_disk import commit_pending, forget_updates, keep_offline_if_asked, load_updates
 from .resync import Resync
 from .scrub import Scrub
 from .service import StorageService
-from .target import Disk, LocalTarget, Place, Targets, check_unique
+from .target import Disk, LocalTarget, Place, Targets, check_unique, trouble
 from .target_changes import TargetChanges
 from .update_notes import note_key
 
@@ -80,7 +81,8 @@ class Storage:
             runtime: clock, network, blocking calls, randomness.
             config: its [storage] section lists the disks and their targets.
             identity: who this process is.
-            engines: one open engine per configured disk, in that order; they stay the caller's.
+            engines: one per configured disk, in that order; a refused one where it could not be opened.  They stay the
+                caller's.
             routing: the newest routing info.
             lease: this node's right to serve.
             channels: to other nodes.
@@ -98,11 +100,8 @@ class Storage:
         for index, (disk_section, engine) in enumerate(zip(section.disks, engines, strict=True)):
             disk = Disk(index, disk_section.path, engine, runtime, section)
             self._disks.append(disk)
-            own = sorted({*map(TargetId, disk_section.target_ids), *engine.target_ids()})
-            targets += [LocalTarget(target_id, disk) for target_id in own]
+            targets += _targets_on(disk, disk_section)
         check_unique(targets)
-        for target in targets:
-            keep_offline_if_asked(target)
         self._stepping: set[LocalTarget] = set()
         self._measured_count = 0
         self.targets = Targets(
@@ -124,7 +123,7 @@ class Storage:
         self._repair = Repair(self._context)
         self._scrub = Scrub(self._context)
         self._changes = TargetChanges(self._context)
-        self._full_disks = FullDisks(self._context, self._changes, reopen)
+        self._failed_disks = FailedDisks(self._context, self._changes, reopen)
         self.service = StorageService(self._context, self._changes)
 
     def report(self) -> list[mgmtd_pb2.TargetReportPb]:
@@ -162,7 +161,7 @@ class Storage:
             nursery.start_soon(self._repair.run)
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(self._changes.run)
-            nursery.start_soon(self._full_disks.run)
+            nursery.start_soon(self._failed_disks.run)
             nursery.start_soon(Links(self._context).run)
             task_status.started()
 
@@ -332,3 +331,23 @@ class Storage:
                 await target.disk.run(engine.forget_notes, target.target_id, keys)
         except FsError as error:
             log.warning("target %d: notes not forgotten: %s", target.target_id, error)
+
+
+def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:
+    """Return the targets of a disk by its own record; of one that could not be opened those that are configured, OFFLINE."""
+    engine: object = disk.engine
+    if isinstance(engine, RefusedEngine):
+        disk.is_failed = True
+        return [
+            LocalTarget(
+                TargetId(target_id),
+                disk,
+                hold=Hold.BROKEN,
+                trouble=trouble(Hold.BROKEN, str(engine.reason)),
+            )
+            for target_id in sorted(section.target_ids)
+        ]
+    targets = [LocalTarget(target_id, disk) for target_id in disk.engine.target_ids()]
+    for target in targets:
+        keep_offline_if_asked(target)
+    return targets

@@ -383,7 +383,7 @@ class Targets:
             reason,
         )
         target.hold = hold
-        target.trouble = f"{hold.value}: {reason}"[:TROUBLE_CHARS_MAX]
+        target.trouble = trouble(hold, reason)
         target.pending_step = Step.STAY
         self.set_local(target, LocalState.OFFLINE)
         self._seen = None
@@ -470,6 +470,11 @@ class Targets:
         for target in self.targets.values():
             if target.disk is disk:
                 self.put_offline(target, Hold.BROKEN, str(error))
+
+
+def trouble(hold: Hold, reason: str) -> str:
+    """Return what people are told of a target that is OFFLINE."""
+    return f"{hold.value}: {reason}"[:TROUBLE_CHARS_MAX]
 
 
 def check_unique(targets: Sequence[LocalTarget]) -> None:

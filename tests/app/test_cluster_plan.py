@@ -95,3 +95,12 @@ def test_impossible_service_counts_are_refused(mgmtds, metas):
     with pytest.raises(FsError) as caught:
         check_sizes(ClusterRecord("c", 3, 3, 6, "", mgmtd_count=mgmtds, meta_count=metas))
     assert caught.value.status is Status.BAD_CONFIG
+
+
+def test_each_storage_process_keeps_its_list_of_disks_beside_them():
+    record = ClusterRecord("c", 3, 3, 6, "")
+    configs = server_configs(ClusterDir(Path("/d")), record)
+    for name, config in configs.items():
+        for disk in config.storage.disks:
+            assert Path(disk.path).parent == Path(config.process.directory)
+            assert name in disk.path

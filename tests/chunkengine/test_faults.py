@@ -1,9 +1,11 @@
 """Full, failing and dying disks."""
 
+import random
+
 import pytest
 
 from fs.chunkengine.factory import memory_engine
-from fs.chunkengine.simulated_disk import SimulatedDisk
+from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
@@ -225,3 +227,31 @@ def test_a_workload_on_a_small_disk_keeps_its_books() -> None:
     assert refused > 0
     workload.check_now(engine)
     check_books(engine._meta)
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_what_a_failed_flush_left_in_memory_alone_is_not_taken_for_durable(
+    monkeypatch, is_dropped
+) -> None:
+    """The kernel takes pages that it could not write for clean: the next flush succeeds without them."""
+    if not is_dropped:
+        monkeypatch.setattr(SimulatedDataFiles, "drop_cache", lambda *_: None)
+    disk = SimulatedDisk()
+    engine = open_on(disk)
+    put(engine, 0, 1, b"synced")
+    engine.sync()
+    put(engine, 0, 2, b"unkept")
+    fail_on(disk, "flush", Status.IO_ERROR)
+    with expect(Status.IO_ERROR):
+        engine.sync()
+    disk.crash()
+    again = open_on(disk)
+    found = again.read_whole(*FIRST)
+    again.sync()
+    disk.power_loss(random.Random(1))
+    if is_dropped:
+        assert found == b"synced" == open_on(disk).read_whole(*FIRST)
+    else:
+        assert found == b"unkept"
+        with expect(Status.CHECKSUM_MISMATCH):
+            open_on(disk).read_whole(*FIRST)

@@ -60,6 +60,30 @@ def test_an_added_target_survives_a_power_loss_at_once() -> None:
         assert open_on(disk).target_ids()[-2:] == [U, TargetId(3)]
 
 
+@pytest.mark.parametrize("ending", [SimulatedDisk.crash, lambda d: d.power_loss(random.Random(1))])
+def test_a_removed_target_stays_removed_though_it_is_configured(ending) -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk, target_ids=[1, 2])
+    put(engine, T, 0)
+    engine.remove_target(T)
+    assert engine.target_ids() == [U]
+    ending(disk)
+    engine = open_on(disk, target_ids=[1, 2, 3])
+    assert engine.target_ids() == [U, TargetId(3)]
+    engine.add_target(T)  # as a manager asks for
+    ending(disk)
+    assert open_on(disk, target_ids=[1, 2, 3]).target_ids() == [T, U, TargetId(3)]
+
+
+def test_a_removal_is_forgotten_when_the_target_is_configured_no_more() -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk, target_ids=[1, 2])
+    engine.remove_target(T)
+    open_on(disk, target_ids=[2]).close()
+    assert f.target_key(T) not in disk.records
+    assert open_on(disk, target_ids=[1, 2]).target_ids() == [T, U]
+
+
 def test_a_removed_target_is_gone_with_all_it_had(lab) -> None:
     for target in (T, U):
         for index in range(300):

@@ -13,6 +13,7 @@ import trio
 import xxhash
 
 from fs.chunkengine.factory import memory_engine
+from fs.chunkengine.refused import refused_engine
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.mgmtd.chain_state import next_chain
 from fs.rpc.api import Identity, Received
@@ -103,6 +104,8 @@ class StorageNode:
         self.incarnation = 0
         self.storage = None
         self.engine = None
+        self.refusal = None
+        """Why its disk cannot be opened; None: it can."""
         self._scope = None
         self._ended = trio.Event()
 
@@ -131,8 +134,14 @@ class StorageNode:
         runtime = simulated_runtime(self.cluster.network.endpoint(self.name), seed)
 
         def open_disk():
+            if self.refusal is not None:
+                raise self.refusal
             return memory_engine(
-                self.disk, cluster_id=CLUSTER_ID, node_id=self.node_id, section=section
+                self.disk,
+                cluster_id=CLUSTER_ID,
+                node_id=self.node_id,
+                section=section,
+                target_ids=[100 + self.node_id],
             )
 
         async def reopen(_index):
@@ -140,7 +149,7 @@ class StorageNode:
             self.engine = await runtime.run_blocking(open_disk)
             return self.engine
 
-        self.engine = open_disk()
+        self.engine = refused_engine(self.refusal) if self.refusal else open_disk()
         with trio.CancelScope() as scope:
             async with open_channels(runtime, identity, config.rpc) as channels:
                 self.storage = Storage(

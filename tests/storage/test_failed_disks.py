@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""A disk whose metadata store was refused space comes back by itself, and only when that is sound."""
+"""A failed disk comes back by itself, when that is sound and makes sense."""
 
 import itertools
 from functools import partial
@@ -10,8 +10,9 @@ import trio
 from fs.schema import services
 from fs.schema.ids import TargetId
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.routing import LocalState
 from fs.schema.status import FsError, Status
-from fs.storage import full_disks
+from fs.storage import failed_disks
 from fs.storage.local_state import Hold
 
 from .cluster import content, open_caller, open_cluster
@@ -117,16 +118,76 @@ async def test_what_came_back_survives_a_power_loss(mock_clock):
         ("meta_write", Status.IO_ERROR),
     ],
 )
-async def test_any_other_failure_is_for_good(mock_clock, step, status):
+async def test_after_any_other_failure_it_is_tried_later(mock_clock, step, status):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"one")
+        await cluster.nodes[2].target.disk.sync()
+        await client.write(0, b"two")
         engine = cluster.nodes[2].engine
         fill(cluster.nodes[2], steps=(step,), status=status, has_room=True)
         await wait_failed(cluster, [2])
         empty(cluster.nodes[2])
-        await trio.sleep(LONG_S)
+        await trio.sleep(failed_disks.RECHECK_PAUSE_S_MIN - 5)
         assert cluster.states() == {1: "SERVING", 2: "OFFLINE"}
         assert cluster.nodes[2].engine is engine
+        await cluster.wait_all_serving()
+        assert cluster.nodes[2].incarnation == 1
+        assert content(cluster, 2) == content(cluster, 1) == (2, 0, b"two")
+        await cluster.nodes[2].target.disk.sync()
+        await cluster.nodes[2].kill()
+        cluster.nodes[2].disk.power_loss(cluster.random)
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        assert content(cluster, 2) == (2, 0, b"two")
+
+
+async def test_a_disk_that_keeps_failing_is_tried_ever_more_seldom(mock_clock, monkeypatch):
+    monkeypatch.setattr(failed_disks, "RECHECK_PAUSE_S_MIN", 4.0)
+    monkeypatch.setattr(failed_disks, "RECHECK_PAUSE_S_MAX", 30.0)
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        node, failed_s = cluster.nodes[2], []
+
+        def refuse(name):
+            if name == "flush" and node.storage is not None and not disk_of(cluster, 2).is_failed:
+                failed_s.append(trio.current_time())
+                raise FsError(Status.IO_ERROR, "injected")
+
+        node.disk.on_step = refuse
+        for count in range(100):
+            await client.write(0, b"%d" % count)
+            await trio.sleep(1)
+        pauses = [b - a for a, b in itertools.pairwise(failed_s)]
+        assert 3 <= len(pauses) <= 5
+        assert pauses[-1] > 1.5 * pauses[0]
+        empty(node)
+        await cluster.wait_all_serving()
+        assert content(cluster, 2) == content(cluster, 1)
+
+
+async def test_a_disk_that_was_refused_at_the_start_comes_when_it_is_put_right(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        node = cluster.nodes[3]
+        await node.kill()
+        node.refusal = FsError(Status.FOREIGN_DISK, "/disk: not mounted, mount it")
+        await cluster.start_node(3)
+        await client.write(0, b"two")
+        (report,) = node.storage.report()
+        assert report.local_state == LocalState.OFFLINE
+        assert "not mounted, mount it" in report.trouble
+        assert [disk.is_failed for disk in node.storage.report_disks()] == [True]
+        with pytest.raises(FsError, match="not mounted"):
+            await client.channel(3).call(
+                services.STORAGE_LIST_CHUNKS, pb.ListChunksReq(target_id=103)
+            )
+        await trio.sleep(LONG_S)
+        assert cluster.states() == {1: "SERVING", 2: "SERVING", 3: "OFFLINE"}
+        node.refusal = None
+        with trio.fail_after(failed_disks.TRY_PAUSE_S + 5):
+            await cluster.wait_all_serving()
+        assert node.incarnation == 2
+        assert content(cluster, 3) == content(cluster, 1) == (2, 0, b"two")
 
 
 async def test_a_later_failure_of_another_kind_counts(mock_clock):
@@ -175,14 +236,14 @@ async def test_an_opening_refused_for_space_is_tried_again_after_a_pause(mock_cl
         await trio.sleep(LONG_S)
         assert 3 < len(tries) < 8
         pauses = [b - a for a, b in itertools.pairwise(tries)]
-        assert min(pauses) >= full_disks.TRY_PAUSE_S
+        assert min(pauses) >= failed_disks.TRY_PAUSE_S
         empty(node)
         await cluster.wait_all_serving()
         assert content(cluster, 2) == content(cluster, 1) == (1, 0, b"one")
 
 
 @pytest.mark.parametrize("step", ["flush", "meta_write"])
-async def test_an_opening_refused_otherwise_is_not_tried_again(mock_clock, step):
+async def test_an_opening_refused_otherwise_is_tried_again_much_later(mock_clock, step):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"one")
         node, fired = cluster.nodes[2], []
@@ -202,6 +263,8 @@ async def test_an_opening_refused_otherwise_is_not_tried_again(mock_clock, step)
         assert fired == ["meta_sync", step]
         assert cluster.states() == {1: "SERVING", 2: "OFFLINE"}
         assert node.target.hold is Hold.BROKEN
+        await cluster.wait_all_serving()
+        assert content(cluster, 2) == content(cluster, 1) == (1, 0, b"one")
 
 
 async def test_a_late_call_of_the_old_engine_is_refused_and_harms_nobody(mock_clock):

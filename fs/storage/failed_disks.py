@@ -1,25 +1,29 @@
-"""Disks whose metadata store was refused space: taken into service again when there is room, by a new engine.
+"""Disks that failed, or could not be opened at the start: taken into service when a new engine can be opened on them.
 
 Invariants:
     - The engine that failed stays refused for ever.  The new one is opened on the disk as after a kill of the process,
-      and takes nothing over from memory; what was not acknowledged is in doubt, as after a kill.
+      and takes nothing over from memory; what was not acknowledged is in doubt, as after a kill.  What the
+      kernel has dropped after a failed flush is found at the opening, which reads from the disk what was not durable.
     - It is opened only when nobody is inside the old one and no update is inside the disk's targets, so that
       no thread writes a block that the new engine may hand out.
-    - Only a failure for which nothing but space for metadata was missing counts.  After a failed flush of data, or any
-      other failure of the disk or of the opening, the disk stays out until the process is restarted.
+    - A disk for which nothing but space for metadata was missing is opened when there is room; one of the wrong place or
+      format is looked at every few seconds; any other is tried with pauses that double, so that a disk that
+      keeps failing does not make its chains resync again and again.
     - The targets come back like a restarted process's: once their chains have them out of service.
 
 Calls that still hold the old engine are refused by it (NOT_SERVING), and do not fail the disk.
-Decision: specs/decisions/0017-full-disks.md.
+Decision: specs/decisions/0017-failed-disks.md.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from ..chunkengine.api import ChunkEngine
+from ..chunkengine.refused import RefusedEngine
 from ..schema.routing import LocalState
 from ..schema.status import FsError, Status
 from .context import StorageContext
@@ -32,75 +36,115 @@ log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S: Final = 1.0
 TRY_PAUSE_S: Final = 10.0
-"""After a failure of a disk, and after each try."""
+"""After a failure for want of space, and after each try that is cheap."""
 
-_TRY_AGAIN: Final = {Status.NO_SPACE, Status.ALREADY_RUNNING}
-"""Of an opening: full again; or what is left of the old engine has not let go yet."""
+RECHECK_PAUSE_S_MIN: Final = 60.0
+RECHECK_PAUSE_S_MAX: Final = 3600.0
+"""After any other failure; a disk that has served for so long is trusted as before."""
+
+_CHEAP: Final = {
+    Status.NO_SPACE,  # full again
+    Status.ALREADY_RUNNING,  # what is left of the old engine has not let go yet
+    Status.FOREIGN_DISK,
+    Status.BAD_DISK_FORMAT,
+}
+"""Of an opening: it wrote nothing, and somebody may put it right any moment."""
 
 Reopen = Callable[[int], Awaitable[ChunkEngine]]
 """Close the engine of the disk with this index, if it is not, and open another as at the start of the process."""
 
 
-class FullDisks:
-    """Brings the full disks of one process back."""
+@dataclass(slots=True)
+class _Case:
+    """What is remembered of a disk that has failed."""
+
+    pause_s: float
+    next_s: float
+    """When to try, in trio time; 0: not decided since it failed."""
+    told: str = ""
+    """The last refusal that was logged."""
+    returned_s: float = 0.0
+
+
+class FailedDisks:
+    """Brings the failed disks of one process back."""
 
     def __init__(self, context: StorageContext, changes: TargetChanges, reopen: Reopen) -> None:
         self._context = context
         self._changes = changes
         self._reopen = reopen
-        self._wait_until_s: dict[int, float] = {}
-        self._given_up: set[int] = set()
+        self._cases: dict[int, _Case] = {}
 
     async def run(self) -> None:
         """Look after the disks until cancelled."""
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
             for disk in self._context.targets.disks:
-                if self._is_time(disk):
+                if disk.is_failed and self._is_time(disk):
                     await self._try(disk)
 
     def _is_time(self, disk: Disk) -> bool:
         """Return whether to open the disk anew now; starts the pause after a failure."""
-        if not disk.is_failed or disk.index in self._given_up or not self._has_room(disk):
+        case = self._cases.setdefault(disk.index, _Case(RECHECK_PAUSE_S_MIN, 0.0))
+        is_cheap, may_try = self._judge(disk)
+        if not may_try:
             return False
         now_s = trio.current_time()
-        if now_s < self._wait_until_s.setdefault(disk.index, now_s + TRY_PAUSE_S):
+        if not case.next_s:
+            if case.returned_s and now_s - case.returned_s > RECHECK_PAUSE_S_MAX:
+                case.pause_s = RECHECK_PAUSE_S_MIN
+            case.next_s = now_s + (TRY_PAUSE_S if is_cheap else case.pause_s)
+        if now_s < case.next_s:
             return False
         is_busy = any(target.inflight.count for target in self._targets_of(disk))
         return not (disk.inside_count or is_busy or self._changes.is_dropping(disk))
 
-    def _has_room(self, disk: Disk) -> bool:
+    def _judge(self, disk: Disk) -> tuple[bool, bool]:
+        """Return whether a try costs little, and whether it makes sense now."""
+        engine: object = disk.engine
+        if isinstance(engine, RefusedEngine):
+            return engine.reason.status in _CHEAP, True
         try:
             room = disk.engine.room_after_refusal()
         except FsError as error:
             log.warning("disk %d (%s): no space figures: %s", disk.index, disk.path, error)
-            return False
-        return room is not None and room > self._context.section.reject_create_free_bytes_min
+            return True, False
+        if room is None:
+            return False, True
+        return True, room > self._context.section.reject_create_free_bytes_min
 
     async def _try(self, disk: Disk) -> None:
         """Open the disk anew; nobody is inside, and the old engine lets nobody in."""
-        log.warning("disk %d (%s) has room again, it is opened anew", disk.index, disk.path)
-        self._wait_until_s[disk.index] = trio.current_time() + TRY_PAUSE_S
+        case = self._cases[disk.index]
         try:
             engine = await self._reopen(disk.index)
         except FsError as error:
-            if error.status in _TRY_AGAIN:
-                log.warning("disk %d (%s) not opened yet: %s", disk.index, disk.path, error)
-                return
-            self._given_up.add(disk.index)
-            log.exception(
-                "disk %d (%s) stays out of service until this process is restarted",
-                disk.index,
-                disk.path,
-            )
+            if error.status in _CHEAP:
+                case.next_s = trio.current_time() + TRY_PAUSE_S
+            else:
+                self._double(case)
+                case.next_s = trio.current_time() + case.pause_s
+            if str(error) != case.told:
+                case.told = str(error)
+                log.warning(
+                    "disk %d (%s) stays out of service: %s; tried again in %.0f s",
+                    disk.index,
+                    disk.path,
+                    error,
+                    case.next_s - trio.current_time(),
+                )
             return
         disk.take(engine)
         log.warning("disk %d (%s) is in use again, its targets return", disk.index, disk.path)
-        del self._wait_until_s[disk.index]
+        self._double(case)
+        case.next_s, case.told, case.returned_s = 0.0, "", trio.current_time()
         try:
             await self._bring_back(disk)
         except FsError as error:
             log.warning("disk %d (%s) failed again: %s", disk.index, disk.path, error)
+
+    def _double(self, case: _Case) -> None:
+        case.pause_s = min(2 * case.pause_s, RECHECK_PAUSE_S_MAX)
 
     async def _bring_back(self, disk: Disk) -> None:
         """Let the targets return, also those whose making or removal the failure cut short."""
