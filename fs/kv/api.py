@@ -15,7 +15,7 @@ Only `transact` (fs/kv/transact.py) commits; everybody else gets a Transaction a
 Source: FoundationDB developer guide, "Transactions", "Conflict ranges", "Known limitations".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 PREFIX_BYTES_MAX: Final = 100
@@ -41,6 +41,14 @@ class Transaction(Protocol):
         self, keys: Sequence[bytes], *, snapshot: bool = False
     ) -> list[bytes | None]:
         """Return what `get` would for each key, in order; one way there and back where the store is elsewhere."""
+        ...
+
+    async def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Read ahead what is about to be asked for, together; a key counts as read once `get` asks for it.
+
+        Changes no result, only the time: reads that come one after the other cost a way there and back each. Where
+        reads are cheap as they are, `keys` is not even looked at.
+        """
         ...
 
     async def get_range(

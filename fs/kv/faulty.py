@@ -113,6 +113,10 @@ class FaultyTransaction:
         """See Transaction.get_many."""
         return await self._inner.get_many(keys, snapshot=snapshot)
 
+    async def prefetch(self, keys: Iterable[bytes]) -> None:
+        """See Transaction.prefetch."""
+        await self._inner.prefetch(keys)
+
     async def get_range(
         self,
         begin: bytes,

@@ -15,7 +15,7 @@ Concurrency: one event loop; many tasks, each with its own transaction.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -161,6 +161,9 @@ class LocalTransaction(BufferedTransaction):
 
     async def _fetch_ahead(self, keys: Sequence[bytes]) -> None:
         """A read here is cheap as it is."""
+
+    async def prefetch(self, keys: Iterable[bytes]) -> None:
+        """See Transaction.prefetch: nothing to gain."""
 
     async def _fetch_rows(
         self, begin: bytes, end: bytes, limit: int, reverse: bool

@@ -221,7 +221,11 @@ class RemoteTransaction(BufferedTransaction):
 
     async def _fetch_ahead(self, keys: Sequence[bytes]) -> None:
         """Of one snapshot, so a value stays right however late it is asked for."""
-        missing = [k for k in dict.fromkeys(keys) if isinstance(self._buffer.written(k), Unwritten)]
+        missing = [
+            key
+            for key in dict.fromkeys(keys)
+            if key not in self._ahead and isinstance(self._buffer.written(key), Unwritten)
+        ]
         for first in range(0, len(missing), KEYS_PER_READ_MAX):
             part = missing[first : first + KEYS_PER_READ_MAX]
             self._ahead.update(zip(part, await self._values(part), strict=True))

@@ -11,7 +11,7 @@ Concurrency: one task at a time.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .api import KeyValue
 from .buffer import RangeRead, Unwritten, WriteBuffer, add_to
@@ -71,6 +71,11 @@ class BufferedTransaction(ABC):
         self._begin_read()
         await self._fetch_ahead(keys)
         return [await self.get(key, snapshot=snapshot) for key in keys]
+
+    async def prefetch(self, keys: Iterable[bytes]) -> None:
+        """See Transaction.prefetch."""
+        self._begin_read()
+        await self._fetch_ahead(list(keys))
 
     async def get_range(
         self,

@@ -15,6 +15,7 @@ from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import OpContext
+from .read_ahead import directory_keys
 
 
 async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
@@ -30,6 +31,7 @@ async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False
     if inode.type != pb.DIRECTORY:
         return inode
     inode_id = inode.inode_id
+    await tr.prefetch(directory_keys(inode_id))
     times = await tr.get(records.directory_times_key(inode_id), snapshot=snapshot)
     if times is not None:
         inode.mtime_ns, inode.ctime_ns = records.unpack_times(times)

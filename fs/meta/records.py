@@ -150,6 +150,11 @@ def gc_prefix(key: bytes) -> bytes:
     return key[:4]
 
 
+def gc_inode_id(key: bytes) -> int:
+    """Return the inode of the record of this key."""
+    return int(_DUE_AND_INODE.unpack(key[4:])[1])
+
+
 def gc_due_ns(key: bytes) -> int:
     """Return when the record of this key is due."""
     return int(_DUE_AND_INODE.unpack(key[4:])[0])

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import trio
+from google.protobuf.message import Message
 
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read, transact
@@ -61,9 +62,10 @@ from .ops.sync import close, sync
 from .ops.unlink import unlink
 from .ops.xattr import get_xattr, list_xattrs, remove_xattr, set_xattr
 from .ports import ChunkPort
+from .read_ahead import request_keys
 from .resolve import resolve_path
 
-ReqT = TypeVar("ReqT")
+ReqT = TypeVar("ReqT", bound=Message)
 RspT = TypeVar("RspT")
 
 Operation = Callable[[Transaction, OpContext, ReqT], Awaitable[RspT]]
@@ -85,6 +87,18 @@ def check_caller(message: CallerPb) -> None:
         raise FsError(Status.RPC_BAD_REQUEST, f"request id of {len(message.request_id)} bytes")
     if len(message.groups) > GROUP_COUNT_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, f"{len(message.groups)} groups")
+
+
+def _begun(
+    op: Operation[ReqT, RspT], ctx: OpContext, request: ReqT
+) -> Callable[[Transaction], Awaitable[RspT]]:
+    """Return the operation as a function of a transaction, which first reads what it will need for certain."""
+
+    async def run(tr: Transaction) -> RspT:
+        await tr.prefetch(request_keys(ctx.caller, request))
+        return await op(tr, ctx, request)
+
+    return run
 
 
 class MetaService:
@@ -149,7 +163,7 @@ class MetaService:
 
     async def _read(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
         ctx = OpContext(self._caller(request), self.now_ns(), self._config, self._layouts)
-        return await snapshot_read(self._engine, lambda tr: op(tr, ctx, request))
+        return await snapshot_read(self._engine, _begun(op, ctx, request))
 
     async def _change(
         self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0
@@ -159,7 +173,7 @@ class MetaService:
         )
         return await transact(
             self._engine,
-            lambda tr: op(tr, ctx, request),
+            _begun(op, ctx, request),
             runtime=self._runtime,
             retry_time_s_max=self._retry_time_s_max,
         )
@@ -175,7 +189,7 @@ class MetaService:
 
         async def attempt(known: PreciseLength | None) -> RspT:
             ctx = OpContext(caller, self.now_ns(), self._config, self._layouts, new_inode_id, known)
-            return await self.driver.transact(lambda tr: op(tr, ctx, request))
+            return await self.driver.transact(_begun(op, ctx, request))
 
         return await self.driver.run(attempt)
 

@@ -1,10 +1,13 @@
 """GetAttr and BatchGetAttr: attributes by inode id, also of what was removed but is still open."""
 
 from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
+from .. import records
 from ..context import OpContext
-from ..inodes import load_complete
+from ..inodes import complete, load_complete
+from ..read_ahead import directory_keys
 
 BATCH_COUNT_MAX = 4096
 
@@ -27,11 +30,14 @@ async def batch_get_attr(
             Status.RPC_BAD_REQUEST, f"{len(request.inode_ids)} ids, at most {BATCH_COUNT_MAX}"
         )
     reply = meta.BatchGetAttrRsp()
-    for inode_id in request.inode_ids:
+    keys = [records.inode_key(inode_id) for inode_id in request.inode_ids]
+    for value in await tr.get_many(keys, snapshot=True):
         slot = reply.inodes.add()
-        try:
-            slot.inode.CopyFrom(await load_complete(tr, inode_id, snapshot=True))
-        except FsError as error:
-            if error.status is not Status.STALE:
-                raise
+        if value is not None:
+            slot.inode.ParseFromString(value)
+    inodes = [slot.inode for slot in reply.inodes if slot.HasField("inode")]
+    directories = (inode.inode_id for inode in inodes if inode.type == pb.DIRECTORY)
+    await tr.prefetch(key for inode_id in directories for key in directory_keys(inode_id))
+    for inode in inodes:
+        await complete(tr, inode, snapshot=True)
     return reply

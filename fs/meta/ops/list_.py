@@ -14,6 +14,7 @@ from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
 from ..inodes import complete, load_inode
+from ..read_ahead import directory_keys
 
 ENTRY_COUNT_DEFAULT = 512
 ENTRY_COUNT_MAX = 4096
@@ -22,6 +23,8 @@ ENTRY_COUNT_MAX = 4096
 async def _join_inodes(tr: Transaction, entries: Sequence[meta.DentryPb]) -> None:
     keys = [records.inode_key(entry.inode_id) for entry in entries]
     values = await tr.get_many(keys, snapshot=True)
+    directories = (entry.inode_id for entry in entries if entry.type == pb.DIRECTORY)
+    await tr.prefetch(key for inode_id in directories for key in directory_keys(inode_id))
     for entry, value in zip(entries, values, strict=True):
         if value is not None:
             entry.inode.ParseFromString(value)

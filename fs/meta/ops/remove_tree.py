@@ -23,6 +23,7 @@ from ..inodes import (
     stamp_directory,
     store_inode,
 )
+from ..read_ahead import object_keys
 
 
 def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
@@ -57,6 +58,7 @@ async def remove_tree(
             f"{request.name!r} leads to {dentry.inode_id:#x}, not {request.inode_id:#x}",
         )
     require_changeable(ctx, parent)
+    await tr.prefetch(object_keys([dentry]))
     inode = await load_complete(tr, dentry.inode_id)
     permissions.require_removable(ctx.caller, parent, inode)
     if inode.type != pb.DIRECTORY:

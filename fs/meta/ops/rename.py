@@ -40,6 +40,7 @@ from ..inodes import (
     stamp_directory,
     store_inode,
 )
+from ..read_ahead import object_keys
 from .unlink import keep_open
 
 DEPTH_MAX = 4096
@@ -201,6 +202,7 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
     old, new = _Place(old_parent, request.old_name), _Place(new_parent, request.new_name)
     source_dentry = await load_dentry(tr, old_parent.inode_id, old.name)
     target_dentry = await find_dentry(tr, new_parent.inode_id, new.name)
+    await tr.prefetch(object_keys(d for d in (source_dentry, target_dentry) if d is not None))
     source = await load_complete(tr, source_dentry.inode_id)
     target = await _load_target(tr, request, target_dentry)
     if target is not None and target.inode_id == source.inode_id:

@@ -13,6 +13,7 @@ from .. import records
 from ..context import OpContext
 from ..dentries import clear_dentry
 from ..inodes import complete, drop_link, load_complete
+from ..read_ahead import object_keys
 from .remove_tree import detach_tree
 
 
@@ -66,6 +67,8 @@ async def retire(
     Returns the records whose chunks are to be removed next.
     """
     found = []
+    await tr.prefetch(keys)
+    await tr.prefetch(records.inode_key(records.gc_inode_id(key)) for key in keys)
     for key in keys:
         record = await _retire_one(tr, ctx, key)
         if record is not None:
@@ -75,6 +78,7 @@ async def retire(
 
 async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
     """Make GC records due at another time."""
+    await tr.prefetch(keys)
     for key in keys:
         value = await tr.get(key)
         if value is not None:
@@ -112,9 +116,13 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
     begin, end = records.dentry_prefix(directory_id), records.dentry_end(directory_id)
     # Not cut by the limit, this read also conflicts with names being added.
     pairs = await tr.get_range(begin, end, limit=entry_count_max + 1)
-    for child_key, child in pairs[:entry_count_max]:
-        name = records.dentry_name(child_key)
-        await _detach_child(tr, ctx, directory_id, name, DentryRecordPb.FromString(child))
+    children = [
+        (records.dentry_name(key), DentryRecordPb.FromString(value))
+        for key, value in pairs[:entry_count_max]
+    ]
+    await tr.prefetch(object_keys(record for _, record in children))
+    for name, record in children:
+        await _detach_child(tr, ctx, directory_id, name, record)
     if len(pairs) > entry_count_max:
         return entry_count_max
     stored = await tr.get(records.inode_key(directory_id))

@@ -17,6 +17,7 @@ from ..inodes import (
     require_changeable,
     stamp_directory,
 )
+from ..read_ahead import object_keys
 
 
 def _check_not_dot(name: bytes) -> None:
@@ -40,6 +41,7 @@ async def rmdir(tr: Transaction, ctx: OpContext, request: meta.RmdirReq) -> meta
     _check_not_dot(request.name)
     dentry = await load_dentry(tr, request.parent_inode_id, request.name)
     require_changeable(ctx, parent)
+    await tr.prefetch(object_keys([dentry]))
     inode = await load_complete(tr, dentry.inode_id)
     permissions.require_removable(ctx.caller, parent, inode)
     if inode.type != pb.DIRECTORY:

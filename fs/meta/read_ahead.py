@@ -1,0 +1,90 @@
+"""What an operation will certainly read, known from its request alone: so that it is read in one go.
+
+On a store elsewhere (fs/kv/remote.py, fs/kv/foundationdb.py) each read that waits for the one before costs a way there
+and back.  A request names the directory, the name and the request id; all else follows from what these lead to.
+
+Does not check anything: a request that will be refused may name what it likes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from ..schema.inode import NAME_BYTES_MAX
+from ..schema.proto import common_pb2 as pb
+from ..schema.proto import meta_pb2 as meta
+from ..schema.proto.record_pb2 import DentryRecordPb
+from . import records
+from .context import Caller
+
+
+def _named(parent_id: int, name: bytes) -> Iterator[bytes]:
+    yield records.inode_key(parent_id)
+    if len(name) <= NAME_BYTES_MAX:  # a longer one is refused, and need not fit into a key
+        yield records.dentry_key(parent_id, name)
+
+
+def _remembered(caller: Caller) -> Iterator[bytes]:
+    yield records.idempotency_key(caller.client_id, caller.request_id)
+
+
+def _of_name(_caller: Caller, request: Any) -> Iterator[bytes]:
+    yield from _named(request.parent_inode_id, request.name)
+
+
+def _of_link(caller: Caller, request: meta.LinkReq) -> Iterator[bytes]:
+    yield from _of_name(caller, request)
+    yield records.inode_key(request.inode_id)
+
+
+def _of_removal(caller: Caller, request: Any) -> Iterator[bytes]:
+    yield from _remembered(caller)
+    yield from _of_name(caller, request)
+
+
+def _of_rename(caller: Caller, request: meta.RenameReq) -> Iterator[bytes]:
+    yield from _remembered(caller)
+    yield from _named(request.old_parent_inode_id, request.old_name)
+    yield from _named(request.new_parent_inode_id, request.new_name)
+
+
+def _of_set_attr(caller: Caller, request: meta.SetAttrReq) -> Iterator[bytes]:
+    if request.HasField("length"):
+        yield from _remembered(caller)
+        yield records.inode_key(request.inode_id)
+
+
+KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
+    meta.LookupReq: _of_name,
+    meta.CreateReq: _of_name,
+    meta.MkdirReq: _of_name,
+    meta.MknodReq: _of_name,
+    meta.SymlinkReq: _of_name,
+    meta.LinkReq: _of_link,
+    meta.UnlinkReq: _of_removal,
+    meta.RmdirReq: _of_removal,
+    meta.RemoveTreeReq: _of_removal,
+    meta.RenameReq: _of_rename,
+    meta.SetAttrReq: _of_set_attr,
+}
+
+
+def request_keys(caller: Caller, request: Message) -> Iterator[bytes]:
+    """Yield the keys that an operation reads before anything else; none where it begins with a single read."""
+    keys = KEYS.get(type(request))
+    if keys is not None:
+        yield from keys(caller, request)
+
+
+def object_keys(dentries: Iterable[DentryRecordPb]) -> Iterator[bytes]:
+    """Yield where the objects behind names are kept, with all that directories have more."""
+    for dentry in dentries:
+        yield records.inode_key(dentry.inode_id)
+        if dentry.type == pb.DIRECTORY:
+            yield from directory_keys(dentry.inode_id)
+
+
+def directory_keys(inode_id: int) -> tuple[bytes, bytes]:
+    """Return where a directory keeps what its inode record lacks."""
+    return records.directory_times_key(inode_id), records.subdirectory_count_key(inode_id)
