@@ -6,11 +6,11 @@ already changes nothing, a different one is refused by the manager (CONFLICTING_
 Does not choose target ids: the storage processes' files name them, since the disks carry them.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from placement.chain_table import chain_table
+from placement.make import make
+from placement.model import Disk, PlacementError, Site
 
 from ..node.api import MgmtdCaller
 from ..schema import services
@@ -85,10 +85,10 @@ def _check_servers(servers: Sequence[Server]) -> None:
             known[fact] = server.name
 
 
-def _targets(servers: Sequence[Server]) -> Mapping[int, Sequence[NewTargetPb]]:
-    """Return the targets of each storage node, in the order of its file."""
+def _targets(servers: Sequence[Server]) -> Mapping[Site, Sequence[NewTargetPb]]:
+    """Return the targets of each disk, in the order of its file."""
     owners: dict[int, str] = {}
-    found: dict[int, list[NewTargetPb]] = defaultdict(list)
+    found: dict[Site, list[NewTargetPb]] = {}
     for server in servers:
         node_id = server.config.process.node_id
         for index, disk in enumerate(server.config.storage.disks):
@@ -96,26 +96,30 @@ def _targets(servers: Sequence[Server]) -> Mapping[int, Sequence[NewTargetPb]]:
                 if target_id in owners:
                     raise _bad(f"target {target_id} is in {owners[target_id]} and {server.name}")
                 owners[target_id] = server.name
-                found[node_id].append(
-                    NewTargetPb(target_id=target_id, node_id=node_id, disk_index=index)
-                )
+                target = NewTargetPb(target_id=target_id, node_id=node_id, disk_index=index)
+                found.setdefault(Site(node_id, index), []).append(target)
     return found
 
 
-def _chains(targets: Mapping[int, Sequence[NewTargetPb]], replica_count: int) -> list[NewChainPb]:
-    counts = {len(found) for found in targets.values()}
-    if not counts:
+def _chains(targets: Mapping[Site, Sequence[NewTargetPb]], replica_count: int) -> list[NewChainPb]:
+    quotas = {site: len(found) for site, found in targets.items()}
+    chain_count, rest = divmod(sum(quotas.values()), replica_count)
+    if not quotas:
         raise _bad("no file names storage.disks with target_ids: there is nothing to store on")
-    if len(counts) > 1:
-        listed = ", ".join(f"node {n}: {len(found)}" for n, found in targets.items())
-        raise _bad(f"every storage node needs the same number of target_ids ({listed})")
+    if rest:
+        raise _bad(
+            f"{sum(quotas.values())} target_ids do not divide into chains of {replica_count}:"
+            f" leave {rest} out, or add {replica_count - rest}"
+        )
+    disks = [Disk(site) for site in quotas]
     try:
-        table = chain_table(list(targets), counts.pop(), replica_count)
-    except ValueError as error:
+        made = make(disks, chain_count, replica_count, quotas=quotas)
+    except PlacementError as error:
         raise _bad(str(error)) from error
+    left = {site: iter(found) for site, found in targets.items()}
     return [
-        NewChainPb(chain_id=number, targets=[targets[s.node_id][s.target_index] for s in slots])
-        for number, slots in enumerate(table, 1)
+        NewChainPb(chain_id=number, targets=[next(left[site]) for site in chain])
+        for number, chain in enumerate(made.table, 1)
     ]
 
 

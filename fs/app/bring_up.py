@@ -89,7 +89,7 @@ def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
         replicas = min(REPLICA_COUNT_DEFAULT, nodes)
     chains = options.chain_count
     if chains is None:
-        chains = default_chain_count(nodes)
+        chains = default_chain_count(nodes, replicas)
     cluster_id = f"ember-{secrets.token_hex(4)}"
     return ClusterRecord(
         cluster_id,

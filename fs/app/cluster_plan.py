@@ -12,7 +12,8 @@ from pathlib import PurePath
 
 from msgspec import structs
 
-from placement.chain_table import chain_table
+from placement.make import Effort, make
+from placement.model import Disk, Site
 
 from ..schema.config import (
     ClientSection,
@@ -43,6 +44,13 @@ from .foundationdb import kv_section
 NODE_COUNT_MAX = 64
 CHAIN_COUNT_MAX = 4096
 TARGETS_PER_NODE_MAX = 999
+CHAINS_PER_NODE = 2
+CHAINS_PER_NODE_MAX = 4
+"""Of `default_chain_count`."""
+
+PLAN_EFFORT = Effort(0.25)
+"""A start is not to wait long for the last bit of evenness."""
+
 SERVICE_COUNT_MAX = 9
 """Managers, or metadata services, of one local cluster."""
 
@@ -79,9 +87,17 @@ def check_sizes(record: ClusterRecord) -> None:
             raise FsError(Status.BAD_CONFIG, f"{option} {count}: 1 to {SERVICE_COUNT_MAX}")
 
 
-def default_chain_count(node_count: int) -> int:
-    """Return how many chains a cluster gets: enough that every node has work when one is gone."""
-    return 2 * node_count
+def default_chain_count(node_count: int, replica_count: int) -> int:
+    """Return how many chains a cluster gets: enough that every node has work when one is gone.
+
+    Rather a few more when then every node is brought up to date by all others in equal parts: that takes a
+    multiple of `node_count - 1` targets on each node.
+    """
+    usual = CHAINS_PER_NODE * node_count
+    for chains in range(usual, CHAINS_PER_NODE_MAX * node_count + 1):
+        if node_count > 1 and chains * replica_count % (node_count * (node_count - 1)) == 0:
+            return chains
+    return usual
 
 
 def plan_chains(record: ClusterRecord) -> list[PlannedChain]:
@@ -99,19 +115,10 @@ def plan_chains(record: ClusterRecord) -> list[PlannedChain]:
 
 
 def node_rows(record: ClusterRecord, node_ids: list[int]) -> list[list[int]]:
-    """Return the nodes of each chain, head first.
-
-    A balanced table when the figures divide; else heads and tails just go round all nodes.
-    """
-    count = len(node_ids)
-    targets_per_node, left_over = divmod(record.chain_count * record.replica_count, count)
-    if not left_over:
-        table = chain_table(node_ids, targets_per_node, record.replica_count)
-        return [[slot.node_id for slot in chain] for chain in table]
-    return [
-        [node_ids[(index + step) % count] for step in range(record.replica_count)]
-        for index in range(record.chain_count)
-    ]
+    """Return the nodes of each chain, head first."""
+    disks = [Disk(Site(node_id, 0)) for node_id in node_ids]
+    made = make(disks, record.chain_count, record.replica_count, effort=PLAN_EFFORT)
+    return [[site.node_id for site in chain] for chain in made.table]
 
 
 def targets_of_node(chains: list[PlannedChain], node_id: int) -> list[int]:

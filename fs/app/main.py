@@ -62,7 +62,7 @@ def up(  # noqa: PLR0917 - options, never passed by position
         int | None, typer.Option(help="Copies of every chunk.", show_default="3")
     ] = None,
     chains: Annotated[
-        int | None, typer.Option(help="Chains of targets.", show_default="2 per node")
+        int | None, typer.Option(help="Chains of targets.", show_default="2 to 4 per node")
     ] = None,
     mgmtds: Annotated[int | None, typer.Option(help="Managers.", show_default="1")] = None,
     metas: Annotated[int | None, typer.Option(help="Metadata services.", show_default="1")] = None,

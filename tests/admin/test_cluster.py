@@ -54,7 +54,7 @@ def test_every_target_is_used_once_on_the_disk_that_has_it():
         ([storage(11), storage(11)], 2, "same process.node_id 11"),
         ([storage(11, port=1), storage(12, port=1)], 2, "same process.listen tcp:10.0.0.1:1"),
         ([storage(11), server(12, [[11001]])], 1, "target 11001 is in 11.toml and 12.toml"),
-        ([storage(11), server(12, [[12001]])], 1, "node 11: 3, node 12: 1"),
+        ([storage(11), server(12, [[12001]])], 2, "one node would have 2 members of a chain"),
         ([storage(11), storage(12)], 3, "3 replicas need as many nodes"),
         ([storage(11), storage(12), storage(13)], 2, "do not divide"),
         ([storage(11), storage(12, cluster_id="other")], 1, "cluster_id differs"),
