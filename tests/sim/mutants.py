@@ -217,7 +217,7 @@ def repeats_executed_again() -> None:
     table.result_of = lambda _self, _tag: None  # type: ignore[method-assign]
 
 
-@mutant("cut_link", "kill_head_and_clients", "kill_client", "lose_reply")
+@mutant("reset", "kill_client", "lose_reply", "slow_network")
 def leftover_rolled_back() -> None:
     """A head that finds a leftover pending version drops it instead of completing it."""
 

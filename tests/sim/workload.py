@@ -24,9 +24,10 @@ from .recovered import Tree, TreeOp, allowed_trees
 
 SLOT_BYTES: Final = 512
 HOT_SLOT: Final = ("/shared-0", 0)
+HOT_SLOTS: Final = [HOT_SLOT, HOT_SLOT, ("/shared-0", 4096)]
+"""In one chunk."""
 SLOTS: Final = [
-    HOT_SLOT,
-    ("/shared-0", 4096),
+    *HOT_SLOTS[1:],
     ("/shared-0", CHUNK_BYTES + 1000),
     ("/shared-1", 7),
     ("/shared-1", 2 * CHUNK_BYTES),
@@ -275,7 +276,9 @@ class SimClient:
     # ---- registers ---------------------------------------------------------------------------------
 
     def _slot(self) -> Slot:
-        return HOT_SLOT if self.random.random() < self.hot_share else self.random.choice(SLOTS)
+        if self.random.random() < self.hot_share:
+            return self.random.choice(HOT_SLOTS)
+        return self.random.choice(SLOTS)
 
     async def write_slot(self, _fs: EmberFs) -> None:
         slot, value, begin_s = self._slot(), self.memory.new_value(), trio.current_time()
