@@ -70,6 +70,14 @@ class ChunkStore(Protocol):
         """
         ...
 
+    async def empty_chunks(self, file: FileRef, first_index: int, end_index: int) -> None:
+        """Make the chunks [first_index, end_index) read as zeros and take no space; each exactly once.
+
+        Raises:
+            FsError: as `write`; some chunks may be empty then.
+        """
+        ...
+
     async def sync(self, files: Iterable[FileRef]) -> None:
         """Return when all acknowledged writes to the files' chains would survive a power loss."""
         ...

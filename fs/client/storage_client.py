@@ -81,6 +81,10 @@ class StorageClient:
         """See `ChunkStore.write`."""
         await self._writes.write(file, offset, data)
 
+    async def empty_chunks(self, file: FileRef, first_index: int, end_index: int) -> None:
+        """See `ChunkStore.empty_chunks`."""
+        await self._writes.empty(file, first_index, end_index)
+
     async def sync(self, files: Iterable[FileRef]) -> None:
         """See `ChunkStore.sync`."""
         info = self._routing.info

@@ -20,16 +20,18 @@ from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.config import ClientSection
 from ..schema.ids import ClientId
-from ..schema.layout import FileRef
+from ..schema.layout import FileRef, chain_of_chunk
 from ..schema.proto import storage_pb2 as pb
 from ..schema.status import FsError, Retry
 from .node_calls import NodeCalls
 from .retry import RetryBudget
-from .routing_math import Piece, cut_file_range, head_of
+from .routing_math import Piece, cut_file_range, head_of, table_chain_ids
 
 log = logging.getLogger(__name__)
 
 REQUEST_ID_BYTES = 16
+EMPTY_COUNT_AT_ONCE = 16
+"""Chunks of a hole that are emptied at the same time."""
 
 
 class ChannelPool:
@@ -108,6 +110,47 @@ class StorageWrites:
             ),
             [piece.buffer],
         )
+
+    async def empty(self, file: FileRef, first_index: int, end_index: int) -> None:
+        """See `fs.client.api.ChunkStore.empty_chunks`.
+
+        A chunk is cut to nothing, not removed: its version goes on, so that what a stopped replica still has
+        of it is known to be old.
+        """
+        layout = file.layout
+        chain_ids = table_chain_ids(self._routing.info, file)
+        # Slots from dyn_stripe on never had a chunk.
+        indices = (
+            i for i in range(first_index, end_index) if i % layout.stripe_size < file.dyn_stripe
+        )
+        errors: list[FsError] = []
+
+        async def work() -> None:
+            for index in indices:
+                if errors:
+                    return
+                try:
+                    chain_id = chain_of_chunk(layout, index, chain_ids)
+                    await self._empty_chunk(file, index, chain_id)
+                except FsError as error:
+                    errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(EMPTY_COUNT_AT_ONCE):
+                nursery.start_soon(work)
+        if errors:
+            raise errors[0]
+
+    async def _empty_chunk(self, file: FileRef, index: int, chain_id: int) -> None:
+        request = pb.UpdateReq(
+            inode_id=file.inode_id,
+            chunk_index=index,
+            chain_id=chain_id,
+            type=pb.UpdateTypePb.TRUNCATE,
+            length=0,
+            chunk_size_bytes=file.layout.chunk_size_bytes,
+        )
+        await self.update(f"chunk {file.inode_id}.{index} chain {chain_id}", request)
 
     async def update(
         self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()

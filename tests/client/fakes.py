@@ -97,6 +97,12 @@ class FakeChunks:
                 if len(part) < e.length:
                     read.buffer[start + len(part) : start + e.length] = bytes(e.length - len(part))
 
+    async def empty_chunks(self, file, first_index, end_index):
+        await self._pause()
+        for index in range(first_index, end_index):
+            if (file.inode_id, index) in self.chunks:
+                self.chunks[file.inode_id, index].clear()
+
     async def sync(self, files):
         assert list(files)
         await self._pause()

@@ -165,3 +165,17 @@ def test_a_listed_name_is_opened_as_what_it_is_now(second_mount, place):
     (place / "listed").unlink()
     with pytest.raises(FileNotFoundError):
         (other / "listed").read_text()
+
+
+def test_a_hole_punched_on_one_mount_is_zeros_on_the_other(second_mount, place):
+    content = os.urandom(5_000_000)
+    (place / "holed").write_bytes(content)
+    subprocess.run(
+        ["fallocate", "--punch-hole", "-o", "100000", "-l", "4000000", place / "holed"], check=True
+    )
+    expected = content[:100_000] + bytes(4_000_000) + content[4_100_000:]
+    assert (second_mount / place.name / "holed").read_bytes() == expected
+    with (place / "holed").open("r+b") as file:
+        file.seek(2_000_000)
+        file.write(b"again")
+    assert (second_mount / place.name / "holed").read_bytes()[2_000_000:2_000_005] == b"again"

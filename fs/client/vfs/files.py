@@ -239,20 +239,27 @@ class Files:
         Raises:
             FsError: BAD_FILE, FILE_TOO_LARGE, or the error of an earlier write, once per handle.
         """
-        handle = self._writable(handle_id, offset, len(data))
+        handle = self.writable(handle_id)
+        return await self.write_through(handle, offset, data, is_append=handle.is_append)
+
+    async def write_through(
+        self, handle: FileHandle, offset: int, data: Buffer, *, is_append: bool
+    ) -> int:
+        """Do what `write` does, through a handle that can write; only with `is_append` at the end."""
+        _check_end(handle, offset, len(data))
         core, state, count = self._core, handle.state, len(data)
         if count == 0:
             return 0
         if not core.budget.try_acquire(count):
             await core.wait_for_room(count)
-        if state.append.length and not handle.is_append:
+        if state.append.length and not is_append:
             # Records appended before this write come before it: they need their place in the file now.
             await core.drain(state)
         while state.lock.locked():
             async with state.lock:
                 pass
         handle.is_dirty = True
-        if handle.is_append:
+        if is_append:
             await self._append(state, offset, data)
         else:
             core.buffer_bytes(state, offset, data)
@@ -268,7 +275,8 @@ class Files:
         Raises:
             FsError: as `write`.
         """
-        handle = self._writable(handle_id, offset, len(data))
+        handle = self.writable(handle_id)
+        _check_end(handle, offset, len(data))
         core, state, count = self._core, handle.state, len(data)
         if count == 0:
             return 0
@@ -463,15 +471,18 @@ class Files:
             raise FsError(Status.BAD_FILE, f"inode {inode_id} is open for writing only")
         return handle
 
-    def _writable(self, handle_id: int, offset: int, count: int) -> FileHandle:
+    def writable(self, handle_id: int) -> FileHandle:
+        """Return a handle that can write.
+
+        Raises:
+            FsError: BAD_FILE, or the error of an earlier write, once per handle.
+        """
         handle = self._handle(handle_id)
         state = handle.state
         if not handle.can_write:
             raise FsError(Status.BAD_FILE, f"inode {state.inode_id} is open for reading only")
         if state.error_count > handle.seen_error_count:
             self._raise_pending_error(handle)
-        if offset + count > MAX_FILE_LENGTH_BYTES:
-            raise FsError(Status.FILE_TOO_LARGE, f"inode {state.inode_id}: {offset}+{count}")
         return handle
 
     def _raise_pending_error(self, handle: FileHandle) -> None:
@@ -485,6 +496,12 @@ class Files:
                 await self.release(handle_id)
             except FsError as error:
                 _log.error("open file %d: releasing failed: %s", handle_id, error)
+
+
+def _check_end(handle: FileHandle, offset: int, count: int) -> None:
+    if offset + count > MAX_FILE_LENGTH_BYTES:
+        inode_id = handle.state.inode_id
+        raise FsError(Status.FILE_TOO_LARGE, f"inode {inode_id}: {offset}+{count}")
 
 
 async def _assemble(blocks: list[Block[FetchedBlock]], offset: int, end: int) -> Buffer | None:

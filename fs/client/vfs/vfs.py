@@ -19,6 +19,7 @@ from ...schema.config import ClientSection
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import ChunkStore, MetaCaller
+from .allocation import Allocation
 from .core import VfsCore
 from .directory import Directories
 from .files import Files
@@ -62,6 +63,7 @@ class Vfs:
         self.files = Files(self._core)
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)
+        self.allocation = Allocation(self._core, self.files)
         self.locks = Locks(self._core, self.files)
         self._stop = trio.Event()
         self._space: SpaceInfo | None = None

@@ -364,3 +364,26 @@ def test_a_listing_saves_the_lookups_of_its_entries(serve):
     assert len(sizes) == 300
     calls = server.stop()["calls"]
     assert calls["Lookup"] - 300 < 30, calls  # 300 when they were made
+
+
+def test_fallocate(serve):
+    server = serve(frontends=["direct"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    keep, punch, zero = 1, 2, 16
+    with (server.mount_point / "f").open("w+b", buffering=0) as f:
+        os.posix_fallocate(f.fileno(), 0, 3 << 20)
+        assert os.fstat(f.fileno()).st_size == 3 << 20
+        f.write(b"x" * (3 << 20))
+
+        def fallocate(mode, offset, length):
+            long = ctypes.c_longlong
+            return libc.fallocate(f.fileno(), mode, long(offset), long(length))
+
+        assert fallocate(punch | keep, 4096, 2 << 20) == 0
+        assert fallocate(zero, (3 << 20) - 10, 20) == 0
+        f.seek(0)
+        data = f.read()
+        assert len(data) == (3 << 20) + 10
+        assert data.strip(b"x") == bytes(2 << 20) + b"x" * ((1 << 20) - 4106) + bytes(20)
+        assert fallocate(punch, 0, 1) == -1
+    server.stop()

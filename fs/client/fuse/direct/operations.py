@@ -110,6 +110,7 @@ class Operations:
             Opcode.GETXATTR: self._getxattr,
             Opcode.LISTXATTR: self._listxattr,
             Opcode.REMOVEXATTR: self._removexattr,
+            Opcode.FALLOCATE: self._fallocate,
             Opcode.GETLK: self._getlk,
             Opcode.SETLK: partial(self._setlk, wait=False),
             Opcode.SETLKW: partial(self._setlk, wait=True),
@@ -271,6 +272,11 @@ class Operations:
                 await self._vfs.locks.owner_closes(inode_id, owner, is_flock=True)
         finally:
             await self._files.release(handle_id)
+        return NO_BYTES
+
+    async def _fallocate(self, request: Request) -> Reply:
+        handle_id, offset, length, mode, _ = p.FALLOCATE_IN.unpack_from(request.body)
+        await self._vfs.allocation.fallocate(handle_id, mode, offset, length)
         return NO_BYTES
 
     # -- locks --------------------------------------------------------------------------------------

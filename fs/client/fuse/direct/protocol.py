@@ -168,6 +168,8 @@ LK_FLOCK: Final = 1
 """Flag of LK_IN: a lock of flock(2)."""
 RELEASE_FLOCK_UNLOCK: Final = 2
 """Release flag: the open file description holds a lock of flock(2)."""
+FALLOCATE_IN: Final = Struct("=QQQII")
+"""fh, offset, length, mode, unused."""
 ACCESS_IN: Final = Struct("=II")
 """mask, unused."""
 INTERRUPT_IN: Final = Struct("=Q")

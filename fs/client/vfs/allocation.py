@@ -1,0 +1,100 @@
+"""fallocate(2): lengthening a file, and turning bytes into a hole or into zeros.
+
+Nothing is reserved: bytes that were never written take no space and read as zeros, so allocating can only lengthen the
+file, and a later write may still meet a full cluster.
+
+A hole: whole chunks within it are emptied, each by an update that happens exactly once; at its edges zeros are written.
+The length never changes by it.  Writers of this mount wait meanwhile, as for a truncation.
+"""
+
+from enum import IntFlag
+
+from ...schema.layout import MAX_FILE_LENGTH_BYTES
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from .core import VfsCore
+from .files import Files
+from .open_file import FileHandle, InodeState
+
+
+class FallocateMode(IntFlag):
+    """Modes of fallocate(2), numbers as in linux/falloc.h."""
+
+    KEEP_SIZE = 0x01
+    PUNCH_HOLE = 0x02
+    ZERO_RANGE = 0x10
+
+
+_SUPPORTED = FallocateMode.KEEP_SIZE | FallocateMode.PUNCH_HOLE | FallocateMode.ZERO_RANGE
+
+
+class Allocation:
+    """The fallocate half of `Vfs`."""
+
+    def __init__(self, core: VfsCore, files: Files) -> None:
+        self._core = core
+        self._files = files
+
+    async def fallocate(self, handle_id: int, mode: int, offset: int, length: int) -> None:
+        """Lengthen a file that is open for writing, or clear bytes of it, as the mode says.
+
+        Raises:
+            FsError: NOT_SUPPORTED for other modes, INVALID_ARGUMENT, FILE_TOO_LARGE, BAD_FILE, and what
+                writing and truncating raise.
+        """
+        if mode & ~_SUPPORTED or (mode & FallocateMode.PUNCH_HOLE and mode != 3):  # noqa: PLR2004
+            raise FsError(Status.NOT_SUPPORTED, f"fallocate mode {mode:#x}")
+        if length <= 0 or offset < 0:
+            raise FsError(Status.INVALID_ARGUMENT, f"fallocate of {offset}+{length}")
+        if offset + length > MAX_FILE_LENGTH_BYTES:
+            raise FsError(Status.FILE_TOO_LARGE, f"fallocate of {offset}+{length}")
+        handle = self._files.writable(handle_id)
+        if mode & (FallocateMode.PUNCH_HOLE | FallocateMode.ZERO_RANGE):
+            await self._clear(handle, offset, min(offset + length, handle.state.local_length()))
+        if not mode & FallocateMode.KEEP_SIZE:
+            await self._lengthen(handle, offset + length)
+
+    async def _lengthen(self, handle: FileHandle, end: int) -> None:
+        state = handle.state
+        if end <= state.local_length():
+            return
+        request = meta_pb2.SetAttrReq(
+            caller=handle.caller.to_pb(), inode_id=state.inode_id, length=end
+        )
+        await self._files.truncate(state.inode_id, request, handle.handle_id)
+
+    async def _clear(self, handle: FileHandle, offset: int, end: int) -> None:
+        """Make [offset, end), which lies within the file, read as zeros."""
+        if offset >= end:
+            return
+        size = handle.state.ref.layout.chunk_size_bytes
+        first_whole, end_whole = -(-offset // size), end // size
+        if end == handle.state.local_length():
+            # What the last chunk holds is all within the hole, however short it is.
+            end_whole = -(-end // size)
+        if first_whole >= end_whole:
+            await self._write_zeros(handle, offset, end)
+            return
+        await self._write_zeros(handle, offset, first_whole * size)
+        await self._write_zeros(handle, end_whole * size, end)
+        await self._empty_chunks(handle.state, first_whole, end_whole)
+        handle.is_dirty = True
+
+    async def _write_zeros(self, handle: FileHandle, offset: int, end: int) -> None:
+        if offset < end:
+            zeros = bytes(end - offset)
+            await self._files.write_through(handle, offset, zeros, is_append=False)
+
+    async def _empty_chunks(self, state: InodeState, first: int, end: int) -> None:
+        core = self._core
+        async with state.lock:
+            # Meta must know the length before the last chunk may be gone: it could not be asked for any more.
+            await core.drain(state)
+            if state.has_unreported:
+                await core.report(state, is_durable=False)
+            try:
+                await core.store.empty_chunks(state.ref, first, end)
+            finally:
+                state.local_mtime_ns = core.runtime.clock.wall_ns()
+                state.acked_seq += 1
+                state.content_seq += 1

@@ -1,0 +1,98 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+import os
+import random
+
+import pytest
+
+from fs.client.vfs.allocation import FallocateMode
+from fs.client.vfs.namespace import AttrChange
+from fs.schema.layout import MAX_FILE_LENGTH_BYTES
+from fs.schema.status import FsError, Status
+from tests.client.fakes import CHUNK
+
+from .conftest import ROOT
+
+PUNCH = FallocateMode.PUNCH_HOLE | FallocateMode.KEEP_SIZE
+ZERO = FallocateMode.ZERO_RANGE
+KEEP = FallocateMode.KEEP_SIZE
+
+
+def apply(model, mode, offset, length):
+    """What fallocate(2) does to a file's bytes."""
+    end = offset + length
+    if mode & (FallocateMode.PUNCH_HOLE | ZERO):
+        stop = min(end, len(model))
+        model[offset:stop] = bytes(max(0, stop - offset))
+    if not mode & KEEP and end > len(model):
+        model.extend(bytes(end - len(model)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_random_changes_against_plain_bytes(autojump_clock, mounts, seed):
+    rng = random.Random(seed)
+    async with mounts() as m:
+        model, h = bytearray(), await m.create(b"f")
+        inode_id = (await m.stat(b"f")).inode_id
+        for _ in range(60):
+            offset, length = rng.randrange(5 * CHUNK), rng.randint(1, 3 * CHUNK)
+            match rng.choice(
+                ["write", "write", "punch", "zero", "zero+", "allocate", "keep", "cut"]
+            ):
+                case "write":
+                    data = rng.randbytes(length)
+                    await m.files.write(h, offset, data)
+                    model.extend(bytes(max(0, offset + length - len(model))))
+                    model[offset : offset + length] = data
+                case "cut":
+                    await m.names.setattr(inode_id, AttrChange(length=offset), h, ROOT)
+                    model[offset:] = b""
+                    model.extend(bytes(offset - len(model)))
+                case name:
+                    modes = {"punch": PUNCH, "zero": ZERO | KEEP, "zero+": ZERO, "keep": KEEP}
+                    mode = modes.get(name, FallocateMode(0))
+                    await m.vfs.allocation.fallocate(h, mode, offset, length)
+                    apply(model, mode, offset, length)
+            assert bytes(await m.read_all(h)) == model
+        await m.close(h)
+        assert await m.read_file(b"f") == model
+
+
+async def test_a_hole_takes_no_space_and_others_see_it_after_close(autojump_clock, mounts):
+    async with mounts(2) as (one, two):
+        await one.write_file(b"f", b"x" * (4 * CHUNK))
+        h = (await one.open(b"f")).handle_id
+        await one.vfs.allocation.fallocate(h, PUNCH, CHUNK // 2, 10 * CHUNK)
+        held = [index for (_, index), chunk in one.cluster.chunks.chunks.items() if chunk]
+        assert held == [0]
+        await one.close(h)
+        assert await two.read_file(b"f") == b"x" * (CHUNK // 2) + bytes(4 * CHUNK - CHUNK // 2)
+
+
+async def test_a_hole_in_a_file_open_for_appending(autojump_clock, mounts):
+    async with mounts() as m:
+        h = await m.create(b"f", os.O_RDWR | os.O_APPEND)
+        await m.files.write(h, 0, b"x" * 2 * CHUNK)
+        await m.vfs.allocation.fallocate(h, PUNCH, 10, 20)
+        await m.files.write(h, 0, b"end")
+        await m.close(h)
+        assert await m.read_file(b"f") == b"x" * 10 + bytes(20) + b"x" * (2 * CHUNK - 30) + b"end"
+
+
+async def test_refusals(autojump_clock, mounts):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        for mode, offset, length, status in (
+            (FallocateMode.PUNCH_HOLE, 0, 1, Status.NOT_SUPPORTED),
+            (0x08, 0, 1, Status.NOT_SUPPORTED),
+            (0, 0, 0, Status.INVALID_ARGUMENT),
+            (0, MAX_FILE_LENGTH_BYTES, 1, Status.FILE_TOO_LARGE),
+        ):
+            with pytest.raises(FsError) as e:
+                await m.vfs.allocation.fallocate(h, mode, offset, length)
+            assert e.value.status is status
+        await m.close(h)
+        h = (await m.open(b"f", os.O_RDONLY)).handle_id
+        with pytest.raises(FsError) as e:
+            await m.vfs.allocation.fallocate(h, 0, 0, 1)
+        assert e.value.status is Status.BAD_FILE
+        await m.close(h)
