@@ -186,6 +186,8 @@ class SimClient:
         self.under_way: TreeOp | None = None
         self.is_ready = False
         """A power loss is understood from here on."""
+        self.known_cut_count = 0
+        """Power losses after which it has found out what is in its directory."""
         self.is_idle = False
         self.is_done = False
         self.calm_until_s = FOREVER
@@ -212,6 +214,7 @@ class SimClient:
         await self._work(fs, trio.current_time() + CALM_S, CALM_OP_S_MAX)
         for file in self.files.values():
             await file.close()
+        await self._find_out_if_cut(fs)
         self.memory.trees[self.home] = self.tree
         self.is_done = True
 
@@ -227,13 +230,14 @@ class SimClient:
                 self.memory.take_error(error)
                 await trio.sleep(0.5)
         self.recent = [{first: b"1"}]
+        self.known_cut_count = self.memory.power_cut_count
         self.is_ready = True
 
     def abandon(self) -> None:
         """Leave the directory as it is, in the middle of an operation."""
         if self.is_ready:
             self.memory.abandoned.append(
-                Abandoned(self.home, self.tree, self.under_way, self.memory.power_cut_count)
+                Abandoned(self.home, self.tree, self.under_way, self.known_cut_count)
             )
         self.is_ready = False
         self.under_way = None
@@ -338,6 +342,7 @@ class SimClient:
         return TreeOp(kind, self.random.choice(names), new_name=new)
 
     async def change_tree(self, fs: EmberFs) -> None:
+        await self._find_out_if_cut(fs)
         op, cut_count = self._choose_tree_op(), self.memory.power_cut_count
         self.under_way = op
         try:
@@ -370,8 +375,14 @@ class SimClient:
             return await fs.read_file(op.name)
         return None
 
+    async def _find_out_if_cut(self, fs: EmberFs) -> None:
+        """Power may have been lost between two operations."""
+        if self.known_cut_count != self.memory.power_cut_count:
+            await self._find_out(fs, TreeOp("check", self.home))
+
     async def _find_out(self, fs: EmberFs, op: TreeOp) -> None:
-        """Power was lost during an operation: look which of the allowed states is there."""
+        """Power was lost, perhaps during an operation: look which of the allowed states is there."""
+        cut_count = self.memory.power_cut_count
         found = {
             (name := f"{self.home}/{entry.name}"): await fs.read_file(name)
             for entry in await fs.listdir(self.home)
@@ -390,6 +401,7 @@ class SimClient:
             await self._move(fs)
             return
         self.recent = [{**found, f"{self.home}/first": b"1"}]
+        self.known_cut_count = cut_count
 
     # ---- contests ----------------------------------------------------------------------------------
 
