@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId, TargetId
 
@@ -73,8 +75,7 @@ class ChunkState:
     """What `prepare_*` was given with the pending version."""
 
 
-@dataclass(slots=True)
-class ReadIo:
+class ReadIo(msgspec.Struct):
     """One read of a batch; `buffer` belongs to the caller and has room for `length` bytes."""
 
     target_id: TargetId
@@ -86,8 +87,7 @@ class ReadIo:
     """0: the committed version; else this one, committed or pending (CRAQ reads)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadDone:
+class ReadDone(msgspec.Struct, frozen=True):
     """Outcome of one read: `status` is a fs.schema.status number, 0 = ok."""
 
     status: int

@@ -76,22 +76,21 @@ class LocalDataFiles:
 
     def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
         """See `DataFiles`; on file systems that cannot tell what is cached, always False."""
+        # Nothing here waits, so the lock is held throughout: that is cheaper than taking it twice.
         with self._lock:
             file = self._open.get(file_id)
             if file is None or not self._can_ask_cache:
                 return False
-            file.user_count += 1
-        try:
-            return os.preadv(file.fd, buffers, offset, os.RWF_NOWAIT) == sum(map(len, buffers))
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise self._failed(file_id, error) from error
-            self._can_ask_cache = False
-            return False
-        finally:
-            self._release(file)
+            try:
+                wanted = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+                return os.preadv(file.fd, buffers, offset, os.RWF_NOWAIT) == wanted
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise self._failed(file_id, error) from error
+                self._can_ask_cache = False
+                return False
 
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """See `DataFiles`; large writes are begun to be written back, which promises nothing."""

@@ -508,7 +508,11 @@ class DiskEngine:
                 if isinstance(record, ChunkRecord):
                     ledger.pin(record)
         try:
-            return [self._read_one(io, r, may_wait) for io, r in zip(ios, found, strict=True)]
+            scratch = memoryview(bytearray(2 * self._block))  # what a small read touches
+            return [
+                self._read_one(io, record, may_wait, scratch)
+                for io, record in zip(ios, found, strict=True)
+            ]
         finally:
             with self._books.lock:
                 for record in found:
@@ -516,13 +520,17 @@ class DiskEngine:
                         self._books.ledger.unpin(record)
 
     def _read_one(
-        self, io: ReadIo, record: ChunkRecord | FsError, may_wait: bool
+        self, io: ReadIo, record: ChunkRecord | FsError, may_wait: bool, scratch: memoryview
     ) -> ReadDone | None:
         if isinstance(record, FsError):
             return ReadDone(record.status, 0, 0, record.detail)
-        buffer = io.buffer[: max(0, min(io.length, record.length - io.offset))]
+        buffer = io.buffer
+        if len(buffer) != io.length or io.offset + io.length > record.length:
+            buffer = buffer[: max(0, min(io.length, record.length - io.offset))]
         try:
-            if not self._reader.read_into(record, io.offset, buffer, may_wait=may_wait):
+            if not self._reader.read_into(
+                record, io.offset, buffer, may_wait=may_wait, scratch=scratch
+            ):
                 return None
         except FsError as error:
             detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"

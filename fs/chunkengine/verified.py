@@ -16,6 +16,8 @@ from .ports import DataFiles
 BOUNCE_BYTES_MAX: Final = 128 << 10
 """Up to here one copy is cheaper than hashing and reading around the caller's buffer in pieces."""
 
+_NO_SCRATCH: Final = memoryview(b"")
+
 
 class VerifiedReader:
     """Reads of one disk."""
@@ -25,9 +27,22 @@ class VerifiedReader:
         self._block = checksum_block_bytes
 
     def read_into(
-        self, record: ChunkRecord, offset: int, buffer: memoryview, *, may_wait: bool = True
+        self,
+        record: ChunkRecord,
+        offset: int,
+        buffer: memoryview,
+        *,
+        may_wait: bool = True,
+        scratch: memoryview = _NO_SCRATCH,
     ) -> bool:
         """Fill `buffer` with the bytes from `offset` on; the range lies within the version.
+
+        Args:
+            record: the version.
+            offset: bytes from the start of the chunk.
+            buffer: filled whole.
+            may_wait: for the disk.
+            scratch: what may be overwritten during the call; saves the memory of the widening if it is large enough.
 
         Returns:
             False when that would take waiting for the disk and `may_wait` is not set.
@@ -53,7 +68,8 @@ class VerifiedReader:
         parts = [buffer]
         is_bounced = size != high - low and high - low <= BOUNCE_BYTES_MAX
         if is_bounced:
-            parts = [memoryview(bytearray(high - low))]
+            is_enough = high - low <= len(scratch)
+            parts = [scratch[: high - low] if is_enough else memoryview(bytearray(high - low))]
         elif size != high - low:
             parts = [memoryview(bytearray(offset - low)), buffer, memoryview(bytearray(high - end))]
         if may_wait:

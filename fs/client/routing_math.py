@@ -8,6 +8,8 @@ Invariants:
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.layout import (
     MAX_FILE_LENGTH_BYTES,
@@ -24,8 +26,7 @@ NO_TARGET = TargetId(0)
 NO_NODE = NodeId(0)
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """The part of a read or write that lies in one chunk."""
 
     inode_id: int
@@ -68,7 +69,17 @@ def cut_file_range(
     info: RoutingInfo, file: FileRef, offset: int, buffer: memoryview, owner: FileRead | None = None
 ) -> list[Piece]:
     """Cut a byte range of a file, backed by `buffer`, into one piece per chunk, in file order."""
-    chain_ids = table_chain_ids(info, file)
+    return cut_range(table_chain_ids(info, file), file, offset, buffer, owner)
+
+
+def cut_range(
+    chain_ids: Sequence[ChainId],
+    file: FileRef,
+    offset: int,
+    buffer: memoryview,
+    owner: FileRead | None,
+) -> list[Piece]:
+    """As `cut_file_range`, for one who has the chain table of the file's layout at hand."""
     layout = file.layout
     size = layout.chunk_size_bytes
     index, in_chunk = divmod(offset, size)
@@ -119,16 +130,13 @@ def choose_target(
         load: bytes already given to each node in this round.
         start: where to begin among equals, so that equal loads spread.
     """
-    count = len(candidates)
-    best = candidates[start % count]
+    best = candidates[start % len(candidates)]
     least = load.get(best[1], 0)
-    for step in range(1, count):
-        if not least:
-            break
-        candidate = candidates[(start + step) % count]
-        given = load.get(candidate[1], 0)
-        if given < least:
-            best, least = candidate, given
+    if least:
+        for candidate in candidates:
+            given = load.get(candidate[1], 0)
+            if given < least:
+                best, least = candidate, given
     return best
 
 

@@ -18,7 +18,7 @@ from ..node.api import RoutingView
 from ..runtime.ports import Runtime
 from ..schema import services
 from ..schema.config import ClientSection
-from ..schema.ids import NodeId, TargetId
+from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.proto import storage_pb2 as pb
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
@@ -29,8 +29,9 @@ from .routing_math import (
     Piece,
     choose_target,
     cut_batches,
-    cut_file_range,
+    cut_range,
     readable_targets,
+    table_chain_ids,
 )
 
 log = logging.getLogger(__name__)
@@ -67,9 +68,12 @@ class StorageReads:
     def _cut(self, reads: Sequence[FileRead]) -> list[Piece]:
         info = self._routing.info
         pieces: list[Piece] = []
+        file, chain_ids = None, tuple[ChainId, ...]()
         for read in reads:
             read.hole_bytes = 0
-            pieces += cut_file_range(info, read.file, read.offset, read.buffer, read)
+            if read.file is not file:  # mostly one file for many reads
+                file, chain_ids = read.file, tuple(table_chain_ids(info, read.file))
+            pieces += cut_range(chain_ids, read.file, read.offset, read.buffer, read)
         return pieces
 
     def _plan(
@@ -139,19 +143,23 @@ class StorageReads:
 
     def _finish(self, piece: Piece, result: pb.ReadResultPb) -> FsError | None:
         """Check one result and zero what was never written; return what is wrong with it."""
-        if result.status == Status.CHUNK_NOT_FOUND:
-            fill_hole(piece, 0)
-            return None
-        if result.status != Status.OK:
-            return FsError(Status(result.status), f"{piece.name}: {result.detail}")
-        length = result.length
-        got = piece.buffer if length == len(piece.buffer) else piece.buffer[:length]
-        if got and self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
+        status = result.status
+        if status:
+            if status == Status.CHUNK_NOT_FOUND:
+                fill_hole(piece, 0)
+                return None
+            return FsError(Status(status), f"{piece.name}: {result.detail}")
+        length, got = result.length, piece.buffer
+        is_short = length != len(got)
+        if is_short:
+            got = got[:length]
+        if length and self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
             return FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"{piece.name} target {piece.target_id}: bytes changed on the way",
             )
-        fill_hole(piece, length)
+        if is_short:
+            fill_hole(piece, length)
         return None
 
     async def _judge(

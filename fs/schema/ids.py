@@ -3,8 +3,9 @@
 Pure; holds no behaviour beyond validation of ranges and the byte form of a chunk id.
 """
 
-from dataclasses import dataclass
 from typing import NewType
+
+import msgspec
 
 NodeId = NewType("NodeId", int)
 """A process of the cluster, 1..2**32-1; assigned by configuration, never reused for another process."""
@@ -51,9 +52,11 @@ def is_target_id(number: int) -> bool:
     return 0 < number <= TARGET_ID_MAX
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ChunkId:
-    """Names one chunk of one file, cluster-wide; ordered by file, then by index."""
+class ChunkId(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Names one chunk of one file, cluster-wide; ordered by file, then by index.
+
+    Made, hashed and compared several times for each read and update, so a struct of C and no dataclass.
+    """
 
     inode_id: InodeId
     index: int

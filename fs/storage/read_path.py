@@ -318,8 +318,10 @@ def _read_cached(
     for index, done in zip(indexes, results, strict=True):
         if done is None:
             left.append(index)
-        else:
+        elif done.status:
             _take_result(batch, index, done)
+        else:
+            batch.done[index] = done
     return left
 
 
