@@ -1,0 +1,25 @@
+"""A few runs of tests/kv/isolation.py on each engine, and that it finds what is broken."""
+
+import pytest
+
+from tests.kv import isolation
+from tests.kv.harness import CHOSEN_KIND
+
+KINDS = [pytest.param(k, marks=pytest.mark.slow) for k in isolation.ENGINES if k != "memory"]
+
+
+@pytest.mark.parametrize("kind", [CHOSEN_KIND] if CHOSEN_KIND else ["memory", *KINDS])
+@pytest.mark.parametrize("workload", isolation.WORKLOADS)
+def test_transactions_are_what_they_promise(kind, workload):
+    assert isolation.run_many(kind, workload, range(1, 4)) == []
+
+
+@pytest.mark.parametrize("workload", ["cycle", "bank", "serializable", "unknown"])
+def test_an_engine_that_forgets_reads_is_found(workload):
+    """The negative control; one run may be lucky."""
+    assert isolation.run_many("memory", workload, range(1, 6), control="forgets reads")
+
+
+@pytest.mark.parametrize("workload", ["bank", "unknown"])
+def test_requests_that_are_repeated_blindly_are_found(workload):
+    assert isolation.run_many("memory", workload, range(1, 6), control="forgets requests")
