@@ -82,6 +82,7 @@ class Status(IntEnum):
     ARGUMENT_TOO_LARGE = 323
     NO_LOCKS_LEFT = 324
     LOCK_HELD = 325
+    BEYOND_END = 326
     # 4xx: storage
     ROUTING_MISMATCH = 400
     NOT_SERVING = 401
@@ -223,6 +224,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.ARGUMENT_TOO_LARGE: _s("a value exceeds its size limit", errno.E2BIG),
     Status.NO_LOCKS_LEFT: _s("the file has as many locks as it can have", errno.ENOLCK),
     Status.LOCK_HELD: _s("somebody else holds a lock on these bytes", errno.EAGAIN),
+    Status.BEYOND_END: _s("nothing is there from this offset on", errno.ENXIO),
     Status.ROUTING_MISMATCH: _s(
         "sender and receiver hold different chain versions", errno.EAGAIN, retry=Retry.ROUTING
     ),

@@ -86,6 +86,7 @@ class FakeChunks:
         await self._pause()
         for read in reads:
             size = read.file.layout.chunk_size_bytes
+            read.hole_bytes = 0
             self.reads.append((read.file.inode_id, read.offset, len(read.buffer)))
             for e in extents(size, read.offset, len(read.buffer)):
                 slot = e.chunk_index % read.file.layout.stripe_size
@@ -94,6 +95,7 @@ class FakeChunks:
                 part = memoryview(chunk)[e.offset : e.offset + e.length]
                 start = e.file_offset - read.offset
                 read.buffer[start : start + len(part)] = part
+                read.hole_bytes += e.length - len(part)
                 if len(part) < e.length:
                     read.buffer[start + len(part) : start + e.length] = bytes(e.length - len(part))
 

@@ -464,6 +464,10 @@ class Files:
             raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
         return handle
 
+    def open_state(self, handle_id: int) -> InodeState:
+        """Return the state of the file that a handle is for; raises FsError(BAD_FILE)."""
+        return self._handle(handle_id).state
+
     def _readable(self, handle_id: int) -> FileHandle:
         handle = self._handle(handle_id)
         if not handle.can_read:

@@ -42,6 +42,7 @@ class AttrChange:
     length: int | None = None
     atime_ns: int | None = None
     mtime_ns: int | None = None
+    iflags: int | None = None
     atime_now: bool = False
     mtime_now: bool = False
 
@@ -135,6 +136,7 @@ class Namespace:
             atime_ns=change.atime_ns,
             mtime_ns=change.mtime_ns,
             length=change.length,
+            iflags=change.iflags,
             atime_now=change.atime_now,
             mtime_now=change.mtime_now,
         )

@@ -27,6 +27,7 @@ from .locks import Locks
 from .namespace import Namespace
 from .open_file import InodeState
 from .ports import Caller, KernelCache, NoKernelCache
+from .seeking import Seeking
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Vfs:
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)
         self.allocation = Allocation(self._core, self.files)
+        self.seeking = Seeking(self._core, self.files)
         self.locks = Locks(self._core, self.files)
         self._stop = trio.Event()
         self._space: SpaceInfo | None = None

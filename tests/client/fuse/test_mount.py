@@ -387,3 +387,28 @@ def test_fallocate(serve):
         assert data.strip(b"x") == bytes(2 << 20) + b"x" * ((1 << 20) - 4106) + bytes(20)
         assert fallocate(punch, 0, 1) == -1
     server.stop()
+
+
+def test_holes_are_found(serve):
+    server = serve(frontends=["direct"])
+    with (server.mount_point / "f").open("w+b", buffering=0) as f:
+        f.seek(5 << 20)
+        f.write(b"data")
+        assert os.lseek(f.fileno(), 0, os.SEEK_DATA) == 5 << 20
+        assert os.lseek(f.fileno(), 5 << 20, os.SEEK_HOLE) == (5 << 20) + 4
+        assert os.lseek(f.fileno(), 0, os.SEEK_HOLE) == 0
+        with pytest.raises(OSError, match="No such device or address"):
+            os.lseek(f.fileno(), 6 << 20, os.SEEK_DATA)
+    server.stop()
+
+
+def test_flags_of_lsattr(serve):
+    server = serve(frontends=["direct"])
+    (server.mount_point / "f").touch()
+    with (server.mount_point / "f").open() as f:
+        flags = bytearray(8)
+        fcntl.ioctl(f, 0x80086601, flags)
+        assert flags == bytes(8)
+        with pytest.raises(OSError, match="Inappropriate ioctl"):
+            fcntl.ioctl(f, 0x5401, bytearray(64))
+    server.stop()

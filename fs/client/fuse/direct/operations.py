@@ -19,6 +19,7 @@ from ....schema.status import FsError, Status
 from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
 from ...vfs.locks import LockWish
+from ...vfs.namespace import AttrChange
 from ...vfs.vfs import Vfs
 from ..answers import FREE_INODES
 from ..callers import Callers
@@ -111,6 +112,8 @@ class Operations:
             Opcode.LISTXATTR: self._listxattr,
             Opcode.REMOVEXATTR: self._removexattr,
             Opcode.FALLOCATE: self._fallocate,
+            Opcode.LSEEK: self._lseek,
+            Opcode.IOCTL: self._ioctl,
             Opcode.GETLK: self._getlk,
             Opcode.SETLK: partial(self._setlk, wait=False),
             Opcode.SETLKW: partial(self._setlk, wait=True),
@@ -278,6 +281,23 @@ class Operations:
         handle_id, offset, length, mode, _ = p.FALLOCATE_IN.unpack_from(request.body)
         await self._vfs.allocation.fallocate(handle_id, mode, offset, length)
         return NO_BYTES
+
+    async def _lseek(self, request: Request) -> Reply:
+        handle_id, offset, whence, _ = p.LSEEK_IN.unpack_from(request.body)
+        return (p.LSEEK_OUT.pack(await self._vfs.seeking.seek(handle_id, offset, whence)),)
+
+    async def _ioctl(self, request: Request) -> Reply:
+        _, _, command, _, in_bytes, out_bytes = p.IOCTL_IN.unpack_from(request.body)
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        done = p.IOCTL_OUT.pack(0, 0, 0, 0)
+        if command == p.IOC_GETFLAGS and out_bytes >= p.IOC_FLAGS.size:
+            inode = await self._names.getattr(inode_id, caller)
+            return (done, p.IOC_FLAGS.pack(inode.iflags))
+        if command == p.IOC_SETFLAGS and in_bytes >= p.IOC_FLAGS.size:
+            (iflags,) = p.IOC_FLAGS.unpack_from(request.body, p.IOCTL_IN.size)
+            await self._names.setattr(inode_id, AttrChange(iflags=iflags), None, caller)
+            return (done,)
+        raise WantsErrno(errno.ENOTTY)
 
     # -- locks --------------------------------------------------------------------------------------
 

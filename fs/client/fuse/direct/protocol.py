@@ -168,6 +168,18 @@ LK_FLOCK: Final = 1
 """Flag of LK_IN: a lock of flock(2)."""
 RELEASE_FLOCK_UNLOCK: Final = 2
 """Release flag: the open file description holds a lock of flock(2)."""
+LSEEK_IN: Final = Struct("=QQII")
+"""fh, offset, whence, unused."""
+LSEEK_OUT: Final = Struct("=Q")
+"""offset."""
+IOCTL_IN: Final = Struct("=QIIQII")
+"""fh, flags, command, argument, bytes sent along, bytes wanted back."""
+IOCTL_OUT: Final = Struct("=iIII")
+"""result, flags, two counts that stay 0; then the bytes wanted back."""
+IOC_GETFLAGS: Final = 0x80086601
+IOC_SETFLAGS: Final = 0x40086602
+"""What lsattr(1) and chattr(1) send, as on 64-bit machines; their argument is 4 bytes all the same."""
+IOC_FLAGS: Final = Struct("=I")
 FALLOCATE_IN: Final = Struct("=QQQII")
 """fh, offset, length, mode, unused."""
 ACCESS_IN: Final = Struct("=II")

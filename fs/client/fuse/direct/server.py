@@ -46,6 +46,7 @@ _WITHOUT_EFFECT = frozenset(
         Opcode.STATFS,
         Opcode.GETXATTR,
         Opcode.LISTXATTR,
+        Opcode.LSEEK,
         Opcode.SETLKW,
     }
 )

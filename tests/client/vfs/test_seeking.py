@@ -1,0 +1,73 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+import os
+import random
+
+import pytest
+
+from fs.client.vfs import seeking
+from fs.client.vfs.allocation import FallocateMode
+from fs.client.vfs.namespace import AttrChange
+from fs.schema.status import FsError, Status
+from tests.client.fakes import CHUNK
+
+from .conftest import ROOT
+
+DATA, HOLE = os.SEEK_DATA, os.SEEK_HOLE
+
+
+async def extents(m, handle_id, length):
+    """(start, end) of all data, as `cp --sparse` finds it."""
+    found, offset = [], 0
+    while offset < length:
+        try:
+            start = await m.vfs.seeking.seek(handle_id, offset, DATA)
+        except FsError as error:
+            if error.status is not Status.BEYOND_END:
+                raise
+            break
+        offset = await m.vfs.seeking.seek(handle_id, start, HOLE)
+        assert start < offset <= length
+        found.append((start, offset))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_all_data_is_found(autojump_clock, mounts, monkeypatch, seed):
+    monkeypatch.setattr(seeking, "PROBE_COUNT", 3)
+    rng = random.Random(seed)
+    async with mounts() as m:
+        h, length = await m.create(b"f"), 40 * CHUNK + rng.randrange(CHUNK)
+        inode_id = (await m.stat(b"f")).inode_id
+        await m.names.setattr(inode_id, AttrChange(length=length), h, ROOT)
+        for _ in range(rng.randrange(6)):
+            offset = rng.randrange(length)
+            data = b"x" * min(rng.randint(1, 2 * CHUNK), length - offset)
+            await m.files.write(h, offset, data)
+        content = await m.read_all(h)
+        found = await extents(m, h, length)
+        for i, byte in enumerate(content):
+            if byte and not any(start <= i < end for start, end in found):
+                pytest.fail(f"byte {i} of {found}")
+        # Chunks without a byte of data are in no extent.
+        for index in range(41):
+            start, end = index * CHUNK, (index + 1) * CHUNK
+            if not any(content[start:end]):
+                assert not any(a < end and start < b for a, b in found), index
+        await m.close(h)
+
+
+async def test_punched_chunks_are_holes(autojump_clock, mounts):
+    async with mounts() as m:
+        await m.write_file(b"f", b"x" * (6 * CHUNK))
+        h = (await m.open(b"f")).handle_id
+        mode = FallocateMode.PUNCH_HOLE | FallocateMode.KEEP_SIZE
+        await m.vfs.allocation.fallocate(h, mode, 2 * CHUNK, 2 * CHUNK)
+        assert await extents(m, h, 6 * CHUNK) == [(0, 2 * CHUNK), (4 * CHUNK, 6 * CHUNK)]
+        for offset, whence in ((6 * CHUNK, HOLE), (7 * CHUNK, DATA)):
+            with pytest.raises(FsError) as e:
+                await m.vfs.seeking.seek(h, offset, whence)
+            assert e.value.status is Status.BEYOND_END
+        with pytest.raises(FsError) as e:
+            await m.vfs.seeking.seek(h, 0, os.SEEK_SET)
+        assert e.value.status is Status.INVALID_ARGUMENT
+        await m.close(h)
