@@ -145,6 +145,19 @@ def target_text(target: dict[str, Any]) -> str:
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
+def slow_texts(chains: list[dict[str, Any]]) -> list[str]:
+    """Return one line per node whose disks answer slowly: what that means and what to do about it."""
+    slow: dict[int, list[int]] = {}
+    for target in (t for c in chains for t in c["targets"] if t["is_slow"]):
+        slow.setdefault(target["node_id"], []).append(target["target_id"])
+    return [
+        f"problem: node {node_id} has a slow disk, below target"
+        f"{'s' if len(targets) > 1 else ''} {', '.join(map(str, sorted(targets)))}: every write to their chains waits"
+        " for it.  Its log tells since when and how slow; look at the disk (smartctl, dmesg), replace it if it stays so"
+        for node_id, targets in sorted(slow.items())
+    ]
+
+
 def age_text(seconds: float) -> str:
     """Return a duration as people say it: 4s, 3m12s, 5h03m, 2d04h."""
     whole = max(0, int(seconds))
@@ -190,6 +203,7 @@ def render(status: dict[str, Any], now_s: float) -> str:
         + ", ".join(map(target_text, c["targets"]))
         for c in status["chains"]
     )
+    lines.extend(slow_texts(status["chains"]))
     lines.extend(map(move_text, status["moves"]))
     lines.extend(f"problem: {problem}" for problem in status["move_problems"])
     lines.extend(f"mount: {m['mount_point']} ({m['state']})" for m in status["mounts"])

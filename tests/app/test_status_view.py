@@ -2,7 +2,7 @@
 
 import pytest
 
-from fs.app.status_view import move_text, target_text
+from fs.app.status_view import move_text, slow_texts, target_text
 
 FINE = {"target_id": 1001, "state": "serving", "resync": None, "is_slow": False, "trouble": ""}
 
@@ -27,6 +27,19 @@ def progress(**figures):
 )
 def test_a_member_is_shown_with_what_is_to_be_known_of_it(target, text):
     assert target_text(target) == text
+
+
+def test_a_slow_disk_is_told_once_for_its_node():
+    def member(target_id, node_id, is_slow):
+        return FINE | {"target_id": target_id, "node_id": node_id, "is_slow": is_slow}
+
+    chains = [
+        {"targets": [member(1002, 1, True), member(2001, 2, False)]},
+        {"targets": [member(2002, 2, False), member(1001, 1, True)]},
+    ]
+    (line,) = slow_texts(chains)
+    assert line.startswith("problem: node 1 has a slow disk, below targets 1001, 1002: ")
+    assert not slow_texts([{"targets": [member(2001, 2, False)]}])
 
 
 def test_a_move_is_shown_with_its_trouble():
