@@ -1,7 +1,7 @@
 """One storage process: its disks and targets, and the loops that run beside the requests.
 
 Loops: take in routing info; carry out local-state steps; measure space; flush; resync successors;
-repair damaged copies and look for more; bring failed disks back; forget idle channels.
+repair damaged copies and look for more; complete leftovers; bring failed disks back; forget idle channels.
 Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
 """
 
@@ -26,6 +26,7 @@ from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair, note_damage
 from .failed_disks import FailedDisks, Reopen
+from .leftovers import Leftovers
 from .links import Links
 from .local_state import Hold, Step
 from .on_disk import commit_pending, forget_updates, keep_offline_if_asked, load_updates
@@ -162,6 +163,7 @@ class Storage:
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(self._changes.run)
             nursery.start_soon(self._failed_disks.run)
+            nursery.start_soon(Leftovers(self._context).run)
             nursery.start_soon(Links(self._context).run)
             task_status.started()
 

@@ -10,6 +10,7 @@ from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
+from fs.storage.leftovers import LOOK_INTERVAL_S
 from fs.storage.read_path import committed_version
 from fs.storage.storage import FLUSH_INTERVAL_S
 from fs.storage.write_path import run_update
@@ -94,6 +95,27 @@ async def test_a_leftover_is_completed_before_the_next_update(mock_clock):
         # The repeat of the first one must not be executed after the second.
         assert (await one.attempt(request, b"lost?")).update_ver == 2
         assert content(cluster, 2) == (3, 0, b"l-st?")
+
+
+async def test_a_leftover_that_nobody_asks_for_is_completed_all_the_same(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"base")
+        cluster.network.block("node-2", "node-3")
+        cluster.is_frozen = True
+        requests = []
+        for index, data in enumerate((b"lost", b"new")):
+            client.channel_id = index + 5
+            requests.append(client.write_request(0, data, index))
+            found = await status_of(client.attempt, requests[-1], data, timeout_s=1.0)
+            assert found in {Status.RPC_TIMEOUT, Status.OUTCOME_UNKNOWN}
+        assert [content(cluster, n)[:2] for n in (1, 2, 3)] == [(1, 2), (1, 2), (1, 0)]
+        cluster.network.heal()
+        await trio.sleep(2 * LOOK_INTERVAL_S + 1)
+        for index, data in enumerate((b"lost", b"new")):
+            found = [content(cluster, n, index) for n in (1, 2, 3)]
+            assert found == [(2 - index, 0, data)] * 3
+        assert not any(cluster.nodes[n].target.unsettled for n in (1, 2, 3))
+        assert (await client.attempt(requests[0], b"lost")).update_ver == 2
 
 
 async def test_a_read_completes_no_leftover_after_its_target_left_the_chain(mock_clock):

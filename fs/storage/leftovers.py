@@ -1,0 +1,76 @@
+"""Completes pending versions that nobody else will: those whose client died, or gave up, with the outcome unknown.
+
+Whoever needs the chunk next completes a leftover anyway (write_path.py, read_path.py).  Without that, it would hold space, and make
+every read of the chunk ask the tail, for as long as nobody writes there.
+
+Invariants:
+    - Only under the chunk's lock, at a chain version under which our target serves, and with a valid lease.
+    - Only what was unsettled at two looks in a row: a repeat of a client that lives is usually quicker.
+"""
+
+import logging
+from typing import Final
+
+import trio
+
+from ..schema.ids import ChunkId
+from ..schema.routing import PublicState
+from ..schema.status import FsError
+from .context import StorageContext
+from .forward import settle
+from .target import LocalTarget, Place
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 10.0
+SETTLE_TIMEOUT_S: Final = 5.0
+
+
+class Leftovers:
+    """Looks after the leftovers of one process."""
+
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+        self._seen: set[tuple[LocalTarget, ChunkId]] = set()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_INTERVAL_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        before, self._seen = self._seen, set()
+        for place in self._context.targets.places():
+            if place.public_state is not PublicState.SERVING or not place.can_write:
+                continue
+            for chunk_id in list(place.target.unsettled):
+                if (place.target, chunk_id) in before:
+                    await self._complete(place, chunk_id)
+                else:
+                    self._seen.add((place.target, chunk_id))
+
+    async def _complete(self, place: Place, chunk_id: ChunkId) -> None:
+        """Complete what is left over of one chunk; what fails is tried again after the next two looks."""
+        context, target, chain = self._context, place.target, place.chain
+        target.inflight.enter(chain.chain_version)
+        try:
+            async with target.locks.hold(chunk_id):
+                context.check_lease()
+                context.place_now(chain.chain_id, chain.chain_version)
+                state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
+                if state is None or not state.pending_ver:
+                    target.unsettled.pop(chunk_id, None)
+                    return
+                await settle(
+                    context,
+                    target,
+                    chain.chain_id,
+                    state,
+                    deadline_s=trio.current_time() + SETTLE_TIMEOUT_S,
+                    only_version=chain.chain_version,
+                )
+        except FsError as error:
+            log.info("target %d chunk %s: leftover stays: %s", target.target_id, chunk_id, error)
+        finally:
+            target.inflight.leave(chain.chain_version)
