@@ -24,6 +24,8 @@ GOOD_BYTES = "good bytes found at target"
 FILL_FILE_BLOCKS = 256
 SLOW_FILE_BLOCKS = 1024
 SLOW_FILE_COUNT = 6
+SAID_SLOW_TIMEOUT_S = 90.0
+"""Pace is judged over several flushes, and without a load there is one in ten seconds."""
 
 
 class Files:
@@ -230,35 +232,68 @@ def dying_disks(run: Run) -> dict:
 
 @row("D7")
 def slow_disks(run: Run) -> dict:
-    """One disk of three at 1 MiB/s: nothing wrong, and no slower than that disk."""
-    rates = []
+    """One disk of three at 1 MiB/s: nothing wrong, no slower than that disk, and said to be slow while it is."""
+    rates, told, over = [], [], []
     with run.torture(loads=("fsx", "files")).running() as it:
         time.sleep(3)
         for index in run.times(3):
             it.round(Fault("slow_disk", LOOP_NODE, 20.0))
-            rates.append(rate_with_slow_disk(it))
-            say(f"slow disk {index + 1}: {rates[-1]:.2f} MiB/s written and synced meanwhile")
+            wait_said_slow(it, is_slow=False)
+            rate, told_s = rate_with_slow_disk(it)
+            over_s = wait_said_slow(it, is_slow=False)
+            say(
+                f"slow disk {index + 1}: {rate:.2f} MiB/s written and synced meanwhile;"
+                f" said to be slow after {told_s:.1f} s, not any more {over_s:.1f} s after its end"
+            )
+            rates.append(round(rate, 2))
+            told.append(round(told_s, 1))
+            over.append(round(over_s, 1))
         report = it.finish()
-    return report | {"MiB/s while one disk does 1": [round(r, 2) for r in rates]}
+    return report | {
+        "MiB/s while one disk does 1": rates,
+        "said to be slow after": told,
+        "not any more after": over,
+    }
 
 
-def rate_with_slow_disk(it: Torture) -> float:
-    """Write big files while one disk is slow and nobody else writes; return MiB/s, each file synced."""
+def is_said_slow(it: Torture) -> bool:
+    """What the manager says of the targets of the disk; it must not say it of any other."""
+    slow = {t.node_id for t in it.fleet.routing().targets.values() if t.is_slow}
+    if others := slow - {11}:
+        raise TortureError(f"said to be slow: nodes {sorted(others)}")
+    return bool(slow)
+
+
+def wait_said_slow(it: Torture, *, is_slow: bool) -> float:
+    """Wait until the manager says so; return the seconds, raise TortureError after SAID_SLOW_TIMEOUT_S."""
+    began = time.monotonic()
+    while is_said_slow(it) is not is_slow:
+        if time.monotonic() - began > SAID_SLOW_TIMEOUT_S:
+            raise TortureError(f"is_slow is {not is_slow} for {SAID_SLOW_TIMEOUT_S:g} s")
+        time.sleep(0.5)
+    return time.monotonic() - began
+
+
+def rate_with_slow_disk(it: Torture) -> tuple[float, float]:
+    """Write big files while one disk is slow and nobody else writes, each synced; return MiB/s, and when it was said to be slow."""
     files = Files(it, SLOW_FILE_BLOCKS)
     disk = it.fleet.disks[LOOP_NODE]
     with it.load_held():
         disk.throttle(it.fleet.pid(LOOP_NODE), MIB)
         try:
-            began = time.monotonic()
+            began, told_s = time.monotonic(), 0.0
             for number in range(SLOW_FILE_COUNT):
                 files.write(number)
+                if not told_s and is_said_slow(it):
+                    told_s = time.monotonic() - began
             took = time.monotonic() - began
+            told_s = told_s or took + wait_said_slow(it, is_slow=True)
         finally:
             disk.release()
     files.check(range(SLOW_FILE_COUNT))
     files.remove()
     (it.fleet.mount / "files").rmdir()
-    return SLOW_FILE_COUNT * SLOW_FILE_BLOCKS * BLOCK_BYTES / MIB / took
+    return SLOW_FILE_COUNT * SLOW_FILE_BLOCKS * BLOCK_BYTES / MIB / took, told_s
 
 
 CLOCK_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")

@@ -21,8 +21,12 @@ ERROR_GRACE_S = 40.0
 """A full disk may be reported this long after it has space again: buffers are told later, by fsync or close."""
 SLOW_BYTES_PER_S = MIB
 RESET_S = 0.3
-GIVEN_UP = "No space left on device: While appending"
-"""What a storage process logs when its metadata store was refused space, which ends the use of the disk."""
+HEALED_TIMEOUT_S = 40.0
+"""A disk that was given up because it was full must be in use again so long after there was room."""
+FAILED, IN_USE_AGAIN = ") failed: ", "is in use again"
+"""What a storage process logs when it gives a disk up, and when it has opened it anew."""
+MOUNT_GRACE_S = 5.0
+"""An application may see a dead mount until so long after a new one serves: what it had open stays dead."""
 
 
 class Faults:
@@ -33,9 +37,10 @@ class Faults:
         self.full_times: list[tuple[float, float]] = []
         self.noticed_s: list[float] = []
         """For each kill of a storage process: how long until routing info said so."""
-        self.restarted_count = 0
-        """Processes that had to be started anew after their disk had been full."""
-        self._given_up_count = 0
+        self.healed_s: list[float] = []
+        """For each full disk that was given up: how long after there was room it was in use again."""
+        self.mount_times: list[tuple[float, float]] = []
+        """When the mount was dead."""
 
     def make(self, fault: Fault) -> str:
         """Make a fault, let it last, end it; return what is worth telling."""
@@ -46,10 +51,16 @@ class Faults:
         """True if an application may have seen ENOSPC at that time."""
         return any(begin <= at <= end for begin, end in self.full_times)
 
+    def may_be_dead(self, at: float) -> bool:
+        """True if an application may have seen a dead mount at that time."""
+        return any(begin <= at <= end for begin, end in self.mount_times)
+
     # ---- processes
 
     def _kill(self, fault: Fault) -> str:
         """Kill a process; of a storage process, also wait until its targets have left and it has come back."""
+        if fault.victim == "mountd":
+            return self._kill_mount()
         child = self._fleet.children[fault.victim]
         count = child.start_count
         began = time.monotonic()
@@ -62,6 +73,13 @@ class Faults:
             assert time.monotonic() - began < OUT_TIMEOUT_S, f"{fault.victim} was not started again"
             time.sleep(0.05)
         return told
+
+    def _kill_mount(self) -> str:
+        began = time.monotonic()
+        self.mount_times.append((began, float("inf")))
+        dead_s, again_s = self._fleet.kill_mount()
+        self.mount_times[-1] = began, time.monotonic() + MOUNT_GRACE_S
+        return f"ENOTCONN after {dead_s:.2f} s, mounted anew in {again_s:.2f} s"
 
     def _stop(self, fault: Fault) -> None:
         pid = self._fleet.pid(fault.victim)
@@ -120,8 +138,9 @@ class Faults:
     # ---- disks
 
     def _full(self, fault: Fault) -> str:
-        """Fill the disk, then free it; a process that has given its disk up is started anew, as an operator would."""
+        """Fill the disk, then free it; if the process has given it up, it must take it into use again by itself."""
         disk = self._fleet.disks[fault.victim]
+        failed_before, healed_before = self._disk_events(fault.victim)
         began = time.monotonic()
         self.full_times.append((began, float("inf")))
         try:
@@ -130,14 +149,24 @@ class Faults:
         finally:
             disk.empty()
             self.full_times[-1] = (began, time.monotonic() + ERROR_GRACE_S)
-        log = self._fleet.log(fault.victim).read_text(errors="replace")
-        if log.count(GIVEN_UP) <= self._given_up_count:
-            return ""
-        self._given_up_count = log.count(GIVEN_UP)
-        self._fleet.stop(fault.victim, signal.SIGKILL)
-        self._fleet.start(fault.victim)
-        self.restarted_count += 1
-        return "the disk was given up; its process was started anew"
+        room_s = time.monotonic()
+        while True:
+            failed, healed = self._disk_events(fault.victim)
+            took = time.monotonic() - room_s
+            if failed == failed_before:
+                return ""
+            if healed - healed_before >= failed - failed_before:
+                self.healed_s.append(took)
+                return f"the disk was given up, and in use again {took:.1f} s after there was room"
+            assert took < HEALED_TIMEOUT_S, (
+                f"{fault.victim}: the disk is still out of use {took:.0f} s after there was room"
+            )
+            time.sleep(0.25)
+
+    def _disk_events(self, name: str) -> tuple[int, int]:
+        """How often a process has given up its disk and has taken it into use again, by what it logged."""
+        log = self._fleet.log(name).read_text(errors="replace")
+        return log.count(FAILED), log.count(IN_USE_AGAIN)
 
     def _slow_disk(self, fault: Fault) -> None:
         disk = self._fleet.disks[fault.victim]

@@ -9,6 +9,7 @@ Concurrency: one thread keeps the processes; everything else is called from one 
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -24,8 +25,9 @@ from typing import Final, TypeVar
 
 import trio
 
-from fs.admin.chunks import ChainComparison, compare
+from fs.admin.chunks import ChainComparison, Facts, compare
 from fs.app.mgmtd_link import newest_routing, run_with_mgmtd
+from fs.schema.ids import TargetId
 from fs.schema.routing import PublicState, RoutingInfo
 from fs.schema.status import FsError
 
@@ -39,6 +41,11 @@ STOP_TIMEOUT_S: Final = 60.0
 RESTART_PAUSE_S: Final = 0.1
 RESTART_PAUSE_S_MAX: Final = 3.0
 POLL_S: Final = 0.05
+DEAD_ERRNOS: Final = {errno.ENOTCONN, errno.ECONNABORTED}
+DEAD_TIMEOUT_S: Final = 1.0
+"""The mount point of a killed mount daemon must say ENOTCONN by then."""
+REMOUNT_TIMEOUT_S: Final = 10.0
+LEFTOVER_TIMEOUT_S: Final = 60.0
 LOOP_NODE: Final = "storage-1"
 
 T = TypeVar("T")
@@ -70,6 +77,24 @@ class Child:
     started_s: float = 0.0
     pause_s: float = RESTART_PAUSE_S
     environment: dict[str, str] = field(default_factory=dict)
+
+
+def is_leftover(facts: dict[TargetId, Facts | None]) -> bool:
+    """True if the committed versions are equal, and only pending ones differ."""
+    nothing = 0, 0, 0, 0
+    committed = {(f[0], f[2:] if f[0] else ()) for f in (f or nothing for f in facts.values())}
+    return len(committed) == 1
+
+
+def is_dead(place: Path | int) -> bool:
+    """True if a path, or an open descriptor, lies on a mount whose daemon has died."""
+    try:
+        os.statvfs(place)
+    except OSError as error:
+        if error.errno not in DEAD_ERRNOS:
+            raise
+        return True
+    return False
 
 
 class Fleet:
@@ -190,12 +215,30 @@ class Fleet:
         self.stop("mountd")
         self._mount()
 
-    def _mount(self) -> None:
+    def _mount(self, timeout_s: float = START_TIMEOUT_S) -> None:
         self.start("mountd")
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not os.path.ismount(self.mount):
-            assert time.monotonic() < deadline, f"not mounted: {self.log('mountd').read_text()}"
+            assert time.monotonic() < deadline, (
+                f"not mounted after {timeout_s:g} s: {self._last_line('mountd')}"
+            )
             time.sleep(POLL_S)
+
+    def kill_mount(self) -> tuple[float, float]:
+        """Kill the mount daemon and mount anew; return the seconds until the dead mount says so, and until a new one serves.
+
+        Raises:
+            AssertionError: one of them takes too long.
+        """
+        assert self.stop("mountd", signal.SIGKILL) == -signal.SIGKILL
+        began = time.monotonic()
+        while not is_dead(self.mount):
+            assert time.monotonic() - began < DEAD_TIMEOUT_S, f"{self.mount} does not say ENOTCONN"
+        dead_s = time.monotonic() - began
+        subprocess.run(["umount", "-l", self.mount], check=True, capture_output=True)
+        began = time.monotonic()
+        self._mount(REMOUNT_TIMEOUT_S)
+        return dead_s, time.monotonic() - began
 
     def start(self, name: str) -> None:
         """Have a process started, and restarted whenever it ends, until `stop`."""
@@ -316,21 +359,27 @@ class Fleet:
         return time.monotonic() - began
 
     def compare(self) -> tuple[int, list[str]]:
-        """Compare all replicas; return the number of chunks and what differs."""
+        """Compare all replicas; return the number of chunks and what differs.
+
+        What a client that died left behind is waited for: storage completes it.
+        """
+        deadline = time.monotonic() + LEFTOVER_TIMEOUT_S
+        while True:
+            results = self._compare_once()
+            found = [(r.chain_id, c, facts) for r in results for c, facts in r.different.items()]
+            is_final = not all(is_leftover(facts) for _, _, facts in found)
+            if not found or is_final or time.monotonic() > deadline:
+                different = [f"chain {n} chunk {c.inode_id}.{c.index}: {f}" for n, c, f in found]
+                return sum(r.chunk_count for r in results), different
+            time.sleep(1)
+
+    def _compare_once(self) -> list[ChainComparison]:
 
         async def use(mgmtd, channels):
             with trio.fail_after(60):
                 return await compare(channels, await newest_routing(mgmtd, 10))
 
-        results: list[ChainComparison] = run_with_mgmtd(
-            self.addresses, CLUSTER_ID, use, timeout_s=90
-        )
-        different = [
-            f"chain {r.chain_id} chunk {c.inode_id}.{c.index}: {facts}"
-            for r in results
-            for c, facts in r.different.items()
-        ]
-        return sum(r.chunk_count for r in results), different
+        return run_with_mgmtd(self.addresses, CLUSTER_ID, use, timeout_s=90)
 
     # ---- the end
 

@@ -2,8 +2,8 @@
 
     python -m tests.torture.load KIND --path DIR --seed N --stop FILE --log FILE [--manager ADDRESS ... --cluster ID]
 
-KIND: `files` and `fsx` work through the mount, `native` through the client library.  Works until FILE exists, then
-syncs and verifies everything anew.  Writes JSON lines to the log: every slow operation, every error that the
+KIND: `files`, `fsx` and `manifest` work through the mount, `native` through the client library.  Works until FILE exists, then
+syncs and verifies everything anew.  When the mount dies, it judges what the next one shows, and goes on there.  Writes JSON lines to the log: every slow operation, every error that the
 application saw, and at the end a summary.  Exit code 1 for wrong content or an error other than ENOSPC.
 """
 
@@ -24,6 +24,8 @@ from fs.schema.status import FsError, spec
 from tests.real.fsx import Fsx
 
 from .content import BLOCK_BYTES, FileModel
+from .manifest import ManifestLoad
+from .survive import MountDiedError, MountWatch, close_dead
 
 SLOW_S: Final = 0.1
 FILE_COUNT: Final = 24
@@ -48,6 +50,8 @@ class Files(Protocol):
     def unlink(self, name: str) -> None: ...
     def names(self) -> list[str]: ...
     def forget(self, name: str) -> None: ...
+    def require_alive(self) -> None: ...
+    def wait_next(self) -> None: ...
 
 
 def read_fully(descriptor: int, offset: int, length: int) -> bytes:
@@ -68,6 +72,16 @@ class MountFiles:
         self._directory = directory
         self._open: dict[str, int] = {}
         directory.mkdir(exist_ok=True)
+        self._watch = MountWatch(directory)
+
+    def require_alive(self) -> None:
+        self._watch.require_alive()
+
+    def wait_next(self) -> None:
+        for descriptor in self._open.values():
+            close_dead(descriptor)
+        self._open.clear()
+        self._watch.wait_next()
 
     def _fd(self, name: str) -> int:
         if name not in self._open:
@@ -166,6 +180,12 @@ class NativeFiles:
     def forget(self, name: str) -> None:
         pass
 
+    def require_alive(self) -> None:
+        """There is no mount below."""
+
+    def wait_next(self) -> None:
+        raise AssertionError("there is no mount below")
+
 
 class Log:
     """The JSON lines that the runner reads."""
@@ -199,6 +219,8 @@ class FileLoad:
         self._files, self._seed, self._log = files, seed, log
         self._generator = random.Random(seed)
         self._models: dict[str, FileModel] = {}
+        self._pending: tuple[str, ...] = ()
+        """What the change of names that may be under way concerns: a name, or the old and the new one."""
         self._next_id = 1
         self._actions: list[tuple[Callable[[str], None], int]] = [
             (self._overwrite, 30), (self._append, 14), (self._read, 26), (self._sync, 10),
@@ -207,6 +229,7 @@ class FileLoad:
 
     def step(self) -> None:
         """Do one thing to one file."""
+        self._pending = ()
         if (len(self._models) < FILE_COUNT and self._generator.random() < 0.2) or not self._models:
             return self._create()
         name = self._generator.choice(sorted(self._models))
@@ -222,6 +245,7 @@ class FileLoad:
         try:
             yield
         except (OSError, FsError) as error:
+            self._files.require_alive()
             number = spec(error.status).errno if isinstance(error, FsError) else error.errno
             self._log.put(errno=number, text=str(error), at=time.monotonic(), file=name)
             if number not in (errno.ENOSPC, errno.EDQUOT):
@@ -235,6 +259,7 @@ class FileLoad:
         try:
             self._files.forget(name)
         except OSError as error:
+            self._files.require_alive()
             self._log.put(errno=error.errno, text=f"close: {error}", at=time.monotonic(), file=name)
             if error.errno != errno.ENOSPC:
                 raise
@@ -246,6 +271,7 @@ class FileLoad:
         name = f"f{self._next_id:06d}"
         self._models[name] = FileModel(self._seed, self._next_id)
         self._next_id += 1
+        self._pending = (name,)
         with self._guard(name), self._log.timed("create"):
             self._append(name)
 
@@ -278,6 +304,7 @@ class FileLoad:
     def _rename(self, name: str) -> None:
         new = f"{name[:7]}.{self._generator.randrange(100)}"
         if new not in self._models:
+            self._pending = (name, new)
             self._files.rename(name, new)
             self._models[new] = self._models.pop(name)
 
@@ -285,10 +312,12 @@ class FileLoad:
         """Rename over another file, as editors and checkpoints do."""
         other = self._generator.choice(sorted(self._models))
         if other != name:
+            self._pending = (name, other)
             self._files.rename(name, other)
             self._models[other] = self._models.pop(name)
 
     def _unlink(self, name: str) -> None:
+        self._pending = (name,)
         self._files.unlink(name)
         del self._models[name]
 
@@ -324,6 +353,30 @@ class FileLoad:
         if problem:
             raise WrongContentError(problem)
 
+    def survive(self) -> None:
+        """The mount has died: judge what the next one shows, then begin anew with other files.
+
+        Names are as they were, but for the change under way; each block is as synced, or as written later.
+        """
+        self._files.wait_next()
+        names = self._files.names()
+        pending, self._pending = self._pending, ()
+        if pending and pending[0] not in names and pending[0] in self._models:
+            model = self._models.pop(pending[0])
+            for new in pending[1:]:
+                self._models[new] = model
+        if names != sorted(self._models):
+            raise WrongContentError(f"names {names}, expected {sorted(self._models)}, {pending}")
+        for name, model in sorted(self._models.items()):
+            model.failed()
+            length = self._files.length(name)
+            data = self._files.read(name, 0, length)
+            self._raise(model.check_length(length) or model.check(0, data))
+            if len(data) != length:
+                raise WrongContentError(f"{name}: {len(data)} bytes read of {length}")
+            self._files.unlink(name)
+        self._models.clear()
+
     def finish(self) -> dict[str, int]:
         """Sync, close, open and read everything; the names must be right, too."""
         for name, model in sorted(self._models.items()):
@@ -345,6 +398,7 @@ class FsxLoad:
     def __init__(self, directory: Path, seed: int, log: Log) -> None:
         directory.mkdir(exist_ok=True)
         self._directory, self._log = directory, log
+        self._watch = MountWatch(directory)
         self._generator = random.Random(seed)
         self._count = 0
         self._fsx = self._new()
@@ -374,12 +428,21 @@ class FsxLoad:
         self._restart(OSError(errno.ENOSPC, str(problem)))
 
     def _restart(self, error: OSError) -> None:
+        self._watch.require_alive()
         self._log.put(errno=error.errno, text=str(error), at=time.monotonic(), file="fsx")
         if error.errno != errno.ENOSPC:
             raise error
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._fsx.abandon()
-        (self._directory / f"fsx{self._count}").unlink()
+        (self._directory / f"fsx{self._count}").unlink(missing_ok=True)
         self._fsx = self._new()
+
+    def survive(self) -> None:
+        """The mount has died: what is in the file now is not known here, so it begins anew."""
+        self._watch.wait_next()
+        self._begin_anew()
 
     def finish(self) -> dict[str, int]:
         try:
@@ -398,14 +461,26 @@ def hold_still(hold: Path, log: Log) -> None:
         log.put(held=False)
 
 
-def work(load: FileLoad | FsxLoad, log: Log, stop: Path, pause_s: float) -> int:
-    """Step until told to stop; return the exit code."""
+Load = FileLoad | FsxLoad | ManifestLoad
+
+
+def step(load: Load, log: Log) -> None:
+    """Do one thing; the death of the mount is survived."""
     try:
         load.step()
+    except MountDiedError:
+        log.put(dead=time.monotonic())
+        load.survive()
+
+
+def work(load: Load, log: Log, stop: Path, pause_s: float) -> int:
+    """Step until told to stop; return the exit code."""
+    try:
+        step(load, log)
         log.put(started=time.monotonic())
         while not stop.exists():
             hold_still(stop.with_name("hold"), log)
-            load.step()
+            step(load, log)
             time.sleep(pause_s)
         log.put(stopping=time.monotonic())
         done = load.finish()
@@ -421,7 +496,7 @@ def work(load: FileLoad | FsxLoad, log: Log, stop: Path, pause_s: float) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["files", "fsx", "native"])
+    parser.add_argument("kind", choices=["files", "fsx", "manifest", "native"])
     parser.add_argument("--path", required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--stop", type=Path, required=True)
@@ -437,6 +512,9 @@ def main() -> int:
             return work(load, log, given.stop, given.pause)
     if given.kind == "fsx":
         return work(FsxLoad(Path(given.path), given.seed, log), log, given.stop, given.pause)
+    if given.kind == "manifest":
+        manifest = ManifestLoad(Path(given.path), given.seed, given.log.with_suffix(".manifest"))
+        return work(manifest, log, given.stop, 0.0)
     files = MountFiles(Path(given.path))
     return work(FileLoad(files, given.seed, log), log, given.stop, given.pause)
 

@@ -58,6 +58,7 @@ def draw(
     storages: Sequence[str],
     loop_node: str,
     others: Sequence[str],
+    mount: str = "",
     only: Sequence[str] = (),
 ) -> Fault:
     """Draw one fault.
@@ -67,6 +68,7 @@ def draw(
         storages: names of the storage processes.
         loop_node: the one whose disk is a loop device, empty: none is.
         others: names of managers and metadata services.
+        mount: name of the mount daemon, empty: it is spared.
         only: the kinds to choose from, empty: all.
     """
     kinds = [k for k in only or KINDS if loop_node or k not in DISK_OF_LOOP]
@@ -76,7 +78,9 @@ def draw(
     anybody = [*storages, *others]
     victim = generator.choice(list(storages))
     match kind:
-        case "kill" | "stop" | "reset" | "one_way" | "loss":
+        case "kill":
+            victim = generator.choice([*anybody, mount] if mount else anybody)
+        case "stop" | "reset" | "one_way" | "loss":
             victim = generator.choice(anybody)
         case "half":
             peer = generator.choice([name for name in anybody if name != victim])

@@ -15,11 +15,14 @@ from pathlib import Path
 
 from .fencing import Writer, ask_through
 from .fleet import Sizes
+from .manifest import FILE_COUNT, listed, missing
 from .plan import NETWORK, Fault, draw
 from .runner import Torture, TortureError, quantile
 
 STALL_S_MAX = 30.0
 ONE_CHAIN = {"nodes": 3, "replicas": 3, "chains": 1}
+MANIFEST_LOADS = 4
+MANIFEST_TIMEOUT_S = 300.0
 LIGHT_LOAD = ("fsx", "files")
 DBENCH_ERROR = re.compile(r"^(?!.*barrier semaphore).*(failed|error|mismatch)", re.IGNORECASE)
 
@@ -124,6 +127,58 @@ def kills(run: Run) -> dict:
                 time.sleep(1)
         report = it.finish()
     return report | {f"pause {kind}": spread(values) for kind, values in pauses.items()}
+
+
+@row("M2")
+def mount_kills(run: Run) -> dict:
+    """SIGKILL of the mount daemon under load: the mount point says so, a new one works, every synced file is whole."""
+    with run.torture(loads=("manifest",) * MANIFEST_LOADS + LIGHT_LOAD).running() as it:
+        manifests = Manifests(it)
+        kill_count = len(run.times(20))
+        for index in range(1, kill_count + 1):
+            manifests.wait_made(FILE_COUNT * index // kill_count)
+            it.round(Fault("kill", "mountd"))
+            manifests.check_new()
+        listed_count = manifests.check_all()
+        report = it.finish()
+    made = FILE_COUNT * MANIFEST_LOADS
+    return report | {"files": made, "synced ones, all whole": listed_count}
+
+
+class Manifests:
+    """The lists of all loads that keep one."""
+
+    def __init__(self, it: Torture) -> None:
+        self._it = it
+        workers = enumerate(it.workers[:MANIFEST_LOADS])
+        self._checked = {
+            (w.log.with_suffix(".manifest"), it.fleet.mount / w.name, it.load_seed(index)): 0
+            for index, w in workers
+        }
+
+    def wait_made(self, count: int) -> None:
+        """Wait until each load has made about so many files: only the synced ones are listed."""
+        deadline = time.monotonic() + MANIFEST_TIMEOUT_S
+        while min((listed(manifest) or [0])[-1] for manifest, _, _ in self._checked) < count - 1:
+            self._it.check_load()
+            if time.monotonic() > deadline:
+                raise TortureError(f"no {count} files made within {MANIFEST_TIMEOUT_S:g} s")
+            time.sleep(0.2)
+
+    def check_new(self) -> None:
+        """Compare what was listed since the last time; raises TortureError."""
+        for source, checked in self._checked.items():
+            manifest, directory, seed = source
+            numbers = listed(manifest)
+            if problems := missing(directory, seed, numbers[checked:]):
+                raise TortureError(f"{len(problems)} synced files lost: {problems[:5]}")
+            self._checked[source] = len(numbers)
+
+    def check_all(self) -> int:
+        """Compare everything that is listed; return how many files that is."""
+        self._checked = dict.fromkeys(self._checked, 0)
+        self.check_new()
+        return sum(self._checked.values())
 
 
 @row("M3")

@@ -51,6 +51,8 @@ class Worker:
     read_bytes: int = 0
     slow: list[tuple[float, float, str]] = field(default_factory=list)
     errors: list[dict] = field(default_factory=list)
+    deaths: list[float] = field(default_factory=list)
+    """When it met a dead mount, and went on with the next one."""
     has_started: bool = False
     is_held: bool = False
     summary: dict | None = None
@@ -68,6 +70,8 @@ class Worker:
                 self.slow.append((entry["begin"], entry["end"], entry["slow"]))
             elif "errno" in entry:
                 self.errors.append(entry)
+            elif "dead" in entry:
+                self.deaths.append(entry["dead"])
             elif "started" in entry:
                 self.has_started = True
             elif "held" in entry:
@@ -143,6 +147,10 @@ class Torture:
                 worker.process.kill()
         self.fleet.close()
 
+    def load_seed(self, index: int) -> int:
+        """The seed of a process of the load."""
+        return self.seed * 100 + index
+
     def _start_worker(self, index: int, kind: str) -> Worker:
         name = f"{kind}-{index}"
         log = self.fleet.base / "logs" / f"load-{name}.jsonl"
@@ -150,7 +158,7 @@ class Torture:
         path = f"/{name}" if kind == "native" else str(self.fleet.mount / name)
         command = [
             sys.executable, "-m", "tests.torture.load", kind, "--path", path,
-            "--seed", str(self.seed * 100 + index), "--stop", str(self._stop_file),
+            "--seed", str(self.load_seed(index)), "--stop", str(self._stop_file),
             "--log", str(log), "--manager", *self.fleet.addresses, "--cluster", CLUSTER_ID,
         ]  # fmt: skip
         errors = (self.fleet.base / "logs" / f"load-{name}.log").open("ab")
@@ -189,6 +197,8 @@ class Torture:
                 is_full = error["errno"] == errno.ENOSPC and self.faults.may_be_full(error["at"])
                 if not is_full:
                     raise TortureError(f"{worker.name}: the application saw {error['text']}")
+            if not all(self.faults.may_be_dead(at) for at in worker.deaths):
+                raise TortureError(f"{worker.name}: its mount died, although nobody killed it")
 
     def _longest_pause(self, since_s: float) -> float:
         return max(
@@ -254,6 +264,7 @@ class Torture:
                 storages=self.fleet.storages,
                 loop_node=loop_node,
                 others=self.fleet.controls,
+                mount="mountd",
                 only=only,
             )
             self.round(fault)
@@ -299,7 +310,8 @@ class Torture:
             "pause_max_s": pauses[-1] if pauses else 0.0,
             "operations": sum(w.summary["ops"] for w in self.workers if w.summary),
             "enospc": sum(len(w.errors) for w in self.workers),
-            "restarted after a full disk": self.faults.restarted_count,
+            "full disks in use again after": [round(s, 1) for s in self.faults.healed_s],
+            "mounts met dead": sum(len(w.deaths) for w in self.workers),
             "chunks": chunk_count,
             "files_offline": offline.file_count,
             "growth": {
