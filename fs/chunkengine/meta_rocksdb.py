@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 import rocksdict
 
 from ..runtime.durable_file import sync_directory
-from ..runtime.log_mark import MARK_NAME, LogMark, missing_changes
+from ..runtime.log_mark import MARK_NAME, LogMark, find_trap, missing_changes
 from ..runtime.log_segments import Held, LogSegments, held
 from ..schema.status import FsError, Status
 from .ports import Batch
@@ -35,6 +35,8 @@ META_DIRECTORY: Final = "meta"
 
 _TAKEN: Final = ("While lock file", "lock hold by")
 """What RocksDB says of a store that is open elsewhere, or here; a damaged *block* has "lock" in it, too."""
+
+_REMEDY: Final = "look with `ember fsck-disk`, then give the disk's targets an empty disk"
 
 SEGMENT_PREFIX: Final = b"\xff/segment/"
 SEGMENT_COST_BYTES: Final = 8 << 20
@@ -202,6 +204,13 @@ def _status_of(error: Exception) -> Status:
 
 
 def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) -> rocksdict.Rdict:
+    with _named(path):
+        found = find_trap(path)
+    if found is not None:
+        raise FsError(
+            Status.IO_ERROR,
+            f"{found[0]} is damaged at byte {found[1]}, nothing behind it can be read; {_REMEDY}",
+        )
     try:
         return rocksdict.Rdict(str(path), options, access_type=access)
     except Exception as error:
@@ -218,8 +227,7 @@ def _check_mark(path: Path) -> None:
     with _named(path):
         missing = missing_changes(path, lambda: _held_by(path))
     if missing is not None:
-        remedy = "look with `ember fsck-disk`, then give the disk's targets an empty disk"
-        raise FsError(Status.IO_ERROR, f"{missing}; {remedy}")
+        raise FsError(Status.IO_ERROR, f"{missing}; {_REMEDY}")
 
 
 def _held_by(path: Path) -> Held:

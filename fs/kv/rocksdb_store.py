@@ -30,7 +30,7 @@ from rocksdict import (
 )
 
 from ..runtime.durable_file import sync_directory
-from ..runtime.log_mark import MARK_NAME, LogMark, manifest_damage, missing_changes
+from ..runtime.log_mark import MARK_NAME, LogMark, find_trap, manifest_damage, missing_changes
 from ..runtime.log_segments import Held, LogSegments, held
 from ..schema.layout import KIB, MIB
 from ..schema.proto import record_pb2
@@ -89,6 +89,7 @@ def open_store(path: str) -> Rdict:
         if not directory.is_dir():
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
+        _check_readable(directory)
         _check_mark(directory)
         return Rdict(path, options=_options())
     except FsError:
@@ -121,6 +122,19 @@ def _remedy(directory: Path) -> str:
         f"{manifest} is damaged at byte {bad}: {copy}, or, if the power failed while its end was written,"
         f" cut it there: truncate -s {bad} {manifest}; what is missing then is refused"
     )
+
+
+def _check_readable(directory: Path) -> None:
+    """Refuse what RocksDB would read for ever."""
+    found = find_trap(directory)
+    if found is not None:
+        path, at = found
+        raise FsError(
+            Status.KV_DAMAGED,
+            f"{path} is damaged at byte {at}, nothing behind it can be read; put back a copy of {directory},"
+            f" or, if the power failed while its end was written, cut it there: truncate -s {at} {path};"
+            " what is missing then is refused",
+        )
 
 
 def _check_mark(directory: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_hexdigest
 
 from .log_segments import NOTHING_HELD, Held
-from .rocksdb_log import first_bad_byte
+from .rocksdb_log import first_bad_byte, trap
 
 _log = logging.getLogger(__name__)
 
@@ -125,12 +125,32 @@ def manifest_damage(directory: Path) -> tuple[Path, int] | None:
     Raises:
         OSError: it cannot be read.
     """
+    manifest = _manifest(directory)
+    bad = None if manifest is None else first_bad_byte(manifest.read_bytes())
+    return None if manifest is None or bad is None else (manifest, bad)
+
+
+def find_trap(directory: Path) -> tuple[Path, int] | None:
+    """Return a file at whose opening RocksDB would never end, and where in it; to be asked before every opening.
+
+    Raises:
+        OSError: a log or the MANIFEST cannot be read.
+    """
+    paths = sorted(directory.glob("*.log"))
+    manifest = _manifest(directory)
+    for path in paths if manifest is None else [manifest, *paths]:
+        at = trap(path.read_bytes())
+        if at is not None:
+            return path, at
+    return None
+
+
+def _manifest(directory: Path) -> Path | None:
     try:
-        manifest = directory / (directory / "CURRENT").read_text("ascii").strip()
-        bad = first_bad_byte(manifest.read_bytes())
-    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
+        path = directory / (directory / "CURRENT").read_text("ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
-    return None if bad is None else (manifest, bad)
+    return path if path.is_file() else None
 
 
 def _cause(directory: Path) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 
 import pytest
 from xxhash import xxh3_64_hexdigest
@@ -9,6 +10,7 @@ from xxhash import xxh3_64_hexdigest
 from fs.chunkengine import meta_rocksdb
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
 from fs.runtime.log_mark import MARK_NAME, LogMark, Mark, read_mark
+from fs.runtime.rocksdb_log import _crc32c, _masked, trap
 from fs.schema.status import FsError
 
 
@@ -129,3 +131,32 @@ def test_a_mark_of_an_earlier_release_is_understood(tmp_path) -> None:
     line = number + b" " + xxh3_64_hexdigest(number).encode() + b"\n"
     (tmp_path / MARK_NAME).write_bytes(line)
     assert read_mark(tmp_path) == Mark(7)
+
+
+@pytest.mark.parametrize("name", ["*.log", "MANIFEST-*"])
+@pytest.mark.parametrize("is_read_only", [False, True])
+def test_a_record_at_which_rocksdb_would_read_for_ever_is_refused(
+    killed, name, is_read_only
+) -> None:
+    (path,) = killed.glob(name)
+    data = bytearray(path.read_bytes())
+    data[6] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(FsError, match="is damaged at byte 0, nothing behind it can be read"):
+        RocksMetaStore(killed, is_read_only=is_read_only)
+
+
+def record(payload: bytes, kind: int = 1, *, is_whole: bool = True) -> bytes:
+    crc = _masked(_crc32c(bytes([kind]) + payload)) + (not is_whole)
+    return struct.pack("<IHB", crc & 0xFFFFFFFF, len(payload), kind) + payload
+
+
+def test_a_record_that_rocksdb_does_not_come_to_is_no_trap() -> None:
+    good, bad, recycled = record(b"x" * 9), record(b"y" * 9, is_whole=False), record(b"z", 5)
+    assert trap(good + good) is None
+    assert trap(good + recycled) == len(good)
+    assert trap(good + recycled[:8]) == len(good)
+    assert trap(good + recycled[:6]) is None
+    assert trap(bad + recycled) is None
+    assert trap(bad + bytes(32768 - len(bad)) + good + recycled) == 32768 + len(good)
+    assert trap(good + bytes(100)) is None

@@ -124,6 +124,17 @@ def test_a_list_of_files_cut_short_in_the_record_of_a_new_table(killed, is_lost)
     assert version_of(crashed) == rot.COMMIT_COUNT + 1
 
 
+@pytest.mark.parametrize("name", ["*.log", "MANIFEST-*"])
+def test_a_record_at_which_rocksdb_would_read_for_ever_is_refused(killed, name):
+    """One changed bit makes it one of a recycled log."""
+    path = max(killed.glob(name))
+    data = bytearray(path.read_bytes())
+    assert data[6] == 1
+    data[6] ^= 4
+    path.write_bytes(data)
+    assert f"{path} is damaged at byte 0" in refusal(killed)
+
+
 def test_a_lost_list_of_files_is_refused(killed):
     (manifest,) = killed.glob("MANIFEST-*")
     manifest.unlink()
