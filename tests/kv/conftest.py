@@ -1,6 +1,6 @@
 import pytest
-import trio.testing
 
+from tests.kv.fixtures import kind_of, virtual_clock
 from tests.kv.harness import CHOSEN_KIND, Lab
 
 ENGINES = [
@@ -23,7 +23,4 @@ async def lab(request, tmp_path, nursery):
 
 @pytest.fixture
 def autojump_clock(request):
-    """Virtual time; on FoundationDB, which answers from elsewhere, the harness steps it."""
-    callspec = getattr(request.node, "callspec", None)
-    is_elsewhere = callspec is not None and callspec.params.get("lab") == "foundationdb"
-    return trio.testing.MockClock(autojump_threshold=float("inf") if is_elsewhere else 0)
+    return virtual_clock(kind_of(request, "lab"))

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
-import trio.testing
 
 from fs.kv.api import KvEngine, Transaction
 from fs.kv.faulty import FaultyEngine, RandomFaults
@@ -33,6 +32,7 @@ from fs.runtime.ports import Runtime
 from fs.schema.status import FsError, Status
 from tests.kv.fake_fdb import session
 from tests.kv.fake_fdb.wire import ask
+from tests.kv.fixtures import virtual_clock
 from tests.kv.harness import Lab, Model
 
 ENGINES = ("memory", "rocksdb", "remote", "foundationdb")
@@ -346,10 +346,6 @@ async def one_run(lab: Lab, workload: str, seed: int, *, control: str = "") -> N
         await tr.commit()
 
 
-def clock_for(kind: str) -> trio.testing.MockClock:
-    return trio.testing.MockClock(autojump_threshold=float("inf") if kind == "foundationdb" else 0)
-
-
 def run_many(kind: str, workload: str, seeds: range, *, control: str = "") -> list[str]:
     """Run a workload from each seed on one store; return what failed."""
     failures: list[str] = []
@@ -368,7 +364,7 @@ def run_many(kind: str, workload: str, seeds: range, *, control: str = "") -> li
             nursery.cancel_scope.cancel()
 
     with tempfile.TemporaryDirectory(prefix="ember-isolation-") as folder:
-        trio.run(main, folder, clock=clock_for(kind))
+        trio.run(main, folder, clock=virtual_clock(kind))
     return failures
 
 

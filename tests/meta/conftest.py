@@ -1,34 +1,15 @@
 """Fixtures: a metadata service on each engine."""
 
 import pytest
-import trio.testing
 
-from fs.kv.faulty import FaultyEngine
 from fs.kv.memory import MemoryEngine
 from fs.meta.check import check
-from fs.runtime.simulated import SimulatedClock
-from tests.kv.harness import CHOSEN_KIND, Lab
+from tests.kv import fixtures
+from tests.kv.fixtures import kind_of, virtual_clock
+from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import World
 
-KIND = CHOSEN_KIND or "memory"
-
-
-@pytest.fixture
-async def open_lab(tmp_path, nursery):
-    """Return a function that opens a new, empty engine of a kind, with `faults` that a test may set."""
-    labs = []
-
-    async def open_one(kind: str = KIND):
-        if kind == "memory":
-            return MemoryEngine(SimulatedClock())
-        lab = Lab(kind, tmp_path / f"kv-{len(labs)}", nursery)
-        labs.append(lab)
-        return FaultyEngine(await lab.open(), None)
-
-    yield open_one
-    for lab in labs:
-        await lab.clean()
-        await lab.close()
+open_lab = fixtures.open_lab
 
 
 @pytest.fixture
@@ -63,10 +44,7 @@ async def any_world(request, open_lab):
 
 @pytest.fixture
 def autojump_clock(request):
-    """Virtual time; on FoundationDB, which answers from elsewhere, the harness steps it."""
-    callspec = getattr(request.node, "callspec", None)
-    kind = callspec.params.get("any_world", KIND) if callspec is not None else KIND
-    return trio.testing.MockClock(autojump_threshold=float("inf") if kind == "foundationdb" else 0)
+    return virtual_clock(kind_of(request, "any_world"))
 
 
 @pytest.fixture

@@ -99,8 +99,8 @@ async def store_with_lease(engine=None, cluster_id="test"):
     return engine, store
 
 
-async def test_what_was_written_is_loaded(autojump_clock):
-    _, store = await store_with_lease()
+async def test_what_was_written_is_loaded(autojump_clock, store_engine):
+    _, store = await store_with_lease(store_engine)
     await store.write(ME, 3, 17, CHANGE.records())
     loaded = await store.load()
     info = loaded.info
@@ -116,8 +116,8 @@ async def test_what_was_written_is_loaded(autojump_clock):
     assert not Change()
 
 
-async def test_what_is_gone_is_not_loaded(autojump_clock):
-    _, store = await store_with_lease()
+async def test_what_is_gone_is_not_loaded(autojump_clock, store_engine):
+    _, store = await store_with_lease(store_engine)
     await store.write(ME, 3, 17, CHANGE.records())
     change = Change(
         removed_nodes=frozenset({NodeId(7)}),
@@ -131,15 +131,15 @@ async def test_what_is_gone_is_not_loaded(autojump_clock):
     assert loaded.book == MoveBook(next_move_id=4)
 
 
-async def test_more_records_than_one_page_are_loaded(autojump_clock):
-    _, store = await store_with_lease()
+async def test_more_records_than_one_page_are_loaded(autojump_clock, store_engine):
+    _, store = await store_with_lease(store_engine)
     targets = {TargetId(t): Target(TargetId(t), ChainId(0), NodeId(1), 0) for t in range(1, 2501)}
     await store.write(ME, 3, 1, Change(targets=targets).records())
     assert list((await store.load()).info.targets.values()) == list(targets.values())
 
 
-async def test_the_store_of_another_cluster_is_refused(autojump_clock):
-    engine, store = await store_with_lease()
+async def test_the_store_of_another_cluster_is_refused(autojump_clock, store_engine):
+    engine, store = await store_with_lease(store_engine)
     await store.load()
     _, other = await store_with_lease(engine, "another")
     with pytest.raises(FsError) as caught:
