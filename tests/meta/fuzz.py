@@ -105,6 +105,8 @@ class Guarded:
     names: set[bytes] = field(default_factory=set)
     sandbox: int = 0
     sticky: int = 0
+    opened: int = 0
+    """The file whose session strangers show."""
 
     async def make(self, root: Direct, owner: Direct) -> None:
         """Make the trees."""
@@ -126,6 +128,7 @@ class Guarded:
         await root(services.META_SET_ATTR, inode_id=fixed, iflags=IMMUTABLE)
         theirs = await self._file(owner, self.sticky, b"theirs", 0o600)
         await self._mkdir(owner, self.sticky, b"their directory", 0o755)
+        self.opened = theirs
         session = meta.FileSessionPb(session_id=SESSION, is_write=True)
         await owner(services.META_OPEN, inode_id=theirs, wants_write=True, session=session)
 
@@ -153,6 +156,8 @@ class Guarded:
             inode = (await root(services.META_GET_ATTR, inode_id=inode_id)).inode
             if inode.mode & 0o004:
                 inode.atime_ns = 0  # whoever may read it may report when he did
+            if inode_id == self.opened:
+                inode.file.data_ver = 0  # no manager knows its client, so its session is ended soon
             names = (await root(services.META_LIST_XATTRS, inode_id=inode_id)).names
             shown = " ".join(str(inode).split())
             found[f"inode {inode_id:#x}"] = f"{shown} xattrs {sorted(names)}"

@@ -7,6 +7,8 @@ import trio
 
 from fs.rpc.api import ConnectionRefused, Identity, Reply
 from fs.rpc.channel import open_channels
+from fs.rpc.frame import Kind, encode_header
+from fs.rpc.handshake import encode_hello
 from fs.runtime.simulated import simulated_runtime
 from fs.schema import services
 from fs.schema.config import RpcSection
@@ -238,6 +240,39 @@ async def test_handshake_refusals(net, process):
         assert caught.value.status is Status.RPC_WRONG_NODE
 
 
+@pytest.mark.parametrize("kind", [Kind.REPLY, Kind.REQUEST, Kind.CANCEL])
+async def test_a_listener_that_says_something_else_than_hello_is_left(net, process, kind):
+    async def answer(stream):
+        await stream.receive_into(memoryview(bytearray(4096)))
+        message = encode_hello(Identity("test-cluster", 7))[1]
+        await stream.send_all([encode_header(kind, 0, message_bytes=len(message)), message])
+        await stream.receive_into(memoryview(bytearray(1)))
+
+    async with process(net) as p, trio.open_nursery() as nursery:
+        address = await nursery.start(net.a.serve, net.address(), answer)
+        with pytest.raises(FsError) as caught:
+            await p.channels.get(address).call(ECHO, core.EchoReq())
+        assert caught.value.status is Status.RPC_BAD_FRAME
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_retired_connection_closes_after_its_last_call(net, process, core_service):
+    async with process(net) as p:
+        await p.channel.call(ECHO, core.EchoReq(data=b"ok"))
+        p.channel._connection.retire()
+        await eventually(lambda: p.server.connection_count == 0)
+        await p.channel.call(ECHO, core.EchoReq(data=b"ok"))
+        async with trio.open_nursery() as nursery:
+            used = p.channel._connection
+            nursery.start_soon(p.channel.call, ECHO, core.EchoReq(data=b"wait"))
+            await eventually(lambda: used.in_flight_count == 1)
+            used.retire()
+            await p.channel.call(ECHO, core.EchoReq(data=b"ok"))
+            assert p.server.connection_count == 2
+            core_service.go_on.set()
+        await eventually(lambda: p.server.connection_count == 1)
+
+
 class KeyAuthenticator:
     def check(self, identity):
         if identity.credentials != b"key":
@@ -262,6 +297,8 @@ async def test_limits_are_kept_on_both_sides(net, process, core_service):
         with pytest.raises(FsError) as caught:
             await p.channel.call(ECHO, core.EchoReq(data=b"ok", reply_payload_bytes=2 << 20))
         assert caught.value.status is Status.RPC_TOO_LARGE
+        whole = await p.channel.call(ECHO, core.EchoReq(data=b"ok", reply_payload_bytes=1 << 20))
+        assert whole.payload_bytes == 1 << 20
         with pytest.raises(FsError) as caught:
             await p.channel.call(ECHO, core.EchoReq(data=bytes(100_000)))
         assert caught.value.status in (Status.RPC_CONNECTION_LOST, Status.RPC_TOO_LARGE)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from fs.rpc.frame import (
     DETAIL_BYTES_MAX,
@@ -72,6 +73,13 @@ def test_round_trip(kind, request_id, numbers, message_bytes, payload_bytes):
 def test_garbage_is_refused(data):
     with pytest.raises(FsError) as caught:
         decode_header(data, LIMITS)
+    assert caught.value.status is Status.RPC_BAD_FRAME
+
+
+def test_another_magic_is_refused_whatever_its_checksum_says():
+    body = b"RMBE" + golden_header()[4:40]
+    with pytest.raises(FsError, match="magic") as caught:
+        decode_header(body + xxh3_64_intdigest(body).to_bytes(8, "little"), LIMITS)
     assert caught.value.status is Status.RPC_BAD_FRAME
 
 

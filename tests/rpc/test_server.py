@@ -177,6 +177,22 @@ async def test_random_bytes_never_end_the_server(net, process):
         await still_serves(p)
 
 
+async def test_only_who_was_accepted_is_missed(net, process):
+    async with process(net) as p:
+        gone = []
+        p.server.on_disconnect = gone.append
+        for words in (b"", b"".join(encode_hello(Identity("other-cluster")))):
+            stream = await p.connect()
+            await stream.send_all([words])
+            await stream.aclose()
+        stream = await greeted(p)
+        await stream.aclose()
+        with trio.fail_after(5):
+            while p.server.connection_count or not gone:  # noqa: ASYNC110 - the condition is somebody else's
+                await trio.sleep(0.01)
+        assert gone == [ME]
+
+
 async def test_too_many_connections_are_told_so(net, process):
     async with process(net, limits=RpcSection(connection_count_max=2)) as p:
         streams = [await greeted(p) for _ in range(2)]

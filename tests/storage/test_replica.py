@@ -39,6 +39,7 @@ TABLE = [
     (chunk(4), facts(kind=UpdateType.TRUNCATE, length=99), Position.HEAD, (Action.EXECUTE, 5)),
     (None, facts(kind=UpdateType.TRUNCATE), Position.HEAD, (Action.DONE, 0)),
     (chunk(4), facts(kind=UpdateType.EXTEND, length=7), Position.HEAD, (Action.DONE, 4)),
+    (chunk(4), facts(kind=UpdateType.EXTEND, length=100), Position.HEAD, (Action.DONE, 4)),
     (chunk(4), facts(kind=UpdateType.EXTEND, length=101), Position.HEAD, (Action.EXECUTE, 5)),
     (chunk(4), facts(chain_version=2), Position.HEAD, Status.ROUTING_MISMATCH),
     (None, facts(1), Position.INNER, (Action.EXECUTE, 1)),

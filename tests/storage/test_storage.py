@@ -311,6 +311,14 @@ async def test_updates_go_to_the_head_and_carry_sound_bytes(mock_clock):
         assert await status_of(client.attempt, request, b"z") is Status.RPC_BAD_REQUEST
         beyond = client.write_request(CHUNK - 1, b"zz")
         assert await status_of(client.attempt, beyond, b"zz") is Status.RPC_BAD_REQUEST
+        for length in (0, 2):
+            other = client.write_request(0, b"z")
+            other.length = length
+            assert await status_of(client.attempt, other, b"z") is Status.RPC_BAD_REQUEST
+        assert (
+            await status_of(client.attempt, client.write_request(0, b""), b"")
+            is Status.RPC_BAD_REQUEST
+        )
         assert [content(cluster, n) for n in (1, 2)] == [None, None]
 
 
