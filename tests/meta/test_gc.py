@@ -54,6 +54,17 @@ async def test_an_open_file_stays_until_it_is_closed(world, root, autojump_clock
         await root.attr(f.inode_id)
 
 
+async def test_a_removed_tree_takes_its_sessions_along(world, root, autojump_clock):
+    """Found by tests/meta/fuzz.py: the records of the sessions stayed."""
+    d = await root.mkdir(ROOT, b"d")
+    await root.open(d.inode_id, wants_read=True, session=session(1, is_write=False))
+    await root.mkdir(d.inode_id, b"below")
+    await root.remove_tree(ROOT, b"d")
+    await trio.sleep(61)
+    await collect_all(world)
+    assert not await keys(world, b"INOS")
+
+
 async def test_storage_that_stays_away_loses_nothing(world, root, autojump_clock):
     f = await root.create(ROOT, b"f")
     await root.unlink(ROOT, b"f")

@@ -1,6 +1,6 @@
 """Row H1, live: histories of chunk registers from a real cluster whose storage processes are killed, linearizable?
 
-    python -m tests.torture.histories [--count N] [--seed S] [--resume FILE] [--no-kills] [--broken MUTANT]
+    python -m tests.torture.histories [--count N] [--seed S] [--resume FILE] [--kill-pause-s S | --no-kills] [--broken MUTANT]
 
 A history: 5 clients, each with a session and connections of its own, do 1,000 operations in all, one after the other each, on 4
 registers.  A register is 512 bytes of a chunk of its own.  Every write has a value of its own; some are abandoned
@@ -51,7 +51,9 @@ ABANDONED_S_MAX = 0.01
 SPACING_BYTES = MIB
 """From register to register; a multiple of the chunk size."""
 
-KILL_PAUSE_S = (4.0, 16.0)
+KILL_PAUSE_S = 10.0
+"""On average, from the moment the cluster is healthy."""
+
 SECOND_KILL_SHARE = 0.25
 HEALTHY_TIMEOUT_S = 120.0
 RETRY_S = 60.0
@@ -171,8 +173,8 @@ async def run_lot(clients: list[EmberFs], numbers: Iterable[int], seed: int) -> 
 class Killer:
     """Kills storage processes; the fleet starts them again."""
 
-    def __init__(self, fleet: Fleet, rng: random.Random) -> None:
-        self._fleet, self._rng = fleet, rng
+    def __init__(self, fleet: Fleet, rng: random.Random, pause_s: float) -> None:
+        self._fleet, self._rng, self._pause_s = fleet, rng, pause_s
         self.count = 0
 
     async def run(self) -> None:
@@ -185,7 +187,7 @@ class Killer:
                 others = [name for name in self._fleet.storages if name != first]
                 self._kill(self._rng.choice(others))
             await trio.to_thread.run_sync(self._fleet.wait_healthy, HEALTHY_TIMEOUT_S)
-            await trio.sleep(self._rng.uniform(*KILL_PAUSE_S))
+            await trio.sleep(self._rng.uniform(0.4, 1.6) * self._pause_s)
 
     def _kill(self, name: str) -> None:
         process = self._fleet.children[name].process
@@ -214,10 +216,10 @@ class Book:
 class Run:
     """All histories that are still missing, on one cluster."""
 
-    def __init__(self, fleet: Fleet, book: Book, *, seed: int, has_kills: bool) -> None:
-        self._fleet, self._book, self._seed = fleet, book, seed
-        self._killer = Killer(fleet, random.Random(seed))
-        self._has_kills = has_kills
+    def __init__(self, fleet: Fleet, book: Book, given: argparse.Namespace) -> None:
+        self._fleet, self._book, self._seed = fleet, book, given.seed
+        self._killer = Killer(fleet, random.Random(given.seed), given.kill_pause_s)
+        self._has_kills = not given.no_kills
 
     async def run(self, numbers: list[int]) -> None:
         """Stops at the first lot with something wrong in it."""
@@ -276,6 +278,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--resume", type=Path, help="file of outcomes")
+    parser.add_argument("--kill-pause-s", type=float, default=KILL_PAUSE_S, help="on average")
     parser.add_argument("--no-kills", action="store_true")
     parser.add_argument(
         "--broken", default="", metavar="MUTANT", help="break the storage processes"
@@ -295,7 +298,7 @@ def main() -> int:
         fleet = Fleet(base / "fleet", Sizes(loop_mib=0), wrapper=wrapper)
         try:
             fleet.up(has_mount=False)
-            trio.run(Run(fleet, book, seed=given.seed, has_kills=not given.no_kills).run, missing)
+            trio.run(Run(fleet, book, given).run, missing)
             fleet.wait_healthy(HEALTHY_TIMEOUT_S)
             differing = fleet.compare()[1]
         finally:

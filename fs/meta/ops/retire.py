@@ -21,6 +21,9 @@ def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
     inode_id = inode.inode_id
     tr.clear(records.inode_key(inode_id))
     tr.clear_range(records.xattr_prefix(inode_id), records.xattr_prefix(inode_id) + b"\xff")
+    # Of files none is left; a removed tree does not wait for those who opened a directory with one.
+    sessions = records.file_session_prefix(inode_id)
+    tr.clear_range(sessions, sessions + b"\xff")
     tr.atomic_add(records.INODE_COUNT_KEY, -1)
     if inode.type == pb.DIRECTORY:
         tr.clear(records.directory_times_key(inode_id))
