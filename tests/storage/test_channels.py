@@ -1,5 +1,6 @@
 import pytest
 
+from fs.schema.ids import ChunkId, InodeId
 from fs.schema.status import FsError, Status
 from fs.storage.channels import IDLE_S, IDLE_S_CROWDED, ChannelTable, Tag, UpdateResult
 
@@ -55,6 +56,24 @@ def test_forwarded_updates_are_known_to_a_new_head():
     assert table.result_of(tag(8)) is None
 
 
+def test_in_effect_already_says_less_of_the_same_update_only():
+    table = ChannelTable()
+    changed = UpdateResult(3, 10, 99, ChunkId(InodeId(5), 0))
+    table.record(tag(7), changed, 0)
+    table.record(tag(7), DONE, 0)
+    assert table.result_of(tag(7)) == changed
+    table.record(tag(8), DONE, 0)
+    assert table.result_of(tag(8)) == DONE
+
+
+def test_a_new_head_is_told_of_the_channels_used_last():
+    table = ChannelTable()
+    for channel_id in (1, 2, 3):
+        table.record(tag(1, channel_id=channel_id), DONE, -channel_id)
+    assert [t.channel_id for t, _ in table.results(3)] == [1, 2, 3]
+    assert {t.channel_id for t, _ in table.results(2)} == {1, 2}
+
+
 def test_idle_channels_are_forgotten_but_not_busy_ones():
     table = ChannelTable()
     table.record(tag(1), DONE, 0)
@@ -67,6 +86,9 @@ def test_idle_channels_are_forgotten_but_not_busy_ones():
 def test_the_table_is_bounded_and_forgets_nothing_that_may_be_repeated(monkeypatch):
     monkeypatch.setattr("fs.storage.channels.COUNT_MAX", 4)
     table = ChannelTable()
+    for channel_id in (1, 2):
+        table.record(tag(1, channel_id=channel_id), DONE, 0)
+    assert table.expire(IDLE_S_CROWDED + 1) == []  # no more than half full
     for channel_id in range(1, 5):
         table.record(tag(1, channel_id=channel_id), DONE, 0)
     with pytest.raises(FsError, match="RPC_OVERLOADED"):
