@@ -25,6 +25,12 @@ def io_bytes(pid: int, field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
+def processor_s(pid: int) -> float:
+    """Return the processor time a process has used, in the kernel and outside, in seconds (exact to some 10 ms)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def loopback_mib_s(seconds: float) -> float:
     """Return MiB/s of one stream between two threads over a Unix socket pair."""
     sender, receiver = socket.socketpair()

@@ -50,6 +50,7 @@ async def measure(directory: Path, parent: Path, sizes: Sizes) -> list[Row]:
         lost = max(pids)
         os.kill(pids.pop(lost), signal.SIGKILL)
         await trio.to_thread.run_sync(nodes.wait, lambda chains: not _is_complete(chains))
+        load = StorageLoad(client, directory, sizes)  # which knows the processes that are left
         await load.writes(load.big, load.sequential(MIB), MIB)
     goal = WRITE_GOAL * buffered_mib_s(parent, sizes) / REPLICA_COUNT
     before, began = nodes.io_bytes("rchar"), time.perf_counter()

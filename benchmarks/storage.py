@@ -4,10 +4,12 @@
 
 The client sends every update to the head of its chain and three storage processes on this machine write it, so a third
 of what the disk takes is what can be expected.  Write amplification is what the processes sent to the
-block layer (`/proc/PID/io`) per byte of payload and replica.
+block layer (`/proc/PID/io`) per byte of payload and replica.  Processor time is that of the client and of the three
+storage processes together, per update or read: it says more than the rate when others use the machine too.
 """
 
 import argparse
+import os
 import random
 import tempfile
 import time
@@ -15,6 +17,7 @@ import tomllib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -30,7 +33,7 @@ from fs.schema.ids import ChainTableId, ClientId, InodeId
 from fs.schema.layout import FileRef, Layout
 
 from .cluster import Nodes, fresh_cluster
-from .machine import direct_reads, direct_writes, loopback_mib_s
+from .machine import direct_reads, direct_writes, io_bytes, loopback_mib_s, processor_s
 from .table import Row, print_rows
 from .workloads import MIB, drop_page_cache, sequential_write
 from .workloads import QUICK as QUICK_WORKLOAD
@@ -42,6 +45,9 @@ WRITES_IN_FLIGHT = 16
 READS_IN_FLIGHT = 2
 LARGE_BATCH_COUNT = 8
 SMALL_BATCH_COUNT = 256
+WARMING_COUNT = 4
+"""Readings of the whole file after which every replica's page cache holds it: targets take turns."""
+
 FIRST_INODE_ID = 1 << 40
 """Far from what the metadata service of a fresh cluster gives out."""
 
@@ -57,6 +63,25 @@ class Sizes:
 
 QUICK = Sizes(file_mib=256, small_count=4000, seconds=2.0)
 FULL = Sizes(file_mib=4096, small_count=40_000, seconds=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Many updates or reads of one kind."""
+
+    rate: float
+    """Per second; of updates including the flush at their end."""
+    client_us: float
+    """Processor time of each."""
+    storage_us: float
+    """Of all storage processes."""
+    amplification: float
+    """Bytes sent to the disks per byte of payload and replica."""
+
+    def row(self) -> Row:
+        """Return the row of the processor time, to stand below that of the rate."""
+        total = self.client_us + self.storage_us
+        return Row(f"  processor time, of it {self.client_us:.0f} in the client", total, "us")
 
 
 async def _in_flight(count: int, jobs: Iterator[Callable[[], Awaitable[None]]]) -> None:
@@ -76,7 +101,7 @@ class StorageLoad:
 
     def __init__(self, client: Client, directory: Path, sizes: Sizes) -> None:
         self._chunks = client.chunks
-        self._nodes = Nodes(directory)
+        self._pids = list(Nodes(directory).pids().values())
         self._sizes = sizes
         self._random = random.Random(3)  # noqa: S311 - not a secret
         self._block = self._random.randbytes(MIB)
@@ -90,27 +115,42 @@ class StorageLoad:
         layout = Layout(ChainTableId(1), 1, chunk_size_bytes, chain_count, 0, 0)
         return FileRef(InodeId(FIRST_INODE_ID + number), layout, chain_count)
 
-    def _written_bytes(self) -> int:
-        return sum(self._nodes.io_bytes("write_bytes").values())
+    async def _measure(
+        self, count: int, length: int, work: Callable[[], Awaitable[None]]
+    ) -> Measured:
+        """Measure `work`, which does `count` updates or reads of `length` bytes."""
+        before, began = self._used(), time.perf_counter()
+        await work()
+        took, after = time.perf_counter() - began, self._used()
+        client_s, storage_s, written = (b - a for a, b in zip(before, after, strict=True))
+        return Measured(
+            count / took,
+            client_s / count * 1e6,
+            storage_s / count * 1e6,
+            written / (count * length * REPLICA_COUNT),
+        )
 
-    async def writes(self, file: FileRef, offsets: list[int], length: int) -> tuple[float, float]:
-        """Write `length` bytes at each offset, then make all durable.
+    def _used(self) -> tuple[float, float, int]:
+        """Return the client's and the storage processes' processor time, and what the latter sent to the disks."""
+        return (
+            processor_s(os.getpid()),
+            sum(map(processor_s, self._pids)),
+            sum(io_bytes(pid, "write_bytes") for pid in self._pids),
+        )
 
-        Returns:
-            Writes per second including the flush, and write amplification.
-        """
+    async def writes(self, file: FileRef, offsets: list[int], length: int) -> Measured:
+        """Write `length` bytes at each offset, then make all durable."""
         data = memoryview(self._block)[:length]
-        before = await trio.to_thread.run_sync(self._written_bytes)
-        began = time.perf_counter()
-        jobs = (lambda o=offset: self._chunks.write(file, o, data) for offset in offsets)
-        await _in_flight(WRITES_IN_FLIGHT, jobs)
-        await self._chunks.sync([file])
-        rate = len(offsets) / (time.perf_counter() - began)
-        written = await trio.to_thread.run_sync(self._written_bytes) - before
-        return rate, written / (len(offsets) * length * REPLICA_COUNT)
 
-    async def reads(self, offsets: list[int], length: int, batch_count: int) -> float:
-        """Read the big file in batches; return reads per second."""
+        async def work() -> None:
+            jobs = (lambda o=offset: self._chunks.write(file, o, data) for offset in offsets)
+            await _in_flight(WRITES_IN_FLIGHT, jobs)
+            await self._chunks.sync([file])
+
+        return await self._measure(len(offsets), length, work)
+
+    async def reads(self, offsets: list[int], length: int, batch_count: int) -> Measured:
+        """Read the big file in batches."""
         buffers = [memoryview(bytearray(length * batch_count)) for _ in range(READS_IN_FLIGHT)]
 
         async def read(batch: list[int]) -> None:
@@ -122,9 +162,9 @@ class StorageLoad:
             buffers.append(buffer)
 
         batches = [offsets[i : i + batch_count] for i in range(0, len(offsets), batch_count)]
-        began = time.perf_counter()
-        await _in_flight(READS_IN_FLIGHT, (lambda b=batch: read(b) for batch in batches))
-        return len(offsets) / (time.perf_counter() - began)
+        jobs = (lambda b=batch: read(b) for batch in batches)
+        work = partial(_in_flight, READS_IN_FLIGHT, jobs)
+        return await self._measure(len(offsets), length, work)
 
     def sequential(self, step: int) -> list[int]:
         """Return the offsets of the big file in order."""
@@ -157,30 +197,36 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
         ("new chunks of 4 KiB", load.small, new, SMALL_BYTES, small),
         ("4 KiB overwrites of those", load.small, new[::-1], SMALL_BYTES, small),
     ):
-        rate, amplification = await load.writes(file, offsets, length)
-        rows.append(Row(f"{name} (of local / {REPLICA_COUNT})", rate, "/s", limit))
-        rows.append(Row("  write amplification", amplification, "x"))
+        found = await load.writes(file, offsets, length)
+        rows.append(Row(f"{name} (of local / {REPLICA_COUNT})", found.rate, "/s", limit))
+        rows.append(found.row())
+        rows.append(Row("  write amplification", found.amplification, "x"))
     return rows
 
 
 async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Row]:
-    """Measure batched reads of the big file."""
+    """Measure batched reads of the big file; cached means: by every replica."""
     stream = await trio.to_thread.run_sync(loopback_mib_s, sizes.seconds / 2)
     count = sizes.small_count * 4
     drop_page_cache()
     disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
-    cold = await load.reads(load.sequential(MIB), MIB, LARGE_BATCH_COUNT)
-    warm = await load.reads(load.sequential(MIB), MIB, LARGE_BATCH_COUNT)
+    large = load.sequential(MIB)
+    cold = await load.reads(large, MIB, LARGE_BATCH_COUNT)
+    for _ in range(WARMING_COUNT):
+        warm = await load.reads(large, MIB, LARGE_BATCH_COUNT)
+    small_warm = await load.reads(load.scattered(4 * count), SMALL_BYTES, SMALL_BATCH_COUNT)
     drop_page_cache()
     random_disk = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
     small_cold = await load.reads(load.scattered(count), SMALL_BYTES, SMALL_BATCH_COUNT)
-    small_warm = await load.reads(load.scattered(count), SMALL_BYTES, SMALL_BATCH_COUNT)
-    return [
-        Row("1 MiB reads, cold (of disk, stream)", cold, "/s", min(disk, stream)),
-        Row("1 MiB reads, cached (of stream)", warm, "/s", stream),
-        Row("4 KiB reads, cold (of io_uring)", small_cold, "/s", random_disk),
-        Row("4 KiB reads, cached (of the goal)", small_warm, "/s", 100_000),
-    ]
+    rows = []
+    for name, found, limit in (
+        ("1 MiB reads, cold (of disk, stream)", cold, min(disk, stream)),
+        ("1 MiB reads, cached (of stream)", warm, stream),
+        ("4 KiB reads, cold (of io_uring)", small_cold, random_disk),
+        ("4 KiB reads, cached (of the goal)", small_warm, 100_000),
+    ):
+        rows += [Row(name, found.rate, "/s", limit), found.row()]
+    return rows
 
 
 @asynccontextmanager
