@@ -26,10 +26,6 @@ FD_COUNT_MAX: Final = 400
 SPARE_NAME: Final = "SPARE"
 """Holds space that is given up in need; its content means nothing."""
 
-WRITE_BEHIND_BYTES_MIN: Final = 128 << 10
-"""Writes of at least this many bytes are on their way to the disk at once: else it idles until the next flush, which
-then waits for all of them.  Smaller ones may be overwritten, or grow together, before the flush."""
-
 _IOV_MAX: Final = 1024
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x03
@@ -93,19 +89,22 @@ class LocalDataFiles:
                 return False
 
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
-        """See `DataFiles`; large writes are begun to be written back, which promises nothing."""
+        """See `DataFiles`."""
         file = self._acquire(file_id, is_write=True)
         assert file is not None, file_id
         try:
-            count = _write_all(file.fd, buffers, offset)
-            if count >= WRITE_BEHIND_BYTES_MIN:
-                # A hint: what it cannot do, or what fails on the way, is done and reported by the flush.
-                where = ctypes.c_int64(offset), ctypes.c_int64(count)
-                self._libc.sync_file_range(file.fd, *where, _SYNC_FILE_RANGE_WRITE)
+            _write_all(file.fd, buffers, offset)
         except OSError as error:
             raise self._failed(file_id, error) from error
         finally:
             self._release(file)
+
+    def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`; what cannot be begun, or fails on its way, the flush does and reports."""
+        with self._using(file_id) as file:
+            if file is not None:
+                where = ctypes.c_int64(offset), ctypes.c_int64(length)
+                self._libc.sync_file_range(file.fd, *where, _SYNC_FILE_RANGE_WRITE)
 
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; asks first, since a refused fallocate keeps what it had taken until then.
@@ -276,8 +275,8 @@ class LocalDataFiles:
             return _create(path)
 
 
-def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write the buffers one after the other, in as many calls as it takes; return how many bytes they hold."""
+def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write the buffers one after the other, in as many calls as it takes."""
     wanted = sum(map(len, buffers))
     done = os.pwritev(fd, buffers[:_IOV_MAX], offset)
     while done < wanted:
@@ -285,7 +284,6 @@ def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         if not more:
             raise OSError(errno.EIO, "nothing was written")
         done += more
-    return wanted
 
 
 def _create(path: Path) -> int:

@@ -84,6 +84,10 @@ _log = logging.getLogger(__name__)
 QUARANTINE_BYTES_MAX: Final = 512 << 20
 """More freed and not yet durable blocks than this, and the next update flushes first."""
 
+WRITE_BEHIND_BYTES_MIN: Final = 128 << 10
+"""Updates of at least this many bytes are on their way to the disk at once: else it idles until the next flush, which
+then waits for all of them.  Smaller ones may be overwritten, or grow together, before that; so are copies for their sake."""
+
 UNDO_COUNT_MAX: Final = 100_000
 """The same for chunks changed since the last flush."""
 
@@ -314,6 +318,9 @@ class DiskEngine:
                 self._files.write_at(file_id, start + plan.old_length, parts)
         else:
             position = self._write_new(key, parts, plan.new_length, is_create=base is None)
+        if len(data) >= max(WRITE_BEHIND_BYTES_MIN, sum(map(len, parts)) // 2):
+            file_id, start = place_of(position)
+            self._files.begin_write_back(file_id, start + plan.offset, len(data))
         return position, checksums
 
     def _write_new(

@@ -64,6 +64,10 @@ class DataFiles(Protocol):
         """Write all buffers one after the other; without waiting for the disk."""
         ...
 
+    def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
+        """Begin to bring what was written there to the disk, so that the next flush has less to do; promises nothing."""
+        ...
+
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
         """Claim space, so that a later write there cannot meet NO_SPACE; content already there stays."""
         ...

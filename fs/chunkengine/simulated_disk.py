@@ -279,6 +279,9 @@ class SimulatedDataFiles:
             last = (offset + len(data) - 1) // _EXTENT_BYTES
             file.reserved.update(range(offset // _EXTENT_BYTES, last + 1))
 
+    def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`: nothing, since any unsynced write may reach the durable image as it is."""
+
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`."""
         with self._disk.lock:

@@ -359,3 +359,29 @@ def test_a_repair_restores_exactly_the_committed_version(lab) -> None:
     assert lab.engine.read_whole(target, chunk) == whole
     lab.engine.prepare_remove(target, chunk, version=2)
     assert not lab.engine.repair(target, chunk, version=1, data=whole)
+
+
+def test_only_updates_that_bring_most_of_what_they_write_are_written_back_at_once(
+    lab, monkeypatch
+) -> None:
+    engine, begun = lab.engine, []
+    monkeypatch.setattr(
+        engine._files, "begin_write_back", lambda _file, at, length: begun.append((at, length))
+    )
+
+    def update(version, offset, size):
+        begun.clear()
+        engine.prepare_write(
+            *A, version=version, chunk_size_bytes=KIB * KIB, offset=offset, data=b"x" * size
+        )
+        engine.commit(*A, version=version, chain_version=1)
+        return [length for _, length in begun]
+
+    assert update(1, 0, 127 * KIB) == []
+    assert update(2, 0, 400 * KIB) == [400 * KIB]
+    assert update(3, 4 * KIB, 4 * KIB) == []  # a copy of 400 KiB, for the sake of 4
+    assert update(4, 0, 150 * KIB) == []
+    assert update(5, 0, 250 * KIB) == [250 * KIB]
+    assert update(6, 400 * KIB, 4 * KIB) == []
+    at_most = KIB * KIB - 404 * KIB
+    assert update(7, 404 * KIB, at_most) == [at_most]

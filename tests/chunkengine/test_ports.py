@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fs.chunkengine.data_files import WRITE_BEHIND_BYTES_MIN, LocalDataFiles
+from fs.chunkengine.data_files import LocalDataFiles
 from fs.chunkengine.format import FileId, file_name
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
 from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk, SimulatedMetaStore
@@ -167,25 +167,27 @@ def test_space_on_a_file_system_without_fallocate_is_not_claimed_by_writing(tmp_
     files.close()
 
 
-def test_large_writes_are_begun_to_be_written_back_and_small_ones_wait_for_a_flush(
-    tmp_path,
-) -> None:
+def test_write_back_that_is_begun_changes_nothing_that_is_read(files) -> None:
+    files.begin_write_back(FILE, 0, 4096)  # of a file that is not there
+    files.write_at(FILE, 4096, [b"a" * 8192])
+    files.begin_write_back(FILE, 4096, 8192)
+    files.write_at(FILE, 8192, [b"b"])
+    assert read(files, 4096, 4096, 1) == (4097, [b"a" * 4096, b"b"])
+    files.flush([FILE])
+
+
+def test_write_back_that_cannot_be_begun_is_left_to_the_flush(tmp_path) -> None:
     begun = []
 
     class Libc:
         def sync_file_range(self, _fd, offset, length, flags) -> int:
             begun.append((offset.value, length.value, flags))
-            return -1  # whatever it says: only the flush promises anything
+            return -1
 
     files = LocalDataFiles(tmp_path)
     files._libc = Libc()
-    large = os.urandom(WRITE_BEHIND_BYTES_MIN)
-    files.write_at(FILE, 0, [large[:-1]])
-    assert begun == []
-    files.write_at(FILE, 4096, [large[:5000], large[5000:]])
-    assert begun == [(4096, WRITE_BEHIND_BYTES_MIN, 2)]
-    buffer = memoryview(bytearray(len(large)))
-    assert files.read_at(FILE, 4096, [buffer]) == len(large)
-    assert buffer == large
+    files.write_at(FILE, 0, [b"abc"])
+    files.begin_write_back(FILE, 4096, 8192)
+    assert begun == [(4096, 8192, 2)]
     files.flush([FILE])
     files.close()
