@@ -213,8 +213,11 @@ class WriteBuffer:
 
     def atomic_add(self, key: bytes, delta: int) -> None:
         """See Transaction.atomic_add."""
-        check_key(key)
         assert -(1 << 63) <= delta < 1 << 63, delta
+        if key not in self._points and not self.cleared:
+            check_key(key)
+            self._put(key, Added(delta), ADD_BYTES)
+            return
         written = self.written(key)
         if isinstance(written, Added):
             self._put(key, Added(written.delta + delta), ADD_BYTES)

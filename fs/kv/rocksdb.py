@@ -205,7 +205,8 @@ class RocksDbEngine(LocalEngine):
 
     def current(self, key: bytes) -> bytes | None:
         """See LocalEngine.current."""
-        return self.open_view().get(key)
+        view = self._newest_view
+        return (self.open_view() if view is None else view).get(key)
 
     def apply(self, version: int, mutations: Mutations) -> None:
         """See LocalEngine.apply."""

@@ -17,6 +17,8 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import DentryRecordPb, FileLocksRecordPb, GcRecordPb
 from . import records
 from .inode_ids import BLOCK_COUNT, SHARD_COUNT
+from .usage import usage_of
+from .usage_sum import NOTHING, Usage
 
 PAGE_COUNT = 1000
 
@@ -36,6 +38,8 @@ class Contents:
     locking_clients: set[tuple[str, int]] = field(default_factory=set)
     """(client, inode) by the tables of locks, and below by their index."""
     indexed_clients: set[tuple[str, int]] = field(default_factory=set)
+    usages: dict[int, Usage] = field(default_factory=dict)
+    links: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     inode_count: int = 0
     id_blocks: dict[int, int] = field(default_factory=dict)
 
@@ -66,6 +70,18 @@ def _gc_records(pairs: list[tuple[bytes, bytes]]) -> dict[int, list[GcRecordPb]]
     return found
 
 
+def _usages(pairs: list[tuple[bytes, bytes]]) -> dict[int, Usage]:
+    counts: dict[int, dict[bytes, int]] = {}
+    for key, value in pairs:
+        directory_id = int.from_bytes(key[4:12], "little")
+        counts.setdefault(directory_id, {})[key[12:]] = records.unpack_count(value)
+    kinds = (records.KIND_BYTES, records.KIND_FILES, records.KIND_DIRECTORIES)
+    return {
+        directory_id: Usage(*(found.get(kind, 0) for kind in kinds))
+        for directory_id, found in counts.items()
+    }
+
+
 async def load(engine: KvEngine) -> Contents:
     """Read and decode everything."""
     contents = Contents()
@@ -87,6 +103,9 @@ async def load(engine: KvEngine) -> Contents:
         records.SUBDIRECTORY_COUNT,
         records.FILE_SESSION,
         records.XATTR,
+        records.USAGE,
+        records.QUOTA_NEAR,
+        records.USAGE_FENCE,
     ):
         for key, _ in await read_all(engine, prefix):
             contents.owned.append((prefix, int.from_bytes(key[4:12], "little")))
@@ -97,6 +116,12 @@ async def load(engine: KvEngine) -> Contents:
     contents.indexed_clients = {
         records.client_locks_parts(key) for key, _ in await read_all(engine, records.CLIENT_LOCKS)
     }
+    for key, _ in await read_all(engine, records.QUOTA):
+        contents.owned.append((records.QUOTA, records.quota_directory(key)))
+    contents.usages = _usages(await read_all(engine, records.USAGE))
+    for key, _ in await read_all(engine, records.LINK):
+        places = contents.links.setdefault(records.link_inode(key), [])
+        places.append(records.link_place(key))
     singletons = dict(await read_all(engine, records.SINGLETON))
     contents.inode_count = records.unpack_count(singletons.get(records.INODE_COUNT_KEY))
     for shard in range(SHARD_COUNT):
@@ -222,6 +247,63 @@ def _check_reachable(contents: Contents) -> Iterator[str]:
         settled.update(path)
 
 
+def _check_homes(contents: Contents) -> Iterator[str]:
+    """Every name but one has a link record; that one is in the home."""
+    names: dict[int, Counter[tuple[int, bytes]]] = {}
+    for place, dentry in contents.dentries.items():
+        names.setdefault(dentry.inode_id, Counter())[place] += 1
+    for inode_id, inode in contents.inodes.items():
+        if inode.type == pb.DIRECTORY:
+            continue
+        links = Counter(contents.links.get(inode_id, []))
+        rest = names.get(inode_id, Counter[tuple[int, bytes]]()) - links
+        homes = [parent_id for parent_id, _ in rest]
+        missing = links - names.get(inode_id, Counter[tuple[int, bytes]]())
+        if missing or homes != ([inode.home_inode_id] if inode.nlink else []):
+            yield f"inode {inode_id:#x}: home {inode.home_inode_id:#x}, but {homes}; links {links}"
+    for inode_id in contents.links.keys() - contents.inodes.keys():
+        yield f"link records of inode {inode_id:#x}, which does not exist"
+
+
+def counted_usage(contents: Contents) -> dict[int, Usage]:
+    """Return what the usage of every directory that is not in a removed tree should be, by a walk."""
+    own: dict[int, Usage] = {}
+    for inode in contents.inodes.values():
+        if inode.type == pb.DIRECTORY:
+            is_counted = inode.nlink and inode.inode_id != ROOT_INODE_ID
+            home_id = inode.directory.parent_inode_id if is_counted else 0
+        else:
+            home_id = inode.home_inode_id
+        if home_id:
+            own[home_id] = own.get(home_id, NOTHING) + usage_of(inode)
+    totals: dict[int, Usage] = {}
+    for home_id, usage in own.items():
+        for above_id in _lineage(contents, home_id):
+            totals[above_id] = totals.get(above_id, NOTHING) + usage
+    return totals
+
+
+def _lineage(contents: Contents, directory_id: int) -> list[int]:
+    found: list[int] = []
+    here = contents.inodes.get(directory_id)
+    while here is not None and here.nlink and here.inode_id not in found:
+        found.append(here.inode_id)
+        if here.inode_id == ROOT_INODE_ID:
+            return found
+        here = contents.inodes.get(here.directory.parent_inode_id)
+    return []
+
+
+def _check_usage(contents: Contents) -> Iterator[str]:
+    counted = counted_usage(contents)
+    for inode_id, inode in contents.inodes.items():
+        if inode.type != pb.DIRECTORY or not _lineage(contents, inode_id):
+            continue
+        stored, expected = contents.usages.get(inode_id, NOTHING), counted.get(inode_id, NOTHING)
+        if stored != expected:
+            yield f"directory {inode_id:#x}: counted as {stored}, holds {expected}"
+
+
 async def check(engine: KvEngine) -> list[str]:
     """Return one line per contradiction; empty when the namespace is sound."""
     contents = await load(engine)
@@ -236,4 +318,6 @@ async def check(engine: KvEngine) -> list[str]:
         *_check_owned(contents),
         *_check_reachable(contents),
         *_check_locks(contents),
+        *_check_homes(contents),
+        *_check_usage(contents),
     ]

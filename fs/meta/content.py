@@ -64,6 +64,15 @@ def apply_length_hint(ctx: OpContext, inode: pb.InodePb, hint: LengthHintPb) -> 
         apply_precise_length(ctx, inode)
 
 
+def cut_behind_end(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
+    """Begin a truncation to the present length: whatever lies behind it goes, all promises are void."""
+    part = inode.file
+    part.truncate_ver += 1
+    part.truncate_pending = True
+    part.charged_length = 0
+    tr.set(records.truncation_key(inode.inode_id), records.pack_u64(ctx.now_ns))
+
+
 def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) -> None:
     """Truncate or extend a file that has no truncation pending; the caller stores the inode.
 
@@ -73,11 +82,11 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
     part = inode.file
     assert not part.truncate_pending, inode.inode_id
     if length < part.length:
-        part.truncate_ver += 1
-        part.truncate_pending = True
         inode.used_bytes = min(inode.used_bytes, length)
-        tr.set(records.truncation_key(inode.inode_id), records.pack_u64(ctx.now_ns))
+        part.length = length
+        cut_behind_end(tr, ctx, inode)
     part.length = length
+    part.charged_length = 0
     part.data_ver += 1
     inode.mtime_ns = ctx.now_ns
     advance_ctime(ctx, inode)

@@ -1,7 +1,7 @@
 """What an operation knows besides its transaction and its request.  No I/O here.
 
 An operation may run several times (conflicts, unknown outcomes), so nothing in its context changes
-while it runs.
+while it runs, but for caches whose content makes no difference.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ..schema.config import MetaSection
 from ..schema.proto.common_pb2 import CallerPb, InodePb, LayoutPb
+from .lineage import Lineages
 
 SESSION_ID_BYTES = 32
 CLIENT_ID_BYTES_MAX = 64
@@ -74,9 +75,12 @@ class OpContext:
     now_ns: int
     config: MetaSection
     layouts: LayoutSource
+    lineages: Lineages
     new_inode_id: int = 0
     """For the inode the operation makes, if it makes one."""
     precise_length: PreciseLength | None = None
+    is_rerun: bool = False
+    """An earlier run of this very operation may have committed."""
 
 
 class TruncationUnfinishedError(Exception):
@@ -93,3 +97,11 @@ class LengthUnknownError(Exception):
     def __init__(self, inode: InodePb) -> None:
         super().__init__(f"inode {inode.inode_id:#x}")
         self.inode = inode
+
+
+class UsageFencedError(Exception):
+    """A directory is about to be moved; when it has been, the operation is run again.  Nothing was changed."""
+
+    def __init__(self, directory_id: int) -> None:
+        super().__init__(f"directory {directory_id:#x}")
+        self.directory_id = directory_id

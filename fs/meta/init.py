@@ -1,5 +1,7 @@
 """Making an empty file system, and recognising one.  Idempotent."""
 
+import logging
+
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
@@ -10,6 +12,9 @@ from ..schema.proto.record_pb2 import FormatRecordPb
 from ..schema.status import FsError, Status
 from . import records
 from .inodes import store_inode
+from .recount import Recount, is_counted, mark_counted
+
+log = logging.getLogger(__name__)
 
 _WHAT = "meta"
 
@@ -63,6 +68,13 @@ def check_format_record(value: bytes | None, cluster_id: str) -> bool:
     return True
 
 
+async def _set_format(tr: Transaction, cluster_id: str) -> None:
+    record = FormatRecordPb(
+        format_version=records.FORMAT_VERSION, cluster_id=cluster_id, what=_WHAT
+    )
+    tr.set(records.FORMAT_KEY, record.SerializeToString())
+
+
 async def require_format(engine: KvEngine, cluster_id: str) -> None:
     """Raise FsError(KV_BAD_FORMAT) unless the store holds this cluster's file system."""
     value = await snapshot_read(engine, lambda tr: tr.get(records.FORMAT_KEY, snapshot=True))
@@ -82,6 +94,8 @@ async def initialise(
     chain_count: int = 0,
 ) -> bool:
     """Make the root directory, the GC root and the format record; return whether that was new.
+
+    What an earlier release made, and did not count, is counted (fs/meta/recount.py).
 
     Args:
         engine: the store, empty or initialised before.
@@ -108,10 +122,13 @@ async def initialise(
         store_inode(tr, _root(layout, uid, gid, now_ns))
         store_inode(tr, _gc_root(now_ns))
         tr.atomic_add(records.INODE_COUNT_KEY, 1)
-        record = FormatRecordPb(
-            format_version=records.FORMAT_VERSION, cluster_id=cluster_id, what=_WHAT
-        )
-        tr.set(records.FORMAT_KEY, record.SerializeToString())
+        mark_counted(tr, now_ns)
+        await _set_format(tr, cluster_id)
         return True
 
-    return await transact(engine, make, runtime=runtime)
+    is_new = await transact(engine, make, runtime=runtime)
+    if not await is_counted(engine):
+        log.info("counting the usage of all directories; this is done once")
+        await transact(engine, lambda tr: _set_format(tr, cluster_id), runtime=runtime)
+        await Recount(engine, runtime).run()
+    return is_new

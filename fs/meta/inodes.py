@@ -15,7 +15,10 @@ from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import OpContext
+from .homes import remove_name
 from .read_ahead import directory_keys
+from .usage import Change
+from .usage_sum import ONE_DIRECTORY
 
 
 async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
@@ -122,10 +125,20 @@ def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: b
     tr.set(key, record.SerializeToString())
 
 
-def drop_link(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
-    """Take one name off a (complete) inode; the last one hands it to garbage collection."""
+async def drop_link(
+    tr: Transaction, ctx: OpContext, inode: pb.InodePb, parent_id: int, name: bytes
+) -> list[Change]:
+    """Take one name off a (complete) inode; the last one hands it to garbage collection.
+
+    A directory must be empty.  Returns what changes of the usage, for the caller to `charge`.
+    """
+    if inode.type == pb.DIRECTORY:
+        changes = [(parent_id, -ONE_DIRECTORY)]
+    else:
+        changes = await remove_name(tr, inode, (parent_id, name))
     inode.nlink = 0 if inode.type == pb.DIRECTORY else inode.nlink - 1
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
     if inode.nlink == 0:
         hand_to_gc(tr, ctx, inode, is_tree=False)
+    return changes

@@ -8,12 +8,22 @@ from .context import OpContext
 from .dentries import check_name, find_dentry, is_dot, store_dentry
 from .inodes import (
     add_subdirectories,
+    complete,
     load_complete,
     load_directory,
     require_changeable,
     stamp_directory,
     store_inode,
 )
+from .usage import charge, usage_of
+
+
+async def made_before(tr: Transaction, ctx: OpContext) -> pb.InodePb | None:
+    """Return, complete, what an earlier run of this operation made, whatever its name has become since."""
+    if not ctx.is_rerun or not ctx.new_inode_id:
+        return None
+    stored = await tr.get(records.inode_key(ctx.new_inode_id))
+    return None if stored is None else await complete(tr, pb.InodePb.FromString(stored))
 
 
 async def find_place(
@@ -21,13 +31,17 @@ async def find_place(
 ) -> tuple[pb.InodePb, pb.InodePb | None]:
     """Return (parent, None) when `name` is free to be made there.
 
-    A repeated request finds the object it made before: then the second element is that, complete.
+    A repeated request finds the object it made before: then the second element is that, complete, and the
+    first is not to be used.
 
     Raises:
         FsError: INVALID_ARGUMENT, NAME_TOO_LONG, EXISTS, ACCESS_DENIED, NOT_PERMITTED, and what
             `load_directory` raises.
     """
     check_name(name)
+    made = await made_before(tr, ctx)
+    if made is not None:
+        return made, made
     parent = await load_directory(tr, ctx, parent_id)
     if is_dot(name):
         raise FsError(Status.EXISTS, f"name {name!r}")
@@ -62,10 +76,13 @@ def new_inode(
     )
 
 
-def put(
+async def put(
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
 ) -> None:
-    """Store a new inode under its name."""
+    """Store a new inode under its name; raises what `charge` raises."""
+    if inode.type != pb.DIRECTORY:
+        inode.home_inode_id = parent.inode_id
+    await charge(tr, ctx, (parent.inode_id, usage_of(inode)))
     store_inode(tr, inode)
     store_dentry(tr, parent.inode_id, name, inode, ctx.caller.request_id)
     stamp_directory(tr, ctx, parent)

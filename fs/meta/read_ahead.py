@@ -33,17 +33,24 @@ def _of_name(_caller: Caller, request: Any) -> Iterator[bytes]:
     yield from _named(request.parent_inode_id, request.name)
 
 
+def _of_making(caller: Caller, request: Any) -> Iterator[bytes]:
+    yield records.USAGE_EPOCH_KEY
+    yield from _of_name(caller, request)
+
+
 def _of_link(caller: Caller, request: meta.LinkReq) -> Iterator[bytes]:
     yield from _of_name(caller, request)
     yield records.inode_key(request.inode_id)
 
 
 def _of_removal(caller: Caller, request: Any) -> Iterator[bytes]:
+    yield records.USAGE_EPOCH_KEY
     yield from _remembered(caller)
     yield from _of_name(caller, request)
 
 
 def _of_rename(caller: Caller, request: meta.RenameReq) -> Iterator[bytes]:
+    yield records.USAGE_EPOCH_KEY
     yield from _remembered(caller)
     yield from _named(request.old_parent_inode_id, request.old_name)
     yield from _named(request.new_parent_inode_id, request.new_name)
@@ -51,22 +58,44 @@ def _of_rename(caller: Caller, request: meta.RenameReq) -> Iterator[bytes]:
 
 def _of_set_attr(caller: Caller, request: meta.SetAttrReq) -> Iterator[bytes]:
     if request.HasField("length"):
+        yield records.USAGE_EPOCH_KEY
         yield from _remembered(caller)
         yield records.inode_key(request.inode_id)
 
 
+def _of_open(_caller: Caller, request: meta.OpenReq) -> Iterator[bytes]:
+    yield records.inode_key(request.inode_id)
+    if request.wants_write or request.is_truncate:
+        yield records.USAGE_EPOCH_KEY
+
+
+def _of_content(_caller: Caller, request: Any) -> Iterator[bytes]:
+    yield records.inode_key(request.inode_id)
+    yield records.USAGE_EPOCH_KEY
+
+
+def _of_close(caller: Caller, request: meta.CloseReq) -> Iterator[bytes]:
+    if request.sync.has_new_data or request.sync.HasField("length_hint"):
+        yield from _of_content(caller, request.sync)
+
+
 KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.LookupReq: _of_name,
-    meta.CreateReq: _of_name,
-    meta.MkdirReq: _of_name,
-    meta.MknodReq: _of_name,
-    meta.SymlinkReq: _of_name,
+    meta.CreateReq: _of_making,
+    meta.MkdirReq: _of_making,
+    meta.MknodReq: _of_making,
+    meta.SymlinkReq: _of_making,
     meta.LinkReq: _of_link,
     meta.UnlinkReq: _of_removal,
     meta.RmdirReq: _of_removal,
     meta.RemoveTreeReq: _of_removal,
     meta.RenameReq: _of_rename,
     meta.SetAttrReq: _of_set_attr,
+    meta.OpenReq: _of_open,
+    meta.SyncReq: _of_content,
+    meta.CloseReq: _of_close,
+    meta.ReserveAppendReq: _of_content,
+    meta.ReserveSpaceReq: _of_content,
 }
 
 
@@ -83,6 +112,14 @@ def object_keys(dentries: Iterable[DentryRecordPb]) -> Iterator[bytes]:
         yield records.inode_key(dentry.inode_id)
         if dentry.type == pb.DIRECTORY:
             yield from directory_keys(dentry.inode_id)
+
+
+def name_keys(dentry: DentryRecordPb | None, parent_id: int, name: bytes) -> Iterator[bytes]:
+    """Yield where the object behind a name that may go is kept, and whether it is its home (fs/meta/homes.py)."""
+    if dentry is not None:
+        yield from object_keys([dentry])
+        if dentry.type != pb.DIRECTORY:
+            yield records.link_key(dentry.inode_id, parent_id, name)
 
 
 def directory_keys(inode_id: int) -> tuple[bytes, bytes]:

@@ -15,10 +15,15 @@ variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little-
     TRUN inode LE8                  -> LE8 start time: a truncation whose chunks are not all gone yet
     FLCK inode LE8                  -> FileLocksRecordPb: advisory locks
     CLCK client 0x00 inode LE8      -> LE8 time of its first lock: the files on which a client holds locks
-    SING name                       -> singletons: format, inode-count, inode-ids-SHARD
+    USAG directory LE8, kind        -> signed LE8 counter of all below: kind b bytes, f files, d directories
+    QUOT directory BE8              -> QuotaRecordPb
+    QNEA directory LE8, kind        -> empty: a quota (kind b bytes, i inodes) is nearly used up
+    UFEN directory LE8              -> UsageFenceRecordPb: a directory about to be moved
+    LINK inode LE8, parent BE8, name -> empty: a name of an inode that has several, all but the home
+    SING name                       -> singletons: format, inode-count, inode-ids-SHARD, usage-epoch, usage-state
 
 Invariants:
-    - What several clients change at once is written blindly (DTIM, DCNT, inode-count), so creates in
+    - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count), so creates in
       one directory do not conflict; what decides (INOD of the parent, DENT) is read.
     - Inode keys are little-endian to spread new inodes; dentries and GC keys are big-endian to be
       listed in order.
@@ -43,11 +48,24 @@ GC_DIRECTORY: Final = b"GCDI"
 TRUNCATION: Final = b"TRUN"
 FILE_LOCKS: Final = b"FLCK"
 CLIENT_LOCKS: Final = b"CLCK"
+USAGE: Final = b"USAG"
+QUOTA: Final = b"QUOT"
+QUOTA_NEAR: Final = b"QNEA"
+USAGE_FENCE: Final = b"UFEN"
+LINK: Final = b"LINK"
 SINGLETON: Final = b"SING"
+
+KIND_BYTES: Final = b"b"
+KIND_FILES: Final = b"f"
+KIND_DIRECTORIES: Final = b"d"
+KIND_INODES: Final = b"i"
 
 FORMAT_KEY: Final = SINGLETON + b"meta-format"
 INODE_COUNT_KEY: Final = SINGLETON + b"inode-count"
-FORMAT_VERSION: Final = 1
+USAGE_EPOCH_KEY: Final = SINGLETON + b"usage-epoch"
+USAGE_STATE_KEY: Final = SINGLETON + b"usage-state"
+FORMAT_VERSION: Final = 2
+"""2: usage is counted.  A service that does not count must not serve it."""
 
 _TIMES = struct.Struct("<qq")
 _COUNT = struct.Struct("<q")
@@ -103,6 +121,11 @@ def subdirectory_count_key(directory_id: int) -> bytes:
 def unpack_count(value: bytes | None) -> int:
     """Return the number in a counter; an absent one is 0."""
     return 0 if value is None else int(_COUNT.unpack(value)[0])
+
+
+def pack_count(count: int) -> bytes:
+    """Return the value of a counter."""
+    return _COUNT.pack(count)
 
 
 def file_session_prefix(inode_id: int) -> bytes:
@@ -184,6 +207,51 @@ def client_locks_parts(key: bytes) -> tuple[str, InodeId]:
     """Return the client and the inode in such a key."""
     client_id, inode = key[4:-9], key[-8:]
     return client_id.decode(), InodeId(int.from_bytes(inode, "little"))
+
+
+def usage_key(directory_id: int, kind: bytes) -> bytes:
+    """Return the key of a counter of what lies below a directory; `kind` is bytes, files or directories."""
+    return USAGE + directory_id.to_bytes(8, "little") + kind
+
+
+def quota_key(directory_id: int) -> bytes:
+    """Return the key of a directory's quota."""
+    return QUOTA + directory_id.to_bytes(8, "big")
+
+
+def quota_directory(key: bytes) -> InodeId:
+    """Return the directory in a quota's key."""
+    return InodeId(int.from_bytes(key[4:12], "big"))
+
+
+def quota_near_key(directory_id: int, kind: bytes) -> bytes:
+    """Return the key that marks a nearly used up quota; `kind` is bytes or inodes."""
+    return QUOTA_NEAR + directory_id.to_bytes(8, "little") + kind
+
+
+def usage_fence_key(directory_id: int) -> bytes:
+    """Return the key of a directory's fence."""
+    return USAGE_FENCE + directory_id.to_bytes(8, "little")
+
+
+def link_prefix(inode_id: int) -> bytes:
+    """Return what the keys of an inode's names but for its home start with."""
+    return LINK + inode_id.to_bytes(8, "little")
+
+
+def link_key(inode_id: int, parent_id: int, name: bytes) -> bytes:
+    """Return the key of one of several names of an inode."""
+    return LINK + inode_id.to_bytes(8, "little") + parent_id.to_bytes(8, "big") + name
+
+
+def link_place(key: bytes) -> tuple[InodeId, bytes]:
+    """Return (parent, name) in the key of a link."""
+    return InodeId(int.from_bytes(key[12:20], "big")), key[20:]
+
+
+def link_inode(key: bytes) -> InodeId:
+    """Return the inode in the key of a link."""
+    return InodeId(int.from_bytes(key[4:12], "little"))
 
 
 def inode_ids_key(shard: int) -> bytes:

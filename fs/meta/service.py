@@ -12,6 +12,7 @@ Concurrency: any number of requests at once; conflicts are resolved by the key-v
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import trio
@@ -35,16 +36,20 @@ from .context import (
     LayoutSource,
     OpContext,
     PreciseLength,
+    UsageFencedError,
     caller_from_pb,
 )
 from .inode_ids import InodeIds
+from .lineage import Lineages
 from .lock_waits import LockWaits
 from .ops.access import access
 from .ops.create import create
 from .ops.end_session import end_session
 from .ops.extend_stripe import extend_stripe
+from .ops.fence_tree import fence_tree
 from .ops.get_attr import batch_get_attr, get_attr
 from .ops.get_real_path import get_real_path
+from .ops.get_usage import get_usage
 from .ops.link import link
 from .ops.list_ import list_
 from .ops.lock import end_client_locks, find_lock_conflict, set_lock
@@ -52,9 +57,11 @@ from .ops.lookup import lookup
 from .ops.mkdir import mkdir
 from .ops.mknod import mknod
 from .ops.open import open_
+from .ops.quotas import list_quotas, set_quota
 from .ops.remove_tree import remove_tree
 from .ops.rename import rename
 from .ops.reserve_append import reserve_append
+from .ops.reserve_space import reserve_space
 from .ops.rmdir import rmdir
 from .ops.set_attr import set_attr
 from .ops.symlink import symlink
@@ -75,8 +82,17 @@ SPACE_AGE_S_MAX: Final = 2.0
 
 PRUNE_COUNT_MAX: Final = 4096
 
+FENCE_AFTER_RUNS: Final = 4
+"""A move of a directory that has been rerun so often because of changes below makes them wait."""
+
+FENCE_PAUSE_S: Final = 0.01
+
 ROOT_CALLER: Final = Caller(0, 0, frozenset({0}))
 """On whose behalf the service itself acts."""
+
+
+class _ContendedError(Exception):
+    """What an operation moves is changed all the time."""
 
 
 def check_caller(message: CallerPb) -> None:
@@ -92,11 +108,17 @@ def check_caller(message: CallerPb) -> None:
 def _begun(
     op: Operation[ReqT, RspT], ctx: OpContext, request: ReqT
 ) -> Callable[[Transaction], Awaitable[RspT]]:
-    """Return the operation as a function of a transaction, which first reads what it will need for certain."""
+    """Return the operation as a function of a transaction, which first reads what it will need for certain.
+
+    From the second run on it knows that an earlier one may have committed.
+    """
+    now = ctx
 
     async def run(tr: Transaction) -> RspT:
+        nonlocal now
+        this, now = now, replace(ctx, is_rerun=True)
         await tr.prefetch(request_keys(ctx.caller, request))
-        return await op(tr, ctx, request)
+        return await op(tr, this, request)
 
     return run
 
@@ -119,6 +141,7 @@ class MetaService:
         self._retry_time_s_max = config.kv.retry_time_s_max
         self._layouts = layouts
         self._chunks = chunks
+        self._lineages = Lineages()
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
         self._lock_waits = LockWaits()
@@ -145,8 +168,19 @@ class MetaService:
 
     def own_context(self, known: PreciseLength | None = None) -> OpContext:
         """Return the context of work that the service does by itself."""
+        return self._context(ROOT_CALLER, known=known)
+
+    def _context(
+        self, caller: Caller, new_inode_id: int = 0, known: PreciseLength | None = None
+    ) -> OpContext:
         return OpContext(
-            ROOT_CALLER, self.now_ns(), self._config, self._layouts, precise_length=known
+            caller,
+            self.now_ns(),
+            self._config,
+            self._layouts,
+            self._lineages,
+            new_inode_id=new_inode_id,
+            precise_length=known,
         )
 
     def _caller(self, request: object) -> Caller:
@@ -162,21 +196,57 @@ class MetaService:
         return caller_from_pb(message)
 
     async def _read(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
-        ctx = OpContext(self._caller(request), self.now_ns(), self._config, self._layouts)
+        ctx = self._context(self._caller(request))
         return await snapshot_read(self._engine, _begun(op, ctx, request))
 
     async def _change(
         self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0
     ) -> RspT:
-        ctx = OpContext(
-            self._caller(request), self.now_ns(), self._config, self._layouts, new_inode_id
-        )
-        return await transact(
-            self._engine,
-            _begun(op, ctx, request),
-            runtime=self._runtime,
-            retry_time_s_max=self._retry_time_s_max,
-        )
+        caller = self._caller(request)
+
+        async def attempt() -> RspT:
+            ctx = self._context(caller, new_inode_id)
+            return await self.driver.transact(_begun(op, ctx, request))
+
+        return await self._past_fences(attempt)
+
+    async def _past_fences(self, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
+        """Run an operation again while a directory above is about to be moved."""
+        deadline_s = self._runtime.clock.monotonic_s() + self._retry_time_s_max
+        while True:
+            try:
+                return await attempt()
+            except UsageFencedError as error:
+                if self._runtime.clock.monotonic_s() > deadline_s:
+                    raise FsError(Status.BUSY, f"{error} is being moved again and again") from error
+            await trio.sleep(FENCE_PAUSE_S)
+
+    async def _move(
+        self, op: Operation[ReqT, RspT], request: ReqT, *places: tuple[int, bytes]
+    ) -> RspT:
+        """As `_change`, for what moves whole directories; `places`: (parent, name) of those."""
+        caller = self._caller(request)
+        may_contend = True
+
+        async def attempt() -> RspT:
+            run_once, run_count = _begun(op, self._context(caller), request), 0
+
+            async def run(tr: Transaction) -> RspT:
+                nonlocal run_count
+                run_count += 1
+                if may_contend and run_count > FENCE_AFTER_RUNS:
+                    raise _ContendedError
+                return await run_once(tr)
+
+            return await self.driver.transact(run)
+
+        try:
+            return await self._past_fences(attempt)
+        except _ContendedError:
+            may_contend = False
+        ctx = self._context(caller)
+        await self.driver.transact(lambda tr: fence_tree(tr, ctx, places))
+        return await self._past_fences(attempt)
 
     async def _make(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
         return await self._change(op, request, new_inode_id=await self.inode_ids.take())
@@ -188,10 +258,10 @@ class MetaService:
         caller = self._caller(request)
 
         async def attempt(known: PreciseLength | None) -> RspT:
-            ctx = OpContext(caller, self.now_ns(), self._config, self._layouts, new_inode_id, known)
+            ctx = self._context(caller, new_inode_id, known)
             return await self.driver.transact(_begun(op, ctx, request))
 
-        return await self.driver.run(attempt)
+        return await self._past_fences(lambda: self.driver.run(attempt))
 
     async def _finish_truncation(self, inode: InodePb) -> None:
         """Do the second half of a truncation, after its first transaction has committed."""
@@ -293,11 +363,14 @@ class MetaService:
 
     async def remove_tree(self, _call: Call, request: meta.RemoveTreeReq) -> meta.RemoveRsp:
         """Serve RemoveTree."""
-        return await self._change(remove_tree, request)
+        place = request.parent_inode_id, request.name
+        return await self._move(remove_tree, request, place)
 
     async def rename(self, _call: Call, request: meta.RenameReq) -> meta.RenameRsp:
         """Serve Rename."""
-        return await self._change(rename, request)
+        old = request.old_parent_inode_id, request.old_name
+        new = request.new_parent_inode_id, request.new_name
+        return await self._move(rename, request, old, new)
 
     # ---- attributes and content --------------------------------------------------------------
 
@@ -325,6 +398,10 @@ class MetaService:
     async def close(self, _call: Call, request: meta.CloseReq) -> meta.InodeRsp:
         """Serve Close."""
         reply = await self._change_content(close, request)
+        if reply.is_over_quota:
+            await self._finish_truncation(reply.inode)
+            what = f"inode {request.sync.inode_id:#x}: bytes written without room for them are cut"
+            raise FsError(Status.QUOTA_EXCEEDED, what)
         if request.sync.is_durable:
             await self._engine.sync()
         return reply
@@ -334,6 +411,10 @@ class MetaService:
     ) -> meta.ReserveAppendRsp:
         """Serve ReserveAppend."""
         return await self._change_content(reserve_append, request)
+
+    async def reserve_space(self, _call: Call, request: meta.ReserveSpaceReq) -> meta.InodeRsp:
+        """Serve ReserveSpace."""
+        return await self._change_content(reserve_space, request)
 
     async def extend_stripe(self, _call: Call, request: meta.ExtendStripeReq) -> meta.InodeRsp:
         """Serve ExtendStripe."""
@@ -371,6 +452,20 @@ class MetaService:
             retry_time_s_max=self._retry_time_s_max,
         )
         self._lock_waits.wake(inode_id)
+
+    # ---- usage and quotas --------------------------------------------------------------------
+
+    async def get_usage(self, _call: Call, request: meta.GetUsageReq) -> meta.GetUsageRsp:
+        """Serve GetUsage."""
+        return await self._read(get_usage, request)
+
+    async def set_quota(self, _call: Call, request: meta.SetQuotaReq) -> meta.SetQuotaRsp:
+        """Serve SetQuota."""
+        return await self._change(set_quota, request)
+
+    async def list_quotas(self, _call: Call, request: meta.ListQuotasReq) -> meta.ListQuotasRsp:
+        """Serve ListQuotas."""
+        return await self._read(list_quotas, request)
 
     # ---- the rest ----------------------------------------------------------------------------
 

@@ -239,6 +239,18 @@ META_SET_LOCK: Final[Method[meta.SetLockReq, meta.SetLockRsp]] = method(
 META_FIND_LOCK_CONFLICT: Final[Method[meta.FindLockConflictReq, meta.FindLockConflictRsp]] = method(
     _META, "FindLockConflict", meta.FindLockConflictReq, meta.FindLockConflictRsp
 )
+META_GET_USAGE: Final[Method[meta.GetUsageReq, meta.GetUsageRsp]] = method(
+    _META, "GetUsage", meta.GetUsageReq, meta.GetUsageRsp
+)
+META_SET_QUOTA: Final[Method[meta.SetQuotaReq, meta.SetQuotaRsp]] = method(
+    _META, "SetQuota", meta.SetQuotaReq, meta.SetQuotaRsp
+)
+META_LIST_QUOTAS: Final[Method[meta.ListQuotasReq, meta.ListQuotasRsp]] = method(
+    _META, "ListQuotas", meta.ListQuotasReq, meta.ListQuotasRsp
+)
+META_RESERVE_SPACE: Final[Method[meta.ReserveSpaceReq, meta.InodeRsp]] = method(
+    _META, "ReserveSpace", meta.ReserveSpaceReq, meta.InodeRsp
+)
 
 _KV = kv.DESCRIPTOR.services_by_name["Kv"]
 KV_READ: Final[Method[kv.KvReadReq, kv.KvReadRsp]] = method(_KV, "Read", kv.KvReadReq, kv.KvReadRsp)

@@ -252,6 +252,17 @@ class User:
     async def names(self, inode_id):
         return [entry.name for entry in (await self.list(inode_id)).entries]
 
+    async def usage(self, inode_id) -> meta.GetUsageRsp:
+        return await self.call("get_usage", meta.GetUsageReq(inode_id=inode_id))
+
+    async def set_quota(self, inode_id, bytes_max, inodes_max) -> meta.SetQuotaRsp:
+        quota = meta.QuotaPb(bytes_max=bytes_max, inodes_max=inodes_max)
+        return await self.call("set_quota", meta.SetQuotaReq(inode_id=inode_id, quota=quota))
+
+    async def reserve(self, inode_id, length) -> meta.InodeRsp:
+        request = meta.ReserveSpaceReq(inode_id=inode_id, length=length)
+        return await self.call("reserve_space", request)
+
     async def append(self, inode_id, length, **fields) -> meta.ReserveAppendRsp:
         request = meta.ReserveAppendReq(inode_id=inode_id, length=length, **fields)
         return await self.call("reserve_append", request)

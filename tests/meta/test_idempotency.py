@@ -1,8 +1,9 @@
 """Every change comes out exactly once, however often its request or its transaction is repeated."""
 
 import pytest
+import trio
 
-from fs.kv.faulty import Fate, ScriptedFaults
+from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
 from fs.meta.check import check
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
@@ -72,6 +73,11 @@ def requests(d, f):
             meta.RemoveXattrReq(inode_id=f, name=b"user.old"),
         ),
         "append": ("reserve_append", meta.ReserveAppendReq(inode_id=f, length=5)),
+        "reserve_space": ("reserve_space", meta.ReserveSpaceReq(inode_id=f, length=300)),
+        "set_quota": (
+            "set_quota",
+            meta.SetQuotaReq(inode_id=d, quota=meta.QuotaPb(bytes_max=10**6, inodes_max=100)),
+        ),
         "stripe": ("extend_stripe", meta.ExtendStripeReq(inode_id=f, dyn_stripe_min=4)),
     }
 
@@ -93,7 +99,10 @@ async def comparable(world, *, with_data_ver):
             if not with_data_ver:
                 inode.file.data_ver = 0
             found[key] = inode.SerializeToString()
-        elif kind in (b"DENT", b"DCNT", b"INOS", b"XATR") or key == b"SINGinode-count":
+        elif (
+            kind in (b"DENT", b"DCNT", b"INOS", b"XATR", b"USAG", b"LINK", b"QUOT")
+            or key == b"SINGinode-count"
+        ):
             found[key] = value if kind != b"INOS" else b""
         elif kind.startswith(b"GC"):
             found[kind + key[12:]] = b""
@@ -200,3 +209,33 @@ async def test_an_error_is_final_and_leaves_nothing(world):
         with pytest.raises(FsError):
             await root.unlink(ROOT, b"d")
     assert await world.dump() == before
+
+
+@pytest.mark.parametrize("kind", ["create", "mkdir", "symlink", "mknod"])
+@pytest.mark.parametrize("other_takes_the_name", [False, True])
+async def test_made_once_though_its_name_went_before_the_outcome_was_known(
+    world,
+    autojump_clock,  # noqa: ARG001
+    kind,
+    other_takes_the_name,
+):
+    """A commit of unknown outcome, a rename by somebody else, a second run: still one object."""
+    user, other = world.user(), world.user(client="d" * 32)
+    arguments = {"symlink": (b"target",), "mknod": (pb.FIFO,)}.get(kind, ())
+    await user.mkdir(ROOT, b"d")  # fetches inode ids
+    world.engine.faults = ScriptedFaults([CommitFault(Fate.UNKNOWN_COMMITTED, delay_after_s=1.0)])
+    async with trio.open_nursery() as nursery:
+        made = []
+
+        async def make():
+            made.append(await getattr(user, kind)(ROOT, b"name", *arguments))
+
+        nursery.start_soon(make)
+        await trio.sleep(0.5)
+        await other.rename(ROOT, b"name", ROOT, b"elsewhere")
+        if other_takes_the_name:
+            await other.create(ROOT, b"name")
+    world.engine.faults = None
+    names = [b"d", b"elsewhere", b"name"] if other_takes_the_name else [b"d", b"elsewhere"]
+    assert await user.names(ROOT) == names
+    assert (await user.lookup(ROOT, b"elsewhere")).inode_id == made[0].inode_id

@@ -25,6 +25,20 @@ def test_keys_byte_for_byte():
     )
     assert records.gc_key(records.GC_DIRECTORY, 1, 3).startswith(b"GCDI")
     assert records.truncation_key(2) == b"TRUN" + bytes.fromhex("0200000000000000")
+    assert (
+        records.usage_key(2, records.KIND_BYTES)
+        == b"USAG" + bytes.fromhex("0200000000000000") + b"b"
+    )
+    assert records.quota_key(2) == b"QUOT" + bytes.fromhex("0000000000000002")
+    assert (
+        records.quota_near_key(2, records.KIND_INODES)
+        == b"QNEA" + bytes.fromhex("0200000000000000") + b"i"
+    )
+    assert records.usage_fence_key(2) == b"UFEN" + bytes.fromhex("0200000000000000")
+    assert (
+        records.link_key(2, 3, b"n")
+        == b"LINK" + bytes.fromhex("02000000000000000000000000000003") + b"n"
+    )
     assert records.inode_ids_key(7) == b"SINGinode-ids-7"
     assert records.FORMAT_KEY == b"SINGmeta-format"
     assert records.INODE_COUNT_KEY == b"SINGinode-count"
@@ -35,6 +49,10 @@ def test_parts_come_back_out_of_keys():
     assert records.xattr_name(records.xattr_key(9, b"user.y")) == b"user.y"
     assert records.file_session_inode(records.file_session_key(0x1234, "x" * 32)) == 0x1234
     assert records.truncation_inode(records.truncation_key(0x1234)) == 0x1234
+    assert records.link_place(records.link_key(2, 3, b"n")) == (3, b"n")
+    assert records.link_inode(records.link_key(2, 3, b"n")) == 2
+    assert records.quota_directory(records.quota_key(7)) == 7
+    assert records.unpack_count(records.pack_count(-3)) == -3
     assert records.gc_due_ns(records.gc_key(records.GC_FILE, 77, 1)) == 77
     assert records.unpack_times(records.pack_times(-5, 2**62)) == (-5, 2**62)
     assert records.unpack_u64(records.pack_u64(2**64 - 1)) == 2**64 - 1

@@ -12,7 +12,8 @@ from ..context import OpContext
 from ..dentries import check_name, find_dentry, is_dot
 from ..idempotency import recall, remember
 from ..inodes import load_directory, load_inode, require_changeable
-from ..making import new_inode, put
+from ..making import made_before, new_inode, put
+from ..promises import is_metered, promise_first
 from .open import open_inode
 
 
@@ -35,11 +36,16 @@ async def _open_existing(
     inode = await load_inode(tr, dentry.inode_id)
     if request.is_truncate and await recall(tr, ctx, META_CREATE) is not None:
         return meta.CreateRsp(inode=inode)
-    open_inode(tr, ctx, inode, request)
-    reply = meta.CreateRsp(inode=inode)
+    await open_inode(tr, ctx, inode, request)
+    reply = meta.CreateRsp(inode=inode, is_metered=await is_metered(tr, ctx, inode))
     if request.is_truncate:
         remember(tr, ctx, META_CREATE, reply)
     return reply
+
+
+async def _created(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> meta.CreateRsp:
+    metered = await is_metered(tr, ctx, inode)
+    return meta.CreateRsp(inode=inode, was_created=True, is_metered=metered)
 
 
 async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> meta.CreateRsp:
@@ -49,10 +55,14 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
 
     Raises:
         FsError: EXISTS, IS_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, NOT_FOUND (the directory was
-            removed), NOT_DIRECTORY, STALE, NAME_TOO_LONG, INVALID_ARGUMENT, CHAIN_TABLE_UNKNOWN.
+            removed), NOT_DIRECTORY, STALE, NAME_TOO_LONG, INVALID_ARGUMENT, CHAIN_TABLE_UNKNOWN,
+            QUOTA_EXCEEDED.
         TruncationUnfinishedError: as `open_inode`.
     """
     check_name(request.name)
+    before = await made_before(tr, ctx)
+    if before is not None:
+        return await _created(tr, ctx, before)
     parent = await load_directory(tr, ctx, request.parent_inode_id)
     if is_dot(request.name):
         status = Status.EXISTS if request.is_exclusive else Status.IS_DIRECTORY
@@ -60,8 +70,7 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
     dentry = await find_dentry(tr, request.parent_inode_id, request.name)
     if dentry is not None:
         if dentry.request_id and dentry.request_id == ctx.caller.request_id:
-            inode = await load_inode(tr, dentry.inode_id)
-            return meta.CreateRsp(inode=inode, was_created=True)
+            return await _created(tr, ctx, await load_inode(tr, dentry.inode_id))
         return await _open_existing(tr, ctx, request, dentry)
     require_changeable(ctx, parent)
     if request.wants_write and not request.session.is_write:
@@ -72,7 +81,11 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
         layout_from_pb(request.layout).check()
         default = request.layout
     give_file_part(ctx, inode, default)
-    put(tr, ctx, parent, request.name, inode)
+    metered: bool | None = None
+    if request.session.is_write:
+        inode.home_inode_id = parent.inode_id
+        metered = await promise_first(tr, ctx, inode)
+    await put(tr, ctx, parent, request.name, inode)
     if request.HasField("session"):
         content.store_session(tr, ctx, inode.inode_id, request.session)
-    return meta.CreateRsp(inode=inode, was_created=True)
+    return meta.CreateRsp(inode=inode, was_created=True, is_metered=metered)

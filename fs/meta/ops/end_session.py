@@ -9,6 +9,7 @@ from ...schema.proto.record_pb2 import FileSessionRecordPb
 from .. import content, records
 from ..context import OpContext
 from ..inodes import advance_ctime, store_inode
+from ..promises import settle
 
 
 async def end_session(
@@ -30,17 +31,19 @@ async def end_session(
     if record.client_id != client_id:
         return False
     tr.clear(key)
-    stored = await tr.get(records.inode_key(inode_id))
-    if stored is None or not record.is_write:
+    found = await tr.get(records.inode_key(inode_id))
+    if found is None or not record.is_write:
         return True
-    inode = pb.InodePb.FromString(stored)
+    inode = pb.InodePb.FromString(found)
     if inode.type != pb.FILE:
         return True
     content.require_truncated(inode)
-    old_length = inode.file.length
+    stored = pb.InodePb()
+    stored.CopyFrom(inode)
     content.apply_precise_length(ctx, inode)
     inode.file.data_ver += 1
-    if inode.file.length != old_length:
+    await settle(tr, ctx, inode, stored)
+    if inode.file.length != stored.file.length:
         inode.mtime_ns = ctx.now_ns
         advance_ctime(ctx, inode)
     store_inode(tr, inode)

@@ -10,9 +10,7 @@ from ..context import OpContext
 from ..inodes import load_inode
 
 
-async def get_real_path(
-    tr: Transaction, _ctx: OpContext, request: meta.GetRealPathReq
-) -> meta.GetRealPathRsp:
+async def path_of(tr: Transaction, directory_id: int) -> bytes:
     """Return the absolute path of a directory in the file system, of one snapshot.
 
     Raises:
@@ -21,7 +19,7 @@ async def get_real_path(
     """
     names: list[bytes] = []
     length = 0
-    inode = await load_inode(tr, request.inode_id, snapshot=True)
+    inode = await load_inode(tr, directory_id, snapshot=True)
     while inode.inode_id != ROOT_INODE_ID:
         if inode.type != pb.DIRECTORY:
             raise FsError(Status.NOT_DIRECTORY, f"inode {inode.inode_id:#x}")
@@ -30,6 +28,13 @@ async def get_real_path(
         names.append(inode.directory.name)
         length += len(inode.directory.name) + 1
         if length > PATH_BYTES_MAX:
-            raise FsError(Status.NAME_TOO_LONG, f"path of directory {request.inode_id:#x}")
+            raise FsError(Status.NAME_TOO_LONG, f"path of directory {directory_id:#x}")
         inode = await load_inode(tr, inode.directory.parent_inode_id, snapshot=True)
-    return meta.GetRealPathRsp(path=b"/" + b"/".join(reversed(names)))
+    return b"/" + b"/".join(reversed(names))
+
+
+async def get_real_path(
+    tr: Transaction, _ctx: OpContext, request: meta.GetRealPathReq
+) -> meta.GetRealPathRsp:
+    """Return the path of a directory; raises what `path_of` raises."""
+    return meta.GetRealPathRsp(path=await path_of(tr, request.inode_id))

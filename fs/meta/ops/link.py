@@ -8,6 +8,7 @@ from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
 from ..dentries import store_dentry
+from ..homes import add_name
 from ..inodes import advance_ctime, load_inode, stamp_directory, store_inode
 from ..making import find_place
 
@@ -31,6 +32,7 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
         raise FsError(Status.NOT_FOUND, f"inode {inode.inode_id:#x} has no name any more")
     if inode.nlink >= NLINK_MAX:
         raise FsError(Status.TOO_MANY_LINKS, f"inode {inode.inode_id:#x}: {inode.nlink}")
+    add_name(tr, inode, (parent.inode_id, request.name))
     inode.nlink += 1
     advance_ctime(ctx, inode)
     store_inode(tr, inode)

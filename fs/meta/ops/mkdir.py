@@ -25,5 +25,5 @@ async def mkdir(tr: Transaction, ctx: OpContext, request: meta.MkdirReq) -> meta
         inode.directory.default_layout.CopyFrom(request.default_layout)
     else:
         inode.directory.default_layout.CopyFrom(parent.directory.default_layout)
-    put(tr, ctx, parent, request.name, inode)
+    await put(tr, ctx, parent, request.name, inode)
     return meta.InodeRsp(inode=inode)

@@ -32,5 +32,5 @@ async def mknod(tr: Transaction, ctx: OpContext, request: meta.MknodReq) -> meta
         give_file_part(ctx, inode, parent.directory.default_layout)
     elif request.type in _DEVICES:
         inode.rdev = request.rdev
-    put(tr, ctx, parent, request.name, inode)
+    await put(tr, ctx, parent, request.name, inode)
     return meta.InodeRsp(inode=inode)

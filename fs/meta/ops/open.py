@@ -10,6 +10,8 @@ from ..context import OpContext
 from ..dentries import find_dentry
 from ..idempotency import recall, remember
 from ..inodes import load_complete, store_inode
+from ..promises import is_metered
+from ..usage import recharge, usage_of
 
 
 def check_open(ctx: OpContext, inode: pb.InodePb, *, reads: bool, writes: bool) -> None:
@@ -28,7 +30,7 @@ def check_open(ctx: OpContext, inode: pb.InodePb, *, reads: bool, writes: bool) 
         permissions.require_mutable(inode)
 
 
-def open_inode(
+async def open_inode(
     tr: Transaction, ctx: OpContext, inode: pb.InodePb, request: meta.OpenReq | meta.CreateReq
 ) -> None:
     """Open a loaded inode as the request says and store what that changes.
@@ -48,7 +50,9 @@ def open_inode(
         if writes:
             content.require_truncated(inode)
         if request.is_truncate:
+            before = usage_of(inode)
             content.set_length(tr, ctx, inode, 0)
+            await recharge(tr, ctx, inode, before)
             store_inode(tr, inode)
     if request.HasField("session"):
         content.store_session(tr, ctx, inode.inode_id, request.session)
@@ -78,8 +82,10 @@ async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.
             return meta.InodeRsp(inode=await load_complete(tr, request.inode_id))
     await _check_name(tr, request)
     inode = await load_complete(tr, request.inode_id)
-    open_inode(tr, ctx, inode, request)
+    await open_inode(tr, ctx, inode, request)
     reply = meta.InodeRsp(inode=inode)
+    if request.wants_write:
+        reply.is_metered = await is_metered(tr, ctx, inode)
     if request.is_truncate:
         remember(tr, ctx, META_OPEN, reply)
     return reply

@@ -24,6 +24,7 @@ from ..inodes import (
     store_inode,
 )
 from ..read_ahead import object_keys
+from ..usage import charge, whole_tree
 
 
 def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
@@ -64,6 +65,8 @@ async def remove_tree(
     if inode.type != pb.DIRECTORY:
         raise FsError(Status.NOT_DIRECTORY, f"inode {inode.inode_id:#x}")
     permissions.require_owner(ctx.caller, inode)
+    total = await whole_tree(tr, ctx, inode.inode_id)
+    await charge(tr, ctx, (parent.inode_id, -total), is_limited=False)
     clear_dentry(tr, request.parent_inode_id, request.name)
     detach_tree(tr, ctx, inode)
     stamp_directory(tr, ctx, parent)

@@ -5,10 +5,12 @@ Rules are those of rename(2) and renameat2(2) on Linux.
 Invariants:
     - No directory becomes its own ancestor: every ancestor of the new parent is read with a
       conflict, so of two concurrent renames that would close a loop together one is rerun.
-    - A directory's parent pointer, its dentry and the parents' counters change together.
+    - A directory's parent pointer, its dentry and the parents' counters change together, and so does
+      the usage of all above both places.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 from ...kv.api import Transaction
 from ...schema.ids import ROOT_INODE_ID
@@ -28,6 +30,7 @@ from ..dentries import (
     load_dentry,
     store_dentry,
 )
+from ..homes import move_name
 from ..idempotency import recall, remember
 from ..inodes import (
     add_subdirectories,
@@ -40,7 +43,8 @@ from ..inodes import (
     stamp_directory,
     store_inode,
 )
-from ..read_ahead import object_keys
+from ..read_ahead import name_keys
+from ..usage import Change, charge, whole_tree
 from .unlink import keep_open
 
 DEPTH_MAX = 4096
@@ -115,6 +119,12 @@ async def _check_no_loop(tr: Transaction, move: _Move) -> None:
         )
 
 
+async def _require_not_removed(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
+    """In a removed tree nothing is counted any more, so no directory may be taken out of it."""
+    if not await ctx.lineages.above(tr, directory.inode_id):
+        raise FsError(Status.NOT_FOUND, f"directory {directory.inode_id:#x} was removed")
+
+
 def _check_replaceable(source: pb.InodePb, target: pb.InodePb) -> None:
     if source.type == pb.DIRECTORY and target.type != pb.DIRECTORY:
         raise FsError(Status.NOT_DIRECTORY, f"inode {target.inode_id:#x} is no directory")
@@ -140,20 +150,29 @@ def _settle(tr: Transaction, ctx: OpContext, inode: pb.InodePb, place: _Place) -
 
 async def _replace(
     tr: Transaction, ctx: OpContext, request: meta.RenameReq, new: _Place, target: pb.InodePb
-) -> None:
+) -> list[Change]:
     if target.type == pb.DIRECTORY:
         if not await is_empty(tr, target.inode_id):
             raise FsError(Status.NOT_EMPTY, f"directory {target.inode_id:#x}")
         add_subdirectories(tr, new.parent.inode_id, -1)
-    drop_link(tr, ctx, target)
+    changes = await drop_link(tr, ctx, target, new.parent.inode_id, new.name)
     if target.nlink == 0:
         keep_open(tr, ctx, request, target)
+    return changes
 
 
-def _count_move(tr: Transaction, inode: pb.InodePb, origin: _Place, goal: _Place) -> None:
-    if inode.type == pb.DIRECTORY and origin.parent.inode_id != goal.parent.inode_id:
-        add_subdirectories(tr, origin.parent.inode_id, -1)
-        add_subdirectories(tr, goal.parent.inode_id, 1)
+async def _move_usage(
+    tr: Transaction, ctx: OpContext, inode: pb.InodePb, origin: _Place, goal: _Place
+) -> list[Change]:
+    old_id, new_id = origin.parent.inode_id, goal.parent.inode_id
+    if inode.type != pb.DIRECTORY:
+        return await move_name(tr, inode, (old_id, origin.name), (new_id, goal.name))
+    if old_id == new_id:
+        return []
+    add_subdirectories(tr, old_id, -1)
+    add_subdirectories(tr, new_id, 1)
+    total = await whole_tree(tr, ctx, inode.inode_id)
+    return [(old_id, -total), (new_id, total)]
 
 
 async def _load_target(
@@ -183,6 +202,9 @@ async def _check_move(tr: Transaction, ctx: OpContext, move: _Move) -> None:
     if move.is_exchange and move.target is not None:
         _require_parent_change(ctx, move.target)
     await _check_no_loop(tr, move)
+    if pb.DIRECTORY in {move.source.type, move.target.type if move.target else 0}:
+        await _require_not_removed(tr, ctx, old_parent)
+        await _require_not_removed(tr, ctx, new_parent)
 
 
 async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> meta.RenameRsp:
@@ -202,22 +224,25 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
     old, new = _Place(old_parent, request.old_name), _Place(new_parent, request.new_name)
     source_dentry = await load_dentry(tr, old_parent.inode_id, old.name)
     target_dentry = await find_dentry(tr, new_parent.inode_id, new.name)
-    await tr.prefetch(object_keys(d for d in (source_dentry, target_dentry) if d is not None))
+    source_keys = name_keys(source_dentry, old_parent.inode_id, old.name)
+    await tr.prefetch(chain(source_keys, name_keys(target_dentry, new_parent.inode_id, new.name)))
     source = await load_complete(tr, source_dentry.inode_id)
     target = await _load_target(tr, request, target_dentry)
     if target is not None and target.inode_id == source.inode_id:
         return meta.RenameRsp(moved=source)
     await _check_move(tr, ctx, _Move(old, new, source, target, request.exchange))
+    changes: list[Change] = []
     if request.exchange:
         assert target is not None
+        changes += await _move_usage(tr, ctx, target, new, old)
         _settle(tr, ctx, target, old)
-        _count_move(tr, target, new, old)
     else:
         if target is not None:
-            await _replace(tr, ctx, request, new, target)
+            changes += await _replace(tr, ctx, request, new, target)
         clear_dentry(tr, old_parent.inode_id, old.name)
+    changes += await _move_usage(tr, ctx, source, old, new)
+    await charge(tr, ctx, *changes)
     _settle(tr, ctx, source, new)
-    _count_move(tr, source, old, new)
     stamp_directory(tr, ctx, old_parent)
     if new_parent.inode_id != old_parent.inode_id:
         stamp_directory(tr, ctx, new_parent)

@@ -8,6 +8,7 @@ from .. import content
 from ..context import OpContext
 from ..idempotency import recall, remember
 from ..inodes import advance_ctime, load_file, store_inode
+from ..usage import recharge, usage_of
 
 
 async def reserve_append(
@@ -16,7 +17,7 @@ async def reserve_append(
     """Lengthen the file by `length` bytes and return where they start.
 
     Raises:
-        FsError: STALE, ACCESS_DENIED, FILE_TOO_LARGE, IS_DIRECTORY, NOT_REGULAR, INVALID_ARGUMENT.
+        FsError: STALE, ACCESS_DENIED, FILE_TOO_LARGE, QUOTA_EXCEEDED, IS_DIRECTORY, NOT_REGULAR, INVALID_ARGUMENT.
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
@@ -28,11 +29,13 @@ async def reserve_append(
     inode = await load_file(tr, request.inode_id)
     await content.require_may_write(tr, ctx, inode)
     content.require_truncated(inode)
+    before = usage_of(inode)
     if request.HasField("length_hint"):
         content.apply_length_hint(ctx, inode, request.length_hint)
     offset = inode.file.length
     content.check_length(offset + request.length)
     content.lengthen(inode, offset + request.length)
+    await recharge(tr, ctx, inode, before)
     inode.mtime_ns = ctx.now_ns
     advance_ctime(ctx, inode)
     store_inode(tr, inode)

@@ -14,6 +14,7 @@ from ..context import OpContext
 from ..dentries import clear_dentry
 from ..inodes import complete, drop_link, load_complete
 from ..read_ahead import object_keys
+from ..usage import charge, clear_usage
 from .remove_tree import detach_tree
 
 
@@ -28,6 +29,7 @@ def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
     if inode.type == pb.DIRECTORY:
         tr.clear(records.directory_times_key(inode_id))
         tr.clear(records.subdirectory_count_key(inode_id))
+        clear_usage(tr, inode_id)
     elif inode.type == pb.FILE:
         tr.clear(records.truncation_key(inode_id))
 
@@ -104,7 +106,8 @@ async def _detach_child(
     if child.type == pb.DIRECTORY:
         detach_tree(tr, ctx, child)
     else:
-        drop_link(tr, ctx, child)
+        changes = await drop_link(tr, ctx, child, directory_id, name)
+        await charge(tr, ctx, *changes, is_limited=False)
 
 
 async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_max: int) -> int:

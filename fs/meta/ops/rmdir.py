@@ -18,6 +18,7 @@ from ..inodes import (
     stamp_directory,
 )
 from ..read_ahead import object_keys
+from ..usage import charge
 
 
 def _check_not_dot(name: bytes) -> None:
@@ -49,7 +50,8 @@ async def rmdir(tr: Transaction, ctx: OpContext, request: meta.RmdirReq) -> meta
     if not await is_empty(tr, inode.inode_id):
         raise FsError(Status.NOT_EMPTY, f"directory {inode.inode_id:#x}")
     clear_dentry(tr, request.parent_inode_id, request.name)
-    drop_link(tr, ctx, inode)
+    changes = await drop_link(tr, ctx, inode, request.parent_inode_id, request.name)
+    await charge(tr, ctx, *changes, is_limited=False)
     stamp_directory(tr, ctx, parent)
     add_subdirectories(tr, parent.inode_id, -1)
     reply = meta.RemoveRsp(removed=inode)

@@ -10,6 +10,7 @@ from .. import content, permissions
 from ..context import OpContext
 from ..idempotency import recall, remember
 from ..inodes import advance_ctime, load_complete, store_inode
+from ..usage import recharge, usage_of
 
 
 def _set_owner(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
@@ -93,9 +94,11 @@ async def _set_length(
     else:
         permissions.require(ctx.caller, inode, permissions.WRITE)
     content.require_truncated(inode)
+    before = usage_of(inode)
     if request.HasField("length_hint"):
         content.apply_length_hint(ctx, inode, request.length_hint)
     content.set_length(tr, ctx, inode, request.length)
+    await recharge(tr, ctx, inode, before)
 
 
 _HOW = frozenset({"caller", "inode_id", "has_open_file", "length_hint"})

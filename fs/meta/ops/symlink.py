@@ -30,5 +30,5 @@ async def symlink(tr: Transaction, ctx: OpContext, request: meta.SymlinkReq) -> 
         return meta.InodeRsp(inode=made)
     inode = new_inode(ctx, parent, pb.SYMLINK, 0o777)
     inode.symlink_target = request.target
-    put(tr, ctx, parent, request.name, inode)
+    await put(tr, ctx, parent, request.name, inode)
     return meta.InodeRsp(inode=inode)

@@ -7,6 +7,8 @@ from ...schema.status import FsError, Status
 from .. import content, permissions, records
 from ..context import OpContext
 from ..inodes import advance_ctime, load_complete, store_inode
+from ..promises import is_metered, settle
+from ..usage import recharge, usage_of
 
 
 def _changes_anything(request: meta.SyncReq) -> bool:
@@ -70,7 +72,7 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
     """Record what a client knows of a file it has open; works without a name.
 
     Raises:
-        FsError: STALE, ACCESS_DENIED, and as `apply`.
+        FsError: STALE, ACCESS_DENIED, QUOTA_EXCEEDED (the report is refused as a whole), and as `apply`.
         LengthUnknownError: as `apply`.
         TruncationUnfinishedError: as `apply`.
     """
@@ -82,13 +84,18 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
             Status.ACCESS_DENIED,
             f"uid {ctx.caller.uid} does not have inode {inode.inode_id:#x} open for this",
         )
+    before = usage_of(inode)
     apply(ctx, inode, request)
+    await recharge(tr, ctx, inode, before)
     store_inode(tr, inode)
-    return meta.InodeRsp(inode=inode)
+    return meta.InodeRsp(inode=inode, is_metered=await is_metered(tr, ctx, inode))
 
 
 async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta.InodeRsp:
     """Sync and end the file session, in one transaction; another client's session stays.
+
+    Growth that no quota has room for is not taken over, and the reply says so (`is_over_quota`); when
+    nobody else writes, the bytes behind the length are to be cut then: a truncation is pending.
 
     The session proves the right to report.  A repeated close finds it gone: what it reported then
     stands already, so a caller without any other right is not refused.
@@ -100,6 +107,8 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     """
     report = request.sync
     inode = await load_complete(tr, report.inode_id)
+    stored = pb.InodePb()
+    stored.CopyFrom(inode)
     is_granted = False
     if request.session_id:
         content.check_session(meta.FileSessionPb(session_id=request.session_id))
@@ -107,5 +116,7 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
         is_granted = await content.end_own_session(tr, ctx, key)
     if _changes_anything(report) and (is_granted or await _may_report(tr, ctx, inode, report)):
         apply(ctx, inode, report)
+    is_over_quota = await settle(tr, ctx, inode, stored)
+    if inode != stored:
         store_inode(tr, inode)
-    return meta.InodeRsp(inode=inode)
+    return meta.InodeRsp(inode=inode, is_over_quota=is_over_quota)

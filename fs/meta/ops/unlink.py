@@ -10,6 +10,8 @@ from ..context import OpContext
 from ..dentries import check_name, clear_dentry, is_dot, load_dentry
 from ..idempotency import recall, remember
 from ..inodes import drop_link, load_directory, load_inode, require_changeable, stamp_directory
+from ..read_ahead import name_keys
+from ..usage import charge
 
 
 def keep_open(
@@ -38,12 +40,14 @@ async def unlink(tr: Transaction, ctx: OpContext, request: meta.UnlinkReq) -> me
         raise FsError(Status.IS_DIRECTORY, f"unlink of {request.name!r}")
     dentry = await load_dentry(tr, request.parent_inode_id, request.name)
     require_changeable(ctx, parent)
+    await tr.prefetch(name_keys(dentry, request.parent_inode_id, request.name))
     inode = await load_inode(tr, dentry.inode_id)
     permissions.require_removable(ctx.caller, parent, inode)
     if inode.type == pb.DIRECTORY:
         raise FsError(Status.IS_DIRECTORY, f"inode {inode.inode_id:#x}")
     clear_dentry(tr, request.parent_inode_id, request.name)
-    drop_link(tr, ctx, inode)
+    changes = await drop_link(tr, ctx, inode, request.parent_inode_id, request.name)
+    await charge(tr, ctx, *changes, is_limited=False)
     stamp_directory(tr, ctx, parent)
     if inode.nlink == 0:
         keep_open(tr, ctx, request, inode)

@@ -1,7 +1,8 @@
 """Extended attributes: set, get, list, remove.
 
 Name spaces: `user.` on files and directories, by mode bits; `trusted.` for root only; `security.`
-read by all, written by root.  POSIX ACLs (`system.`) are refused as not supported.
+read by all, written by root.  `ember.` shows usage and quota of directories (usage_attribute.py) and
+cannot be written.  POSIX ACLs (`system.`) are refused as not supported.
 
 Source: xattr(7), setxattr(2).
 """
@@ -18,10 +19,12 @@ from .. import permissions, records
 from ..context import OpContext
 from ..idempotency import recall, remember
 from ..inodes import advance_ctime, load_complete, load_inode, store_inode
+from .usage_attribute import usage_attribute
 
 XATTR_COUNT_MAX = 64
 """Of one inode, so that listing stays bounded."""
 
+_USAGE_PREFIX = b"ember."
 _NAMESPACES = (b"user.", b"trusted.", b"security.")
 
 
@@ -109,6 +112,8 @@ async def get_xattr(tr: Transaction, ctx: OpContext, request: meta.GetXattrReq) 
     Raises:
         FsError: NO_ATTRIBUTE, ACCESS_DENIED, NOT_SUPPORTED, STALE, and for bad names as `set_xattr`.
     """
+    if request.name.startswith(_USAGE_PREFIX):
+        return meta.GetXattrRsp(value=await usage_attribute(tr, ctx, request))
     _check_name(request.name)
     inode = await load_inode(tr, request.inode_id, snapshot=True)
     key = records.xattr_key(request.inode_id, request.name)

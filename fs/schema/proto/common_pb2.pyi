@@ -525,6 +525,7 @@ class FilePartPb(_message.Message):
     DYN_STRIPE_FIELD_NUMBER: _builtins.int
     DATA_VER_FIELD_NUMBER: _builtins.int
     TRUNCATE_PENDING_FIELD_NUMBER: _builtins.int
+    CHARGED_LENGTH_FIELD_NUMBER: _builtins.int
     length: _builtins.int
     truncate_ver: _builtins.int
     """grows at every truncate; voids older length hints"""
@@ -534,6 +535,8 @@ class FilePartPb(_message.Message):
     """grows whenever a writer reports new content"""
     truncate_pending: _builtins.bool
     """chunks beyond length are still to be removed"""
+    charged_length: _builtins.int
+    """promised to writers below a quota of bytes: quotas count max(length, charged_length)"""
     @_builtins.property
     def layout(self) -> Global___LayoutPb: ...
     def __init__(
@@ -545,10 +548,11 @@ class FilePartPb(_message.Message):
         dyn_stripe: _builtins.int = ...,
         data_ver: _builtins.int = ...,
         truncate_pending: _builtins.bool = ...,
+        charged_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_length", b"charged_length", "data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -603,6 +607,7 @@ class InodePb(_message.Message):
     SYMLINK_TARGET_FIELD_NUMBER: _builtins.int
     RDEV_FIELD_NUMBER: _builtins.int
     USED_BYTES_FIELD_NUMBER: _builtins.int
+    HOME_INODE_ID_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     type: Global___InodeTypePb.ValueType
     mode: _builtins.int
@@ -619,6 +624,8 @@ class InodePb(_message.Message):
     rdev: _builtins.int
     used_bytes: _builtins.int
     """space taken, best effort until exact accounting exists"""
+    home_inode_id: _builtins.int
+    """of what is no directory: the one directory whose usage counts it; 0: it has no name"""
     @_builtins.property
     def file(self) -> Global___FilePartPb: ...
     @_builtins.property
@@ -642,10 +649,11 @@ class InodePb(_message.Message):
         symlink_target: _builtins.bytes = ...,
         rdev: _builtins.int = ...,
         used_bytes: _builtins.int = ...,
+        home_inode_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "file", b"file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["atime_ns", b"atime_ns", "btime_ns", b"btime_ns", "ctime_ns", b"ctime_ns", "directory", b"directory", "file", b"file", "gid", b"gid", "iflags", b"iflags", "inode_id", b"inode_id", "mode", b"mode", "mtime_ns", b"mtime_ns", "nlink", b"nlink", "rdev", b"rdev", "symlink_target", b"symlink_target", "type", b"type", "uid", b"uid", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["atime_ns", b"atime_ns", "btime_ns", b"btime_ns", "ctime_ns", b"ctime_ns", "directory", b"directory", "file", b"file", "gid", b"gid", "home_inode_id", b"home_inode_id", "iflags", b"iflags", "inode_id", b"inode_id", "mode", b"mode", "mtime_ns", b"mtime_ns", "nlink", b"nlink", "rdev", b"rdev", "symlink_target", b"symlink_target", "type", b"type", "uid", b"uid", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

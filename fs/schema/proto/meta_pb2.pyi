@@ -42,18 +42,28 @@ class InodeRsp(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INODE_FIELD_NUMBER: _builtins.int
+    IS_METERED_FIELD_NUMBER: _builtins.int
+    IS_OVER_QUOTA_FIELD_NUMBER: _builtins.int
+    is_metered: _builtins.bool
+    """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
+    is_over_quota: _builtins.bool
+    """of Close, inside the service only"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     def __init__(
         self,
         *,
         inode: _common_pb2.InodePb | None = ...,
+        is_metered: _builtins.bool | None = ...,
+        is_over_quota: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
+    _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__is_metered) -> _WhichOneofReturnType__is_metered | None: ...
 
 Global___InodeRsp: _TypeAlias = InodeRsp  # noqa: Y015
 
@@ -235,7 +245,9 @@ class CreateRsp(_message.Message):
 
     INODE_FIELD_NUMBER: _builtins.int
     WAS_CREATED_FIELD_NUMBER: _builtins.int
+    IS_METERED_FIELD_NUMBER: _builtins.int
     was_created: _builtins.bool
+    is_metered: _builtins.bool
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     def __init__(
@@ -243,12 +255,15 @@ class CreateRsp(_message.Message):
         *,
         inode: _common_pb2.InodePb | None = ...,
         was_created: _builtins.bool = ...,
+        is_metered: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode", "was_created", b"was_created"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered", "was_created", b"was_created"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
+    _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__is_metered) -> _WhichOneofReturnType__is_metered | None: ...
 
 Global___CreateRsp: _TypeAlias = CreateRsp  # noqa: Y015
 
@@ -1494,3 +1509,248 @@ class FindLockConflictRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FindLockConflictRsp: _TypeAlias = FindLockConflictRsp  # noqa: Y015
+
+@_typing.final
+class UsagePb(_message.Message):
+    """Usage of a directory: all below it, not itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    files: _builtins.int
+    directories: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.int = ...,
+        files: _builtins.int = ...,
+        directories: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "directories", b"directories", "files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsagePb: _TypeAlias = UsagePb  # noqa: Y015
+
+@_typing.final
+class QuotaPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_MAX_FIELD_NUMBER: _builtins.int
+    INODES_MAX_FIELD_NUMBER: _builtins.int
+    bytes_max: _builtins.int
+    inodes_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes_max: _builtins.int = ...,
+        inodes_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "inodes_max", b"inodes_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaPb: _TypeAlias = QuotaPb  # noqa: Y015
+
+@_typing.final
+class GetUsageReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        inode_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageReq: _TypeAlias = GetUsageReq  # noqa: Y015
+
+@_typing.final
+class DirectoryUsagePb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    path: _builtins.bytes
+    @_builtins.property
+    def usage(self) -> Global___UsagePb: ...
+    @_builtins.property
+    def quota(self) -> Global___QuotaPb: ...
+    def __init__(
+        self,
+        *,
+        inode_id: _builtins.int = ...,
+        usage: Global___UsagePb | None = ...,
+        quota: Global___QuotaPb | None = ...,
+        path: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode_id", b"inode_id", "path", b"path", "quota", b"quota", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DirectoryUsagePb: _TypeAlias = DirectoryUsagePb  # noqa: Y015
+
+@_typing.final
+class GetUsageRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    LIMITING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def directory(self) -> Global___DirectoryUsagePb: ...
+    @_builtins.property
+    def limiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___DirectoryUsagePb]: ...
+    def __init__(
+        self,
+        *,
+        directory: Global___DirectoryUsagePb | None = ...,
+        limiting: _abc.Iterable[Global___DirectoryUsagePb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "limiting", b"limiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageRsp: _TypeAlias = GetUsageRsp  # noqa: Y015
+
+@_typing.final
+class SetQuotaReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    @_builtins.property
+    def quota(self) -> Global___QuotaPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        inode_id: _builtins.int = ...,
+        quota: Global___QuotaPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "quota", b"quota"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaReq: _TypeAlias = SetQuotaReq  # noqa: Y015
+
+@_typing.final
+class SetQuotaRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaRsp: _TypeAlias = SetQuotaRsp  # noqa: Y015
+
+@_typing.final
+class ListQuotasReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    AFTER_INODE_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_COUNT_MAX_FIELD_NUMBER: _builtins.int
+    after_inode_id: _builtins.int
+    entry_count_max: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        after_inode_id: _builtins.int = ...,
+        entry_count_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_inode_id", b"after_inode_id", "caller", b"caller", "entry_count_max", b"entry_count_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasReq: _TypeAlias = ListQuotasReq  # noqa: Y015
+
+@_typing.final
+class ListQuotasRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    has_more: _builtins.bool
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___DirectoryUsagePb]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___DirectoryUsagePb] | None = ...,
+        has_more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "has_more", b"has_more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasRsp: _TypeAlias = ListQuotasRsp  # noqa: Y015
+
+@_typing.final
+class ReserveSpaceReq(_message.Message):
+    """Before a write beyond inode.file.charged_length of a metered file: charges at least up to `length`, often more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    length: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        inode_id: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "length", b"length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReserveSpaceReq: _TypeAlias = ReserveSpaceReq  # noqa: Y015

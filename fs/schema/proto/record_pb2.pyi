@@ -337,3 +337,47 @@ class FormatRecordPb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FormatRecordPb: _TypeAlias = FormatRecordPb  # noqa: Y015
+
+@_typing.final
+class QuotaRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_MAX_FIELD_NUMBER: _builtins.int
+    INODES_MAX_FIELD_NUMBER: _builtins.int
+    bytes_max: _builtins.int
+    inodes_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes_max: _builtins.int = ...,
+        inodes_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "inodes_max", b"inodes_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaRecordPb: _TypeAlias = QuotaRecordPb  # noqa: Y015
+
+@_typing.final
+class UsageFenceRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_REQUEST_ID_FIELD_NUMBER: _builtins.int
+    UNTIL_NS_FIELD_NUMBER: _builtins.int
+    owner_request_id: _builtins.bytes
+    until_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        owner_request_id: _builtins.bytes = ...,
+        until_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner_request_id", b"owner_request_id", "until_ns", b"until_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageFenceRecordPb: _TypeAlias = UsageFenceRecordPb  # noqa: Y015

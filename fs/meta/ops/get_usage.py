@@ -1,0 +1,61 @@
+"""GetUsage: what lies below a directory, and the limits on it; a few reads, whatever is there."""
+
+from ...kv.api import Transaction
+from ...schema.proto import common_pb2 as pb
+from ...schema.proto import meta_pb2 as meta
+from ...schema.proto.record_pb2 import QuotaRecordPb
+from ...schema.status import FsError, Status
+from .. import permissions, records
+from ..context import OpContext
+from ..inodes import load_inode
+from ..usage import load_usage
+from .get_real_path import path_of
+
+
+async def describe(tr: Transaction, directory: pb.InodePb) -> meta.DirectoryUsagePb:
+    """Return usage, quota and path of a directory; the path is empty when it is too long."""
+    usage = await load_usage(tr, directory.inode_id, snapshot=True)
+    reply = meta.DirectoryUsagePb(inode_id=directory.inode_id)
+    reply.usage.bytes = max(0, usage.byte_count)
+    reply.usage.files = max(0, usage.file_count)
+    reply.usage.directories = max(0, usage.directory_count)
+    stored = await tr.get(records.quota_key(directory.inode_id), snapshot=True)
+    if stored is not None:
+        quota = QuotaRecordPb.FromString(stored)
+        reply.quota.bytes_max, reply.quota.inodes_max = quota.bytes_max, quota.inodes_max
+    try:
+        reply.path = await path_of(tr, directory.inode_id)
+    except FsError as error:
+        if error.status is not Status.NAME_TOO_LONG:
+            raise
+    return reply
+
+
+async def load_readable(tr: Transaction, ctx: OpContext, inode_id: int) -> pb.InodePb:
+    """Return a directory with a name whose names the caller may list.
+
+    Raises:
+        FsError: STALE, NOT_DIRECTORY, NOT_FOUND (it was removed), ACCESS_DENIED.
+    """
+    inode = await load_inode(tr, inode_id, snapshot=True)
+    if inode.type != pb.DIRECTORY:
+        raise FsError(Status.NOT_DIRECTORY, f"inode {inode_id:#x}")
+    if inode.nlink == 0:
+        raise FsError(Status.NOT_FOUND, f"directory {inode_id:#x} was removed")
+    permissions.require(ctx.caller, inode, permissions.READ)
+    return inode
+
+
+async def get_usage(tr: Transaction, ctx: OpContext, request: meta.GetUsageReq) -> meta.GetUsageRsp:
+    """Return the usage of a directory, and of those at or above it that have a quota, of one snapshot.
+
+    Raises:
+        FsError: as `load_readable`; NOT_FOUND in a removed tree.
+    """
+    directory = await load_readable(tr, ctx, request.inode_id)
+    reply = meta.GetUsageRsp(directory=await describe(tr, directory))
+    for ancestor in await ctx.lineages.above(tr, directory.inode_id):
+        if ancestor.bytes_max or ancestor.inodes_max:
+            above = await load_inode(tr, ancestor.directory_id, snapshot=True)
+            reply.limiting.append(await describe(tr, above))
+    return reply
