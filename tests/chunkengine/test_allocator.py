@@ -165,3 +165,16 @@ def test_misuse_is_caught() -> None:
         allocator.release(position)
     with pytest.raises(AssertionError):
         allocator.persist(position, is_used=True)
+
+
+def test_idle_runs_are_all_that_is_not_busy():
+    allocator = Allocator()
+    taken = [allocator.allocate(0)[0] for _ in range(8)]
+    for index in (1, 2, 5):
+        allocator.release(taken[index])
+    first = taken[0]
+    assert allocator.classes[0].idle_runs(group_of_position(first)) == [
+        (Position(first + 1), 2),
+        (Position(first + 5), 1),
+        (Position(first + 8), 256 - 8),
+    ]
