@@ -83,6 +83,15 @@ class Descent:
     def _scaled(self, key: int, weight: float) -> float:
         return weight if self._scales is None else weight * self._scales(key)
 
+    def growth(self, change: Change) -> float:
+        """Return by how much a change would raise the cost."""
+        before = self.cost
+        old = [(number, self.blocks[number]) for number, _ in change]
+        self.attempt(change, float("inf"))
+        growth = self.cost - before
+        self.attempt(old, float("inf"))
+        return growth
+
     def attempt(self, change: Change, allowance: float = 0.0) -> bool:
         """Make a change unless it raises the cost by more than the allowance; tell whether it was made."""
         new = [tuple(self._keys(block)) for _, block in change]
