@@ -300,8 +300,8 @@ class FoundationDbEngine:
 
     async def is_settled(self, future: Any, timeout_s: float) -> bool:
         """Wait until a future holds a value or an error; False when time is up, and then it is cancelled."""
-        if future.is_ready():
-            await trio.lowlevel.checkpoint()
+        if future.is_ready():  # as all but the first of many that were asked for together
+            await trio.lowlevel.checkpoint_if_cancelled()
             return True
         event, token = trio.Event(), self._token
 
@@ -467,7 +467,7 @@ class FoundationDbTransaction(BufferedTransaction):
             done.wait()
         except fdb.FDBError as error:
             raise await engine.failed(tr, error, is_commit=True) from error
-        return await self._value(stamp) or b""
+        return bytes(stamp.value) if stamp.is_ready() else (await self._value(stamp) or b"")
 
     def close(self) -> None:
         """See Transaction.close."""
