@@ -211,7 +211,9 @@ class EmberFs:
             session=meta_pb2.FileSessionPb(session_id=session_id, is_write=True),
         )
         reply = await self._meta.call(services.META_CREATE, request)
-        return self._file(inode_from_pb(reply.inode), path, session_id)
+        file = self._file(inode_from_pb(reply.inode), path, session_id)
+        file.is_metered = reply.is_metered
+        return file
 
     def _file(self, inode: Inode, path: str, session_id: str) -> "EmberFile":
         if inode.type is not InodeType.FILE:
@@ -277,6 +279,9 @@ class EmberFile:
         self._written_end = 0
         self._is_length_unknown = False
         self._write_count = 0
+        self.is_metered = False
+        """A quota of bytes lies above: growth must be promised first."""
+        self._promised_length = inode.file.promised_length
         self._reported_count = 0
         """Of `_write_count`: a write that ends during a report is not taken for reported."""
 
@@ -315,7 +320,7 @@ class EmberFile:
         """Write bytes; replicated when it returns, durable after `fsync`.
 
         Raises:
-            FsError: NO_SPACE and others: some of the bytes may have been written.
+            FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may have been.
         """
         _check_offset(self.path, offset)
         if not self._session_id:
@@ -324,6 +329,8 @@ class EmberFile:
         end = offset + len(view)
         if end > MAX_FILE_LENGTH_BYTES:
             raise FsError(Status.FILE_TOO_LARGE, f"{self.path}: {end} bytes")
+        if self.is_metered and end > self._promised_length:
+            await self._secure(end)
         await self._cover(end)
         is_written = False
         try:
@@ -335,6 +342,15 @@ class EmberFile:
             self._is_length_unknown = self._is_length_unknown or not is_written
         self._written_end = max(self._written_end, end)
         self._length = max(self._length, end)
+
+    async def _secure(self, end: int) -> None:
+        request = meta_pb2.ReserveSpaceReq(
+            caller=self._identity.caller(), inode_id=self._inode.inode_id, length=end
+        )
+        reply = await self._meta.call(services.META_RESERVE_SPACE, request)
+        inode = inode_from_pb(reply.inode)
+        assert inode.file is not None
+        self.is_metered, self._promised_length = reply.is_metered, inode.file.promised_length
 
     async def _cover(self, end: int) -> None:
         """Extend the dynamic stripe so that chunks up to byte `end` may exist."""

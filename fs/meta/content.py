@@ -86,7 +86,6 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
         part.length = length
         cut_behind_end(tr, ctx, inode)
     part.length = length
-    part.charged_length = 0
     part.data_ver += 1
     inode.mtime_ns = ctx.now_ns
     advance_ctime(ctx, inode)

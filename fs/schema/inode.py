@@ -62,6 +62,13 @@ class FilePart:
     """Grows whenever a writer reports new content; equal means unchanged since."""
     truncate_pending: bool = False
     """Chunks beyond `length` are still to be removed; until then nobody may write or extend."""
+    charged_length: int = 0
+    """Promised to writers below a quota of bytes; usage counts the larger of this and `length`."""
+
+    @property
+    def promised_length(self) -> int:
+        """How long the file may become without asking."""
+        return max(self.length, self.charged_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,7 @@ def inode_to_pb(inode: Inode) -> pb.InodePb:
         message.file.dyn_stripe = part.dyn_stripe
         message.file.data_ver = part.data_ver
         message.file.truncate_pending = part.truncate_pending
+        message.file.charged_length = part.charged_length
         message.file.layout.CopyFrom(layout_to_pb(part.layout))
     if inode.directory is not None:
         message.directory.parent_inode_id = inode.directory.parent_inode_id
@@ -159,6 +167,7 @@ def inode_from_pb(message: pb.InodePb) -> Inode:
             part.dyn_stripe,
             part.data_ver,
             part.truncate_pending,
+            part.charged_length,
         )
     if message.HasField("directory"):
         has_layout = message.directory.HasField("default_layout")

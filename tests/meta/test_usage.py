@@ -333,6 +333,8 @@ async def test_a_truncation_voids_promises(root):
     parent = await metered(root, 1000)
     inode_id = (await write_open(root, parent, b"f")).inode.inode_id
     await root.reserve(inode_id, 500)
+    await root.set_attr(inode_id, length=10)
+    assert await numbers(root, parent) == (507, 1, 0)
     await root.set_attr(inode_id, length=0)
     assert await numbers(root, parent) == (0, 1, 0)
     with refused(Status.QUOTA_EXCEEDED):

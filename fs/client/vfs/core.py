@@ -404,13 +404,33 @@ class VfsCore:
                     nursery.start_soon(self._sync_chunks, state, failures)
                 try:
                     reply = await self.call(services.META_SYNC, request)
-                    self.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
+                    inode = inode_from_pb(reply.inode)
+                    self.note_reported(state, seq, before_ver, inode)
+                    if reply.HasField("is_metered"):
+                        state.note_metering(reply.is_metered, inode)
                 except FsError as error:
                     failures.insert(0, error)
+                    if error.status is Status.QUOTA_EXCEEDED:
+                        # There was no quota at open; from now on writes themselves are refused.
+                        state.note_metering(True, state.inode)
             if failures:
                 raise failures[0]
             if is_durable:
                 state.durable_seq = max(state.durable_seq, seq)
+
+    async def secure(self, state: InodeState, end: int) -> None:
+        """Below a quota of bytes, have the growth of a file up to `end` promised before it is buffered.
+
+        Raises:
+            FsError: QUOTA_EXCEEDED, and whatever meta says.
+        """
+        request = meta_pb2.ReserveSpaceReq(
+            caller=state.writer.to_pb(), inode_id=state.inode_id, length=end
+        )
+        reply = await self.call(services.META_RESERVE_SPACE, request)
+        inode = inode_from_pb(reply.inode)
+        state.absorb(inode)
+        state.note_metering(reply.is_metered, inode)
 
     async def _sync_chunks(self, state: InodeState, failures: list[FsError]) -> None:
         try:

@@ -74,18 +74,21 @@ class Files:
                 if state.has_unreported:
                     # Meta cuts up to the length it knows: unreported bytes would stay, and come back.
                     await self._core.report(state, is_durable=False)
-                inode = await self._open_at_meta(request)
+                inode, is_metered = await self._open_at_meta(request)
                 state.absorb(inode)
         else:
-            inode = await self._open_at_meta(request)
-        return await self._opened(inode, flags, session, caller)
+            inode, is_metered = await self._open_at_meta(request)
+        opened = await self._opened(inode, flags, session, caller)
+        if is_metered is not None:
+            self._core.states[inode_id].note_metering(is_metered, inode)
+        return opened
 
-    async def _open_at_meta(self, request: meta_pb2.OpenReq) -> Inode:
+    async def _open_at_meta(self, request: meta_pb2.OpenReq) -> tuple[Inode, bool | None]:
         reply = await self._core.call(services.META_OPEN, request)
         inode = inode_from_pb(reply.inode)
         if inode.file is None:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
-        return inode
+        return inode, reply.is_metered if reply.HasField("is_metered") else None
 
     async def create(
         self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller
@@ -112,6 +115,8 @@ class Files:
         inode = inode_from_pb(reply.inode)
         opened = await self._opened(inode, flags, session, caller)
         state = self._core.states[inode.inode_id]
+        if reply.HasField("is_metered"):
+            state.note_metering(reply.is_metered, inode)
         if reply.was_created:
             state.durable_seq = max(state.durable_seq, 0)  # there are no bytes yet to make durable
             # Nor extended attributes: saves a call before the first write to every new file.
@@ -237,7 +242,7 @@ class Files:
         An O_APPEND handle ignores `offset`.
 
         Raises:
-            FsError: BAD_FILE, FILE_TOO_LARGE, or the error of an earlier write, once per handle.
+            FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, or the error of an earlier write, once per handle.
         """
         handle = self.writable(handle_id)
         return await self.write_through(handle, offset, data, is_append=handle.is_append)
@@ -250,6 +255,10 @@ class Files:
         core, state, count = self._core, handle.state, len(data)
         if count == 0:
             return 0
+        if state.is_metered:
+            end = state.local_length() + count if is_append else offset + count
+            if end > state.promised_length:
+                await core.secure(state, end)
         if not core.budget.try_acquire(count):
             await core.wait_for_room(count)
         if state.append.length and not is_append:

@@ -72,11 +72,13 @@ class InodeState:
         "inode",
         "inode_id",
         "is_length_unknown",
+        "is_metered",
         "keep_session",
         "last_error",
         "local_mtime_ns",
         "lock",
         "no_capability_until_s",
+        "promised_length",
         "ref",
         "report_lock",
         "reported_seq",
@@ -106,6 +108,8 @@ class InodeState:
         self.reported_seq = 0
         self.durable_seq = -1
         self.is_length_unknown = False
+        self.is_metered = False
+        self.promised_length = 0
         self.local_mtime_ns = 0
         self.content_seq = 0
         self.error_count = 0
@@ -151,6 +155,7 @@ class InodeState:
     def forget_length(self) -> None:
         """After a truncation: what was known of the length before it is void."""
         self.acked_end = 0
+        self.promised_length = 0
         self.recompute_written_end()
         self.content_seq += 1
 
@@ -160,6 +165,13 @@ class InodeState:
         if self.run is not None:
             ends.append(self.run.end)
         self.written_end = max(ends, default=0)
+
+    def note_metering(self, is_metered: bool, inode: Inode) -> None:
+        """Take in whether a quota of bytes lies above, and what meta has promised."""
+        assert inode.file is not None
+        self.is_metered = is_metered
+        if inode.file.truncate_ver == self.file.truncate_ver:
+            self.promised_length = inode.file.promised_length
 
     def present(self, inode: Inode) -> Inode:
         """Return `inode` with what applications on this mount already did to it."""
