@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import trio
 
 from fs.rpc.transport_memory import DelayRange
+from fs.schema.routing import PublicState
 
 from .workload import REGISTER_CLIENT
 from .world import World, network_fault
@@ -178,6 +179,17 @@ def _some_ways(world: World, source: random.Random) -> Sequence[str]:
     return source.sample(everybody, source.randint(1, max(1, len(everybody) // 3)))
 
 
+def _syncing(world: World) -> list[str]:
+    """Return the storage processes that are being brought up to date; a late copy harms them most easily."""
+    watch = world.cluster.watch
+    return [
+        world.cluster.node_name(watch.node_of[member.target_id])
+        for chain in watch.chains.values()
+        for member in chain.targets
+        if member.public_state is PublicState.SYNCING
+    ]
+
+
 @network_fault(4)
 async def lose_reply(world: World) -> None:
     """The next bytes from one to another arrive, but the sender never hears what came of them; more than once."""
@@ -190,7 +202,8 @@ async def lose_reply(world: World) -> None:
         ]
         if not streams:
             break
-        chosen = source.choice(streams)
+        syncing = _syncing(world) if source.random() < 0.5 else []
+        chosen = source.choice([s for s in streams if s.peer in syncing] or streams)
         left = [source.randint(1, 3)]
 
         def may_give_up(owner: str, peer: str, way=(chosen.owner, chosen.peer), left=left) -> bool:

@@ -228,7 +228,7 @@ def leftover_rolled_back() -> None:
     write_path.settle = drop  # type: ignore[assignment]
 
 
-@mutant("lose_reply", "replay", "kill_storage", "change_members")
+@mutant("lose_reply", "drain", "kill_storage")
 def late_copies_accepted() -> None:
     """A copy of an update whose sender has given up on it still takes effect."""
     target_module.LocalTarget.admit_epoch = (  # type: ignore[method-assign]
