@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from .content import BLOCK_BYTES, run_bytes
 from .direct import read_target
 from .disk import MIB, StoredChunk, flip, ruin, stored_chunks
 from .fleet import LOOP_NODE
+from .holders import change_holder, watched
 from .load import read_fully
 from .plan import Fault
 from .rows import Run, row, say
@@ -298,17 +300,17 @@ def rate_with_slow_disk(it: Torture) -> tuple[float, float]:
 
 CLOCK_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 STEPS = ("+1", "-1", "+3600", "-3600", "+31536000", "-31536000", "+0 x1.1", "+0 x0.9")
+DRIFTS = ("+0 x1.1", "+0 x0.9", "+0")
+"""Of the managers while the lease changes hands: never the same two of them alike."""
 
 
 def prove_clocks_move(it: Torture) -> None:
     """A file made while all clocks are an hour ahead says so; raises TortureError if it does not."""
-    for name in it.fleet.children:
-        (it.fleet.base / f"clock-{name}").write_text("+3600\n")
+    set_clock(it, *it.fleet.children, step="+3600")
     path = it.fleet.mount / "made-ahead"
     path.touch()
     ahead_s = path.stat().st_ctime - time.time()
-    for name in it.fleet.children:
-        (it.fleet.base / f"clock-{name}").write_text("+0\n")
+    set_clock(it, *it.fleet.children, step="+0")
     path.unlink()
     if not 3000 < ahead_s < 4000:
         raise TortureError(f"the clocks did not move: a file is {ahead_s:.0f} s ahead, not 3600")
@@ -316,7 +318,10 @@ def prove_clocks_move(it: Torture) -> None:
 
 @row("C1")
 def clocks(run: Run) -> dict:
-    """The wall clock of each process in turn stepped and skewed: no chain changes, no error, no loss."""
+    """The wall clock of each process in turn stepped and skewed: no chain changes, no error, no loss.
+
+    With several managers their lease changes hands after each round of steps, while their clocks drift apart.
+    """
     if not CLOCK_LIBRARY.exists():
         raise TortureError(f"{CLOCK_LIBRARY} is not there (Debian package libfaketime)")
     torture = run.torture(loads=("fsx", "files"))
@@ -332,22 +337,41 @@ def clocks(run: Run) -> dict:
         }
     with torture.running() as it:
         time.sleep(2)
-        before = {c.chain_id: c.chain_version for c in it.fleet.routing().chains.values()}
+        before = chain_versions(it)
         prove_clocks_move(it)
-        steps = 0
-        for index in run.times(20):
-            for name in it.fleet.children:
-                step = STEPS[index % len(STEPS)]
-                (it.fleet.base / f"clock-{name}").write_text(f"{step}\n")
-                time.sleep(0.8)
-                it.check_load()
-                if index % 3 == 2:
-                    (it.fleet.base / f"clock-{name}").write_text("+0\n")
-                steps += 1
-            after = {c.chain_id: c.chain_version for c in it.fleet.routing().chains.values()}
-            if after != before:
-                raise TortureError(f"chains changed: {before} to {after} at step {step}")
-        for name in it.fleet.children:
-            (it.fleet.base / f"clock-{name}").write_text("+0\n")
+        with watched(it.fleet) if it.fleet.stores else nullcontext() as watch:
+            steps = 0
+            for index in run.times(20):
+                steps += step_all(it, STEPS[index % len(STEPS)], is_undone=index % 3 == 2)
+                if watch is not None:
+                    for offset, name in enumerate(it.fleet.managers):
+                        set_clock(it, name, step=DRIFTS[(index + offset) % len(DRIFTS)])
+                    change_holder(it.fleet, watch, is_killed=index % 2 == 0)
+                    it.check_load()
+                if (after := chain_versions(it)) != before:
+                    raise TortureError(f"chains changed: {before} to {after} in round {index}")
+            set_clock(it, *it.fleet.children, step="+0")
+            holders = watch.lease.epoch if watch is not None else 1
         report = it.finish()
-    return report | {"steps": steps, "chains": "none changed"}
+    return report | {"steps": steps, "chains": "none changed", "holders of the lease": holders}
+
+
+def chain_versions(it: Torture) -> dict[int, int]:
+    """Return the version of every chain; a manager may just be taking over."""
+    return {c.chain_id: c.chain_version for c in it.fleet.routing(60.0).chains.values()}
+
+
+def set_clock(it: Torture, *names: str, step: str) -> None:
+    for name in names:
+        (it.fleet.base / f"clock-{name}").write_text(f"{step}\n")
+
+
+def step_all(it: Torture, step: str, *, is_undone: bool) -> int:
+    """Step the clock of one process after the other; return how many that were."""
+    for name in it.fleet.children:
+        set_clock(it, name, step=step)
+        time.sleep(0.8)
+        it.check_load()
+        if is_undone:
+            set_clock(it, name, step="+0")
+    return len(it.fleet.children)

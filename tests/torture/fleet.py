@@ -140,6 +140,7 @@ class Fleet:
         names = [*self.controls, *self.storages, "mountd"]
         addresses = {name: self.network.add(name) for name in names}
         self.addresses = [addresses[name] for name in self.managers]
+        self._all_addresses = addresses
         for name in names:
             self.children[name] = Child(name, name.split("-")[0])
         self._write_controls(addresses, extra)
@@ -183,6 +184,10 @@ class Fleet:
 
     def config(self, name: str) -> Path:
         return self.base / "config" / f"{name}.toml"
+
+    def address(self, name: str) -> str:
+        """Where a process listens."""
+        return self._all_addresses[name]
 
     def log(self, name: str) -> Path:
         return self.base / "logs" / f"{name}.log"
