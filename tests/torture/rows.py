@@ -132,7 +132,9 @@ def kills(run: Run) -> dict:
 @row("M2")
 def mount_kills(run: Run) -> dict:
     """SIGKILL of the mount daemon under load: the mount point says so, a new one works, every synced file is whole."""
-    with run.torture(loads=("manifest",) * MANIFEST_LOADS + LIGHT_LOAD).running() as it:
+    sizes = replace(run.sizes, loop_mib=0)
+    loads = ("manifest",) * MANIFEST_LOADS + LIGHT_LOAD
+    with run.torture(sizes=sizes, loads=loads).running() as it:
         manifests = Manifests(it)
         kill_count = len(run.times(20))
         for index in range(1, kill_count + 1):
