@@ -36,7 +36,7 @@ from .network import Network
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CLUSTER_ID: Final = "torture"
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 150.0
 STOP_TIMEOUT_S: Final = 60.0
 RESTART_PAUSE_S: Final = 0.1
 RESTART_PAUSE_S_MAX: Final = 3.0
