@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..chunkengine.findings import Finding
-from ..chunkengine.fsck import Tally
+from ..chunkengine.fsck_data import Tally
 from ..chunkengine.fsck_disk import check_path, repair_path
 from ..schema.status import FsError
 

@@ -147,10 +147,21 @@ class PendingRecord:
     @classmethod
     def unpack(cls, value: bytes) -> "PendingRecord":
         """Inverse of `pack`."""
-        flags = value[0]
-        start = 2 + value[1] if flags & _HAS_TAG else 1
-        record = ChunkRecord.unpack(value[start:])
-        return cls(record, bool(flags & _IS_REMOVE), value[2:start] if start > 1 else b"")
+        parts = split_pending(value)
+        assert parts is not None, value
+        is_remove, tag, record = parts
+        return cls(ChunkRecord.unpack(record), is_remove, tag)
+
+
+def split_pending(value: bytes) -> tuple[bool, bytes, bytes] | None:
+    """Return whether a stored pending record is a removal, its tag and its chunk record; None for no such thing."""
+    if not value or value[0] & ~(_IS_REMOVE | _HAS_TAG):
+        return None
+    is_remove = bool(value[0] & _IS_REMOVE)
+    if not value[0] & _HAS_TAG:
+        return is_remove, b"", value[1:]
+    tag, rest = value[2:][: value[1]] if len(value) > 1 else b"", value[2:]
+    return (is_remove, tag, rest[len(tag) :]) if tag and len(tag) == value[1] else None
 
 
 class DiskFormat(msgspec.Struct, frozen=True, kw_only=True):

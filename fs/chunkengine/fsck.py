@@ -25,11 +25,9 @@ from typing import Final, Protocol
 import msgspec
 
 from ..schema.ids import TargetId
-from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.status import FsError, Status
 from .allocator import GROUP_BYTES
 from .api import NOTE_KEY_BYTES_MAX
-from .checksum import CHECKSUM_BYTES, digest_of, packed_checksums
 from .findings import Finding, Kind
 from .format import (
     BLOCKS_PER_GROUP,
@@ -52,12 +50,10 @@ from .format import (
     ChunkKey,
     ChunkRecord,
     DiskFormat,
-    FileId,
     GroupId,
     Position,
     block_of_position,
     capacity_of,
-    chunk_id_of_key,
     file_name,
     group_id,
     group_key,
@@ -74,15 +70,19 @@ from .format import (
     unpack_u64,
     used_key,
 )
+from .fsck_data import Blocks, DataCheck, Tally
+from .fsck_records import (
+    RECORD_BYTES_MIN,
+    decoded,
+    decoded_pending,
+    is_position,
+    owner_name,
+    record_in_pending,
+)
 
-READ_BYTES: Final = 1 << 20
-"""Read and verified at a time; a multiple of every checksum block size."""
-
-RECORD_BYTES_MIN: Final = 40
 U64_BYTES: Final = 8
 U64_KEY_BYTES: Final = 9
 GROUP_KEY_BYTES: Final = 5
-GROUP_NUMBER_MAX: Final = 2**24
 TARGET_STATES: Final = (TARGET_HELD, TARGET_REMOVING, TARGET_REMOVED)
 
 
@@ -96,25 +96,6 @@ class Records(Protocol):
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See `MetaStore`."""
         ...
-
-
-class Blocks(Protocol):
-    """The data files, as far as a check needs them; raises FsError(IO_ERROR) for a bad sector."""
-
-    def read_at(self, file_id: FileId, offset: int, buffers: list[memoryview]) -> int:
-        """See `DataFiles`; a missing file is an empty one."""
-        ...
-
-
-@dataclass(slots=True)
-class Tally:
-    """How far a check has come; changes while it runs."""
-
-    chunk_count: int = 0
-    data_bytes: int = 0
-    """Read and verified."""
-    data_bytes_total: int = 0
-    """Of blocks in use by the stored counters; data_bytes ends somewhat below."""
 
 
 @dataclass(slots=True)
@@ -158,13 +139,12 @@ class _Check:
         on_step: Callable[[], None],
     ) -> None:
         self._meta = meta
-        self._blocks = blocks
         self._has_data = has_data
         self._tally = tally
         self._on_step = on_step
         self._seen = _Seen()
         self._block = 0
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._data = DataCheck(blocks, tally, on_step)
 
     def run(self) -> Iterator[Finding]:
         steps = (
@@ -237,16 +217,13 @@ class _Check:
             self._seen.targets.add(target_of_key(key))
             record = pending = None
             if value is not None:
-                record, wrong = self._decoded(value, is_pending=False)
+                record, wrong = decoded(value, self._block)
                 if record is None:
                     yield Finding(Kind.BAD_RECORD, wrong, key)
             if pending_value is not None:
-                pending, wrong = self._decoded(pending_value[1:], is_pending=True)
-                is_remove = pending_value[:1] == b"\x01"
-                if pending_value[:1] not in (b"\x00", b"\x01") or pending is None:
-                    yield Finding(Kind.BAD_RECORD, f"pending: {wrong or 'unknown flag'}", key)
-                elif is_remove:
-                    pending = None
+                pending, wrong = decoded_pending(pending_value, self._block)
+                if wrong:
+                    yield Finding(Kind.BAD_RECORD, wrong, key)
             found = list(self._check_blocks(key, record, pending))
             yield from found
             has_block = all(finding.kind is not Kind.DOUBLE_USE for finding in found)
@@ -271,16 +248,6 @@ class _Check:
             yield ChunkKey(pending[0][1:]), None, pending[1]
             pending = next(pendings, None)
 
-    def _decoded(self, value: bytes, *, is_pending: bool) -> tuple[ChunkRecord | None, str]:
-        """Return a record that makes sense, or what is wrong with it."""
-        if len(value) < RECORD_BYTES_MIN:
-            return None, f"record of {len(value)} bytes"
-        record = ChunkRecord.unpack(value)
-        wrong = wrong_in_record(record, self._block)
-        if is_pending and (record.chain_version or record.is_damaged):
-            wrong = wrong or "pending with a chain version or a mark of damage"
-        return (None, wrong) if wrong else (record, "")
-
     def _check_blocks(
         self, key: ChunkKey, record: ChunkRecord | None, pending: ChunkRecord | None
     ) -> Iterator[Finding]:
@@ -299,7 +266,7 @@ class _Check:
             self._seen.bits[group] |= bit
             self._seen.used[target_of_key(key)] += capacity_of(position)
             if owner != key:
-                detail = f"owner record says {_owner_name(owner)}"
+                detail = f"owner record says {owner_name(owner)}"
                 fix = [(position_key(position), key)]
                 yield Finding(Kind.WRONG_OWNER, detail, key, *where, fix)
 
@@ -316,7 +283,7 @@ class _Check:
             bare = replace(record, position=NO_POSITION, checksums=b"", is_damaged=True)
             fix = [(CHUNK_PREFIX + key, bare.pack())]
         detail = (
-            f"the block is also named by another chunk; its owner record says {_owner_name(owner)}"
+            f"the block is also named by another chunk; its owner record says {owner_name(owner)}"
         )
         return Finding(Kind.DOUBLE_USE, detail, key, file_name(file_id), start, fix)
 
@@ -326,7 +293,8 @@ class _Check:
             return False
         value = self._meta.get(CHUNK_PREFIX + owner)
         pending = self._meta.get(PENDING_PREFIX + owner)
-        values = [v for v in (value, pending and pending[1:]) if v and len(v) >= RECORD_BYTES_MIN]
+        stored = pending and record_in_pending(pending)
+        values = [v for v in (value, stored) if v and len(v) >= RECORD_BYTES_MIN]
         return any(ChunkRecord.unpack(v).position == position for v in values)
 
     # ------------------------------------------------------------------- data
@@ -341,17 +309,25 @@ class _Check:
             )
             name = "" if file_id is None else file_name(file_id)
             yield Finding(Kind.DAMAGED, f"version {record.version}", key, name, start)
-        elif record is not None and (found := self._verify(key, record)) is not None:
+        elif (
+            record is not None
+            and (found := self._data.verify(key, record, self._block)) is not None
+        ):
             yield self._torn_or_rotten(key, record, found)
-        if pending is not None and (found := self._verify(key, pending)) is not None:
+        if (
+            pending is not None
+            and (found := self._data.verify(key, pending, self._block)) is not None
+        ):
             yield replace(found, kind=Kind.TORN, detail=f"pending: {found.detail}")
 
     def _torn_or_rotten(self, key: ChunkKey, record: ChunkRecord, found: Finding) -> Finding:
         for value in reversed(self._seen.unsettled.get(key, [])):
             if not value:
                 return replace(found, kind=Kind.TORN, detail=f"{found.detail}; back to nothing")
-            older, _ = self._decoded(value, is_pending=False)
-            if older is not None and (older.is_damaged or self._verify(key, older) is None):
+            older, _ = decoded(value, self._block)
+            if older is not None and (
+                older.is_damaged or self._data.verify(key, older, self._block) is None
+            ):
                 detail = f"{found.detail}; back to version {older.version}"
                 return replace(found, kind=Kind.TORN, detail=detail)
         if key in self._seen.unsettled:
@@ -361,37 +337,6 @@ class _Check:
         marked = replace(record, is_damaged=True)
         return replace(found, fix=[(CHUNK_PREFIX + key, marked.pack())])
 
-    def _verify(self, key: ChunkKey, record: ChunkRecord) -> Finding | None:
-        """Return what is wrong with the bytes of a version; the place is that of the first bad checksum block."""
-        if not record.length:
-            return None
-        file_id, start = place_of(record.position)
-        name, block = file_name(file_id), self._block
-        for low in range(0, record.length, READ_BYTES):
-            size = min(READ_BYTES, record.length - low)
-            part = self._buffer[:size]
-            try:
-                count = self._blocks.read_at(file_id, start + low, [part])
-            except FsError as error:
-                if error.status is not Status.IO_ERROR:
-                    raise
-                return Finding(Kind.UNREADABLE, error.detail, key, name, start + low)
-            self._tally.data_bytes += count
-            if count < size:
-                detail = f"version {record.version}: {size - count} bytes and more are missing"
-                return Finding(Kind.SHORT_FILE, detail, key, name, start + low + count)
-            first = low // block * CHECKSUM_BYTES
-            wanted = record.checksums[first : first + -(-size // block) * CHECKSUM_BYTES]
-            found = packed_checksums([part], block)
-            if found != wanted:
-                at = next(i for i in range(len(found)) if found[i] != wanted[i])
-                offset = start + low + at // CHECKSUM_BYTES * block
-                return Finding(
-                    Kind.BAD_DATA, f"version {record.version}: wrong checksum", key, name, offset
-                )
-            self._on_step()
-        return None
-
     # ------------------------------------------------------------------ rest
 
     def _check_undos(self) -> Iterator[Finding]:
@@ -400,7 +345,7 @@ class _Check:
             for value in values:
                 if not value:
                     continue
-                older, wrong = self._decoded(value, is_pending=False)
+                older, wrong = decoded(value, self._block)
                 if older is None:
                     yield Finding(Kind.BAD_RECORD, f"undo record: {wrong}", key)
                     continue
@@ -408,7 +353,7 @@ class _Check:
                 if older.position != NO_POSITION and owner not in (None, key):
                     file_id, start = place_of(older.position)
                     detail = (
-                        f"version {older.version} may come back, its block is {_owner_name(owner)}"
+                        f"version {older.version} may come back, its block is {owner_name(owner)}"
                     )
                     yield Finding(Kind.DOUBLE_USE, detail, key, file_name(file_id), start)
 
@@ -418,7 +363,7 @@ class _Check:
                 yield Finding(Kind.BAD_RECORD, f"owner record {stored.hex()}", fix=[(stored, None)])
                 continue
             position = Position(unpack_u64(stored[1:]))
-            if not _is_position(position):
+            if not is_position(position):
                 yield Finding(Kind.BAD_RECORD, f"owner record {stored.hex()}", fix=[(stored, None)])
                 continue
             group = group_id(size_class_of_position(position), group_of_position(position))
@@ -496,45 +441,6 @@ class _Check:
 
     def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter(self._meta.scan(prefix, bytes([prefix[0] + 1])))
-
-
-def wrong_in_record(record: ChunkRecord, block: int) -> str:
-    """Return in what a version's record contradicts itself, empty if in nothing; block 0: size unknown."""
-    wrong = ""
-    if not record.version:
-        wrong = "version 0"
-    elif record.length > record.chunk_size_bytes or record.length > CHUNK_SIZE_BYTES_MAX:
-        wrong = f"length {record.length}, chunk size {record.chunk_size_bytes}"
-    elif record.position != NO_POSITION and not _is_position(record.position):
-        wrong = f"position {record.position:#x}"
-    elif record.position != NO_POSITION and not 0 < record.length <= capacity_of(record.position):
-        wrong = f"length {record.length} in a block of {capacity_of(record.position)} bytes"
-    elif record.is_damaged and not record.checksums:
-        pass  # it came without its bytes: there is nothing to compare
-    elif record.position == NO_POSITION and record.length and not record.is_damaged:
-        wrong = f"length {record.length} without a block"
-    elif block and len(record.checksums) != -(-record.length // block) * CHECKSUM_BYTES:
-        wrong = f"length {record.length} with {len(record.checksums)} bytes of checksums"
-    elif digest_of(record.checksums, record.length) != record.digest:
-        wrong = "the digest does not match the checksums"
-    return wrong
-
-
-def _is_position(position: Position) -> bool:
-    return (
-        size_class_of_position(position) < SIZE_CLASS_COUNT
-        and group_of_position(position) < GROUP_NUMBER_MAX
-    )
-
-
-def _owner_name(owner: bytes | None) -> str:
-    if owner is None:
-        return "nobody"
-    if len(owner) != CHUNK_KEY_BYTES:
-        return owner.hex()
-    key = ChunkKey(owner)
-    chunk_id = chunk_id_of_key(key)
-    return f"target {target_of_key(key)} inode {chunk_id.inode_id} chunk {chunk_id.index}"
 
 
 def _wrong_used(target_id: TargetId, wanted: int, found: int) -> Finding:

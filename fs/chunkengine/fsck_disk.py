@@ -20,7 +20,8 @@ from ..schema.status import FsError, Status
 from .data_files import LocalDataFiles
 from .findings import Finding, Kind
 from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
-from .fsck import Tally, check_disk
+from .fsck import check_disk
+from .fsck_data import Tally
 from .meta_rocksdb import META_DIRECTORY, RocksMetaStore
 
 _FILE_NAMES: Final = frozenset(

@@ -26,6 +26,7 @@ from fs.chunkengine.format import (
     NO_POSITION,
     PENDING_PREFIX,
     ChunkRecord,
+    PendingRecord,
     file_name,
     place_of,
 )
@@ -87,7 +88,8 @@ def records_of(path: Path) -> list[ChunkRecord]:
     meta = RocksMetaStore(path / "meta", is_read_only=True)
     try:
         found = [ChunkRecord.unpack(v) for _, v in meta.scan(CHUNK_PREFIX, b"\x02")]
-        return found + [ChunkRecord.unpack(v[1:]) for _, v in meta.scan(PENDING_PREFIX, b"\x08")]
+        pendings = meta.scan(PENDING_PREFIX, b"\x08")
+        return found + [PendingRecord.unpack(value).record for _, value in pendings]
     finally:
         meta.close()
 

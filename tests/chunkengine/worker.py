@@ -23,6 +23,8 @@ from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
 
+from .workload import tag_of
+
 SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
 CHUNK_SIZE_BYTES = 64 << 10
 CHUNK_COUNT = 12
@@ -67,7 +69,7 @@ class Writer:
         version, old = self.contents[index]
         version, kind = version + 1, self.rng.random()
         if kind < 0.1 and old is not None:
-            self.engine.prepare_remove(*chunk_of(index), version=version)
+            self.engine.prepare_remove(*chunk_of(index), version=version, tag=tag_of(version))
             self._commit(index, version, None)
             return
         old = old or b""
@@ -82,6 +84,7 @@ class Writer:
                 version=version,
                 chunk_size_bytes=CHUNK_SIZE_BYTES,
                 length=len(new),
+                tag=tag_of(version),
             )
         else:
             self.engine.prepare_write(
@@ -90,6 +93,7 @@ class Writer:
                 chunk_size_bytes=CHUNK_SIZE_BYTES,
                 offset=offset,
                 data=data,
+                tag=tag_of(version),
             )
         self._commit(index, version, new)
 

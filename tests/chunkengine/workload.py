@@ -16,6 +16,11 @@ CHUNK_SIZE_BYTES = 256 << 10
 CHUNKS = [(TargetId(t), ChunkId(InodeId(i), n)) for t in (1, 2) for i in (7, 9) for n in (0, 3)]
 
 
+def tag_of(version: int) -> bytes:
+    """Return what a pending version is tagged with; every other one is not."""
+    return b"whose %d" % version if version % 2 else b""
+
+
 @dataclass(frozen=True)
 class Damaged:
     """Content that is known to be bad: only this is left of it."""
@@ -80,7 +85,12 @@ class Workload:
         new = old.ljust(offset, b"\0")[:offset] + data + old[offset + len(data) :]
         version = self.models[chunk].version + 1
         engine.prepare_write(
-            *chunk, version=version, chunk_size_bytes=CHUNK_SIZE_BYTES, offset=offset, data=data
+            *chunk,
+            version=version,
+            chunk_size_bytes=CHUNK_SIZE_BYTES,
+            offset=offset,
+            data=data,
+            tag=tag_of(version),
         )
         self._finish(engine, chunk, version, new)
 
@@ -93,6 +103,7 @@ class Workload:
             offset=0,
             data=data,
             is_full_replace=True,
+            tag=tag_of(version),
         )
         self._finish(engine, chunk, version, data)
 
@@ -101,13 +112,17 @@ class Workload:
         version = self.models[chunk].version + 1
         new = (self.models[chunk].content or b"")[:length].ljust(length, b"\0")
         engine.prepare_truncate(
-            *chunk, version=version, chunk_size_bytes=CHUNK_SIZE_BYTES, length=length
+            *chunk,
+            version=version,
+            chunk_size_bytes=CHUNK_SIZE_BYTES,
+            length=length,
+            tag=tag_of(version),
         )
         self._finish(engine, chunk, version, new)
 
     def remove(self, engine: DiskEngine, chunk) -> None:
         version = self.models[chunk].version + 1
-        engine.prepare_remove(*chunk, version=version)
+        engine.prepare_remove(*chunk, version=version, tag=tag_of(version))
         self._finish(engine, chunk, version, None)
 
     def drop(self, engine: DiskEngine, chunk) -> None:
