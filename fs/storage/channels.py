@@ -10,11 +10,12 @@ Invariants:
     - Serving replicas record the tags of forwarded updates, and a resynced one is given its predecessor's
       results, so that a new head answers repeats.
     - It is bounded: COUNT_MAX channels, then new ones are refused until others have been idle for long enough to
-      be forgotten.  What a client may still repeat is never dropped for lack of room.
+      be forgotten, which those of a client whose session has ended are sooner.  What a client may still repeat is never dropped for lack of room.
     - The table lives in memory; results that changed something are also noted on disk with the commit
       (update_notes.py), from where the last serving target takes them when it comes back.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,9 @@ COUNT_MAX: Final = 50_000
 IDLE_S: Final = 3600.0
 IDLE_S_CROWDED: Final = 600.0
 """When half full.  Several times client.retry_time_s_max, after which nobody repeats anything."""
+
+IDLE_S_ENDED: Final = 300.0
+"""Of a client whose session has ended: it may live on behind a cut network, and has given up by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +138,25 @@ class ChannelTable:
             if slot.result is not None
         ]
 
-    def expire(self, now_s: float) -> list[tuple[str, int]]:
-        """Forget channels that nobody will repeat anything on; return their clients and numbers."""
+    def expire(
+        self, now_s: float, live_clients: Collection[str] | None = None
+    ) -> list[tuple[str, int]]:
+        """Forget channels that nobody will repeat anything on; return their clients and numbers.
+
+        Args:
+            now_s: the present.
+            live_clients: those that have a session; None: not known.
+        """
         idle_s = IDLE_S_CROWDED if len(self._slots) > COUNT_MAX // 2 else IDLE_S
+
+        def bound_s(client_id: str) -> float:
+            has_ended = live_clients is not None and client_id not in live_clients
+            return IDLE_S_ENDED if has_ended else idle_s
+
         old = [
             key
             for key, slot in self._slots.items()
-            if not slot.is_busy and now_s - slot.used_s > idle_s
+            if not slot.is_busy and now_s - slot.used_s > bound_s(key[0])
         ]
         for key in old:
             del self._slots[key]

@@ -21,6 +21,7 @@ from ..schema.config import DiskSection, ProcessConfig
 from ..schema.ids import NodeId, TargetId
 from ..schema.proto import mgmtd_pb2
 from ..schema.routing import LocalState, PublicState
+from ..schema.services import MGMTD_LIST_CLIENT_SESSIONS
 from ..schema.status import FsError
 from .channels import ChannelTable
 from .context import StorageContext
@@ -322,11 +323,25 @@ class Storage:
     async def _forget_idle_channels(self) -> None:
         while True:
             await trio.sleep(CHANNEL_SCAN_INTERVAL_S)
+            live_clients = await self._live_clients()
             for target in list(self.targets.targets.values()):
-                await self._forget_idle(target)
+                await self._forget_idle(target, live_clients)
 
-    async def _forget_idle(self, target: LocalTarget) -> None:
-        keys = [note_key(*slot) for slot in target.channels.expire(trio.current_time())]
+    async def _live_clients(self) -> set[str] | None:
+        """Return the clients that have a session; None if that cannot be told now."""
+        if not any(len(target.channels) for target in self.targets.targets.values()):
+            return None
+        request = mgmtd_pb2.ListClientSessionsReq()
+        try:
+            reply = await self._context.mgmtd.call(MGMTD_LIST_CLIENT_SESSIONS, request)
+        except FsError as error:
+            log.info("which clients are there is not known: %s", error)
+            return None
+        return {session.client_id for session in reply.sessions} if reply.is_complete else None
+
+    async def _forget_idle(self, target: LocalTarget, live_clients: set[str] | None) -> None:
+        slots = target.channels.expire(trio.current_time(), live_clients)
+        keys = [note_key(*slot) for slot in slots]
         try:
             if keys:
                 engine = target.disk.engine

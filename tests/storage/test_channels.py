@@ -2,7 +2,14 @@ import pytest
 
 from fs.schema.ids import ChunkId, InodeId
 from fs.schema.status import FsError, Status
-from fs.storage.channels import IDLE_S, IDLE_S_CROWDED, ChannelTable, Tag, UpdateResult
+from fs.storage.channels import (
+    IDLE_S,
+    IDLE_S_CROWDED,
+    IDLE_S_ENDED,
+    ChannelTable,
+    Tag,
+    UpdateResult,
+)
 
 
 def tag(sequence, request_id=None, channel_id=1):
@@ -97,3 +104,13 @@ def test_the_table_is_bounded_and_forgets_nothing_that_may_be_repeated(monkeypat
     assert table.expire(IDLE_S_CROWDED) == []
     assert len(table.expire(IDLE_S_CROWDED + 1)) == 3
     assert table.begin(tag(1, channel_id=5), IDLE_S_CROWDED) is None
+
+
+def test_channels_of_a_client_whose_session_has_ended_are_forgotten_sooner():
+    table = ChannelTable()
+    for client in ("here", "gone"):
+        table.record(Tag(client, 1, 1, b"r"), DONE, 0.0)
+    assert table.expire(IDLE_S_ENDED, {"here"}) == []
+    assert table.expire(IDLE_S_ENDED + 1) == [], "nobody knows who is there"
+    assert table.expire(IDLE_S_ENDED + 1, {"here"}) == [("gone", 1)]
+    assert table.expire(IDLE_S + 1, {"here"}) == [("here", 1)]

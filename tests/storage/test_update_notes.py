@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fs.chunkengine.api import ChunkState, Note
+from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.proto import mgmtd_pb2
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
 from fs.storage.channels import Tag, UpdateResult
@@ -206,3 +208,42 @@ async def test_names_that_do_not_fit_are_refused(mock_clock):
             with pytest.raises(FsError) as caught:
                 await client.attempt(request, b"one")
             assert caught.value.status is Status.RPC_BAD_REQUEST
+
+
+class ListedClients:
+    """A manager that knows all clients."""
+
+    def __init__(self):
+        self.client_ids, self.is_complete = set(), False
+
+    async def call(self, method, _request, **_options):
+        if method is not services.MGMTD_LIST_CLIENT_SESSIONS:
+            return method.reply_type()
+        sessions = [mgmtd_pb2.ClientSessionPb(client_id=name) for name in sorted(self.client_ids)]
+        return mgmtd_pb2.ListClientSessionsRsp(sessions=sessions, is_complete=self.is_complete)
+
+
+async def test_what_a_client_did_is_forgotten_when_its_session_has_ended(mock_clock, monkeypatch):
+    monkeypatch.setattr("fs.storage.channels.IDLE_S_ENDED", 5.0)
+    monkeypatch.setattr("fs.storage.storage.CHANNEL_SCAN_INTERVAL_S", 2.0)
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        manager = ListedClients()
+        for node in cluster.nodes.values():
+            node.storage._context.mgmtd = manager
+        await client.write(0, b"one")
+
+        def known():
+            return [
+                (len(n.target.channels), len(n.engine.notes(n.target.target_id)))
+                for n in cluster.nodes.values()
+            ]
+
+        manager.client_ids = {client.client_id}
+        for manager.is_complete in (False, True, False):
+            await trio.sleep(10)
+            assert known() == [(1, 1), (1, 1)]
+            if manager.is_complete:
+                manager.client_ids = set()
+        manager.is_complete = True
+        await trio.sleep(10)
+        assert known() == [(0, 0), (0, 0)]
