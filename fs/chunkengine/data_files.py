@@ -88,6 +88,12 @@ class LocalDataFiles:
                 self._can_ask_cache = False
                 return False
 
+    def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`."""
+        with self._using(file_id) as file:
+            if file is not None:
+                os.posix_fadvise(file.fd, offset, length, os.POSIX_FADV_WILLNEED)
+
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """See `DataFiles`."""
         file = self._acquire(file_id, is_write=True)

@@ -504,6 +504,16 @@ class DiskEngine:
         """See `ChunkEngine`; a bad sector is IO_ERROR of its read alone."""
         return [done for done in self._read_ios(ios, may_wait=True) if done is not None]
 
+    def _begin_reads(self, ios: Sequence[ReadIo], found: Sequence[ChunkRecord | FsError]) -> None:
+        """Have the disk at work on all of a batch before the first read waits for its bytes.
+
+        Otherwise it has one read at a time, and brings more than it is asked for, since the kernel guesses that reading goes
+        on behind each.  A single read is left to that guess.
+        """
+        for io, record in zip(ios, found, strict=True):
+            if isinstance(record, ChunkRecord):
+                self._reader.begin(record, io.offset, io.length)
+
     def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
         """See `ChunkEngine`."""
         return self._read_ios(ios, may_wait=False)
@@ -515,6 +525,8 @@ class DiskEngine:
                 if isinstance(record, ChunkRecord):
                     ledger.pin(record)
         try:
+            if may_wait and len(ios) > 1:
+                self._begin_reads(ios, found)
             scratch = memoryview(bytearray(2 * self._block))  # what a small read touches
             return [
                 self._read_one(io, record, may_wait, scratch)

@@ -60,6 +60,10 @@ class DataFiles(Protocol):
         """Fill the buffers if that needs no wait for the disk; False: not done, the buffers hold anything."""
         ...
 
+    def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
+        """Begin to bring bytes from the disk that will be read soon, without waiting for them; promises nothing."""
+        ...
+
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers one after the other; without waiting for the disk."""
         ...

@@ -252,6 +252,9 @@ class SimulatedDataFiles:
         """See `DataFiles`; memory is always at hand."""
         return self.read_at(file_id, offset, buffers) == sum(map(len, buffers))
 
+    def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
+        """See `DataFiles`: nothing."""
+
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """See `DataFiles`."""
         data = b"".join(buffers)

@@ -88,6 +88,15 @@ class VerifiedReader:
             buffer[:] = parts[0][offset - low : end - low]
         return True
 
+    def begin(self, record: ChunkRecord, offset: int, length: int) -> None:
+        """Begin to bring what `read_into` will need from the disk; promises nothing."""
+        end = min(offset + length, record.length)
+        if offset < end and not record.is_damaged:
+            block = self._block
+            low = offset - offset % block
+            file_id, start = place_of(record.position)
+            self._files.begin_read(file_id, start + low, -(-end // block) * block - low)
+
     def read(self, record: ChunkRecord, start: int, end: int) -> memoryview:
         """Return the bytes start..end of a version in a buffer of their own."""
         if end <= start:

@@ -385,3 +385,33 @@ def test_only_updates_that_bring_most_of_what_they_write_are_written_back_at_onc
     assert update(6, 400 * KIB, 4 * KIB) == []
     at_most = KIB * KIB - 404 * KIB
     assert update(7, 404 * KIB, at_most) == [at_most]
+
+
+def test_all_reads_of_a_batch_are_begun_before_the_first_is_waited_for(lab, monkeypatch) -> None:
+    engine, events = lab.engine, []
+    block = engine.disk_format.checksum_block_bytes
+    put(engine, A, 1, b"x" * (3 * block))
+    files = engine._files
+    really_read = files.read_at
+
+    def read_at(file_id, offset, buffers) -> int:
+        events.append("read")
+        return really_read(file_id, offset, buffers)
+
+    monkeypatch.setattr(files, "begin_read", lambda *where: events.append(where))
+    monkeypatch.setattr(files, "read_at", read_at)
+    ios = [
+        ReadIo(*A, offset, length, memoryview(bytearray(length)))
+        for offset, length in ((0, 10), (block - 1, 2), (2 * block, 2 * block), (9 * block, 1))
+    ]
+    assert [done.length for done in engine.read_batch(ios)] == [10, 2, block, 0]
+    begun, start = events[:3], events[0][1]
+    assert [(at - start, length) for _, at, length in begun] == [
+        (0, block),
+        (0, 2 * block),
+        (2 * block, block),
+    ]
+    assert events[3:] == ["read"] * 3
+    events.clear()
+    assert engine.read_batch(ios[:1])[0].length == 10
+    assert events == ["read"]

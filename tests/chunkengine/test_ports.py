@@ -191,3 +191,11 @@ def test_write_back_that_cannot_be_begun_is_left_to_the_flush(tmp_path) -> None:
     assert begun == [(4096, 8192, 2)]
     files.flush([FILE])
     files.close()
+
+
+def test_reading_that_is_begun_changes_nothing_that_is_read(files) -> None:
+    files.begin_read(FILE, 0, 4096)  # of a file that is not there
+    files.write_at(FILE, 0, [b"a" * 5000])
+    files.flush([FILE])
+    files.begin_read(FILE, 4096, 1 << 20)  # beyond its end, too
+    assert read(files, 4096, 904) == (904, [b"a" * 904])
