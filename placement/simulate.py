@@ -67,7 +67,7 @@ class Aftermath:
     reads: dict[int, float]
     """Each surviving node's share of all reads, over its share before; the largest is how much harder it works."""
     feed_evenness: float
-    """Over the nodes that feed or could: those outside the loss."""
+    """Over the nodes that have lost nothing: no other can feed."""
     unplaced: int
     """Targets for which no disk is allowed."""
 
@@ -139,6 +139,8 @@ def aftermath(
     by_disk = Counter(t.source for t in first)
     by_node = Counter(t.source.node_id for t in first)
     survivors = [node for node in before if any(s.node_id == node for s in places.sites)]
+    hit = {site.node_id for site in loss.sites}
+    others = [node for node in survivors if node not in hit]
     return Aftermath(
         loss,
         lost_count,
@@ -147,9 +149,7 @@ def aftermath(
         by_node,
         by_disk,
         {node: after[node] / before[node] for node in survivors},
-        evenness(
-            {node: by_node[node] for node in survivors}, {node: before[node] for node in survivors}
-        ),
+        evenness({n: by_node[n] for n in others}, {n: before[n] for n in others}),
         unplaced,
     )
 

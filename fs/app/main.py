@@ -337,6 +337,14 @@ def admin(context: typer.Context) -> None:
     group(context.args, prog_name="ember admin")
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def placement(context: typer.Context) -> None:
+    """Make, check and simulate chain tables: `ember placement --help` lists the commands."""
+    from .placement_commands import placement as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember placement")
+
+
 @app.command()
 def version() -> None:
     """Print the release."""
