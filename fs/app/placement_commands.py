@@ -68,7 +68,8 @@ def _grid(nodes: int, disks: int, racks: int, zones: int) -> list[Disk]:
 
 
 @placement.command("make")
-def make_table(  # noqa: PLR0917 - options, never passed by position
+def make_table(
+    *,
     nodes: Annotated[int, typer.Option(help="Storage nodes.", min=1)] = 5,
     disks: Annotated[int, typer.Option(help="Disks of each node.", min=1)] = 1,
     targets: Annotated[int, typer.Option(help="Targets on each disk.", min=1)] = 12,
@@ -84,7 +85,6 @@ def make_table(  # noqa: PLR0917 - options, never passed by position
     out: Annotated[Path | None, typer.Option(help="Where the table goes; - prints it.")] = None,
     time_s: TimeOption = 60.0,
     seed: Annotated[int, typer.Option(help="Another one gives another table.")] = 0,
-    *,
     as_json: JsonOption = False,
 ) -> None:
     """Make a chain table, and say how good it is and how good it could be.
