@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from fs.app.cluster_dir import ClusterDir, ClusterRecord
 from fs.app.cluster_plan import (
     check_sizes,
+    default_chain_count,
+    node_rows,
     plan_chains,
     server_configs,
     targets_of_node,
@@ -17,6 +19,8 @@ from fs.app.cluster_plan import (
 from fs.schema.config import check_relations
 from fs.schema.routing import REPLICA_COUNT_MAX
 from fs.schema.status import FsError, Status
+from placement.check import check
+from placement.model import Disk, Site
 
 
 @st.composite
@@ -26,7 +30,7 @@ def records(draw):
     return ClusterRecord("c", nodes, replicas, draw(st.integers(1, 40)), "")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(records())
 def test_chains_use_distinct_nodes_evenly(record):
     check_sizes(record)
@@ -40,6 +44,20 @@ def test_chains_use_distinct_nodes_evenly(record):
     load.update(dict.fromkeys(range(11, 11 + record.node_count), 0))
     assert max(load.values()) - min(load.values()) <= record.replica_count
     assert sum(len(targets_of_node(chains, n)) for n in load) == len(targets)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "replicas"), [(2, 2), (3, 2), (3, 3), (4, 3), (5, 2), (5, 3), (6, 3), (7, 3), (9, 3)]
+)
+def test_by_default_all_others_feed_a_lost_node_equally(nodes, replicas):
+    """The survivors' load when any node of a usual local cluster is brought up to date: largest over mean 1.0."""
+    chains = default_chain_count(nodes, replicas)
+    assert 2 * nodes <= chains <= 4 * nodes
+    rows = node_rows(ClusterRecord("c", nodes, replicas, chains, ""), list(range(11, 11 + nodes)))
+    table = [tuple(Site(node, 0) for node in row) for row in rows]
+    figures = check(table, [Disk(Site(node, 0)) for node in range(11, 11 + nodes)])
+    assert figures.node_lost.worst == 1.0
+    assert figures.node_heads.largest - figures.node_heads.smallest <= 1
 
 
 @pytest.mark.parametrize(
