@@ -320,8 +320,8 @@ class VfsCore:
                 return
             await self._drain_runs(state)
             batch, state.append = state.append, AppendBuffer()
-            # The records are in neither buffer while the reservation is under way; keep the length.
-            state.append.length = batch.length
+            # The records are in neither buffer while the reservation is under way.
+            state.append.begin_reservation(batch.length, state.known_end() + batch.length)
             failure: FsError | None = FsError(Status.IO_ERROR, "the append was interrupted")
             try:
                 offset = await self._reserve(state, batch.length)
@@ -330,7 +330,7 @@ class VfsCore:
                 failure = error
                 raise
             finally:
-                state.append.length -= batch.length
+                state.append.end_reservation()
                 if failure is not None:
                     self.budget.release(batch.length)
                     self.note_failure(state, failure, f"{batch.length} appended bytes")

@@ -50,8 +50,22 @@ class AppendBuffer:
 
     pieces: list[Buffer] = field(default_factory=list)
     length: int = 0
+    """Of all records that have no place yet, also of those whose reservation is under way."""
     assumed_offset: int = 0
     """Where the kernel believes the first record to be."""
+    reserving_length: int = 0
+    reserving_end: int = 0
+    """Of the records whose reservation is under way: where they would end."""
+
+    def begin_reservation(self, length: int, end: int) -> None:
+        """Note that records of an earlier buffer are being given their place."""
+        self.length += length
+        self.reserving_length, self.reserving_end = length, end
+
+    def end_reservation(self) -> None:
+        """They have their place, or are lost."""
+        self.length -= self.reserving_length
+        self.reserving_length = self.reserving_end = 0
 
 
 class InodeState:
@@ -133,9 +147,18 @@ class InodeState:
         """True when storage holds bytes that meta was not told about."""
         return self.acked_seq > self.reported_seq
 
+    def known_end(self) -> int:
+        """End of the bytes whose place is known."""
+        return max(self.file.length, self.acked_end, self.written_end)
+
     def local_length(self) -> int:
-        """Bytes that applications on this mount see."""
-        return max(self.file.length, self.acked_end, self.written_end) + self.append.length
+        """Bytes that applications on this mount see.
+
+        Meta may already count the records whose reservation is under way, and may not.
+        """
+        append = self.append
+        placed_end = max(self.known_end(), append.reserving_end)
+        return placed_end + append.length - append.reserving_length
 
     def absorb(self, inode: Inode) -> None:
         """Take over attributes from meta; replies that arrive late change nothing.
