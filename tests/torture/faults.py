@@ -47,9 +47,9 @@ class Faults:
         told = getattr(self, f"_{fault.kind}")(fault)
         return told or ""
 
-    def may_be_full(self, at: float) -> bool:
-        """True if an application may have seen ENOSPC at that time."""
-        return any(begin <= at <= end for begin, end in self.full_times)
+    def may_be_full(self, since: float, at: float) -> bool:
+        """True if an application may have seen ENOSPC at that time, of something that it wrote at `since` or later."""
+        return any(begin <= at and since <= end for begin, end in self.full_times)
 
     def may_be_dead(self, at: float) -> bool:
         """True if an application may have seen a dead mount at that time."""

@@ -222,6 +222,8 @@ class FileLoad:
         self._pending: tuple[str, ...] = ()
         """What the change of names that may be under way concerns: a name, or the old and the new one."""
         self._next_id = 1
+        self._touched_s: dict[int, float] = {}
+        """When the last operation on a file began that would have told of a write that was lost before it."""
         self._actions: list[tuple[Callable[[str], None], int]] = [
             (self._overwrite, 30), (self._append, 14), (self._read, 26), (self._sync, 10),
             (self._rename, 4), (self._replace, 3), (self._unlink, 4), (self._whole, 6), (self._reopen, 3),
@@ -242,12 +244,16 @@ class FileLoad:
     @contextmanager
     def _guard(self, name: str) -> Iterator[None]:
         """Take a full disk for what it is: judge what the file holds then, and begin another one."""
+        began, file_id = time.monotonic(), self._models[name].file_id
         try:
             yield
         except (OSError, FsError) as error:
             self._files.require_alive()
             number = spec(error.status).errno if isinstance(error, FsError) else error.errno
-            self._log.put(errno=number, text=str(error), at=time.monotonic(), file=name)
+            since = self._touched_s.get(file_id, began)
+            self._log.put(
+                errno=number, text=str(error), at=time.monotonic(), since=since, file=name
+            )
             if number not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             model = self._models[name]
@@ -280,14 +286,23 @@ class FileLoad:
         first = self._generator.randrange(min(len(model.cells) + 8, BLOCKS_MAX))
         count = self._generator.randint(1, RUN_BLOCKS_MAX)
         data = model.write(first, count)
-        self._files.write(name, first * BLOCK_BYTES, data)
+        with self._telling(model):
+            self._files.write(name, first * BLOCK_BYTES, data)
+
+    @contextmanager
+    def _telling(self, model: FileModel) -> Iterator[None]:
+        """Note that an operation succeeds which would have told of an earlier write that was lost."""
+        began = time.monotonic()
+        yield
+        self._touched_s[model.file_id] = began
 
     def _append(self, name: str) -> None:
         model = self._models[name]
         if len(model.cells) >= BLOCKS_MAX:
             return self._read(name)
         data = model.write(len(model.cells), self._generator.randint(1, RUN_BLOCKS_MAX))
-        self._files.append(name, data)
+        with self._telling(model):
+            self._files.append(name, data)
         return None
 
     def _read(self, name: str) -> None:
@@ -298,7 +313,8 @@ class FileLoad:
         self._check(name, first, self._files.read(name, first * BLOCK_BYTES, wanted), wanted)
 
     def _sync(self, name: str) -> None:
-        self._files.sync(name)
+        with self._telling(self._models[name]):
+            self._files.sync(name)
         self._models[name].synced()
 
     def _rename(self, name: str) -> None:

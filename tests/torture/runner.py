@@ -194,8 +194,9 @@ class Torture:
         for worker in self.workers:
             worker.poll()
             for error in worker.errors:
-                is_full = error["errno"] == errno.ENOSPC and self.faults.may_be_full(error["at"])
-                if not is_full:
+                at = error["at"]
+                is_told = self.faults.may_be_full(error.get("since", at), at)
+                if error["errno"] != errno.ENOSPC or not is_told:
                     raise TortureError(f"{worker.name}: the application saw {error['text']}")
             if not all(self.faults.may_be_dead(at) for at in worker.deaths):
                 raise TortureError(f"{worker.name}: its mount died, although nobody killed it")
