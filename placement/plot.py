@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from .model import Chain, Disk
-from .simulate import Aftermath, aftermath, kinds, losses
+from .simulate import Aftermath, Simulation, kinds
 
 MARKED_MAX: Final = 40
 """Up to so many points are marked."""
@@ -35,10 +35,9 @@ def plot(table: Sequence[Chain], disks: Sequence[Disk], path: PurePath, title: s
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra; loading it takes a second
 
     nodes = sorted({disk.site.node_id for disk in disks})
-    rows = []
-    for loss in losses(disks, "node"):
-        feeds = aftermath(table, disks, loss).feeds
-        rows.append([feeds[node] for node in nodes])
+    simulation = Simulation(table, disks)
+    by_node = {one.loss.name: one.feeds for one in simulation.all_of("node")}
+    rows = [[by_node[f"node {lost}"][node] for node in nodes] for lost in nodes]
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2)
     figure.suptitle(title)
@@ -49,11 +48,10 @@ def plot(table: Sequence[Chain], disks: Sequence[Disk], path: PurePath, title: s
     left.set_xticks(list(few), [str(nodes[i]) for i in few])
     left.set_yticks(list(few), [str(nodes[i]) for i in few])
     for number, kind in enumerate(kinds(disks)):
-        worst = worst_loss(table, disks, kind)
+        worst = worst_of(simulation.all_of(kind))
         if worst is None:
             continue
-        hit = {site.node_id for site in worst.loss.sites}
-        loads = sorted((worst.feeds[n] for n in worst.reads if n not in hit), reverse=True)
+        loads = sorted((worst.feeds[n] for n in worst.reads), reverse=True)
         mean = sum(loads) / len(loads)
         right.plot(
             range(1, len(loads) + 1),
@@ -74,9 +72,8 @@ def plot(table: Sequence[Chain], disks: Sequence[Disk], path: PurePath, title: s
     figure.savefig(str(path), dpi=110)
 
 
-def worst_loss(table: Sequence[Chain], disks: Sequence[Disk], kind: str) -> Aftermath | None:
-    """Return the loss of a kind that falls on the survivors most unevenly; None when none leaves any."""
-    found = [aftermath(table, disks, loss) for loss in losses(disks, kind)]
+def worst_of(found: Sequence[Aftermath]) -> Aftermath | None:
+    """Return the loss that falls on the survivors most unevenly; None when none leaves any."""
     return max(
         (one for one in found if one.transfers), key=lambda one: one.feed_evenness, default=None
     )

@@ -65,7 +65,7 @@ class Aftermath:
     """Targets that each surviving node feeds."""
     feeds_by_disk: Counter[Site]
     reads: dict[int, float]
-    """Each surviving node's share of all reads, over its share before; the largest is how much harder it works."""
+    """Of each node that has lost nothing: its share of all reads, over its share before."""
     feed_evenness: float
     """Over the nodes that have lost nothing: no other can feed."""
     unplaced: int
@@ -99,59 +99,68 @@ def kinds(disks: Sequence[Disk]) -> list[str]:
     return ["disk", "node", *(f"domain {i + 1}" for i in range(len(disks[0].domains)))]
 
 
-def aftermath(
-    table: Sequence[Chain], disks: Sequence[Disk], loss: Loss, *, is_replaced: bool = False
-) -> Aftermath:
-    """Tell what a loss leads to.
+class Simulation:
+    """A table whose disks are lost, one loss at a time; nothing is kept from one to the next."""
 
-    Args:
-        table: as `check` takes it.
-        disks: all.
-        loss: of `losses`.
-        is_replaced: True: the targets go to other disks; False: the lost disks return, empty.
-    """
-    transfers: list[Transfer] = []
-    places = _Places(table, disks, loss.sites)
-    lost_count = chains_lost = unplaced = 0
-    before: defaultdict[int, float] = defaultdict(float)
-    after: defaultdict[int, float] = defaultdict(float)
-    for number, chain in enumerate(table):
-        absent = [site for site in chain if site in loss.sites]
-        serving = [site for site in chain if site not in loss.sites]
-        for site in chain:
-            before[site.node_id] += 1 / len(chain)
-        for site in serving:
-            after[site.node_id] += 1 / len(serving)
-        lost_count += len(absent)
-        source = feeder(chain, loss.sites)
-        if source is None:
-            chains_lost += 1
-            continue
-        for site in absent:
-            destination = places.choose(serving) if is_replaced else site
-            if destination is None:
-                unplaced += 1
+    def __init__(self, table: Sequence[Chain], disks: Sequence[Disk]) -> None:
+        """Take a table as `check` takes it, and all disks."""
+        self._table, self._disks = table, disks
+        self._chains_of: defaultdict[Site, list[int]] = defaultdict(list)
+        self._reads: defaultdict[int, float] = defaultdict(float)
+        for number, chain in enumerate(table):
+            for site in chain:
+                self._chains_of[site].append(number)
+                self._reads[site.node_id] += 1 / len(chain)
+
+    def all_of(self, kind: str) -> list[Aftermath]:
+        """Return what each loss of a kind leads to when the lost disks return; ValueError as `losses`."""
+        return [self.aftermath(loss) for loss in losses(self._disks, kind)]
+
+    def aftermath(self, loss: Loss, *, is_replaced: bool = False) -> Aftermath:
+        """Tell what a loss leads to.
+
+        Args:
+            loss: of `losses`.
+            is_replaced: True: the targets go to other disks; False: the lost disks return, empty.
+        """
+        transfers: list[Transfer] = []
+        places = _Places(self._table, self._disks, loss.sites) if is_replaced else None
+        lost_count = chains_lost = unplaced = 0
+        reads = defaultdict(float, self._reads)
+        for number in sorted({n for site in loss.sites for n in self._chains_of.get(site, ())}):
+            chain = self._table[number]
+            absent = [site for site in chain if site in loss.sites]
+            serving = [site for site in chain if site not in loss.sites]
+            for site in serving:
+                reads[site.node_id] += 1 / len(serving) - 1 / len(chain)
+            lost_count += len(absent)
+            source = feeder(chain, loss.sites)
+            if source is None:
+                chains_lost += 1
                 continue
-            transfers.append(Transfer(number, source, destination))
-            serving.append(destination)
-            source = destination
-    first = {t.chain: t for t in reversed(transfers)}.values()
-    by_disk = Counter(t.source for t in first)
-    by_node = Counter(t.source.node_id for t in first)
-    survivors = [node for node in before if any(s.node_id == node for s in places.sites)]
-    hit = {site.node_id for site in loss.sites}
-    others = [node for node in survivors if node not in hit]
-    return Aftermath(
-        loss,
-        lost_count,
-        chains_lost,
-        transfers,
-        by_node,
-        by_disk,
-        {node: after[node] / before[node] for node in survivors},
-        evenness({n: by_node[n] for n in others}, {n: before[n] for n in others}),
-        unplaced,
-    )
+            for site in absent:
+                destination = places.choose(serving) if places else site
+                if destination is None:
+                    unplaced += 1
+                    continue
+                transfers.append(Transfer(number, source, destination))
+                serving.append(destination)
+                source = destination
+        first = {t.chain: t for t in reversed(transfers)}.values()
+        by_node = Counter(t.source.node_id for t in first)
+        hit = {site.node_id for site in loss.sites}
+        others = [node for node in self._reads if node not in hit]
+        return Aftermath(
+            loss,
+            lost_count,
+            chains_lost,
+            transfers,
+            by_node,
+            Counter(t.source for t in first),
+            {node: reads[node] / self._reads[node] for node in others},
+            evenness({n: by_node[n] for n in others}, {n: self._reads[n] for n in others}),
+            unplaced,
+        )
 
 
 class _Places:

@@ -20,8 +20,8 @@ from placement.exact import is_there as has_solver
 from placement.make import Effort, Made, make
 from placement.model import Disk, PlacementError, Site
 from placement.moves import plan_moves
-from placement.plot import worst_loss
-from placement.simulate import Speeds, aftermath, kinds, losses, time_to_full_s
+from placement.plot import worst_of
+from placement.simulate import Simulation, Speeds, kinds, time_to_full_s
 from placement.table_file import TableFile, from_json, to_json
 
 from ..schema.status import FsError, Status
@@ -201,9 +201,10 @@ def simulate_losses(
 
 def _worst_facts(found: TableFile, kind: str, target_mb: float, speeds: Speeds) -> dict[str, Any]:
     """Return the largest of each figure over all losses of a kind; times are of the most uneven loss."""
-    all_ = [aftermath(found.table, found.disks, loss) for loss in losses(found.disks, kind)]
-    worst = worst_loss(found.table, found.disks, kind) or all_[0]
-    replaced = aftermath(found.table, found.disks, worst.loss, is_replaced=True)
+    simulation = Simulation(found.table, found.disks)
+    all_ = simulation.all_of(kind)
+    worst = worst_of(all_) or all_[0]
+    replaced = simulation.aftermath(worst.loss, is_replaced=True)
     return {
         "kind": kind,
         "losses": len(all_),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from placement.make import Effort, make
 from placement.model import Disk, Site
-from placement.simulate import Speeds, aftermath, kinds, losses, time_to_full_s
+from placement.simulate import Simulation, Speeds, kinds, losses, time_to_full_s
 
 LITTLE = Effort(0.05)
 
@@ -30,7 +30,7 @@ def loss_of(disks, kind, name):
 def test_a_lost_node_is_fed_by_the_tails():
     table = [(site(1), site(2), site(3)), (site(2), site(1), site(4)), (site(3), site(4), site(1))]
     disks = grid(4)
-    found = aftermath(table, disks, loss_of(disks, "node", "node 1"))
+    found = Simulation(table, disks).aftermath(loss_of(disks, "node", "node 1"))
     assert found.feeds == {3: 1, 4: 2}
     assert (found.targets_lost, found.chains_lost, found.unplaced) == (3, 0, 0)
     assert {t.destination for t in found.transfers} == {site(1)}
@@ -40,7 +40,7 @@ def test_a_lost_node_is_fed_by_the_tails():
 def test_two_lost_members_follow_each_other():
     table = [(site(1), site(2), site(3))]
     disks = [Disk(site(n), 1.0, ("a" if n < 3 else "b",)) for n in (1, 2, 3)]
-    found = aftermath(table, disks, loss_of(disks, "domain 1", "a"))
+    found = Simulation(table, disks).aftermath(loss_of(disks, "domain 1", "a"))
     assert [(t.source, t.destination) for t in found.transfers] == [
         (site(3), site(1)),
         (site(1), site(2)),
@@ -53,14 +53,14 @@ def test_two_lost_members_follow_each_other():
 def test_a_chain_that_is_lost_altogether_is_counted():
     disks = grid(2)
     table = [(site(1),), (site(2),)]
-    found = aftermath(table, disks, loss_of(disks, "node", "node 1"))
+    found = Simulation(table, disks).aftermath(loss_of(disks, "node", "node 1"))
     assert (found.chains_lost, found.transfers) == (1, [])
 
 
 def test_replacing_spreads_over_the_others_and_keeps_racks_apart():
     disks = grid(9, 2, 3)
     table = make(disks, 36, 3, effort=LITTLE).table
-    found = aftermath(table, disks, loss_of(disks, "node", "node 1"), is_replaced=True)
+    found = Simulation(table, disks).aftermath(loss_of(disks, "node", "node 1"), is_replaced=True)
     assert found.targets_lost == len(found.transfers) == 12
     for transfer in found.transfers:
         assert transfer.destination.node_id % 3 == 1  # the two others of the lost node's rack
@@ -70,19 +70,19 @@ def test_replacing_spreads_over_the_others_and_keeps_racks_apart():
 def test_without_another_node_nothing_can_be_replaced():
     disks = grid(3)
     table = [(site(1), site(2), site(3))]
-    found = aftermath(table, disks, loss_of(disks, "node", "node 2"), is_replaced=True)
+    found = Simulation(table, disks).aftermath(loss_of(disks, "node", "node 2"), is_replaced=True)
     assert (found.unplaced, found.transfers) == (1, [])
 
 
 def test_times_by_hand():
     disks = grid(5, 16)
     table = make(disks, 160, 3, effort=LITTLE).table
-    disk = aftermath(table, disks, losses(disks, "disk")[0])
+    disk = Simulation(table, disks).aftermath(losses(disks, "disk")[0])
     wide = Speeds(disk_mb_s=100.0, node_mb_s=1e9)
     # One disk takes all six targets in: its writing is what limits.
     assert time_to_full_s(disk.transfers, 100.0, wide) == pytest.approx(6.0)
     narrow = Speeds(disk_mb_s=1e9, node_mb_s=100.0)
-    node = aftermath(table, disks, losses(disks, "node")[0])
+    node = Simulation(table, disks).aftermath(losses(disks, "node")[0])
     assert time_to_full_s(node.transfers, 100.0, narrow) == pytest.approx(96.0)
     assert time_to_full_s([], 100.0, wide) == 0.0
 
@@ -96,7 +96,7 @@ def test_every_loss_is_made_good_and_no_faster_than_the_tightest_resource(
     table = make(disks, chains, 3, effort=LITTLE).table
     kind = data.draw(st.sampled_from(kinds(disks)))
     loss = data.draw(st.sampled_from(losses(disks, kind)))
-    found = aftermath(table, disks, loss, is_replaced=is_replaced)
+    found = Simulation(table, disks).aftermath(loss, is_replaced=is_replaced)
     assert len(found.transfers) + found.unplaced == found.targets_lost
     assert sum(found.feeds.values()) == sum(found.feeds_by_disk.values()) == len(found.transfers)
     for transfer in found.transfers:
