@@ -42,14 +42,31 @@ class TreeOp:
         return made
 
 
-def allowed_trees(recent: Sequence[Tree], under_way: TreeOp) -> list[Tree]:
-    """Return every state that may be found when power was lost during an operation."""
+def allowed_trees(recent: Sequence[Tree], under_way: TreeOp, *, chunk_bytes: int = 0) -> list[Tree]:
+    """Return every state that may be found when power was lost during an operation.
+
+    With `chunk_bytes`: the operation ended with an error, so any of the chunks it wrote may be zeros or old.
+    """
     allowed: list[Tree] = []
     for tree in recent:
         allowed += [tree, under_way.applied_to(tree)]
         if under_way.kind == "write":
             allowed.append({**tree, under_way.name: b""})
+            old = tree.get(under_way.name, b"")
+            for content in _mixed(under_way.content, old, chunk_bytes) if chunk_bytes else ():
+                allowed.append({**tree, under_way.name: content})
     return allowed
+
+
+def _mixed(content: bytes, old: bytes, chunk_bytes: int) -> list[bytes]:
+    """Return a content with any of its chunks lost or as they were before, and ended behind any of them."""
+    found = [b""]
+    for at in range(0, len(content), chunk_bytes):
+        chunk = content[at : at + chunk_bytes]
+        before = old[at : at + len(chunk)].ljust(len(chunk), b"\0")
+        longest = [whole for whole in found if len(whole) == at]
+        found += [whole + part for whole in longest for part in {chunk, bytes(len(chunk)), before}]
+    return found
 
 
 def survivors(writes: Iterable[Op], synced_s: float) -> set[object]:

@@ -47,6 +47,8 @@ HISTORY_OP_COUNT_MIN: Final = 1000
 """Clients go on in the end until they have done so much, in histories with registers."""
 GOAL: Final = 1.2
 """Clients that are behind so many times as much, by the share of the time that has passed, pause less."""
+IS_LOSS_NOTICED = False
+"""An fsync notices that acknowledged bytes were lost before it; not so yet (specs/craq.md, known limits)."""
 LATE_PAUSE: Final = 0.2
 
 CONTEST_S: Final = 3.0
@@ -213,7 +215,10 @@ class SimClient:
         await calm.wait()
         await self._work(fs, trio.current_time() + CALM_S, CALM_OP_S_MAX)
         for file in self.files.values():
-            await file.close()
+            try:
+                await file.close()
+            except FsError as error:
+                self.memory.take_error(error)
         await self._find_out_if_cut(fs)
         self.memory.trees[self.home] = self.tree
         self.is_done = True
@@ -344,7 +349,7 @@ class SimClient:
     async def change_tree(self, fs: EmberFs) -> None:
         await self._find_out_if_cut(fs)
         op, cut_count = self._choose_tree_op(), self.memory.power_cut_count
-        self.under_way = op
+        self.under_way, is_done = op, True
         try:
             found = await self._run(fs, op)
         except FsError as error:
@@ -352,10 +357,10 @@ class SimClient:
                 self.memory.take_error(error)
                 await self._move(fs)
                 return
-            found = None
+            found, is_done = None, False
         self.under_way = None
         if cut_count != self.memory.power_cut_count:
-            await self._find_out(fs, op)
+            await self._find_out(fs, op, is_done=is_done)
         elif op.kind == "check":
             assert found == self.tree[op.name], f"{op.name} has other content"
         else:
@@ -378,16 +383,17 @@ class SimClient:
     async def _find_out_if_cut(self, fs: EmberFs) -> None:
         """Power may have been lost between two operations."""
         if self.known_cut_count != self.memory.power_cut_count:
-            await self._find_out(fs, TreeOp("check", self.home))
+            await self._find_out(fs, TreeOp("check", self.home), is_done=True)
 
-    async def _find_out(self, fs: EmberFs, op: TreeOp) -> None:
+    async def _find_out(self, fs: EmberFs, op: TreeOp, *, is_done: bool) -> None:
         """Power was lost, perhaps during an operation: look which of the allowed states is there."""
         cut_count = self.memory.power_cut_count
         found = {
             (name := f"{self.home}/{entry.name}"): await fs.read_file(name)
             for entry in await fs.listdir(self.home)
         }
-        allowed = allowed_trees(self.recent, op)
+        is_whole = is_done and IS_LOSS_NOTICED
+        allowed = allowed_trees(self.recent, op, chunk_bytes=0 if is_whole else CHUNK_BYTES)
         assert found in allowed, (
             f"{self.name}: after a power loss during {op.kind} {op.name}: {_brief(found)},"
             f" allowed: {[_brief(tree) for tree in allowed]}"
