@@ -87,7 +87,8 @@ class Mgmtd:
             with trio.fail_after(self._section.primary_lease_s):
                 return await self._election.step()
         except (FsError, trio.TooSlowError) as error:
-            logger.warning("node %d: no election: %s", self._election.me.node_id, error)
+            reason = str(error) or "the key-value store did not answer in time"
+            logger.warning("node %d: no election: %s", self._election.me.node_id, reason)
             return None
 
     async def _reign(self) -> None:
