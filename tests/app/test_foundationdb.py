@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fs.app import develop
 from fs.app.cluster_dir import ClusterDir, ClusterRecord
 from fs.app.cluster_plan import server_configs
 from fs.app.foundationdb import StoreReport, parse_kv, read_status
@@ -48,6 +49,24 @@ def test_no_kv_process_serves_what_foundationdb_serves():
     assert {(c.kv.engine, c.kv.cluster_file) for n, c in made.items() if n[0] == "m"} == {
         ("foundationdb", "/f")
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [("memory", "memory"), ("remote", "remote"), ("foundationdb-fake", "foundationdb")],
+)
+def test_the_suites_of_any_store_run_on_the_chosen_one(monkeypatch, given, kind):
+    asked = []
+    monkeypatch.setattr(os, "environ", dict(os.environ, FDB_CLUSTER_FILE="/not/this"))
+    monkeypatch.setattr(
+        develop, "run_tests", lambda *, fast, arguments: asked.append((fast, arguments)) or 0
+    )
+    assert develop.run_kv_tests(given, fast=True, arguments=["-x"]) == 0
+    assert asked == [(True, ["-x", "tests/kv", "tests/meta", "tests/mgmtd"])]
+    assert os.environ["EMBER_TEST_KV"] == kind
+    assert "FDB_CLUSTER_FILE" not in os.environ
+    with pytest.raises(FsError, match="--kv"):
+        develop.run_kv_tests("nonsense", fast=True, arguments=[])
 
 
 @pytest.mark.parametrize("text", [b"", b"nonsense", b"[]", b'{"cluster": 3}', b'{"cluster": {}}'])

@@ -23,4 +23,4 @@ async def lab(request, tmp_path, nursery):
 
 @pytest.fixture
 def autojump_clock(request):
-    return virtual_clock(kind_of(request, "lab"))
+    return virtual_clock(kind_of(request, "lab", "memory"))

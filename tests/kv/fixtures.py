@@ -34,8 +34,7 @@ def virtual_clock(kind: str) -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=float("inf") if kind == "foundationdb" else 0)
 
 
-def kind_of(request, *names: str) -> str:
-    """Return the kind of engine that one of the named parameters of a test asks for."""
+def kind_of(request, name: str, default: str) -> str:
+    """Return the kind of engine that a parameter of a test asks for, `default` where the test has none."""
     callspec = getattr(request.node, "callspec", None)
-    params = callspec.params if callspec is not None else {}
-    return next((params[name] for name in names if name in params), KIND)
+    return default if callspec is None else callspec.params.get(name, default)

@@ -30,7 +30,7 @@ def memory_world(world):
     return world
 
 
-ANY_KIND = ["memory", "rocksdb", pytest.param("foundationdb", marks=pytest.mark.slow)]
+ANY_KIND = ["memory", "rocksdb"]
 
 
 @pytest.fixture(params=[CHOSEN_KIND] if CHOSEN_KIND else ANY_KIND)
@@ -44,7 +44,7 @@ async def any_world(request, open_lab):
 
 @pytest.fixture
 def autojump_clock(request):
-    return virtual_clock(kind_of(request, "any_world"))
+    return virtual_clock(kind_of(request, "any_world", fixtures.KIND))
 
 
 @pytest.fixture

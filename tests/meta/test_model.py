@@ -237,6 +237,15 @@ async def test_against_the_model_on_each_engine(any_world, seed):
     await run_pair(any_world, seed, 60)
 
 
+@pytest.mark.slow
+@pytest.mark.fdb
+async def test_against_the_model_on_foundationdb(open_lab):
+    """The short form of `ember test --kv foundationdb:CLUSTERFILE`."""
+    world = World(await open_lab("foundationdb"))
+    await world.initialise()
+    await run_pair(world, 4, 20)
+
+
 async def test_what_remains_after_collection(world, autojump_clock):  # noqa: ARG001
     import trio  # noqa: PLC0415
 

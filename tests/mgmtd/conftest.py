@@ -13,9 +13,7 @@ STORE_KINDS = ["memory", pytest.param("foundationdb", marks=pytest.mark.slow)]
 @pytest.fixture
 def autojump_clock(request):
     """Let time pass only while everybody waits."""
-    return virtual_clock(
-        kind_of(request, "store_engine") if "store_engine" in request.fixturenames else "memory"
-    )
+    return virtual_clock(kind_of(request, "store_engine", "memory"))
 
 
 @pytest.fixture(params=[CHOSEN_KIND] if CHOSEN_KIND else STORE_KINDS)
