@@ -42,7 +42,7 @@ from typing import Final
 
 from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
-from ..schema.ids import ChunkId, InodeId, TargetId
+from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
 from .api import TAG_BYTES_MAX, ChunkState, Compacted, Note, ReadDone, ReadIo, SpaceInfo
 from .books import Books
@@ -50,7 +50,6 @@ from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
 from .content import UpdatePlan, cut_content, new_content
 from .format import (
-    CHUNK_PREFIX,
     NO_POSITION,
     ChunkKey,
     ChunkRecord,
@@ -61,16 +60,16 @@ from .format import (
     note_key,
     place_of,
     size_class_of,
-    target_prefix,
 )
+from .listing import Listing
 from .ports import DataFiles, MetaStore
+from .reads import Reads
 from .recovery import open_ledger
 from .registry import Registry
 from .space import BlockSpace
 from .verified import VerifiedReader
 from .versions import (
     check_version,
-    find_version,
     kept_base,
     known_state,
     new_record,
@@ -105,6 +104,8 @@ class DiskEngine:
         self._reader = VerifiedReader(files, self._block)
         ledger = open_ledger(meta, files, self._reader)
         self._books = Books(ledger, disk_format.disk_uuid)
+        self._listing = Listing(meta, self._books)
+        self._reads = Reads(self._books, self._reader, self._block)
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._flush_done = threading.Condition(self._books.lock)
         self._is_closed = False
@@ -149,9 +150,7 @@ class DiskEngine:
         self, target_id: TargetId, *, after: bytes = b"", limit: int = 1024
     ) -> list[ChunkState]:
         """See `ChunkEngine`."""
-        prefix = target_prefix(target_id)
-        start = prefix + after + b"\x00" if after else prefix
-        return self._list(start, prefix + b"\xff" * 13, limit)
+        return self._listing.list_chunks(target_id, after=after, limit=limit)
 
     def list_file(
         self,
@@ -163,39 +162,13 @@ class DiskEngine:
         limit: int = 1024,
     ) -> list[ChunkState]:
         """See `ChunkEngine`."""
-        if first_index >= end_index:
-            return []
-        first = chunk_key(target_id, ChunkId(InodeId(inode_id), first_index))
-        last = chunk_key(target_id, ChunkId(InodeId(inode_id), min(end_index, 2**32) - 1))
-        return self._list(first, last + b"\x00", limit)
+        return self._listing.list_file(
+            target_id, inode_id, first_index=first_index, end_index=end_index, limit=limit
+        )
 
     def last_chunk(self, target_id: TargetId, inode_id: int) -> ChunkState | None:
         """See `ChunkEngine`."""
-        first = chunk_key(target_id, ChunkId(InodeId(inode_id), 0))
-        last = chunk_key(target_id, ChunkId(InodeId(inode_id), 2**32 - 1))
-        with self._books as ledger:
-            found = self._meta.scan(
-                CHUNK_PREFIX + first, CHUNK_PREFIX + last + b"\x00", is_reverse=True
-            )
-            for stored_key, value in found:
-                record = ChunkRecord.unpack(value)
-                if record.length:
-                    key = ChunkKey(stored_key[1:])
-                    return state_of(key, record, ledger.pendings.get(key))
-        return None
-
-    def _list(self, start: bytes, end: bytes, limit: int) -> list[ChunkState]:
-        """Merge committed and pending versions with start <= chunk key < end."""
-        with self._books as ledger:
-            records: dict[ChunkKey, ChunkRecord] = {}
-            for stored_key, value in self._meta.scan(CHUNK_PREFIX + start, CHUNK_PREFIX + end):
-                records[ChunkKey(stored_key[1:])] = ChunkRecord.unpack(value)
-                if len(records) >= limit:
-                    break
-            pendings = {k: p for k, p in ledger.pendings.items() if start <= k < end}
-        keys = sorted({**records, **pendings})[:limit]
-        states = (state_of(key, records.get(key), pendings.get(key)) for key in keys)
-        return [state for state in states if state is not None]
+        return self._listing.last_chunk(target_id, inode_id)
 
     # ---------------------------------------------------------------- prepare
 
@@ -502,72 +475,15 @@ class DiskEngine:
 
     def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
         """See `ChunkEngine`; a bad sector is IO_ERROR of its read alone."""
-        return [done for done in self._read_ios(ios, may_wait=True) if done is not None]
-
-    def _begin_reads(self, ios: Sequence[ReadIo], found: Sequence[ChunkRecord | FsError]) -> None:
-        """Have the disk at work on all of a batch before the first read waits for its bytes.
-
-        Otherwise it has one read at a time, and brings more than it is asked for, since the kernel guesses that reading goes
-        on behind each.  A single read is left to that guess.
-        """
-        for io, record in zip(ios, found, strict=True):
-            if isinstance(record, ChunkRecord):
-                self._reader.begin(record, io.offset, io.length)
+        return self._reads.read_batch(ios)
 
     def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
         """See `ChunkEngine`."""
-        return self._read_ios(ios, may_wait=False)
-
-    def _read_ios(self, ios: Sequence[ReadIo], *, may_wait: bool) -> list[ReadDone | None]:
-        with self._books as ledger:
-            found = [find_version(ledger, io.target_id, io.chunk_id, io.version) for io in ios]
-            for record in found:
-                if isinstance(record, ChunkRecord):
-                    ledger.pin(record)
-        try:
-            if may_wait and len(ios) > 1:
-                self._begin_reads(ios, found)
-            scratch = memoryview(bytearray(2 * self._block))  # what a small read touches
-            return [
-                self._read_one(io, record, may_wait, scratch)
-                for io, record in zip(ios, found, strict=True)
-            ]
-        finally:
-            with self._books.lock:
-                for record in found:
-                    if isinstance(record, ChunkRecord):
-                        self._books.ledger.unpin(record)
-
-    def _read_one(
-        self, io: ReadIo, record: ChunkRecord | FsError, may_wait: bool, scratch: memoryview
-    ) -> ReadDone | None:
-        if isinstance(record, FsError):
-            return ReadDone(record.status, 0, 0, record.detail)
-        buffer = io.buffer
-        if len(buffer) != io.length or io.offset + io.length > record.length:
-            buffer = buffer[: max(0, min(io.length, record.length - io.offset))]
-        try:
-            if not self._reader.read_into(
-                record, io.offset, buffer, may_wait=may_wait, scratch=scratch
-            ):
-                return None
-        except FsError as error:
-            detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"
-            _log.error("read failed: %s: %s", error.status.name, detail)
-            return ReadDone(error.status, 0, record.version, detail)
-        return ReadDone(Status.OK, len(buffer), record.version)
+        return self._reads.read_cached(ios)
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""
-        with self._books as ledger:
-            record = find_version(ledger, target_id, chunk_id, version)
-            if isinstance(record, FsError):
-                raise record
-            ledger.pin(record)
-        try:
-            return bytes(self._reader.read(record, 0, record.length))
-        finally:
-            self._unpin(record)
+        return self._reads.read_whole(target_id, chunk_id, version=version)
 
     # ------------------------------------------------------------------- sync
 
@@ -623,10 +539,6 @@ class DiskEngine:
             with self._books.lock:
                 self._flush_done.notify_all()
             raise
-
-    def _unpin(self, record: ChunkRecord) -> None:
-        with self._books.lock:
-            self._books.ledger.unpin(record)
 
     def _end_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
         with self._books.lock:

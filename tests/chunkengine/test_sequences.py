@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from fs.chunkengine.content import new_content
-from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.ledger import Ledger
+from fs.chunkengine.listing import Listing
 from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedMetaStore
 from fs.schema.status import FsError
 
@@ -47,8 +47,8 @@ WRONG = {
     "an overwrite cuts the chunk": ("fs.chunkengine.engine.new_content", lose_tail),
     "a removed target keeps its chunks": ("fs.chunkengine.registry.Registry._remove_lot", keep_chunks),
     "lists leave out the last chunk": (
-        "fs.chunkengine.engine.DiskEngine._list",
-        lambda *a, real=DiskEngine._list: real(*a)[:-1],
+        "fs.chunkengine.listing.Listing._list",
+        lambda *a, real=Listing._list: real(*a)[:-1],
     ),
     "a restart forgets what is pending": (
         "fs.chunkengine.recovery._settle_pending",
