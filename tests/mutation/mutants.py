@@ -24,7 +24,7 @@ _ARITHMETIC = {
 }  # fmt: skip
 _SKIPPED = (ast.Assert, ast.JoinedStr, ast.arguments)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_LOG = "log"
+_LOGS = {"log", "_log", "logger"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _walk(
 def _is_log(node: ast.AST) -> bool:
     match node:
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name)))):
-            return name == _LOG
+            return name in _LOGS
     return False
 
 
