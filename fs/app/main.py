@@ -345,6 +345,14 @@ def placement(context: typer.Context) -> None:
     group(context.args, prog_name="ember placement")
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def quota(context: typer.Context) -> None:
+    """Limit the bytes and inodes below directories, and show what lies there."""
+    from .quota_commands import quota as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember quota")
+
+
 @app.command()
 def version() -> None:
     """Print the release."""

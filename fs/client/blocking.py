@@ -23,7 +23,7 @@ from ..runtime.real import real_runtime
 from ..schema.inode import Inode
 from ..schema.status import FsError, Status
 from .connect import connect
-from .native import DirEntry, EmberFile, EmberFs, Identity
+from .native import DirectoryUsage, DirEntry, EmberFile, EmberFs, Identity
 
 T = TypeVar("T")
 
@@ -193,6 +193,18 @@ class BlockingFs:
     def remove_tree(self, path: str) -> None:
         """See `EmberFs.remove_tree`."""
         self.run(lambda: self._native.remove_tree(path))
+
+    def usage(self, path: str) -> tuple[DirectoryUsage, list[DirectoryUsage]]:
+        """See `EmberFs.usage`."""
+        return self.run(lambda: self._native.usage(path))
+
+    def set_quota(self, path: str, *, bytes_max: int, inodes_max: int) -> None:
+        """See `EmberFs.set_quota`."""
+        self.run(lambda: self._native.set_quota(path, bytes_max=bytes_max, inodes_max=inodes_max))
+
+    def quotas(self) -> list[DirectoryUsage]:
+        """See `EmberFs.quotas`."""
+        return self.run(self._native.quotas)
 
     def rename(
         self, old: str, new: str, *, no_replace: bool = False, exchange: bool = False

@@ -57,6 +57,34 @@ class DirEntry:
     inode: Inode
 
 
+@dataclass(frozen=True, slots=True)
+class DirectoryUsage:
+    """What lies below a directory, itself not counted, and the limits set there."""
+
+    path: str
+    """Empty when it is longer than a path may be."""
+    byte_count: int
+    file_count: int
+    """All that is no directory."""
+    directory_count: int
+    bytes_max: int
+    """0: no limit."""
+    inodes_max: int
+    """On files and directories together; 0: no limit."""
+
+
+def _usage_from_pb(message: meta_pb2.DirectoryUsagePb) -> DirectoryUsage:
+    usage, quota = message.usage, message.quota
+    return DirectoryUsage(
+        os.fsdecode(message.path),
+        usage.bytes,
+        usage.files,
+        usage.directories,
+        quota.bytes_max,
+        quota.inodes_max,
+    )
+
+
 class EmberFs:
     """A file system seen through one client.  Any number of tasks may use it at once."""
 
@@ -181,6 +209,36 @@ class EmberFs:
             exchange=exchange,
         )
         await self._meta.call(services.META_RENAME, request)
+
+    # ---- usage and quotas ------------------------------------------------------------------------
+
+    async def usage(self, path: str) -> tuple[DirectoryUsage, list[DirectoryUsage]]:
+        """Return the usage of a directory, and of those at or above it that have quotas, nearest first."""
+        inode_id = (await self.stat(path)).inode_id
+        request = meta_pb2.GetUsageReq(caller=self._identity.caller(), inode_id=inode_id)
+        reply = await self._meta.call(services.META_GET_USAGE, request)
+        return _usage_from_pb(reply.directory), [_usage_from_pb(entry) for entry in reply.limiting]
+
+    async def set_quota(self, path: str, *, bytes_max: int, inodes_max: int) -> None:
+        """Limit what may lie below a directory, 0: no limit; raises FsError(NOT_PERMITTED) but for root."""
+        inode_id = (await self.stat(path)).inode_id
+        quota = meta_pb2.QuotaPb(bytes_max=bytes_max, inodes_max=inodes_max)
+        request = meta_pb2.SetQuotaReq(
+            caller=self._identity.caller(), inode_id=inode_id, quota=quota
+        )
+        await self._meta.call(services.META_SET_QUOTA, request)
+
+    async def quotas(self) -> list[DirectoryUsage]:
+        """Return all directories that have quotas, by age; raises FsError(NOT_PERMITTED) but for root."""
+        found: list[DirectoryUsage] = []
+        after = 0
+        while True:
+            request = meta_pb2.ListQuotasReq(caller=self._identity.caller(), after_inode_id=after)
+            page = await self._meta.call(services.META_LIST_QUOTAS, request)
+            found.extend(_usage_from_pb(entry) for entry in page.entries)
+            if not page.has_more:
+                return found
+            after = page.last_inode_id
 
     # ---- files -----------------------------------------------------------------------------------
 

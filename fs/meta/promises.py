@@ -24,7 +24,7 @@ from .quota import is_metered as _is_metered
 from .usage import recharge, usage_of
 
 PROMISE_BYTES_MAX: Final = 64 * SMALL_BYTES
-"""What a writer gets beyond what he asks for, at most."""
+"""What a writer gets beyond what he asks for, at most; and no more than he has then, so that he asks ever more seldom."""
 
 SHARE: Final = 64
 """No writer gets more of what is left than this part of it beyond what he asks for."""
@@ -63,7 +63,7 @@ async def promise(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: in
         return
     left = await bytes_left(tr, await ctx.lineages.above(tr, inode.home_inode_id))
     if left is not None:
-        more = min(wanted, PROMISE_BYTES_MAX, max(0, left - wanted) // SHARE)
+        more = min(length, PROMISE_BYTES_MAX, max(0, left - wanted) // SHARE)
         inode.file.charged_length = length + more
         await recharge(tr, ctx, inode, before)
 

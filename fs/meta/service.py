@@ -26,7 +26,6 @@ from ..schema.config import ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
 from ..schema.status import FsError, Status
-from . import records
 from .content_driver import ContentDriver
 from .context import (
     CLIENT_ID_BYTES_MAX,
@@ -64,6 +63,7 @@ from .ops.reserve_append import reserve_append
 from .ops.reserve_space import reserve_space
 from .ops.rmdir import rmdir
 from .ops.set_attr import set_attr
+from .ops.stat_fs import stat_fs
 from .ops.symlink import symlink
 from .ops.sync import close, sync
 from .ops.unlink import unlink
@@ -311,21 +311,16 @@ class MetaService:
 
     async def stat_fs(self, _call: Call, request: meta.StatFsReq) -> meta.StatFsRsp:
         """Serve StatFs."""
-        self._caller(request)
+        reply = await self._read(stat_fs, request)
         async with self._space_lock:
             now_s = self._runtime.clock.monotonic_s()
             if now_s >= self._space_until_s:
                 self._space = await self._chunks.space()
                 self._space_until_s = now_s + SPACE_AGE_S_MAX
-        count = await snapshot_read(
-            self._engine, lambda tr: tr.get(records.INODE_COUNT_KEY, snapshot=True)
-        )
         capacity_bytes, free_bytes = self._space
-        return meta.StatFsRsp(
-            capacity_bytes=capacity_bytes,
-            free_bytes=free_bytes,
-            inode_count=max(0, records.unpack_count(count)),
-        )
+        reply.free_bytes = min(reply.free_bytes, free_bytes) if reply.capacity_bytes else free_bytes
+        reply.capacity_bytes = reply.capacity_bytes or capacity_bytes
+        return reply
 
     # ---- names -------------------------------------------------------------------------------
 

@@ -284,7 +284,7 @@ async def test_a_promise_counts_and_is_settled_at_close(root):
     assert reply.is_metered and reply.inode.file.charged_length == MIB
     assert await numbers(root, parent) == (MIB, 1, 0)
     more = await root.reserve(inode_id, 10 * MIB)
-    assert more.inode.file.charged_length == 10 * MIB + 9 * MIB
+    assert more.inode.file.charged_length == 20 * MIB
     assert (await root.attr(inode_id)).file.length == 0
     await root.close(inode_id, session(1).session_id, length_hint=hint(3), has_new_data=True)
     assert await numbers(root, parent) == (3, 1, 0)

@@ -12,8 +12,6 @@ BLOCK_BYTES = 4096
 """Unit of statfs."""
 IO_BLOCK_BYTES = 4096
 """What stat(2) recommends for anything that has no chunks."""
-FREE_INODES = 2**32
-"""Inodes come from nowhere; this many are always said to be free."""
 _STAT_BLOCK_BYTES = 512
 """Unit of st_blocks, fixed by stat(2)."""
 _TIME_NS_MIN, _TIME_NS_MAX = -(2**63), 2**63 - 1

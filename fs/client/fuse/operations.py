@@ -15,7 +15,7 @@ from ...schema.inode import NAME_BYTES_MAX, Inode
 from ...schema.status import FsError, Status
 from ..vfs.files import Opened
 from ..vfs.vfs import Vfs
-from .answers import BLOCK_BYTES, FREE_INODES, errno_of
+from .answers import BLOCK_BYTES, errno_of
 from .attributes import attr_change, entry_attributes
 from .callers import Callers
 from .killed import KilledCallers
@@ -304,8 +304,8 @@ class Operations(pyfuse3.Operations):
         data.f_bsize = data.f_frsize = BLOCK_BYTES
         data.f_blocks = space.capacity_bytes // BLOCK_BYTES
         data.f_bfree = data.f_bavail = space.free_bytes // BLOCK_BYTES
-        data.f_files = space.inode_count + FREE_INODES
-        data.f_ffree = data.f_favail = FREE_INODES
+        data.f_files = space.inode_count + space.free_inodes
+        data.f_ffree = data.f_favail = space.free_inodes
         data.f_namemax = NAME_BYTES_MAX
         return data
 

@@ -293,6 +293,7 @@ class Files:
             handle.is_append
             or state.append.length
             or state.lock.locked()
+            or (state.is_metered and offset + count > state.promised_length)
             or core.space.is_tight(core.now_s(), more_bytes=count)
             or not core.budget.try_acquire(count)
         ):

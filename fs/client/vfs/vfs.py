@@ -16,6 +16,7 @@ import trio
 from ...runtime.ports import Runtime
 from ...schema import services
 from ...schema.config import ClientSection
+from ...schema.ids import InodeId
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import ChunkStore, MetaCaller
@@ -36,6 +37,10 @@ _SPACE_INTERVAL_S = 5.0
 _OF_MOUNT = Caller(0, 0)
 
 
+FREE_INODES = 2**32
+"""Inodes come from nowhere: so many are said to be free where no quota limits them."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpaceInfo:
     """What statfs(2) shows."""
@@ -43,6 +48,12 @@ class SpaceInfo:
     capacity_bytes: int
     free_bytes: int
     inode_count: int
+    free_inodes: int
+
+
+def _space_info(reply: meta_pb2.StatFsRsp) -> SpaceInfo:
+    free_inodes = reply.free_inodes if reply.HasField("free_inodes") else FREE_INODES
+    return SpaceInfo(reply.capacity_bytes, reply.free_bytes, reply.inode_count, free_inodes)
 
 
 class Vfs:
@@ -96,13 +107,18 @@ class Vfs:
         await self.files.release_all()
         self._stop.set()
 
+    async def statfs_at(self, inode_id: InodeId, caller: Caller) -> SpaceInfo:
+        """Return what may still be used at one object: less than `statfs` says below a quota."""
+        request = meta_pb2.StatFsReq(caller=caller.to_pb(), inode_id=inode_id)
+        return _space_info(await self._core.call(services.META_STAT_FS, request))
+
     async def statfs(self, caller: Caller) -> SpaceInfo:
-        """Return capacity and free space, at most a second old."""
+        """Return capacity and free space of the cluster, at most a second old."""
         now_s = self._core.now_s()
         if self._space is None or now_s >= self._space_until_s:
             request = meta_pb2.StatFsReq(caller=caller.to_pb())
             reply = await self._core.call(services.META_STAT_FS, request)
-            self._space = SpaceInfo(reply.capacity_bytes, reply.free_bytes, reply.inode_count)
+            self._space = _space_info(reply)
             self._space_until_s = now_s + _STATFS_AGE_S_MAX
             self._core.space.note_free(reply.free_bytes)
         return self._space

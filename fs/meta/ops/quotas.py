@@ -67,6 +67,7 @@ async def list_quotas(
     pairs = await tr.get_range(begin, prefix_end(records.QUOTA), limit=limit + 1, snapshot=True)
     reply = meta.ListQuotasRsp(has_more=len(pairs) > limit)
     for key, _ in pairs[:limit]:
+        reply.last_inode_id = records.quota_directory(key)
         found = await _describe_if_there(tr, records.quota_directory(key))
         if found is not None:
             reply.entries.append(found)

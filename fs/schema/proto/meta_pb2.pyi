@@ -72,16 +72,19 @@ class StatFsReq(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
         self,
         *,
         caller: _common_pb2.CallerPb | None = ...,
+        inode_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -94,21 +97,26 @@ class StatFsRsp(_message.Message):
     CAPACITY_BYTES_FIELD_NUMBER: _builtins.int
     FREE_BYTES_FIELD_NUMBER: _builtins.int
     INODE_COUNT_FIELD_NUMBER: _builtins.int
+    FREE_INODES_FIELD_NUMBER: _builtins.int
     capacity_bytes: _builtins.int
     free_bytes: _builtins.int
     inode_count: _builtins.int
+    free_inodes: _builtins.int
     def __init__(
         self,
         *,
         capacity_bytes: _builtins.int = ...,
         free_bytes: _builtins.int = ...,
         inode_count: _builtins.int = ...,
+        free_inodes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_inodes", b"_free_inodes", "free_inodes", b"free_inodes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_bytes", b"capacity_bytes", "free_bytes", b"free_bytes", "inode_count", b"inode_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_inodes", b"_free_inodes", "capacity_bytes", b"capacity_bytes", "free_bytes", b"free_bytes", "free_inodes", b"free_inodes", "inode_count", b"inode_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__free_inodes: _TypeAlias = _typing.Literal["free_inodes"]  # noqa: Y015
+    _WhichOneofArgType__free_inodes: _TypeAlias = _typing.Literal["_free_inodes", b"_free_inodes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__free_inodes) -> _WhichOneofReturnType__free_inodes | None: ...
 
 Global___StatFsRsp: _TypeAlias = StatFsRsp  # noqa: Y015
 
@@ -1710,7 +1718,9 @@ class ListQuotasRsp(_message.Message):
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     HAS_MORE_FIELD_NUMBER: _builtins.int
+    LAST_INODE_ID_FIELD_NUMBER: _builtins.int
     has_more: _builtins.bool
+    last_inode_id: _builtins.int
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___DirectoryUsagePb]: ...
     def __init__(
@@ -1718,10 +1728,11 @@ class ListQuotasRsp(_message.Message):
         *,
         entries: _abc.Iterable[Global___DirectoryUsagePb] | None = ...,
         has_more: _builtins.bool = ...,
+        last_inode_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "has_more", b"has_more"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "has_more", b"has_more", "last_inode_id", b"last_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,7 +21,6 @@ from ...vfs.files import Opened
 from ...vfs.locks import LockWish
 from ...vfs.namespace import AttrChange
 from ...vfs.vfs import Vfs
-from ..answers import FREE_INODES
 from ..callers import Callers
 from . import protocol as p
 from . import records
@@ -384,9 +383,10 @@ class Operations:
         return NO_BYTES
 
     async def _statfs(self, request: Request) -> Reply:
-        space = await self._vfs.statfs(self._caller(request))
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        space = await self._vfs.statfs_at(inode_id, caller)
         sizes = (space.capacity_bytes, space.free_bytes)
-        return (records.statfs(*sizes, space.inode_count, FREE_INODES, NAME_BYTES_MAX),)
+        return (records.statfs(*sizes, space.inode_count, space.free_inodes, NAME_BYTES_MAX),)
 
     # -- extended attributes ----------------------------------------------------------------------
 
