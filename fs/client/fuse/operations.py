@@ -263,6 +263,8 @@ class Operations(pyfuse3.Operations):
     @handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """See pyfuse3; cookies 1 and 2 are "." and "..", the vfs's follow."""
+        if start_id == 0:
+            self._directories.rewind(fh)
         if start_id < _DOT_COOKIES and not await self._reply_dots(fh, start_id, token):
             return
         cookie = max(start_id - _DOT_COOKIES, 0)

@@ -2,7 +2,8 @@
 
 Cookies number the entries in the order in which they were handed out by one open directory; a cookie stands
 for a name, and a listing resumes strictly after that name, in byte order.  So entries that stay are neither
-missed nor doubled while others come and go.  Cookie 0 starts over and forgets all earlier cookies.
+missed nor doubled while others come and go.  Cookie 0 is the beginning; only
+`rewind` forgets earlier cookies and the entries that were read.
 """
 
 from collections.abc import Sequence
@@ -62,11 +63,6 @@ class Directories:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
         """
         directory = self._directory(handle_id)
-        if cookie == 0:
-            directory.names.clear()
-            directory.page = []
-            directory.first_cookie = 0
-            directory.has_more = True
         if cookie > len(directory.names):
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
         position = cookie - directory.first_cookie
@@ -74,6 +70,14 @@ class Directories:
             return directory.page[position:]
         is_at_end = position == len(directory.page) and not directory.has_more
         return [] if is_at_end else await self._load_page(directory, cookie)
+
+    def rewind(self, handle_id: int) -> None:
+        """Forget what was read, as rewinddir(3) asks: the next listing shows what is there then."""
+        directory = self._directory(handle_id)
+        directory.names.clear()
+        directory.page = []
+        directory.first_cookie = 0
+        directory.has_more = True
 
     async def _load_page(self, directory: _OpenDirectory, cookie: int) -> list[DirectoryEntry]:
         request = meta_pb2.ListReq(

@@ -361,10 +361,9 @@ class Namespace:
             FsError: NO_ATTRIBUTE.
         """
         _refuse_posix_acl(name)
+        self.require_maybe_there(inode_id, name)
         core = self._core
         state = core.states.get(inode_id) if name == _CAPABILITY else None
-        if state is not None and core.now_s() < state.no_capability_until_s:
-            raise FsError(Status.NO_ATTRIBUTE, f"inode {inode_id}: security.capability")
         request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         try:
             return (await core.call(services.META_GET_XATTR, request)).value
@@ -372,6 +371,12 @@ class Namespace:
             if state is not None and error.status is Status.NO_ATTRIBUTE:
                 state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
             raise
+
+    def require_maybe_there(self, inode_id: InodeId, name: bytes) -> None:
+        """Raise FsError(NO_ATTRIBUTE) when it is remembered that an attribute is absent."""
+        state = self._core.states.get(inode_id) if name == _CAPABILITY else None
+        if state is not None and self._core.now_s() < state.no_capability_until_s:
+            raise FsError(Status.NO_ATTRIBUTE, f"inode {inode_id}: security.capability")
 
     async def listxattr(self, inode_id: InodeId, caller: Caller) -> Sequence[bytes]:
         """Return the names of all extended attributes that the caller may see."""

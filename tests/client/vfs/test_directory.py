@@ -52,7 +52,10 @@ async def test_seek_back_and_rewind(autojump_clock, mounts, monkeypatch):
         assert everything == [b"d%02d" % i for i in range(30)]
         assert await listing(m, d, cookie=12) == everything[12:]
         assert await listing(m, d, cookie=25) == everything[25:]
+        assert await listing(m, d, cookie=0) == everything
+        assert await listing(m, d, cookie=29) == everything[29:]
         await m.names.mkdir(1, b"a-first", 0o755, ROOT)
+        m.vfs.directories.rewind(d)
         assert (await listing(m, d))[0] == b"a-first"
         with pytest.raises(FsError) as e:
             await m.vfs.directories.readdir(d, 4711)

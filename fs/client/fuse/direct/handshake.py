@@ -4,8 +4,9 @@ Choices:
     - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do them, and they save requests.
     - No READDIRPLUS_AUTO: with it the kernel asks for attributes in the first page of a listing only, and then looks up
       every other entry by itself.
-    - HANDLE_KILLPRIV_V2: meta clears set-user-id and set-group-id bits by itself, and the kernel need not ask for
-      security.capability before every write.
+    - No HANDLE_KILLPRIV: with it the kernel leaves it to this side to clear set-user-id and set-group-id bits, but does not
+      tell of a chown that changes nothing else.  Without it, it clears them itself, at once, and asks for
+      security.capability before every write, which is answered without waiting.
     - DONT_MASK: the umask comes with the request.
     - DIRECT_IO_ALLOW_MMAP: files opened with O_APPEND can be mapped shared.
     - No writeback cache: the vfs buffers, because it must know the order of writes and appends.
@@ -37,7 +38,6 @@ _WANTED = (
     | InitFlag.PARALLEL_DIROPS
     | InitFlag.MAX_PAGES
     | InitFlag.CACHE_SYMLINKS
-    | InitFlag.HANDLE_KILLPRIV_V2
     | InitFlag.SETXATTR_EXT
     | InitFlag.INIT_EXT
     | InitFlag.DIRECT_IO_ALLOW_MMAP

@@ -359,6 +359,8 @@ class Operations:
         """Return as many entries as fit; cookies 1 and 2 are "." and "..", the vfs's follow."""
         handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
         parts: list[bytes] = []
+        if start == 0:
+            self._directories.rewind(handle_id)
         if start < len(_DOTS):
             inode_ids = await self._directories.parent_of(handle_id)
             parts = [
@@ -408,6 +410,7 @@ class Operations:
         (name,) = _names(request.body, p.GETXATTR_IN.size, 1)
         if name.startswith(_POSIX_ACL_PREFIX):  # `ls -l` asks for every file
             raise FsError(Status.NOT_SUPPORTED, "access control lists")
+        self._names.require_maybe_there(InodeId(request.node_id), name)
         return None
 
     async def _getxattr(self, request: Request) -> Reply:
