@@ -37,8 +37,8 @@ class Reads:
     def _begin_reads(self, ios: Sequence[ReadIo], found: Sequence[ChunkRecord | FsError]) -> None:
         """Have the disk at work on all of a batch before the first read waits for its bytes.
 
-        Otherwise it has one read at a time, and brings more than it is asked for, since the kernel guesses that reading goes
-        on behind each.  A single read is left to that guess.
+        Otherwise it has one read at a time of this thread, which sleeps and wakes up for each.  A single read is left to the
+        kernel, which reads ahead when reading goes on behind it.
         """
         for io, record in zip(ios, found, strict=True):
             if isinstance(record, ChunkRecord):
