@@ -230,13 +230,14 @@ def _fair_rates(transfers: Sequence[Transfer], speeds: Speeds) -> dict[Transfer,
     left = {r: speeds.disk_mb_s if r[0] == "disk" else speeds.node_mb_s for r in users}  # type: ignore[index]
     rates: dict[Transfer, float] = {}
     while len(rates) < len(transfers):
-        tightest = min((r for r in users if users[r]), key=lambda r: left[r] / len(users[r]))
-        share = left[tightest] / len(users[tightest])
-        for transfer in list(users[tightest]):
-            rates[transfer] = share
-            for resource in _resources(transfer):
-                users[resource].discard(transfer)
-                left[resource] -= share
+        shares = {r: left[r] / len(found) for r, found in users.items() if found}
+        share = min(shares.values())
+        for resource in [r for r, one in shares.items() if one <= share * (1 + DONE)]:
+            for transfer in list(users[resource]):
+                rates[transfer] = share
+                for used in _resources(transfer):
+                    users[used].discard(transfer)
+                    left[used] -= share
     return rates
 
 
