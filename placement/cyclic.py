@@ -17,10 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from random import Random
+from typing import Final
 
 from .descent import Block, Change, Descent
 from .model import Shape
 from .spread import FEED_WEIGHT, PAIR_WEIGHT, least_squares
+
+DOMAIN_WEIGHT: Final = 1.0
+"""Of what a node feeds when a whole domain is lost; in the way of nothing else, where there is a choice."""
 
 
 def circle(shape: Shape) -> list[int] | None:
@@ -73,8 +77,8 @@ def orbits(
     if shape.replica_count > 1:
         descent = Descent(
             start,
-            _keys(count, shape.replica_count),
-            _weights(shape.replica_count),
+            _keys(count, shape.replica_count, moduli[:-1]),
+            _weights(shape.replica_count, len(moduli) - 1),
             lambda key: 2.0 if key == count + count // 2 and count % 2 == 0 else 1.0,
         )
 
@@ -109,23 +113,33 @@ def _is_allowed(block: Sequence[int], limited: Sequence[tuple[int, int]]) -> boo
     return True
 
 
-def _keys(count: int, replica_count: int) -> Callable[[Sequence[int]], list[int]]:
-    """Return the function from a base chain to its differences: from lost node to feeder, then of pairs."""
+def _keys(
+    count: int, replica_count: int, moduli: Sequence[int]
+) -> Callable[[Sequence[int]], list[int]]:
+    """Return the function from a base chain to its differences: from lost node to feeder, then of pairs.
+
+    Last, those to feeders modulo the numbers of domains: what a node feeds when a whole domain is lost.
+    """
     inner = range(replica_count - 1)
 
     def keys(block: Sequence[int]) -> list[int]:
         tail = block[-1]
-        found = [(tail - block[i]) % count for i in inner]
-        found.append((block[-2] - tail) % count)
-        found += [count + min((a - b) % count, (b - a) % count) for a, b in combinations(block, 2)]
-        return found
+        feeds = [(tail - block[i]) % count for i in inner]
+        feeds.append((block[-2] - tail) % count)
+        pairs = [count + min((a - b) % count, (b - a) % count) for a, b in combinations(block, 2)]
+        wide = [(2 + i) * count + d % modulus for i, modulus in enumerate(moduli) for d in feeds]
+        return [*feeds, *pairs, *wide]
 
     return keys
 
 
-def _weights(replica_count: int) -> list[float]:
+def _weights(replica_count: int, domain_kinds: int) -> list[float]:
     pair_count = replica_count * (replica_count - 1) // 2
-    return [FEED_WEIGHT] * replica_count + [PAIR_WEIGHT] * pair_count
+    return [
+        *[FEED_WEIGHT] * replica_count,
+        *[PAIR_WEIGHT] * pair_count,
+        *[DOMAIN_WEIGHT] * (replica_count * domain_kinds),
+    ]
 
 
 def _bound(shape: Shape, count: int, base_count: int, moduli: Sequence[int]) -> float:
@@ -140,6 +154,9 @@ def _bound(shape: Shape, count: int, base_count: int, moduli: Sequence[int]) -> 
     ]
     k = shape.replica_count
     halves = [2.0 if 2 * d == count else 1.0 for d in allowed if 2 * d <= count]
-    return FEED_WEIGHT * least_squares(
-        base_count * k, [1.0] * len(allowed)
-    ) + PAIR_WEIGHT * least_squares(base_count * k * (k - 1) // 2, halves)
+    bound = FEED_WEIGHT * least_squares(base_count * k, [1.0] * len(allowed))
+    bound += PAIR_WEIGHT * least_squares(base_count * k * (k - 1) // 2, halves)
+    for modulus in moduli[:-1]:
+        classes = {d % modulus for d in allowed}
+        bound += DOMAIN_WEIGHT * least_squares(base_count * k, [1.0] * len(classes))
+    return bound

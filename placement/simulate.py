@@ -18,6 +18,9 @@ from typing import Final
 from .check import evenness
 from .model import Chain, Disk, Site, feeder, nested
 
+Resource = tuple[str, str, object]
+"""disk or network, direction, which one."""
+
 DONE: Final = 1e-9
 """Of a target, the rest that counts as nothing."""
 
@@ -223,11 +226,11 @@ def time_to_full_s(transfers: Sequence[Transfer], target_mb: float, speeds: Spee
 
 def _fair_rates(transfers: Sequence[Transfer], speeds: Speeds) -> dict[Transfer, float]:
     """Fill all rates evenly; who passes a full resource stays at its rate, the others go on."""
-    users: defaultdict[object, set[Transfer]] = defaultdict(set)
+    users: defaultdict[Resource, set[Transfer]] = defaultdict(set)
     for transfer in transfers:
         for resource in _resources(transfer):
             users[resource].add(transfer)
-    left = {r: speeds.disk_mb_s if r[0] == "disk" else speeds.node_mb_s for r in users}  # type: ignore[index]
+    left = {r: speeds.disk_mb_s if r[0] == "disk" else speeds.node_mb_s for r in users}
     rates: dict[Transfer, float] = {}
     while len(rates) < len(transfers):
         shares = {r: left[r] / len(found) for r, found in users.items() if found}
@@ -241,7 +244,7 @@ def _fair_rates(transfers: Sequence[Transfer], speeds: Speeds) -> dict[Transfer,
     return rates
 
 
-def _resources(transfer: Transfer) -> Iterator[tuple[str, str, object]]:
+def _resources(transfer: Transfer) -> Iterator[Resource]:
     yield "disk", "read", transfer.source
     yield "disk", "write", transfer.destination
     yield "network", "send", transfer.source.node_id

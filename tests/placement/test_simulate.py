@@ -108,6 +108,17 @@ def test_every_loss_is_made_good_and_no_faster_than_the_tightest_resource(
     assert took <= len(found.transfers) + 1e-6
 
 
+def test_a_lost_rack_falls_on_all_others_alike():
+    """Turning also evens out differences modulo the number of racks: 24 targets by 9 nodes, three or two each."""
+    disks = grid(12, 1, 4)
+    made = make(disks, 32, 3)
+    assert made.is_optimal
+    simulation = Simulation(made.table, disks)
+    for found in simulation.all_of("domain 1"):
+        assert found.targets_lost == 24
+        assert max(found.feeds.values()) == 3
+
+
 def test_what_cannot_be_lost_is_said():
     with pytest.raises(ValueError, match="'rack' cannot be lost here, only: disk, node"):
         losses(grid(3), "rack")
