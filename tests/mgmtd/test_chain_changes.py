@@ -1,6 +1,7 @@
 """Changes of chains asked for by hand: exhaustively for short chains, and mixed with failures at random."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,7 @@ from fs.mgmtd.chain_changes import (
     is_replaceable,
     next_rotation,
     rotated_last_serving,
+    substituted,
     with_member,
     with_preferred_order,
     without_member,
@@ -272,3 +274,23 @@ class Operations(RuleBasedStateMachine):
 
 TestOperations = Operations.TestCase
 TestOperations.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_substitute_takes_the_place_of_one_that_is_offline(length):
+    for plain in legal_chains(length):
+        members = {m.target_id: m.public_state for m in plain.targets}
+        chain = replace(plain, preferred_order=tuple(reversed(members)))
+        for leaving, state in members.items():
+            if state is not O or not chain.serving:
+                refused(Status.UNSAFE_CHANGE, substituted, chain, leaving, TargetId(99))
+                continue
+            after = substituted(chain, leaving, TargetId(99))
+            kept = {t: s for t, s in members.items() if t != leaving}
+            assert {m.target_id: m.public_state for m in after.targets} == {**kept, 99: O}
+            assert [t for t in after.preferred_order if t != 99] == [
+                t for t in chain.preferred_order if t != leaving
+            ]
+            assert after.preferred_order.index(99) == chain.preferred_order.index(leaving)
+            for member in kept:
+                refused(Status.UNSAFE_CHANGE, substituted, chain, leaving, member)

@@ -242,3 +242,8 @@ async def test_a_deposed_manager_cannot_write(autojump_clock, store_engine):
     await second.release()
     assert await first.step() is Verdict.TAKE_OVER
     assert first.epoch == 3
+
+
+def test_an_extension_ends_a_lease_time_from_now():
+    """For people: the right to act is judged by monotonic clocks."""
+    assert extended(LeaseRecord(end_ns=5), now_ns=10**9, lease_s=6.0).end_ns == 7 * 10**9
