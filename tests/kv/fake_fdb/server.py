@@ -8,6 +8,7 @@ the order in which they came; limits as FoundationDB counts; 1007 after five sec
 with EmberFS.  What it cannot show: recovery, several machines, tenants, locks, back-pressure, TLS.
 """
 
+import os
 import pickle
 import socketserver
 import struct
@@ -231,7 +232,15 @@ class Server(socketserver.ThreadingTCPServer):
         """A client that goes away is no news."""
 
 
+def end_with_parent() -> None:
+    """End when whoever started this process has, however that came about."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
 def main() -> None:
+    if "--with-parent" in sys.argv[3:]:
+        threading.Thread(target=end_with_parent, daemon=True).start()
     cluster_file = Path(sys.argv[1])
     store = Store(cluster_file.with_suffix(".log"))
     store.start()

@@ -32,8 +32,10 @@ class FakeServer:
 
     def start(self) -> None:
         self.cluster_file.unlink(missing_ok=True)
-        command = ["tests.kv.fake_fdb.server", str(self.cluster_file), self._port]
-        self.process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT)
+        command = ["tests.kv.fake_fdb.server", str(self.cluster_file), self._port, "--with-parent"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *command], cwd=ROOT, stdin=subprocess.PIPE
+        )
         deadline_s = time.monotonic() + START_S
         while not self.cluster_file.exists():
             assert self.process.poll() is None, "the fake server of FoundationDB ended"
@@ -58,6 +60,7 @@ class FakeServer:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.process.stdin.close()
 
 
 @cache
