@@ -266,7 +266,7 @@ async def power_loss(world: World) -> None:
         await _revive(world, [name])
 
 
-@machine_fault(2)
+@machine_fault(3)
 async def cut_all(world: World) -> None:
     """Every process dies at one instant; mostly the power is lost as well."""
     async with world.network_lock:
@@ -276,7 +276,8 @@ async def cut_all(world: World) -> None:
 async def _cut_all(world: World) -> None:
     cluster = world.cluster
     names = sorted(cluster.processes)
-    wait = world.random.choice([None, _wait_routing_change, _wait_truncation, _wait_truncation])
+    waits = [None, _wait_routing_change, _wait_truncation]
+    (wait,) = world.random.choices(waits, weights=[1, 1, 3])
     if wait is not None:
         await wait(world)
     with_power = world.memory.are_workers_ready and world.random.random() < 0.7
@@ -313,7 +314,7 @@ async def _wait_truncation(world: World) -> None:
     """Return just after a truncation has begun, so that the power goes between its steps."""
     began = trio.Event()
     world.cluster.kv.on_truncation = began.set
-    with trio.move_on_after(10.0) as scope:
+    with trio.move_on_after(20.0) as scope:
         await began.wait()
     world.cluster.kv.on_truncation = None
     if not scope.cancelled_caught:
