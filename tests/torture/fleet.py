@@ -81,10 +81,19 @@ class Child:
 
 
 def is_leftover(facts: dict[TargetId, Facts | None]) -> bool:
-    """True if the committed versions are equal, and only pending ones differ."""
+    """True if the replicas differ by one unfinished update only, which some have committed and others still hold pending.
+
+    A tail commits before those in front of it hear of it.
+    """
     nothing = 0, 0, 0, 0
-    committed = {(f[0], f[2:] if f[0] else ()) for f in (f or nothing for f in facts.values())}
-    return len(committed) == 1
+    known = [f or nothing for f in facts.values()]
+    newest = max(f[0] for f in known)
+    behind = [f for f in known if f[0] != newest]
+    contents = [
+        {f[2:] for f in group if f[0]} for group in (behind, [f for f in known if f[0] == newest])
+    ]
+    is_unfinished = all(f[0] == newest - 1 and f[1] == newest for f in behind)
+    return is_unfinished and all(len(group) <= 1 for group in contents)
 
 
 def is_dead(place: Path | int) -> bool:

@@ -141,7 +141,9 @@ def test_what_a_death_must_not_take_is_found(spoil):
     [
         ((3, 4, 100, 77), True),
         ((3, 0, 100, 78), False),
-        ((2, 3, 100, 77), False),
+        ((2, 3, 90, 66), True),
+        ((2, 0, 90, 66), False),
+        ((1, 3, 90, 66), False),
         (None, False),
     ],
 )
