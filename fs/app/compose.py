@@ -70,6 +70,7 @@ class Process:
             self.identity.incarnation,
             host_name=socket.gethostname(),
             release=RELEASE,
+            boot_id=self.runtime.boot_id,
         )
 
     def server(self, targets: Mapping[str, object]) -> Server:

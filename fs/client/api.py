@@ -79,7 +79,12 @@ class ChunkStore(Protocol):
         ...
 
     async def sync(self, files: Iterable[FileRef]) -> None:
-        """Return when all acknowledged writes to the files' chains would survive a power loss."""
+        """Return when all acknowledged writes to the files' chains would survive a power loss.
+
+        Raises:
+            FsError: WRITES_LOST when all replicas of a chain lost power since this client wrote to it without
+                syncing: bytes may be gone.  Told once per file, to the first sync that finds it; others as `write`.
+        """
         ...
 
     async def remove_files(self, files: Sequence[FileRef]) -> None:

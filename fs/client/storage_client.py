@@ -27,6 +27,7 @@ from .retry import RetryBudget
 from .routing_math import file_chains, head_of, table_chain_ids
 from .storage_reads import StorageReads
 from .storage_writes import StorageWrites
+from .unsynced import Unsynced
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,14 @@ class StorageClient:
         self._section = section
         self._nodes = NodeCalls(channels=channels, routing=routing, mgmtd=mgmtd, section=section)
         self._reads = StorageReads(self._nodes, routing=routing, runtime=runtime, section=section)
+        self._unsynced = Unsynced()
         self._writes = StorageWrites(
-            client_id, self._nodes, routing=routing, runtime=runtime, section=section
+            client_id,
+            self._nodes,
+            routing=routing,
+            runtime=runtime,
+            section=section,
+            unsynced=self._unsynced,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -87,9 +94,12 @@ class StorageClient:
 
     async def sync(self, files: Iterable[FileRef]) -> None:
         """See `ChunkStore.sync`."""
-        info = self._routing.info
+        info, files = self._routing.info, list(files)
         chain_ids = dict.fromkeys(c for file in files for c in file_chains(info, file))
-        await self._for_each_chain([ChainJob(c) for c in chain_ids], self._sync_round)
+        covered = self._unsynced.of(file.inode_id for file in files)
+        loss_counts: dict[int, int] = {}
+        await self._for_each_chain([ChainJob(c) for c in chain_ids], self._sync_round(loss_counts))
+        self._unsynced.settle(covered, loss_counts)
 
     async def remove_files(self, files: Sequence[FileRef]) -> None:
         """See `ChunkPort.remove_files`."""
@@ -176,7 +186,24 @@ class StorageClient:
                     await self._routing.refresh()
                 await budget.pause()
 
-    async def _sync_round(self, info: RoutingInfo, jobs: Sequence[ChainJob]) -> "Outcome":
+    def _sync_round(
+        self, loss_counts: dict[int, int]
+    ) -> "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]":
+        """Return a round that syncs the chains and notes the losses of each.
+
+        All targets of a chain have answered under the version asked with, so what it says of losses was true then.
+        """
+
+        async def run_round(info: RoutingInfo, jobs: Sequence[ChainJob]) -> Outcome:
+            outcome = await self._sync_chains(info, jobs)
+            for job in jobs:
+                if job not in outcome.left:
+                    loss_counts[job.chain_id] = info.chain(job.chain_id).loss_count
+            return outcome
+
+        return run_round
+
+    async def _sync_chains(self, info: RoutingInfo, jobs: Sequence[ChainJob]) -> "Outcome":
         """Sync every writable target of the chains, one request per node."""
         outcome = Outcome()
         by_node: dict[NodeId, list[tuple[ChainJob, Chain]]] = {}

@@ -22,10 +22,12 @@ from ..schema.config import ClientSection
 from ..schema.ids import ClientId
 from ..schema.layout import FileRef, chain_of_chunk
 from ..schema.proto import storage_pb2 as pb
+from ..schema.routing import Chain
 from ..schema.status import FsError, Retry
 from .node_calls import NodeCalls
 from .retry import RetryBudget
 from .routing_math import Piece, cut_file_range, head_of, table_chain_ids
+from .unsynced import Unsynced
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,9 @@ class StorageWrites:
         routing: RoutingView,
         runtime: Runtime,
         section: ClientSection,
+        unsynced: Unsynced,
     ) -> None:
+        self._unsynced = unsynced
         self._client_id = client_id
         self._nodes = nodes
         self._routing = routing
@@ -96,7 +100,7 @@ class StorageWrites:
             errors.append(error)
 
     async def _write_piece(self, piece: Piece) -> None:
-        await self.update(
+        await self._update_noted(
             piece.name,
             pb.UpdateReq(
                 inode_id=piece.inode_id,
@@ -150,11 +154,20 @@ class StorageWrites:
             length=0,
             chunk_size_bytes=file.layout.chunk_size_bytes,
         )
-        await self.update(f"chunk {file.inode_id}.{index} chain {chain_id}", request)
+        await self._update_noted(f"chunk {file.inode_id}.{index} chain {chain_id}", request)
+
+    async def _update_noted(
+        self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()
+    ) -> None:
+        """Make an update of a file's content, which a later sync has to cover; as `update`."""
+        chain = await self._repeat(name, request, payload)
+        now_s = self._runtime.clock.monotonic_s()
+        self._unsynced.note(request.inode_id, chain, now_s)
+        self._unsynced.trim(self._routing.info, now_s)
 
     async def update(
         self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()
-    ) -> pb.UpdateRsp:
+    ) -> None:
         """Have the chain of `request` execute an update exactly once.
 
         Args:
@@ -162,12 +175,13 @@ class StorageWrites:
             request: all but chain version and tag, which are set here.
             payload: bytes of a WRITE; unchanged until return.
 
-        Returns:
-            The head's reply.
-
         Raises:
             FsError: a final status, or the last one when the retry time is over.
         """
+        await self._repeat(name, request, payload)
+
+    async def _repeat(self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer]) -> Chain:
+        """Try until it is done; return the chain as of the try that was acknowledged, raises as `update`."""
         budget = RetryBudget(self._section, self._runtime)
         request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
         async with self._channels.use() as (channel_id, sequence):
@@ -189,10 +203,10 @@ class StorageWrites:
                         await self._routing.refresh()
                     await budget.pause()
 
-    async def _try(self, request: pb.UpdateReq, payload: Sequence[Buffer]) -> pb.UpdateRsp:
+    async def _try(self, request: pb.UpdateReq, payload: Sequence[Buffer]) -> Chain:
         info = self._routing.info
         chain = info.chain(request.chain_id)
         request.chain_version = chain.chain_version
         node_id = info.target(head_of(chain)).node_id
-        received = await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)
-        return received.message
+        await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)
+        return chain

@@ -155,6 +155,8 @@ def rotated_last_serving(
 ) -> Chain:
     """Give up the last serving target, whose data is lost; another member's, perhaps older, becomes the truth.
 
+    Counts as a loss, of which clients with updates not yet synced are told.
+
     Args:
         chain: not changed.
         lost: the member waited for; nothing changes when it has been given up already.
@@ -183,7 +185,8 @@ def rotated_last_serving(
     states[chosen] = PublicState.LASTSRV
     states[lost] = PublicState.OFFLINE  # at the end, behind those that were offline before
     members = tuple(ChainTarget(t, s) for o in ORDER for t, s in states.items() if s is o)
-    return _changed(chain, members, chain.preferred_order)
+    rotated = _changed(chain, members, chain.preferred_order)
+    return replace(rotated, loss_count=chain.loss_count + 1)
 
 
 def _changed(chain: Chain, members: tuple[ChainTarget, ...], order: tuple[TargetId, ...]) -> Chain:

@@ -14,7 +14,7 @@ Source: deepseek-ai/3FS, the rules as coded for its chain update, not the table 
 differences are listed in specs/chain-state.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -51,6 +51,25 @@ def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Cha
     if targets == chain.targets:
         return chain
     return replace(chain, chain_version=chain.chain_version + 1, targets=targets)
+
+
+def with_loss(before: Chain, after: Chain, rebooted: Container[TargetId]) -> Chain:
+    """Count a loss when the newest data is kept by a target that kept it before its machine was started anew.
+
+    What an update writes survives the death of processes, but only a sync makes it survive the machine.
+
+    Args:
+        before: the chain until now.
+        after: what `next_chain` made of it.
+        rebooted: targets whose machines were started anew since they were last heard.
+
+    Returns:
+        `after` when nothing can have been lost; else with one more loss, under the version after `before`'s.
+    """
+    if not any(t in rebooted and t in before.keepers for t in after.keepers):
+        return after
+    version = before.chain_version + 1
+    return replace(after, chain_version=version, loss_count=before.loss_count + 1)
 
 
 def is_legal(chain: Chain) -> bool:

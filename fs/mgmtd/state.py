@@ -33,7 +33,7 @@ from ..schema.routing import (
     resync_from_pb,
 )
 from ..schema.status import FsError, Status
-from .chain_state import keeping_state, next_chain
+from .chain_state import keeping_state, next_chain, with_loss
 from .destinations import Disk
 from .moves import finished
 from .node_lease import is_silent
@@ -294,16 +294,20 @@ class ClusterState:
         health.heard_s = now_s
         health.disks = {d.disk_index: _disk(d) for d in request.disks}
         moved, gone = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
+        boot_id = request.node.boot_id or known.boot_id
+        rebooted = self._rebooted(known, boot_id, moved)
         health.is_known, health.is_judged = True, False
         node = replace(
             node_from_pb(request.node),
             state=NodeState.CONNECTED,
             tags=dict(request.node.tags) or known.tags,
+            boot_id=boot_id,
         )
         change = Change(
             nodes={} if node == known else {node.node_id: node},
             targets={target.target_id: target for target in moved},
             removed_targets=gone,
+            chains=self._with_losses(rebooted),
         )
         if request.is_stopping:
             judged = self.judge(node, is_gone=True)
@@ -342,6 +346,36 @@ class ClusterState:
         for target_id in unheard:
             self._set_local(target_id, LocalState.OFFLINE)
         return moved, frozenset(t for t in unheard if not self.info.targets[t].chain_id)
+
+    def _rebooted(self, known: Node, boot_id: str, moved: Iterable[Target]) -> set[TargetId]:
+        """Return the targets of a node whose unsynced data was lost, as the start of its machine tells.
+
+        Also those that another machine had before.  A boot id that is not known says nothing.
+        """
+        found = {
+            target.target_id
+            for target in moved
+            if (old := self.info.targets.get(target.target_id)) is not None
+            and (node := self.info.nodes.get(old.node_id)) is not None
+            and node.boot_id not in {"", boot_id}
+        }
+        if known.boot_id not in {"", boot_id}:
+            found.update(self._by_node[known.node_id])
+        return found
+
+    def _with_losses(self, rebooted: set[TargetId]) -> dict[ChainId, Chain]:
+        """Judge the chains that lost updates by it; told in the same step as the boot id, or it would be forgotten."""
+        chains = {}
+        for chain_id in sorted({self.info.targets[t].chain_id for t in rebooted}):
+            before = self.info.chains.get(chain_id)
+            if before is None:
+                continue
+            after = next_chain(before, self.local_states(before))
+            counted = with_loss(before, after, rebooted)
+            if counted is not after:
+                logger.warning("chain %d may have lost what was not synced", chain_id)
+                chains[chain_id] = counted
+        return chains
 
     def _may_move(self, target: Target) -> bool:
         return self.local_state(target.target_id, target) is LocalState.OFFLINE

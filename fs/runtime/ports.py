@@ -116,3 +116,5 @@ class Runtime:
     network: Network
     run_blocking: RunBlocking
     random: random.Random
+    boot_id: str = ""
+    """Of this machine: stays the same for as long as its page cache does; empty: not known."""

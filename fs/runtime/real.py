@@ -3,10 +3,12 @@
 The network is made by `fs.rpc.transport` and handed in, because this layer is below it.
 """
 
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -15,6 +17,10 @@ import trio
 from .ports import Network, Runtime
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 THREAD_COUNT_MAX: Final = 64
 IDLE_S_MAX: Final = 10.0
@@ -137,6 +143,15 @@ def _never_abort(_: object) -> trio.lowlevel.Abort:
     return trio.lowlevel.Abort.FAILED
 
 
+def _boot_id() -> str:
+    """Return the kernel's own name of this start of it, "" where it does not tell."""
+    try:
+        return BOOT_ID_PATH.read_text().strip()
+    except OSError as error:
+        log.warning("%s: %s; a restart of the machine is not noticed", BOOT_ID_PATH, error)
+        return ""
+
+
 def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:
     """Return the runtime of a real process."""
     seed = int.from_bytes(random.SystemRandom().randbytes(16))
@@ -145,4 +160,5 @@ def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) 
         network,
         ThreadRunBlocking(thread_count_max),
         random.Random(seed),  # noqa: S311 - ids and jitter; nothing here is a secret
+        _boot_id(),
     )

@@ -80,6 +80,8 @@ class Node:
     host_name: str = ""
     release: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    boot_id: str = ""
+    """Of its machine, new at every start of the kernel; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class Chain:
     """The members it is meant to have, head first; while one replaces another there is one more."""
     created_order: tuple[TargetId, ...] = ()
     """The members it was created with; empty while that is `preferred_order`."""
+    loss_count: int = 0
+    """How often it may have lost acknowledged updates that no sync had covered."""
 
     @property
     def replica_count(self) -> int:
@@ -248,6 +252,7 @@ def node_to_pb(node: Node) -> pb.NodePb:
         host_name=node.host_name,
         release=node.release,
         tags=dict(node.tags),
+        boot_id=node.boot_id,
     )
 
 
@@ -266,6 +271,7 @@ def node_from_pb(message: pb.NodePb) -> Node:
         message.host_name,
         message.release,
         dict(message.tags),
+        message.boot_id,
     )
 
 
@@ -342,6 +348,7 @@ def chain_to_pb(chain: Chain) -> pb.ChainPb:
         ],
         preferred_order=chain.preferred_order,
         created_order=chain.created_order,
+        loss_count=chain.loss_count,
     )
 
 
@@ -355,6 +362,7 @@ def chain_from_pb(message: pb.ChainPb) -> Chain:
         ),
         tuple(TargetId(t) for t in message.preferred_order),
         tuple(TargetId(t) for t in message.created_order),
+        message.loss_count,
     )
 
 

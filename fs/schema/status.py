@@ -107,6 +107,7 @@ class Status(IntEnum):
     SUPERSEDED_UPDATE = 420
     OUTCOME_UNKNOWN = 421
     CHUNK_DAMAGED = 422
+    WRITES_LOST = 423
     # 5xx: cluster manager
     NOT_PRIMARY = 500
     LEASE_LOST = 501
@@ -268,6 +269,10 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     ),
     Status.CHUNK_DAMAGED: _s(
         "no replica has the bytes of the chunk; write it anew or remove it", errno.EIO
+    ),
+    Status.WRITES_LOST: _s(
+        "all replicas lost power before the sync: acknowledged bytes are gone, write them again",
+        errno.EIO,
     ),
     Status.NOT_PRIMARY: _s("this manager is not the primary", errno.EAGAIN, retry=Retry.OTHER),
     Status.LEASE_LOST: _s("this manager lost the primary's lease", errno.EAGAIN, retry=Retry.OTHER),

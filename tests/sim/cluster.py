@@ -138,6 +138,8 @@ class SimProcess:
     scope: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     start_count: int = 0
+    boot_count: int = 0
+    """How often its machine has lost its power."""
     life: Life = field(default_factory=lambda: Life("", lambda: None))
     services: dict[str, Any] = field(default_factory=dict)
     threads: SlowThreads | None = None
@@ -289,7 +291,11 @@ class SimCluster:
             process.life, self.disk_pause_s_max, random.Random(source.getrandbits(64))
         )
         return Runtime(
-            process.clock, endpoint, process.threads, random.Random(source.getrandbits(64))
+            process.clock,
+            endpoint,
+            process.threads,
+            random.Random(source.getrandbits(64)),
+            f"{process.name}/{process.boot_count}",
         )
 
     async def _run(self, process: SimProcess) -> None:
@@ -321,6 +327,14 @@ class SimCluster:
             self.processes[name].life.end()
         for name in names:
             await self.processes[name].ended.wait()
+
+    def lose_power(self, name: str, source: random.Random) -> None:
+        """Let the machine of a process that was killed lose its power, and with it what is not durable."""
+        process = self.processes[name]
+        process.boot_count += 1
+        if process.node_id in self.disks:
+            self.disks[process.node_id].power_loss(source)
+            self.watch.forget_versions(process.node_id)
 
     @property
     def acting(self) -> list[str]:

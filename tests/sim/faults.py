@@ -256,13 +256,11 @@ async def power_loss(world: World) -> None:
     """One storage machine loses its power, and what its disk had not yet written."""
     async with world.network_lock:
         name = world.random.choice(world.cluster.storages)
-        process = world.cluster.processes[name]
         is_covered = world.is_covered(name)
         await world.cluster.kill(name)
         if is_covered:
             world.count("power_lost")
-            world.cluster.disks[process.node_id].power_loss(world.random)
-            world.cluster.watch.forget_versions(process.node_id)
+            world.cluster.lose_power(name, world.random)
         await _revive(world, [name])
 
 
@@ -288,9 +286,8 @@ async def _cut_all(world: World) -> None:
     seen_version = cluster.seen_version
     await cluster.kill(*(name for name in names if cluster.processes[name].is_running))
     if with_power:
-        for node_id in sorted(cluster.disks):
-            cluster.disks[node_id].power_loss(world.random)
-            cluster.watch.forget_versions(node_id)
+        for name in names:
+            cluster.lose_power(name, world.random)
         cluster.kv.lose_power(world.random, seen_version)
     world.random.shuffle(names)
     for name in names:

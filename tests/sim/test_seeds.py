@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from . import workload
 from .scenario import run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,14 +21,8 @@ def test_seed(seed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.xfail(
-    strict=True,
-    raises=ExceptionGroup,
-    reason="fsync does not notice that all replicas lost acknowledged bytes before it (specs/craq.md, known limits)",
-)
-def test_a_client_outlives_the_power_of_all_replicas(monkeypatch):
-    """Chunks 0 and 1 of a write are acknowledged, all power goes, the rest is written and closed: no error, zeros."""
-    monkeypatch.setattr(workload, "IS_LOSS_NOTICED", True)
+def test_a_client_outlives_the_power_of_all_replicas():
+    """Chunks 0 and 1 of a write are acknowledged, all power goes, the rest is written: closing it must be an error."""
     run_seed(8, work_s=20, only=("cut_all",), is_dense=True)
 
 

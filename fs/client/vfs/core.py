@@ -390,6 +390,8 @@ class VfsCore:
         Chunks and metadata go to their disks at the same time.  After a power loss before both are there,
         meta may know of bytes that read as zeros, as it may after any report of a write that was not synced.
 
+        Acknowledged writes that turn out to be lost are no error here: every open file is told, as of a failed write.
+
         Raises:
             FsError: a service refused; what the other one did stands.
         """
@@ -436,7 +438,10 @@ class VfsCore:
         try:
             await self.store.sync([state.ref])
         except FsError as error:
-            failures.append(error)
+            if error.status is Status.WRITES_LOST:
+                self.note_failure(state, error, "durably")
+            else:
+                failures.append(error)
 
     def sync_request(self, state: InodeState) -> meta_pb2.SyncReq:
         """Return a SyncReq that carries what meta does not know yet."""

@@ -183,6 +183,7 @@ class Files:
             is_durable = self._core.section.durable_close
             if is_durable or state.has_unreported:
                 await self._core.report(state, is_durable=is_durable)
+                self._raise_pending_error(handle)
             handle.is_dirty = state.is_dirty and handle.is_dirty
         else:
             self._raise_pending_error(handle)
@@ -200,6 +201,7 @@ class Files:
         await self._core.drain(handle.state)
         self._raise_pending_error(handle)
         await self._core.report(handle.state, is_durable=True)
+        self._raise_pending_error(handle)
         handle.is_dirty = handle.state.is_dirty and handle.is_dirty
 
     async def release(self, handle_id: int) -> None:

@@ -181,6 +181,7 @@ class NodePb(_message.Message):
     HOST_NAME_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
+    BOOT_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     address: _builtins.str
     """where its services listen"""
@@ -189,6 +190,8 @@ class NodePb(_message.Message):
     state: Global___NodeState.ValueType
     host_name: _builtins.str
     release: _builtins.str
+    boot_id: _builtins.str
+    """of its machine, new at every start of the kernel; empty: not known"""
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[Global___NodeRole.ValueType]: ...
     @_builtins.property
@@ -204,10 +207,11 @@ class NodePb(_message.Message):
         host_name: _builtins.str = ...,
         release: _builtins.str = ...,
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        boot_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "host_name", b"host_name", "incarnation", b"incarnation", "node_id", b"node_id", "release", b"release", "roles", b"roles", "state", b"state", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "boot_id", b"boot_id", "host_name", b"host_name", "incarnation", b"incarnation", "node_id", b"node_id", "release", b"release", "roles", b"roles", "state", b"state", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -338,8 +342,11 @@ class ChainPb(_message.Message):
     TARGETS_FIELD_NUMBER: _builtins.int
     PREFERRED_ORDER_FIELD_NUMBER: _builtins.int
     CREATED_ORDER_FIELD_NUMBER: _builtins.int
+    LOSS_COUNT_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
+    loss_count: _builtins.int
+    """how often it may have lost updates that no sync had covered"""
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainTargetPb]:
         """head first"""
@@ -360,10 +367,11 @@ class ChainPb(_message.Message):
         targets: _abc.Iterable[Global___ChainTargetPb] | None = ...,
         preferred_order: _abc.Iterable[_builtins.int] | None = ...,
         created_order: _abc.Iterable[_builtins.int] | None = ...,
+        loss_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "preferred_order", b"preferred_order", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "loss_count", b"loss_count", "preferred_order", b"preferred_order", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
