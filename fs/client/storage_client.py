@@ -94,9 +94,10 @@ class StorageClient:
 
     async def sync(self, files: Iterable[FileRef]) -> None:
         """See `ChunkStore.sync`."""
-        info, files = self._routing.info, list(files)
-        chain_ids = dict.fromkeys(c for file in files for c in file_chains(info, file))
-        covered = self._unsynced.of(file.inode_id for file in files)
+        info = self._routing.info
+        keys = [(file.inode_id, c) for file in files for c in file_chains(info, file)]
+        chain_ids = dict.fromkeys(chain_id for _, chain_id in keys)
+        covered = self._unsynced.of(keys)
         loss_counts: dict[int, int] = {}
         await self._for_each_chain([ChainJob(c) for c in chain_ids], self._sync_round(loss_counts))
         self._unsynced.settle(covered, loss_counts)

@@ -60,10 +60,9 @@ class Unsynced:
                 return
             del self._notes[key]
 
-    def of(self, inode_ids: Iterable[int]) -> dict[Key, Note]:
-        """Return what a sync of these files that begins now has to cover."""
-        wanted = set(inode_ids)
-        return {key: note for key, note in self._notes.items() if key[0] in wanted}
+    def of(self, keys: Iterable[Key]) -> dict[Key, Note]:
+        """Return what a sync of these files on these chains that begins now has to cover."""
+        return {key: self._notes[key] for key in keys if key in self._notes}
 
     def settle(self, covered: dict[Key, Note], loss_counts: dict[int, int]) -> None:
         """End a sync: forget what it has covered, but not what was updated since it began.
@@ -88,5 +87,5 @@ class Unsynced:
                 self._notes[key] = Note(count, newer.time_s)
         if lost:
             inode_id, chain_id = lost[0]
-            detail = f"inode {inode_id} chain {chain_id}: what was written since the last sync may be gone; write it again"
+            detail = f"inode {inode_id} chain {chain_id}: what was written since the last sync may be gone"
             raise FsError(Status.WRITES_LOST, detail)

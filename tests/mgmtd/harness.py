@@ -68,7 +68,12 @@ class Process:
         number = next(cluster.numbers)
         self.incarnation = f"{self.name}-{number}"
         self.node = Node(
-            NodeId(node_id), frozenset(roles), f"mem:{self.name}", self.incarnation, host_name="h"
+            NodeId(node_id),
+            frozenset(roles),
+            f"mem:{self.name}",
+            self.incarnation,
+            host_name="h",
+            boot_id=cluster.boot_ids.get(node_id, ""),
         )
         self.network = cluster.network.endpoint(self.name)
         self.clock = JumpingClock()
@@ -291,6 +296,8 @@ class Cluster:
         self.numbers = itertools.count(1)
         self.managers: dict[int, Manager] = {}
         self.storages: dict[int, FakeStorage] = {}
+        self.boot_ids: dict[int, str] = {}
+        """Of the machines; what is missing is not known."""
         self.link: MgmtdLink
 
     async def start_manager(self, node_id: int) -> Manager:

@@ -166,6 +166,7 @@ def test_the_last_to_serve_is_given_up_for_one_that_is_alive():
         (1, O),
     ]
     assert rotated_last_serving(chain, TargetId(1), None, set()).targets[0].target_id == 2
+    assert (chain.loss_count, after.loss_count) == (0, 1)  # clients are told
 
 
 def test_only_what_is_lost_is_given_up():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fs.mgmtd.chain_state import ORDER, is_legal, keeping_state, next_chain
+from fs.mgmtd.chain_state import ORDER, is_legal, keeping_state, next_chain, with_loss
 from fs.schema.ids import ChainId, TargetId
 from fs.schema.routing import Chain, ChainTarget, LocalState, PublicState
 
@@ -66,6 +66,25 @@ def test_invariants_hold_for_every_input(length):
             if now is L:
                 assert before in {S, L}
     assert seen > 3**length
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_loss_is_counted_where_a_rebooted_target_keeps_the_newest_data(length):
+    counted = 0
+    for chain, locals_ in inputs(length):
+        after = next_chain(chain, locals_)
+        for rebooted in locals_:
+            told = with_loss(chain, after, {rebooted})
+            is_lost = rebooted in chain.keepers and rebooted in after.keepers
+            assert told.loss_count == is_lost
+            assert told.targets == after.targets
+            if is_lost:
+                assert told.chain_version == chain.chain_version + 1
+                counted += 1
+            else:
+                assert told is after
+        assert with_loss(chain, after, set()) is after
+    assert counted > length
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])

@@ -86,6 +86,8 @@ async def test_clock_and_randomness():
     assert abs(one.clock.wall_ns() - time.time_ns()) < 1e9
     assert one.clock.monotonic_s() <= trio.current_time()
     assert one.random.randbytes(16) != two.random.randbytes(16)
+    assert one.boot_id == two.boot_id
+    assert len(one.boot_id) == 36
 
 
 async def test_time_goes_on_while_the_machine_sleeps(monkeypatch, autojump_clock):  # noqa: ARG001

@@ -31,6 +31,7 @@ import fs.meta.service as meta_service
 import fs.mgmtd.chain_state as chain_state_module
 import fs.mgmtd.election as election_module
 import fs.mgmtd.primary as primary_module
+import fs.mgmtd.state as mgmtd_state
 import fs.mgmtd.store as mgmtd_store
 import fs.node.membership as membership_module
 import fs.storage.channels as channels_module
@@ -423,6 +424,12 @@ def chunks_cut_before_length_is_durable() -> None:
 
 
 # ---- chunk engine --------------------------------------------------------------------------------
+
+
+@mutant("cut_all")
+def losses_not_counted() -> None:
+    """A chain whose replicas all lost their power says that nothing is gone."""
+    mgmtd_state.with_loss = lambda _before, after, _rebooted: after  # type: ignore[assignment]
 
 
 @mutant("power_loss", "cut_all")

@@ -206,6 +206,36 @@ async def test_a_flush_error_is_raised_once_at_every_writer(autojump_clock, moun
         assert length == (1 if step == "write" else 0)
 
 
+@pytest.mark.parametrize("step", ["fsync", "flush"])
+async def test_lost_writes_are_told_once_to_every_writer(
+    autojump_clock, mounts, cluster, monkeypatch, step
+):
+    real, losses = cluster.chunks.sync, [FsError(Status.WRITES_LOST, "no power")]
+
+    async def sync(files):
+        await real(files)
+        if losses:
+            raise losses.pop()
+
+    monkeypatch.setattr(cluster.chunks, "sync", sync)
+    async with mounts() as m:
+        h1 = await m.create(b"f")
+        h2 = (await m.open(b"f")).handle_id
+        await m.files.write(h1, 0, b"x")
+
+        async def act(h):
+            await (m.files.fsync(h, is_data_only=False) if step == "fsync" else m.files.flush(h))
+
+        for h in (h1, h2):
+            with pytest.raises(FsError) as e:
+                await act(h)
+            assert e.value.status is Status.WRITES_LOST
+            await act(h)
+        assert m.kernel.content  # the kernel must not show what was lost
+        await m.close(h1)
+        await m.close(h2)
+
+
 async def test_flushes_overlap_but_never_on_one_chunk(autojump_clock, mounts, cluster):
     cluster.chunks.delay_s = 1.0
     async with mounts() as m:

@@ -1,0 +1,118 @@
+"""When a chain counts a loss: its last server's machine was started anew, or was given up; never for a process."""
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
+
+import pytest
+
+from fs.schema import services
+from fs.schema.proto import mgmtd_pb2 as pb
+from tests.mgmtd.harness import L, S, cluster_of
+
+
+def all_serve(cluster):
+    """Return the condition that every process of now has been heard and serves."""
+    wanted = [S] * len(cluster.storage_ids)
+
+    def is_met(info):
+        are_heard = all(
+            info.node(n).incarnation == s.incarnation for n, s in cluster.storages.items()
+        )
+        return are_heard and all(cluster.states(info, c) == wanted for c in (1, 2))
+
+    return is_met
+
+
+async def restart(cluster, node_ids, boot):
+    """Let processes die and start again, all at once; under another boot id where `boot` is given."""
+    for node_id in node_ids:
+        await cluster.storages[node_id].kill()
+        if boot:
+            cluster.boot_ids[node_id] = f"{boot}-{node_id}"
+    for node_id in node_ids:
+        await cluster.start_storage(node_id)
+
+
+async def counts(cluster):
+    info = await cluster.until(all_serve(cluster))
+    return [info.chain(c).loss_count for c in (1, 2)]
+
+
+async def begin(cluster):
+    cluster.boot_ids = {node_id: f"first-{node_id}" for node_id in cluster.storage_ids}
+    await cluster.up()
+
+
+async def test_only_the_power_of_all_replicas_takes_anything(autojump_clock):
+    async with cluster_of() as cluster:
+        await begin(cluster)
+        everybody = cluster.storage_ids
+        await restart(cluster, everybody, "")
+        assert await counts(cluster) == [0, 0]
+        for node_id in everybody:  # one machine after the other
+            await restart(cluster, [node_id], "rolling")
+            assert await counts(cluster) == [0, 0]
+        await restart(cluster, everybody, "second")
+        found = await counts(cluster)
+        assert min(found) >= 1
+        await restart(cluster, everybody, "")
+        assert await counts(cluster) == found
+
+
+async def test_replicas_that_fail_one_after_the_other(autojump_clock):
+    async with cluster_of() as cluster:
+        await begin(cluster)
+        for node_id in cluster.storage_ids:
+            await cluster.storages[node_id].kill()
+            await cluster.until(lambda i, n=node_id: cluster.state_of(i, n) is not S)
+        last = next(t for t in (await cluster.info()).chain(1).targets if t.public_state is L)
+        last_id = last.target_id // 100
+        for node_id in cluster.storage_ids:  # all but the last lost their power as well
+            if node_id != last_id:
+                cluster.boot_ids[node_id] = "other"
+            await cluster.start_storage(node_id)
+        assert await counts(cluster) == [0, 0]
+
+
+async def test_managers_that_lose_their_memory_remember_the_boot(autojump_clock):
+    async with cluster_of() as cluster:
+        await begin(cluster)
+        for process in [*cluster.storages.values(), *cluster.managers.values()]:
+            await process.kill()
+        cluster.boot_ids = dict.fromkeys(cluster.storage_ids, "second")
+        await cluster.start_manager(1)
+        for node_id in cluster.storage_ids:
+            await cluster.start_storage(node_id)
+        assert min(await counts(cluster)) >= 1
+
+
+@pytest.mark.parametrize(("first", "second"), [("", "x"), ("x", "")])
+async def test_what_is_not_known_is_no_loss(autojump_clock, first, second):
+    async with cluster_of() as cluster:
+        cluster.boot_ids = dict.fromkeys(cluster.storage_ids, first)
+        await cluster.up()
+        for node_id in cluster.storage_ids:
+            await cluster.storages[node_id].kill()
+            cluster.boot_ids[node_id] = second
+        for node_id in cluster.storage_ids:
+            await cluster.start_storage(node_id)
+        assert await counts(cluster) == [0, 0]
+        await restart(cluster, cluster.storage_ids, "y")
+        assert min(await counts(cluster)) >= 1
+
+
+async def test_who_waits_for_the_last_server_is_told_of_its_reboot_at_once(autojump_clock):
+    async with cluster_of(storages=1) as cluster:
+        await begin(cluster)
+        await cluster.storages[11].kill()
+        await cluster.until(lambda i: cluster.states(i) == [L])
+        before = await cluster.info()
+        request = pb.HeartbeatReq(heartbeat_version=1)
+        request.node.node_id, request.node.address = 11, "mem:n11"
+        request.node.incarnation, request.node.boot_id = "new", "second"
+        await cluster.call(services.MGMTD_HEARTBEAT, request)  # its disk is not open yet
+        info = await cluster.info()
+        assert cluster.states(info) == [L]
+        assert info.chain(1).loss_count == 1
+        assert info.chain(1).chain_version == before.chain(1).chain_version + 1
+        cluster.boot_ids[11] = "second"
+        await cluster.start_storage(11)
+        assert await counts(cluster) == [1, 1]
