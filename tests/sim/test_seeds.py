@@ -21,13 +21,6 @@ def test_seed(seed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_client_outlives_the_power_of_all_replicas():
-    """Chunks 0 and 1 of a write are acknowledged, all power goes, the rest is written: closing it must be an error."""
-    run_seed(8, work_s=20, only=("cut_all",), is_dense=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_two_runs_of_one_seed_are_the_same():
     """In two fresh processes with different hash seeds."""
     lines = []

@@ -1,0 +1,61 @@
+"""A client that outlives all storage machines: it is told of lost power, and not bothered with processes that died."""
+
+import pytest
+
+from fs.client.native import EmberFs
+from fs.schema.status import FsError, Status
+
+from .cluster import CHUNK_BYTES, SimCluster
+from .determinism import run_deterministic
+from .shape import Shape
+
+DATA = b"acknowledged" * (CHUNK_BYTES // 4)
+
+
+async def _observe() -> None:
+    """Nothing is looked at beside the client."""
+
+
+async def _restart(cluster: SimCluster, *, with_power: bool) -> None:
+    names = sorted(cluster.processes)
+    await cluster.kill(*names)
+    for name in cluster.storages if with_power else ():
+        cluster.lose_power(name, cluster.random)
+    for name in names:
+        cluster.start(name)
+    await cluster.wait_healthy()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("with_power", [True, False])
+def test_what_a_later_fsync_says(with_power):
+    async def use(fs: EmberFs) -> None:
+        file = await fs.create("/f")
+        await file.write(0, DATA)
+        await file.fsync()
+        await file.write(0, DATA.upper())
+        await _restart(cluster, with_power=with_power)
+        await file.write(0, DATA[:100])
+        if with_power:
+            with pytest.raises(FsError) as caught:
+                await file.fsync()
+            assert caught.value.status is Status.WRITES_LOST
+            await file.write(0, DATA.upper())  # again, as it has to
+        await file.fsync()
+        await _restart(cluster, with_power=True)
+        await file.fsync()  # nothing was written since
+        wanted = DATA.upper() if with_power else DATA[:100] + DATA.upper()[100:]
+        assert await file.read(0, len(DATA)) == wanted
+        await file.write(0, DATA)
+        await file.close()
+
+    async def scenario() -> None:
+        await cluster.connect_client("client", use)
+
+    cluster = SimCluster(1, Shape.draw(1))
+
+    async def main() -> None:
+        await cluster.run(scenario, _observe)
+
+    run_deterministic(main, 1)
