@@ -25,6 +25,7 @@ from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 
 CHUNK = 64 * 1024
+USAGE_PREFIX = b"ember.usage."
 
 
 @dataclass
@@ -188,6 +189,18 @@ class FakeCluster:
 
     def store(self):
         return FakeStore(self.chunks)
+
+    def usage(self, directory_id):
+        """What lies below a directory, by walking."""
+        total = {b"bytes": 0, b"files": 0, b"directories": 0}
+        for inode_id in self.names.get(directory_id, {}).values():
+            inode = self.get(inode_id)
+            total[b"directories" if inode.is_dir else b"files"] += 1
+            total[b"bytes"] += inode.length if inode.file is not None else 0
+            if inode.is_dir:
+                for what, count in self.usage(inode_id).items():
+                    total[what] += count
+        return total
 
     def get(self, inode_id):
         inode = self.inodes.get(inode_id)
@@ -499,6 +512,8 @@ class FakeMeta:
 
     async def get_xattr(self, r):
         value = self.cluster.xattrs.get((r.inode_id, r.name))
+        if r.name.startswith(USAGE_PREFIX):
+            value = str(self.cluster.usage(r.inode_id)[r.name.removeprefix(USAGE_PREFIX)]).encode()
         if value is None:
             raise FsError(Status.NO_ATTRIBUTE, repr(r.name))
         return meta_pb2.GetXattrRsp(value=value)
