@@ -44,8 +44,10 @@ class FakeServer:
         self._port = self.cluster_file.read_text().strip().rpartition(":")[2]
 
     def stop(self) -> None:
-        """Have it say nothing any more, and keep its connections."""
+        """Have it say nothing any more, and keep its connections; returns when it has stopped."""
         self.process.send_signal(signal.SIGSTOP)
+        # Without this it may still answer on another core; WNOWAIT leaves the news for nobody else to miss.
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
