@@ -75,7 +75,7 @@ def test_a_limit_on_inodes_is_exact_over_two_mounts(cluster, second_mount, place
 
 @pytest.mark.xfail(
     strict=False,
-    reason="open: in one of two whole runs a byte limit that had been set was not applied to the writer",
+    reason="open: in one of two whole runs a write after a short one was not refused",
 )
 def test_a_limit_on_bytes_is_met_by_write_itself(cluster, second_mount, place):
     (place / "d").mkdir()
@@ -109,7 +109,7 @@ def cluster_shows_df(cluster) -> bool:
 
 @pytest.mark.xfail(
     strict=False,
-    reason="open: in one of two whole runs a byte limit that had been set was not applied to the writer",
+    reason="open: in one of two whole runs the file showed its refused length after EDQUOT",
 )
 def test_a_limit_set_while_a_file_is_open_reaches_its_writer(cluster, place):
     (place / "d").mkdir()
