@@ -212,7 +212,8 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
             f"{found[0]} is damaged at byte {found[1]}, nothing behind it can be read; {_REMEDY}",
         )
     try:
-        return rocksdict.Rdict(str(path), options, access_type=access)
+        # Without the second a store that exists has the options it was made with, and a small cache.
+        return rocksdict.Rdict(str(path), options, {"default": options}, access_type=access)
     except Exception as error:
         taken = any(words in str(error) for words in _TAKEN)
         status = Status.ALREADY_RUNNING if taken else _status_of(error)

@@ -14,7 +14,7 @@ rocksdict raises bare Exception for everything, which is why it is caught as suc
 import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from rocksdict import (
@@ -77,6 +77,12 @@ def _options() -> Options:
     return options
 
 
+def _opening_options() -> dict[str, Any]:
+    """Arguments of Rdict: without the second it gives a store that exists the options it was made with."""
+    options = _options()
+    return {"options": options, "column_families": {"default": options}}
+
+
 def open_store(path: str) -> Rdict:
     """Open or make the store in directory `path`; blocks.
 
@@ -91,7 +97,7 @@ def open_store(path: str) -> Rdict:
             sync_directory(directory.parent)
         _check_readable(directory)
         _check_mark(directory)
-        return Rdict(path, options=_options())
+        return Rdict(path, **_opening_options())
     except FsError:
         raise
     except Exception as error:
@@ -149,7 +155,7 @@ def _check_mark(directory: Path) -> None:
 
 def _held_by(directory: Path) -> Held:
     """Return what a store holds, changing nothing."""
-    db = Rdict(str(directory), options=_options(), access_type=AccessType.read_only(False))
+    db = Rdict(str(directory), **_opening_options(), access_type=AccessType.read_only(False))
     try:
         return held(SEGMENT_PREFIX, _segment_rows(db), stored_version(db))
     finally:

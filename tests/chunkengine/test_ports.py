@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from fs.chunkengine import meta_rocksdb
 from fs.chunkengine.data_files import LocalDataFiles
 from fs.chunkengine.format import FileId, file_name
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
@@ -63,6 +64,14 @@ def test_a_scan_does_not_see_later_writes(meta) -> None:
     found = meta.scan(b"a", b"z")
     meta.write([(b"b", None), (b"c", b"3")])
     assert [k for k, _ in found] == [b"a", b"b"]
+
+
+def test_a_store_that_exists_has_the_options_of_today(tmp_path, monkeypatch) -> None:
+    for buffer_bytes in (1 << 20, 3 << 20):
+        monkeypatch.setattr(meta_rocksdb, "WRITE_BUFFER_BYTES", buffer_bytes)
+        RocksMetaStore(tmp_path / "meta").close()
+        newest = max((tmp_path / "meta").glob("OPTIONS-*"))
+        assert f"write_buffer_size={buffer_bytes}\n" in newest.read_text()
 
 
 def test_bytes_come_back_and_reads_end_with_the_file(files) -> None:

@@ -11,6 +11,7 @@ import trio
 from rocksdict import Options, Rdict
 
 from fs.kv import rocksdb as engine_module
+from fs.kv import rocksdb_store
 from fs.kv.rocksdb import RocksDbEngine
 from fs.kv.rocksdb_store import FORMAT_KEY, check_format, open_store
 from fs.kv.transact import snapshot_read, transact
@@ -91,6 +92,15 @@ async def test_foreign_stores_are_refused(tmp_path, record, problem):
     db = open_store(str(tmp_path / "kv"))
     assert db.get(b"a") == b"x"
     db.close()
+
+
+async def test_a_store_that_exists_has_the_options_of_today(tmp_path, monkeypatch):
+    for buffer_bytes in (1 << 20, 3 << 20):
+        monkeypatch.setattr(rocksdb_store, "WRITE_BUFFER_BYTES", buffer_bytes)
+        engine = await open_at(tmp_path / "kv")
+        await engine.aclose()
+        newest = max((tmp_path / "kv").glob("OPTIONS-*"))
+        assert f"write_buffer_size={buffer_bytes}\n" in newest.read_text()
 
 
 def test_format_record_bytes(tmp_path):

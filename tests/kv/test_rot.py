@@ -31,6 +31,19 @@ def saved(tmp_path_factory):
 
 
 @pytest.fixture
+def without_compaction(monkeypatch):
+    """The store keeps every table that it wrote: what is copied while it is open fits together."""
+    make_options = rocksdb_store._options
+
+    def options():
+        made = make_options()
+        made.set_disable_auto_compactions(True)
+        return made
+
+    monkeypatch.setattr(rocksdb_store, "_options", options)
+
+
+@pytest.fixture
 def killed(saved, tmp_path):
     """A store of three lives, the last one killed; its last 20 commits are not synced."""
     shutil.copytree(saved, tmp_path / "kv")
@@ -110,6 +123,7 @@ def test_a_torn_list_of_files_is_refused(killed):
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.usefixtures("without_compaction")
 def test_a_list_of_files_cut_short_in_the_record_of_a_new_table(killed, is_lost):
     """As a power loss may leave it, and as it must not be: the logs that the table was made of are deleted."""
     crashed = killed.parent / "crashed"
@@ -152,6 +166,7 @@ def test_a_lost_list_of_files_is_refused(killed):
     assert manifest.name in refusal(killed)
 
 
+@pytest.mark.usefixtures("without_compaction")
 @pytest.mark.parametrize("kept", [1, 2])
 def test_a_log_lost_before_others_is_missed(tmp_path, monkeypatch, kept):
     """The list of files is as it was before the first rotation; only the newest logs are there."""
