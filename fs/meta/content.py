@@ -32,9 +32,21 @@ def require_truncated(inode: pb.InodePb) -> None:
         raise TruncationUnfinishedError(inode)
 
 
+def widen_stripe(part: pb.FilePartPb, slot_count: int) -> bool:
+    """Double dyn_stripe until it covers so many slots, at most all; return whether it grew."""
+    before, all_slots = part.dyn_stripe, part.layout.stripe_size
+    while part.dyn_stripe < min(slot_count, all_slots):
+        part.dyn_stripe = min(part.dyn_stripe * 2, all_slots)
+    return part.dyn_stripe != before
+
+
 def lengthen(inode: pb.InodePb, length: int) -> None:
-    """Let a file reach at least to `length` because bytes were, or will be, written there."""
+    """Let a file reach at least to `length` because bytes were, or will be, written there.
+
+    The stripe that the writer has asked for before may have been lost with the power since.
+    """
     part = inode.file
+    widen_stripe(part, -(-length // part.layout.chunk_size_bytes))
     if length > part.length:
         inode.used_bytes += length - part.length
         part.length = length

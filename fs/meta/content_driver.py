@@ -2,7 +2,7 @@
 
 A truncation is three steps: a transaction sets the new length and marks the file; the chunks are
 cut; a transaction takes the mark away.  Whoever finds the mark repeats the last two steps, so a
-service may die between any two of them.
+service may die between any two of them.  Each transaction is durable before anything is done that relies on it.
 
 Within one process a truncation is driven once, however many tasks wait for it: a second, slower
 run could cut what a writer has written after the first had finished.
@@ -143,6 +143,10 @@ class ContentDriver:
         else:
             part = FilePartPb()
         await self.transact(lambda tr: finish_truncation(tr, inode_id, part.truncate_ver))
+        if value is not None:
+            # Nor may the mark come back with a power loss: who writes behind the new end from now on may
+            # outlive that, and what he writes then would be cut when the mark is met at his close.
+            await self._engine.sync()
 
     async def _ask_length(self, inode: InodePb) -> PreciseLength:
         part = inode.file

@@ -28,6 +28,9 @@ REPAIR_INTERVAL_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 30.0
 REPAIR_S_MAX: Final = 30.0
 
+FLUSHED_TOGETHER_COUNT: Final = 64
+"""Repaired chunks of a target that one flush makes durable."""
+
 
 def note_damage(target: LocalTarget, chunk_id: ChunkId, detail: str) -> None:
     """Count and log a damaged copy, and have it repaired."""
@@ -48,20 +51,38 @@ class Repair:
         while True:
             await trio.sleep(REPAIR_INTERVAL_S)
             for place in self._context.targets.places():
-                for chunk_id, due_s in list(place.target.damaged.items()):
-                    if trio.current_time() >= due_s:
-                        await self._try_repair(place, chunk_id)
+                await self._repair_due(place)
 
-    async def _try_repair(self, place: Place, chunk_id: ChunkId) -> None:
+    async def _repair_due(self, place: Place) -> None:
+        """Repair what is due on one target; it is remembered as damaged until its new bytes are durable."""
+        target = place.target
+        due = [c for c, due_s in target.damaged.items() if trio.current_time() >= due_s]
+        for start in range(0, len(due), FLUSHED_TOGETHER_COUNT):
+            some = due[start : start + FLUSHED_TOGETHER_COUNT]
+            whole = [chunk_id for chunk_id in some if await self._try_repair(place, chunk_id)]
+            if whole:
+                await self._forget(target, whole)
+
+    async def _forget(self, target: LocalTarget, whole: list[ChunkId]) -> None:
+        """Flush first: a power loss would bring the damaged bytes back, and nobody would know of them any more."""
+        try:
+            await target.disk.sync()
+        except FsError as error:
+            log.warning("target %d: what was repaired is not durable: %s", target.target_id, error)
+            return
+        for chunk_id in whole:
+            del target.damaged[chunk_id]
+
+    async def _try_repair(self, place: Place, chunk_id: ChunkId) -> bool:
         target = place.target
         target.damaged[chunk_id] = trio.current_time() + RETRY_INTERVAL_S
         try:
             self._context.check_lease()
             with trio.move_on_after(REPAIR_S_MAX):
-                if place.can_read and await self._repair(place, chunk_id):
-                    del target.damaged[chunk_id]
+                return place.can_read and await self._repair(place, chunk_id)
         except FsError as error:
             log.warning("target %d chunk %s: not repaired: %s", target.target_id, chunk_id, error)
+        return False
 
     async def _repair(self, place: Place, chunk_id: ChunkId) -> bool:
         """Repair one chunk; False: later, since it is being updated or no other target has it."""

@@ -43,6 +43,44 @@ async def test_a_length_is_durable_before_chunks_are_cut(memory_world, root, aut
     assert [(f.length, f.truncate_pending) for f in kept] == [(0, True)]
 
 
+async def test_a_truncation_that_has_finished_is_not_done_again(memory_world, root, autojump_clock):
+    """Whoever has the file open for writing since may outlive the power loss, and go on writing."""
+    world = memory_world
+    file = await root.create(ROOT, b"f", wants_write=True, session=session(1))
+    world.chunks.lengths[file.inode_id] = 100
+    written = meta.SyncReq(
+        inode_id=file.inode_id,
+        length_hint=meta.LengthHintPb(length=100),
+        has_new_data=True,
+        is_durable=True,
+    )
+    await root.call("sync", written)
+    file = await root.create(ROOT, b"f", is_truncate=True, wants_write=True, session=session(2))
+    cut_count = len(world.chunks.truncated)
+    world.engine.power_loss(LosesAll())
+    written.length_hint.truncate_ver = file.file.truncate_ver
+    await root.call("sync", written)
+    assert (await root.attr(file.inode_id)).file.length == 100
+    assert len(world.chunks.truncated) == cut_count == 1
+
+
+async def test_a_stripe_lost_with_the_power_is_there_again_with_the_length(
+    memory_world, root, autojump_clock
+):
+    """Else a later truncation or removal would not ask the chains that the writer has used since."""
+    world = memory_world
+    file = await root.create(ROOT, b"f", wants_write=True, session=session(1))
+    await root.call("sync", meta.SyncReq(inode_id=file.inode_id, is_durable=True))
+    extend = meta.ExtendStripeReq(inode_id=file.inode_id, dyn_stripe_min=3)
+    assert (await root.call("extend_stripe", extend)).inode.file.dyn_stripe == 4
+    world.engine.power_loss(LosesAll())
+    assert (await root.attr(file.inode_id)).file.dyn_stripe == 1
+    hint = meta.LengthHintPb(length=2 * file.file.layout.chunk_size_bytes + 1)
+    request = meta.SyncReq(inode_id=file.inode_id, length_hint=hint, has_new_data=True)
+    await root.call("sync", request)
+    assert (await root.attr(file.inode_id)).file.dyn_stripe == 4
+
+
 async def test_a_removal_is_durable_before_its_chunks_go(memory_world, root, autojump_clock):
     world = memory_world
     file = await root.create(ROOT, b"f")

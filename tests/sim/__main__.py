@@ -43,7 +43,13 @@ def main() -> int:
         return 1 if any(outcome.error for outcome in outcomes) else 0
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
     began_s = time.process_time()
-    result = run_seed(arguments.seed, work_s=how.work_s, only=how.only, is_dense=how.is_dense)
+    result = run_seed(
+        arguments.seed,
+        work_s=how.work_s,
+        only=how.only,
+        is_dense=how.is_dense,
+        is_history=how.is_history,
+    )
     if arguments.trace:
         print("\n".join(result.lines))
     faults = " ".join(f"{k}={v}" for k, v in sorted(result.fault_counts.items()))

@@ -51,9 +51,19 @@ async def slow_disk(world: World) -> None:
 async def disk_errors(world: World) -> None:
     """Up to 10 % of a disk's reads and writes fail; then the disk is exchanged for a good one with the same content."""
     name = world.random.choice(world.cluster.storages)
+    if world.random.random() < 0.5:
+        async with (
+            world.network_lock
+        ):  # bytes that cannot be read are at risk as much as rotten ones
+            if world.is_covered(name):
+                await _disk_errors(world, name, are_reads_bad=True)
+                return
+    await _disk_errors(world, name, are_reads_bad=False)
+
+
+async def _disk_errors(world: World, name: str, *, are_reads_bad: bool) -> None:
     errors = world.cluster.errors[world.cluster.processes[name].node_id]
     before = errors.fired_count
-    are_reads_bad = world.random.random() < 0.5
     share = world.random.choice([0.02, 0.1])
     errors.read_share, errors.write_share = (share, 0.0) if are_reads_bad else (0.0, share)
     world.cluster.trace.add("disk errors", f"{name} {errors.read_share} {errors.write_share}")
@@ -213,7 +223,11 @@ async def _wait_for(has_happened: Callable[[], bool]) -> None:
 
 
 async def _wait_repaired(world: World, process: SimProcess) -> None:
-    """Scrub one machine until each of its copies is whole; it must be within a bounded time."""
+    """Scrub one machine until each of its copies is whole; it must be within a bounded time.
+
+    Then flush its disk, as it does by itself every few seconds: until the newer versions are durable, a power loss of
+    everything may bring back a bad older one, which counts as harm that goes on.
+    """
     with trio.move_on_after(REPAIRED_S_MAX):
         while True:
             service = process.services.get("Storage")
@@ -222,6 +236,8 @@ async def _wait_repaired(world: World, process: SimProcess) -> None:
                 scrub = Scrub(service._context)
                 are_whole = [await scrub.scrub_from(target, Cursor()) for target in targets]
                 if all(are_whole) and not any(target.damaged for target in targets):
+                    for disk in dict.fromkeys(target.disk for target in targets):
+                        await disk.sync()
                     await world.cluster.wait_healthy()
                     return
             await trio.sleep(1.0)

@@ -44,6 +44,36 @@ async def test_a_damaged_copy_is_repaired_after_it_was_read(mock_clock):
         assert {content(cluster, n)[0] for n in cluster.nodes} == {2}
 
 
+class LosesAll:
+    """A source whose power losses take everything that may be taken."""
+
+    def choice(self, shares):
+        return min(shares)
+
+    def random(self):
+        return 0.5
+
+    def randint(self, low, _high):
+        return low
+
+
+async def test_what_counts_as_repaired_survives_a_power_loss(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        node = cluster.nodes[2]
+        await node.target.disk.sync()
+        flip(cluster, 2)
+        assert await found_at(client, 2) is Status.CHECKSUM_MISMATCH
+        with trio.fail_after(5):
+            while node.target.damaged:  # noqa: ASYNC110 - seen only by looking
+                await trio.sleep(0.001)
+        await node.kill()
+        node.disk.power_loss(LosesAll())
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        assert await found_at(client, 2) is Status.OK
+
+
 async def test_what_no_replica_has_is_not_made_up(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, WORDS)

@@ -19,11 +19,6 @@ async def extend_stripe(
     inode = await load_file(tr, request.inode_id)
     await content.require_may_write(tr, ctx, inode)
     content.require_truncated(inode)
-    part = inode.file
-    goal = min(request.dyn_stripe_min, part.layout.stripe_size)
-    if part.dyn_stripe >= goal:
-        return meta.InodeRsp(inode=inode)
-    while part.dyn_stripe < goal:
-        part.dyn_stripe = min(part.dyn_stripe * 2, part.layout.stripe_size)
-    store_inode(tr, inode)
+    if content.widen_stripe(inode.file, request.dyn_stripe_min):
+        store_inode(tr, inode)
     return meta.InodeRsp(inode=inode)
