@@ -30,6 +30,7 @@ CORES = [
     "fs/chunkengine/fsck.py",
     "fs/mgmtd/chain_state.py",
     "fs/mgmtd/lease.py",
+    "fs/mgmtd/rotations.py",
     "fs/meta/records.py",
     "fs/meta/permissions.py",
     "fs/meta/chain_pick.py",

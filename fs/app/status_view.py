@@ -78,6 +78,8 @@ def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dic
             "chain_id": chain.chain_id,
             "chain_version": chain.chain_version,
             "is_complete": len(chain.serving) >= chain.replica_count,
+            "is_in_order": chain.serving == chain.preferred_order,
+            "loss_count": chain.loss_count,
             "targets": [_target(info.target(m.target_id), m.public_state) for m in chain.targets],
         }
         for chain in sorted(info.chains.values(), key=lambda c: c.chain_id)
@@ -145,6 +147,16 @@ def target_text(target: dict[str, Any]) -> str:
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
+def loss_texts(chains: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each chain that may have lost what no sync had covered."""
+    return [
+        f"losses: chain {c['chain_id']}: {c['loss_count']} so far: machines lost power, or their last server was given up;"
+        " what was written just before and not synced may be gone"
+        for c in chains
+        if c["loss_count"]
+    ]
+
+
 def slow_texts(chains: list[dict[str, Any]]) -> list[str]:
     """Return one line per node whose disks answer slowly: what that means and what to do about it."""
     slow: dict[int, list[int]] = {}
@@ -204,6 +216,7 @@ def render(status: dict[str, Any], now_s: float) -> str:
         for c in status["chains"]
     )
     lines.extend(slow_texts(status["chains"]))
+    lines.extend(loss_texts(status["chains"]))
     lines.extend(map(move_text, status["moves"]))
     lines.extend(f"problem: {problem}" for problem in status["move_problems"])
     lines.extend(f"mount: {m['mount_point']} ({m['state']})" for m in status["mounts"])

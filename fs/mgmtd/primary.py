@@ -30,6 +30,7 @@ from .mover import Mover
 from .moves import Order, OrderKind, cancelled
 from .node_lease import excused_s
 from .probe import Proof, probe
+from .rotator import Rotator
 from .sessions import ClientSessions
 from .state import ClusterState, membership_change
 from .store import BookChange, Change, Loaded, Store
@@ -76,6 +77,7 @@ class Primary:
         self._probing: set[NodeId] = set()
         self._message: RoutingInfoPb | None = None
         self.mover = Mover(self)
+        self._rotator = Rotator(self)
 
     # ---- state ---------------------------------------------------------------------------------
 
@@ -256,6 +258,7 @@ class Primary:
             nursery.start_soon(self._every, SOFT_INTERVAL_S, self._publish_soft)
             nursery.start_soon(self._every, SESSION_INTERVAL_S, self._expire_sessions)
             nursery.start_soon(self.mover.run)
+            nursery.start_soon(self._rotator.run)
             await self.lost.wait()
             nursery.cancel_scope.cancel()
 

@@ -102,6 +102,11 @@ class MgmtdSection(Section, frozen=True):
     """Of these, coming to one node or copied from it; how fast is storage.resync_bytes_per_s_max."""
     move_free_fraction_min: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """No move leaves less than this fraction of a disk free."""
+    rotate_after_s: Annotated[float, Meta(ge=0.0, le=30 * 86_400.0)] = 60.0
+    """A chain of three or more that nothing has happened to for so long is brought a step nearer to its preferred order,
+    which its table is even in; 0: never."""
+    rotations_max: Count = 2
+    """Chains that are on such a step at once."""
 
 
 class MetaSection(Section, frozen=True):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fs.app.status_view import move_text, slow_texts, target_text
+from fs.app.status_view import loss_texts, move_text, slow_texts, target_text
 
 FINE = {"target_id": 1001, "state": "serving", "resync": None, "is_slow": False, "trouble": ""}
 
@@ -56,3 +56,9 @@ def test_a_move_is_shown_with_its_trouble():
     text = "move 7 (drain): joining: chain 1, target 1001 -> 4001 on node 14"
     assert move_text(move) == text
     assert move_text(move | {"trouble": "NO_SPACE"}) == f"{text} (NO_SPACE)"
+
+
+def test_only_chains_that_lost_something_are_told():
+    chains = [{"chain_id": 1, "loss_count": 0}, {"chain_id": 2, "loss_count": 3}]
+    (line,) = loss_texts(chains)
+    assert line.startswith("losses: chain 2: 3 so far")

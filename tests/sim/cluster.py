@@ -228,7 +228,9 @@ class SimCluster:
                 mgmtd_addresses=self.manager_addresses,
             ),
             mgmtd=MgmtdSection(
-                replace_after_s=self.shape.replace_after_s, move_stall_s=self.shape.move_stall_s
+                replace_after_s=self.shape.replace_after_s,
+                move_stall_s=self.shape.move_stall_s,
+                rotate_after_s=self.shape.rotate_after_s,
             ),
             meta=MetaSection(
                 gc_delay_s=2.0,

@@ -76,6 +76,7 @@ class Faults:
             await self._run_kinds(until_s, self._weather(MACHINE_FAULTS), self.world.random)
         for reason, count in cluster.watch.move_counts.items():
             self.world.count(f"move_{reason.lower()}", count)
+        self.world.count("back_in_order", cluster.watch.back_in_order_count)
         cluster.kv.faults = None
         cluster.network.heal()
         cluster.network.delay = DelayRange()

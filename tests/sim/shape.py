@@ -32,6 +32,8 @@ class Shape:
     replace_after_s: float = 600.0
     """A target offline for so long is replaced by another one."""
     move_stall_s: float = 120.0
+    rotate_after_s: float = 60.0
+    """Chains return to their preferred order after so long; with 2 s even between two faults."""
     client_count: int = CLIENT_COUNT
     is_history: bool = False
     """Registers only, by more clients that hardly pause: for long histories."""
@@ -59,6 +61,7 @@ class Shape:
             resync_bytes_per_s_max=source.choice([0, 0, 300_000, 100_000]),
             replace_after_s=source.choice([600.0, 5.0]),
             move_stall_s=source.choice([120.0, 10.0]),
+            rotate_after_s=source.choice([60.0, 2.0]),
             client_count=HISTORY_CLIENT_COUNT if is_history else CLIENT_COUNT,
             is_history=is_history,
         )

@@ -38,6 +38,8 @@ class RoutingWatch:
     """Under way."""
     move_counts: Counter[str] = field(default_factory=Counter)
     """Moves begun, by reason."""
+    back_in_order_count: int = 0
+    """How often all members of a chain came to serve in its preferred order."""
     versions: dict[int, dict[ChunkId, int]] = field(default_factory=dict)
     """By target: the committed versions seen while it served."""
 
@@ -111,6 +113,8 @@ class RoutingWatch:
         if last is None or last == chain:
             return
         assert chain.chain_version == last.chain_version + 1, f"{chain} after {last}"
+        is_reached = chain.serving == chain.preferred_order != last.serving
+        self.back_in_order_count += is_reached and len(last.preferred_order) > 1
 
     def go_back(self, routing_version: int, lease: LeaseRecord, *, seen_version: int) -> None:
         """After a power loss: what anybody has seen must be there still; the rest is as never written."""
