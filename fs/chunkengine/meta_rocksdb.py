@@ -23,6 +23,7 @@ import rocksdict
 from ..runtime.durable_file import sync_directory
 from ..runtime.log_mark import MARK_NAME, LogMark, find_trap, missing_changes
 from ..runtime.log_segments import Held, LogSegments, held
+from ..runtime.manifest_end import cut_torn_manifest
 from ..schema.status import FsError, Status
 from .ports import Batch
 
@@ -92,8 +93,7 @@ class RocksMetaStore:
                 options.set_wal_recovery_mode(strict)
             self._db = _open(path, options, rocksdict.AccessType.read_only(False))
             return
-        _check_mark(path)
-        self._db = _open(path, _options(), rocksdict.AccessType.read_write())
+        self._db = _open_mended(path)
         try:
             self._segments = LogSegments(SEGMENT_PREFIX, self._own_rows(), SEGMENT_COST_BYTES)
             covered = self._sequence()
@@ -218,6 +218,24 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
         taken = any(words in str(error) for words in _TAKEN)
         status = Status.ALREADY_RUNNING if taken else _status_of(error)
         raise FsError(status, f"{path}: {error}") from error
+
+
+def _open_mended(path: Path) -> rocksdict.Rdict:
+    """Open a store for writing; the end of a MANIFEST that a power loss tore is cut off first."""
+    try:
+        return _open_checked(path)
+    except FsError as error:
+        if "Corruption" not in error.detail:
+            raise
+        with _named(path):
+            if not cut_torn_manifest(path, _held_by):
+                raise
+        return _open_checked(path)
+
+
+def _open_checked(path: Path) -> rocksdict.Rdict:
+    _check_mark(path)
+    return _open(path, _options(), rocksdict.AccessType.read_write())
 
 
 def _check_mark(path: Path) -> None:

@@ -32,6 +32,7 @@ from rocksdict import (
 from ..runtime.durable_file import sync_directory
 from ..runtime.log_mark import MARK_NAME, LogMark, find_trap, manifest_damage, missing_changes
 from ..runtime.log_segments import Held, LogSegments, held
+from ..runtime.manifest_end import cut_torn_manifest
 from ..schema.layout import KIB, MIB
 from ..schema.proto import record_pb2
 from ..schema.status import FsError, Status
@@ -96,12 +97,21 @@ def open_store(path: str) -> Rdict:
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
         _check_readable(directory)
-        _check_mark(directory)
-        return Rdict(path, **_opening_options())
+        try:
+            return _open_checked(directory)
+        except Exception as error:
+            if "Corruption" not in str(error) or not cut_torn_manifest(directory, _held_by):
+                raise
+            return _open_checked(directory)
     except FsError:
         raise
     except Exception as error:
         raise opening_error(path, error) from error
+
+
+def _open_checked(directory: Path) -> Rdict:
+    _check_mark(directory)
+    return Rdict(str(directory), **_opening_options())
 
 
 def opening_error(path: str, error: Exception) -> FsError:

@@ -42,6 +42,18 @@ def first_bad_byte(data: bytes) -> int | None:
     return None
 
 
+def has_whole_record(data: bytes, start: int) -> bool:
+    """Tell whether a record that is whole begins anywhere from `start` on; looks at every byte, as lengths may be damaged."""
+    for at in range(start, len(data) - _HEAD.size + 1):
+        checksum, length, kind = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length
+        if not 0 < kind <= _KIND_MAX or end > len(data):
+            continue
+        if _masked(_crc32c(data[at + _HEAD.size - 1 : end])) == checksum:
+            return True
+    return False
+
+
 def trap(data: bytes) -> int | None:
     """Return where the first record begins that RocksDB would never get past; None if there is none.
 

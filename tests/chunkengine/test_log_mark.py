@@ -110,6 +110,26 @@ def test_a_list_of_files_that_is_cut_short(killed, is_lost) -> None:
         assert keys(crashed) == [*range(20), 32]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_list_of_files_that_is_torn(killed, is_lost) -> None:
+    """Only a part of its last record reached the disk when the power failed."""
+    before = {path.name: path.read_bytes() for path in killed.glob("*.log")}
+    store = RocksMetaStore(killed)
+    crashed = shutil.copytree(killed, killed.parent / "crashed")
+    store.close()
+    manifest = crashed / (crashed / "CURRENT").read_text().strip()
+    whole = manifest.read_bytes()
+    record = whole.index(b"\xff/segment/")
+    manifest.write_bytes(whole[:record] + bytes(len(whole) - record))
+    if is_lost:
+        with pytest.raises(FsError, match="Corruption"):
+            RocksMetaStore(crashed)
+        return
+    for name, data in before.items():
+        (crashed / name).write_bytes(data)
+    assert keys(crashed) == list(range(20))
+
+
 def test_a_damaged_mark_demands_nothing_and_is_renewed(killed) -> None:
     damage(killed / MARK_NAME, 3)
     assert read_mark(killed) is None

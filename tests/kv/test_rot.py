@@ -1,7 +1,9 @@
 """A store that lost synced commits is refused, with nothing written; and a short form of `rot.py`."""
 
 import contextlib
+import os
 import shutil
+import sys
 
 import pytest
 import trio
@@ -11,6 +13,12 @@ from fs.kv import rocksdb_store
 from fs.runtime.log_mark import MARK_NAME, read_mark
 from fs.schema.status import FsError, Status
 from tests.kv import rot
+
+CUT = """
+import sys; from pathlib import Path
+from fs.runtime.manifest_end import cut_torn_manifest
+print(cut_torn_manifest(Path(sys.argv[1]), lambda path: 1 / 0))
+"""
 
 
 def copy_live(source, target, **options):
@@ -147,6 +155,55 @@ def test_a_list_of_files_cut_short_in_the_record_of_a_new_table(killed, is_lost)
     for name, log in logs.items():
         (crashed / name).write_bytes(log)
     assert version_of(crashed) == rot.COMMIT_COUNT + 1
+
+
+@pytest.mark.usefixtures("without_compaction")
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_list_of_files_torn_within_the_record_of_a_new_table(killed, is_lost):
+    """A power loss wrote a part of the record, which RocksDB refuses; it is cut off, if the logs are there."""
+    crashed = killed.parent / "crashed"
+    logs = {path.name: path.read_bytes() for path in killed.glob("*.log")}
+
+    async def write() -> None:
+        engine = await rot.open_at(killed)
+        copy_live(killed, crashed)
+        await engine.aclose()
+
+    trio.run(write)
+    manifest = crashed / (crashed / "CURRENT").read_text().strip()
+    data = manifest.read_bytes()
+    at = data.rindex(b"\xff/version")
+    manifest.write_bytes(data[:at] + bytes(len(data) - at))
+    if is_lost:
+        assert f"{manifest} is damaged at byte" in refusal(crashed)
+        return
+    for name, log in logs.items():
+        (crashed / name).write_bytes(log)
+    assert version_of(crashed) == rot.COMMIT_COUNT
+    assert (crashed / f"torn-{manifest.name}").stat().st_size == len(data)
+    assert version_of(crashed) == rot.COMMIT_COUNT
+
+
+@pytest.mark.usefixtures("without_compaction")
+def test_a_damaged_list_of_files_with_whole_records_behind_is_refused(killed):
+    (manifest,) = killed.glob("MANIFEST-*")
+    damage(manifest, 30)
+    assert f"{manifest} is damaged at byte 0" in refusal(killed)
+
+
+def test_the_list_of_files_of_an_open_store_is_not_cut(killed):
+    async def look() -> None:
+        engine = await rot.open_at(killed)
+        (manifest,) = killed.glob("MANIFEST-*")
+        size = manifest.stat().st_size
+        with manifest.open("ab") as file:
+            file.write(b"\x01" * 100)
+        command = [sys.executable, "-c", CUT, str(killed)]
+        assert (await trio.run_process(command, capture_stdout=True)).stdout == b"False\n"
+        os.truncate(manifest, size)
+        await engine.aclose()
+
+    trio.run(look)
 
 
 @pytest.mark.parametrize("name", ["*.log", "MANIFEST-*"])
