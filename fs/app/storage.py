@@ -147,6 +147,7 @@ async def serve_storage(
         await process.stopping.wait()
         await membership.announce_stop()
         nursery.cancel_scope.cancel()
+    await storage.note_stop()  # nobody is answered any more
 
 
 if __name__ == "__main__":

@@ -296,6 +296,7 @@ class ClusterState:
         moved, gone = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
         boot_id = request.node.boot_id or known.boot_id
         rebooted = self._rebooted(known, boot_id, moved)
+        rebooted -= self._flushed(known, request.targets)
         health.is_known, health.is_judged = True, False
         node = replace(
             node_from_pb(request.node),
@@ -361,6 +362,19 @@ class ClusterState:
         }
         if known.boot_id not in {"", boot_id}:
             found.update(self._by_node[known.node_id])
+        return found
+
+    def _flushed(self, known: Node, reports: Iterable[TargetReportPb]) -> set[TargetId]:
+        """Return the targets of which the last process that held them made everything durable when it stopped.
+
+        That is the last one heard: before a process may acknowledge anything, its incarnation is recorded.
+        """
+        found = set()
+        for report in reports:
+            target = self.info.targets.get(TargetId(report.target_id))
+            holder = self.info.nodes.get(target.node_id) if target is not None else known
+            if report.flushed_by and holder is not None and holder.incarnation == report.flushed_by:
+                found.add(TargetId(report.target_id))
         return found
 
     def _with_losses(self, rebooted: set[TargetId]) -> dict[ChainId, Chain]:

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from ..chunkengine.api import Note
+from ..chunkengine.api import ChunkEngine, Note
+from ..schema.ids import TargetId
 from .forward import result_of
 from .local_state import Hold
 from .target import LocalTarget
@@ -20,6 +21,9 @@ PAGE_CHUNK_COUNT: Final = 1024
 
 OFFLINE_KEY: Final = b"o"
 """Of the note that an operator wants the target offline."""
+
+FLUSHED_KEY: Final = b"f"
+"""Of the note with the incarnation of the process that stopped after it had made everything durable."""
 
 
 def keep_offline_if_asked(target: LocalTarget) -> None:
@@ -38,6 +42,25 @@ def note_offline(target: LocalTarget, *, is_wanted: bool) -> None:
     else:
         engine.forget_notes(target_id, [OFFLINE_KEY])
     engine.sync()
+
+
+def note_flushed(engine: ChunkEngine, target_ids: Sequence[TargetId], incarnation: str) -> None:
+    """Make everything durable, then note who did so; nothing is acknowledged any more.
+
+    The note is on the disk only if all that it speaks of is.  It is never taken away: it says something only as long as
+    that process is the last one that the manager has heard, since any later one has to be heard before it may
+    acknowledge anything.
+    """
+    engine.sync()
+    for target_id in target_ids:
+        engine.put_notes(target_id, [Note(FLUSHED_KEY, incarnation.encode())])
+    engine.sync()
+
+
+def flushed_by(target: LocalTarget) -> str:
+    """Return the incarnation of the last process that stopped in order here, empty if none did."""
+    notes = target.disk.engine.notes(target.target_id)
+    return next((n.value.decode(errors="replace") for n in notes if n.key == FLUSHED_KEY), "")
 
 
 def commit_pending(target: LocalTarget, chain_version: int) -> int:

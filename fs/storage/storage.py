@@ -30,7 +30,14 @@ from .failed_disks import FailedDisks, Reopen
 from .leftovers import Leftovers
 from .links import Links
 from .local_state import Hold, Step
-from .on_disk import commit_pending, forget_updates, keep_offline_if_asked, load_updates
+from .on_disk import (
+    commit_pending,
+    flushed_by,
+    forget_updates,
+    keep_offline_if_asked,
+    load_updates,
+    note_flushed,
+)
 from .resync import Resync
 from .scrub import Scrub
 from .service import StorageService
@@ -106,6 +113,7 @@ class Storage:
         check_unique(targets)
         self._stepping: set[LocalTarget] = set()
         self._measured_count = 0
+        self._incarnation = identity.incarnation
         self.targets = Targets(
             NodeId(identity.node_id), self._disks, targets, routing, trigger_heartbeat
         )
@@ -132,7 +140,10 @@ class Storage:
         """Return what the next heartbeat says of our targets."""
         reports = self.targets.report()
         fraction = self._context.section.low_space_fraction
+        is_heard = self._context.lease.is_valid()
         for report in reports:
+            if not is_heard:
+                report.flushed_by = self.targets.target(report.target_id).flushed_by
             disk = self._disks[report.disk_index]
             report.low_space = disk.free_bytes < fraction * disk.capacity_bytes
         return reports
@@ -167,6 +178,20 @@ class Storage:
             nursery.start_soon(Leftovers(self._context).run)
             nursery.start_soon(Links(self._context).run)
             task_status.started()
+
+    async def note_stop(self) -> None:
+        """Make everything durable and note that it is, where no disk has failed; after `run` and the server have ended.
+
+        The next process tells the manager, so that the start of the machine in between counts as no loss.
+        """
+        for disk in self._disks:
+            if disk.has_failed:
+                continue
+            here = [t.target_id for t in self.targets.targets.values() if t.disk is disk]
+            try:
+                await disk.run(note_flushed, disk.engine, here, self._incarnation)
+            except FsError as error:
+                log.warning("disk %d (%s): stop not noted: %s", disk.index, disk.path, error)
 
     async def _follow_routing(self) -> None:
         """Let every new routing info take effect at once, also on calls in flight."""
@@ -367,4 +392,5 @@ def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:
     targets = [LocalTarget(target_id, disk) for target_id in disk.engine.target_ids()]
     for target in targets:
         keep_offline_if_asked(target)
+        target.flushed_by = flushed_by(target)
     return targets

@@ -86,6 +86,11 @@ class Disk:
         finally:
             self.inside_count -= 1
 
+    @property
+    def has_failed(self) -> bool:
+        """Since this process was started; what was acknowledged before that may not be durable."""
+        return self.is_failed or self._taken_count > 0
+
     def take(self, engine: ChunkEngine) -> None:
         """Serve with another engine, opened in place of one that failed; nobody is inside."""
         assert self.is_failed, self.path
@@ -208,6 +213,8 @@ class LocalTarget:
     hold: Hold = Hold.STARTING
     trouble: str = ""
     """Why it is OFFLINE, for people."""
+    flushed_by: str = ""
+    """Incarnation of the process that stopped in order before this one, having made everything durable."""
     locks: ChunkLocks = field(default_factory=ChunkLocks)
     channels: ChannelTable = field(default_factory=ChannelTable)
     inflight: InFlight = field(default_factory=InFlight)

@@ -116,6 +116,12 @@ class Process:
         self.scope.cancel()
         await self.ended.wait()
 
+    async def stop(self) -> None:
+        """End in order; a storage process notes that everything of its targets is durable."""
+        await self.member.announce_stop()
+        self.cluster.flushed_by |= dict.fromkeys(getattr(self, "local", ()), self.incarnation)
+        await self.kill()
+
 
 class Manager(Process):
     """A manager process."""
@@ -235,6 +241,7 @@ class FakeStorage(Process):
                 local_state=common.LocalStatePb.ValueType(s),
                 chain_version=self.chain_version(t),
                 used_bytes=self.used.get(t, 100),
+                flushed_by=self.cluster.flushed_by.get(t, ""),
             )
             for t, s in self.local.items()
         ]
@@ -298,6 +305,8 @@ class Cluster:
         self.storages: dict[int, FakeStorage] = {}
         self.boot_ids: dict[int, str] = {}
         """Of the machines; what is missing is not known."""
+        self.flushed_by: dict[int, str] = {}
+        """By target: which process stopped in order with everything durable."""
         self.link: MgmtdLink
 
     async def start_manager(self, node_id: int) -> Manager:

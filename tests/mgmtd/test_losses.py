@@ -5,6 +5,7 @@ import pytest
 
 from fs.schema import services
 from fs.schema.proto import mgmtd_pb2 as pb
+from fs.schema.routing import LocalState
 from tests.mgmtd.harness import L, S, cluster_of
 
 
@@ -116,3 +117,71 @@ async def test_who_waits_for_the_last_server_is_told_of_its_reboot_at_once(autoj
         cluster.boot_ids[11] = "second"
         await cluster.start_storage(11)
         assert await counts(cluster) == [1, 1]
+
+
+async def stop_and_reboot(cluster, boot):
+    """Stop all storage processes in order, start their machines anew, and then them."""
+    for node_id in cluster.storage_ids:
+        await cluster.storages[node_id].stop()
+        cluster.boot_ids[node_id] = f"{boot}-{node_id}"
+    for node_id in cluster.storage_ids:
+        await cluster.start_storage(node_id)
+
+
+@pytest.mark.parametrize("storages", [1, 3])
+async def test_what_stopped_in_order_has_lost_nothing(autojump_clock, storages):
+    async with cluster_of(storages=storages) as cluster:
+        await begin(cluster)
+        for boot in ("second", "third"):
+            await stop_and_reboot(cluster, boot)
+            assert await counts(cluster) == [0, 0]
+
+
+async def test_a_stop_in_order_says_nothing_of_what_came_after_it(autojump_clock):
+    async with cluster_of(storages=1) as cluster:
+        await begin(cluster)
+        await stop_and_reboot(cluster, "second")
+        assert await counts(cluster) == [0, 0]
+        await restart(cluster, cluster.storage_ids, "third")  # their disks still bear the notes
+        assert min(await counts(cluster)) == 1
+        await stop_and_reboot(cluster, "third")  # without a reboot in between
+        await restart(cluster, cluster.storage_ids, "")
+        assert await counts(cluster) == [1, 1]
+        await restart(cluster, cluster.storage_ids, "fourth")
+        assert await counts(cluster) == [2, 2]
+
+
+async def test_who_was_not_heard_has_acknowledged_nothing(autojump_clock):
+    async with cluster_of(storages=1) as cluster:
+        await begin(cluster)
+        await cluster.storages[11].stop()
+        cluster.boot_ids[11] = "second"
+        cluster.network.kill("n1")  # the manager does not hear the next process, which dies
+        silent = cluster.storages[11]
+        await cluster.managers[1].kill()
+        await cluster.start_storage(11)
+        await cluster.storages[11].kill()
+        assert cluster.storages[11] is not silent
+        await cluster.start_manager(1)
+        await cluster.start_storage(11)
+        assert await counts(cluster) == [0, 0]
+
+
+@pytest.mark.parametrize(("is_noted", "loss_count"), [(True, 0), (False, 1)])
+async def test_a_disk_that_comes_in_another_machine_is_believed_too(
+    autojump_clock, is_noted, loss_count
+):
+    async with cluster_of(storages=1) as cluster:
+        await begin(cluster)
+        other = pb.RegisterNodeReq(node={"node_id": 12, "roles": [3], "address": "mem:n12"})
+        await cluster.call(services.MGMTD_REGISTER_NODE, other)
+        incarnation = cluster.storages[11].incarnation
+        await cluster.storages[11].stop()
+        await cluster.until(lambda i: cluster.states(i) == [L])
+        request = pb.HeartbeatReq(heartbeat_version=1)
+        request.node.node_id, request.node.address = 12, "mem:n12"
+        request.node.incarnation, request.node.boot_id = "new", "other"
+        note = incarnation if is_noted else "of an earlier one"
+        request.targets.add(target_id=1101, local_state=int(LocalState.ONLINE), flushed_by=note)
+        await cluster.call(services.MGMTD_HEARTBEAT, request)
+        assert (await cluster.info()).chain(1).loss_count == loss_count

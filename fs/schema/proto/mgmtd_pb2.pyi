@@ -176,6 +176,7 @@ class TargetReportPb(_message.Message):
     RESYNC_FIELD_NUMBER: _builtins.int
     IS_SLOW_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    FLUSHED_BY_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     disk_index: _builtins.int
     local_state: _common_pb2.LocalStatePb.ValueType
@@ -187,6 +188,8 @@ class TargetReportPb(_message.Message):
     """its disk answers far more slowly than it used to, or than others"""
     trouble: _builtins.str
     """why it is out of service, for people; empty: nothing wrong"""
+    flushed_by: _builtins.str
+    """until the node has a lease: incarnation of the process that stopped last, having made all durable"""
     @_builtins.property
     def resync(self) -> _common_pb2.ResyncProgressPb:
         """of the successor that this target is bringing up to date"""
@@ -203,10 +206,11 @@ class TargetReportPb(_message.Message):
         resync: _common_pb2.ResyncProgressPb | None = ...,
         is_slow: _builtins.bool = ...,
         trouble: _builtins.str = ...,
+        flushed_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "flushed_by", b"flushed_by", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
