@@ -3,6 +3,7 @@
 The resume file holds one JSON line per finished seed; seeds that it names are not run again.
 """
 
+import gc
 import json
 import logging
 import resource
@@ -97,6 +98,12 @@ def where(error: BaseException) -> str:
 def try_seed(seed: int, how: How) -> Outcome:
     """Run one seed; whatever goes wrong is in the outcome."""
     logging.disable(logging.CRITICAL)
+    if (
+        not gc.get_freeze_count()
+    ):  # a collection before each run is enough, and of what runs have left
+        gc.collect()
+        gc.freeze()
+        gc.disable()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, resource.RLIM_INFINITY))
     began_s = time.process_time()
     try:

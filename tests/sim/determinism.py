@@ -1,10 +1,12 @@
 """One seed, one run: trio with virtual time, seeded scheduling, and processes that can be frozen.
 
-trio draws the order of ready tasks from a private generator.  Here one seeds it, and batches that come out of sets are
-sorted first, so that a run repeats exactly.  Private names of trio are used only here.
+trio draws the order of ready tasks from a private generator.  Here one seeds it, batches that come out of sets are
+sorted first, and what is due at one time has a drawn order (`_Deadlines`), so that a run repeats exactly.  Private names
+of trio are used only here.
 
-A run is mostly waiting for a time, so that is made cheap: a sleep is an entry among trio's deadlines that reschedules
-its task (`_Timer`), not a cancel scope that throws an exception into it; and the loop asks nobody outside (`_loop`).
+A run is mostly waiting for a time, so that is made cheap: a sleep is an entry among the deadlines that reschedules
+its task (`_Timer`), not a cancel scope that throws an exception into it; a wait that nobody gives a value is answered
+by nothing (`_wait`); and the loop asks nobody outside (`_loop`).
 
 A frozen process is one that SIGSTOP has stopped: none of its tasks runs, whatever becomes ready for them waits, time
 passes, its kernel still takes connections and bytes.  A task belongs to the process whose OWNER it has inherited.
@@ -13,13 +15,17 @@ passes, its kernel still takes connections and bytes.  A task belongs to the pro
 import gc
 import math
 import random
+import types
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import trio
 from outcome import Error, Value
+from trio import _core
 from trio._core import _run, _traps
 from trio.testing import MockClock
 
@@ -29,7 +35,23 @@ T = TypeVar("T")
 
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 _frozen: Final[dict[str, list[tuple[trio.lowlevel.Task, Any]]]] = {}
-_reschedule: Final = _run.Runner.reschedule
+_age: Final = attrgetter("_counter")
+
+
+def _reschedule(runner: _run.Runner, task: trio.lowlevel.Task, next_send: Any) -> None:
+    """As trio's, without what only its instruments and a guest loop need."""
+    assert task._next_send_fn is None
+    task._next_send_fn = task.coro.send
+    task._next_send = None if next_send is _run._NO_SEND else next_send
+    task._abort_func = task.custom_sleep_data = None
+    runner.runq.append(task)
+
+
+@types.coroutine
+def _wait(abort: Any) -> Generator[Any, Any, Any]:
+    """As trio.lowlevel.wait_task_rescheduled."""
+    outcome = yield abort
+    return None if outcome is None else outcome.unwrap()
 
 
 def freeze(owner: str) -> None:
@@ -60,6 +82,52 @@ def _reschedule_unless_frozen(
     _reschedule(runner, task, next_send)
 
 
+class _Deadlines:
+    """As trio's, but what is due at one time has a seeded order; theirs is by addresses in memory."""
+
+    __slots__ = ("_active", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, float, Any]] = []
+        self._active = 0
+
+    def add(self, at_s: float, who: Any) -> None:
+        """Note that something whose registered deadline is now `at_s` is due then."""
+        heappush(self._heap, (at_s, _run._r.random(), who))
+        self._active += 1
+
+    def remove(self, _at_s: float, _who: Any) -> None:
+        """Note that a registered deadline is going to change."""
+        self._active -= 1
+
+    def next_deadline(self) -> float:
+        """Return the earliest time at which something is due."""
+        heap = self._heap
+        while heap:
+            at_s, _, who = heap[0]
+            if at_s == who._registered_deadline:
+                return at_s
+            heappop(heap)
+        return math.inf
+
+    def expire(self, now_s: float) -> None:
+        """Let everything happen that is due."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_s:
+            at_s, _, who = heappop(heap)
+            if at_s == who._registered_deadline:
+                who._cancel(_EXPIRED)
+        if len(heap) > self._active * 2 + 1000:
+            self._prune()
+
+    def _prune(self) -> None:
+        valid = (entry for entry in self._heap if entry[0] == entry[2]._registered_deadline)
+        self._heap[:] = {id(entry[2]): entry for entry in valid}.values()
+        heapify(self._heap)
+
+
+_EXPIRED: Final = _run.CancelReason(source="deadline")
+
 STEPS: Final = [0]
 """Batches of tasks that were run: the events of the simulation."""
 
@@ -72,13 +140,13 @@ def _loop(
     It yields, as trio's, to wait for the outside, but only when nothing else is left: when trio ends.
     """
     context, clock, order = _run.GLOBAL_RUN_CONTEXT, runner.clock, _run._r
+    runner.deadlines = deadlines = _Deadlines()
     try:
         clock.start_clock()
         runner.init_task = runner.spawn_impl(
             runner.init, (main, args), None, "<init>", system_task=True
         )
         while runner.tasks:
-            deadlines = runner.deadlines
             if not runner.runq and (until_s := deadlines.next_deadline()) < math.inf:
                 clock._virtual_base = max(clock._virtual_base, until_s)
             elif not runner.runq:
@@ -99,10 +167,6 @@ def _loop(
         context.__dict__.clear()
 
 
-def _age(task: trio.lowlevel.Task) -> int:
-    return task._counter
-
-
 def _step(runner: _run.Runner, task: trio.lowlevel.Task) -> None:
     """Let one task run until it waits or ends."""
     go_on, outcome = task._next_send_fn, task._next_send
@@ -117,15 +181,15 @@ def _step(runner: _run.Runner, task: trio.lowlevel.Task) -> None:
         return
     task._schedule_points += 1
     if wish is _traps.CancelShieldedCheckpoint:
-        runner.reschedule(task)
-    elif type(wish) is _traps.WaitTaskRescheduled:
-        task._cancel_points += 1
-        task._abort_func = wish.abort_func
-        if runner.ki_pending and task is runner.main_task:
-            task._attempt_delivery_of_pending_ki()
+        runner.reschedule(task, Value(None))
+        return
+    assert callable(wish), f"a task of a simulation waits for {wish!r}"
+    task._cancel_points += 1
+    task._abort_func = wish
+    if runner.ki_pending and task is runner.main_task:
+        task._attempt_delivery_of_pending_ki()
+    if task._cancel_status.effectively_cancelled:
         task._attempt_delivery_of_any_pending_cancel()
-    else:
-        raise AssertionError(f"a task of a simulation waits for {wish!r}")
 
 
 class _Timer:
@@ -253,6 +317,9 @@ def _patched(now: Callable[[], float]) -> Iterator[None]:
         (_run.Runner, "reschedule", _reschedule_unless_frozen),
         (_run, "unrolled_run", _loop),
         (trio.CancelScope, "_might_change_registered_deadline", _registering),
+        (_core, "wait_task_rescheduled", _wait),
+        (_run, "wait_task_rescheduled", _wait),
+        (trio.lowlevel, "wait_task_rescheduled", _wait),
         (trio, "sleep", _sleep),
         (trio, "sleep_until", _sleep_until),
         (trio, "current_time", now),
@@ -274,6 +341,7 @@ def run_deterministic(main: Callable[[], Awaitable[T]], seed: int) -> T:
     _run._r = random.Random(seed)
     STEPS[0] = 0
     # A collection in the middle of a run would finalise generators at a point that differs between runs.
+    was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
@@ -281,4 +349,5 @@ def run_deterministic(main: Callable[[], Awaitable[T]], seed: int) -> T:
         with _patched(lambda: clock._virtual_base):
             return trio.run(main, clock=clock)
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()

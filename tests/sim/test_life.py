@@ -156,3 +156,25 @@ def test_a_disk_that_loses_writes_and_one_that_reports_errors():
     with pytest.raises(FsError) as raised:
         files.write_at(file_id, 0, [b"new"])
     assert raised.value.status is Status.IO_ERROR and errors.fired_count == 1
+
+
+def test_what_is_due_at_one_time_happens_in_an_order_that_the_seed_decides():
+    """Whether a sleep or the scope around it ends first must not depend on where they lie in memory."""
+
+    async def main():
+        ended = []
+
+        async def sleep(number):
+            with trio.move_on_after(1):
+                await trio.sleep(1)
+                ended.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(sleep, number)
+        return ended
+
+    first = run_deterministic(main, 1)
+    in_the_way = [trio.CancelScope() for _ in range(1, 999)][::2]
+    assert run_deterministic(main, 1) == first != run_deterministic(main, 2)
+    assert 0 < len(first) < 50 and in_the_way
