@@ -110,7 +110,7 @@ def check_registers(memory: Memory) -> None:
     """Every register's history is linearizable, between cuts."""
     for slot, history in memory.histories.items():
         cuts = [(cut.time_s, cut.synced_s[slot[0]]) for cut in memory.cuts]
-        assert is_linearizable_across(history, INITIAL, cuts), (
+        assert is_linearizable_across(history, INITIAL, cuts, memory.kept), (
             f"register {slot} is not linearizable: {history}"
         )
 

@@ -6,12 +6,13 @@ operation that was under way.  A file that was just being rewritten has its old 
 none: data is durable before the length that makes it visible, and an old length never outlives its data.
 
 Registers: the history goes on in a new epoch, which begins with a value that nobody had certainly overwritten
-before the last sync.  A write under way at the cut may have taken effect before it, been read, been lost with the
+before the last sync, or by a write of a client that outlived the cut and whose next sync succeeded: it would have
+been told of a loss.  A write under way at the cut may have taken effect before it, been read, been lost with the
 power, and taken effect again by its client's repeat.  Cuts that leave the power on forgive nothing: what recognises
 repeats is stored with what they repeat.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from .linearizable import FOREVER, Op, is_linearizable_from
@@ -69,18 +70,20 @@ def _mixed(content: bytes, old: bytes, chunk_bytes: int) -> list[bytes]:
     return found
 
 
-def survivors(writes: Iterable[Op], synced_s: float) -> set[object]:
-    """Return the values that may be there after a cut: those not overwritten before `synced_s`."""
+def survivors(
+    writes: Iterable[Op], synced_s: float, kept: Collection[object] = frozenset()
+) -> set[object]:
+    """Return the values that may be there after a cut: those not overwritten before `synced_s`, or by one of `kept`."""
     known = list(writes)
-    return {
-        op.value
-        for op in known
-        if not any(op.end_s < other.begin_s and other.end_s < synced_s for other in known)
-    }
+    there = [op for op in known if op.end_s < synced_s or (op.value in kept and op.end_s < FOREVER)]
+    return {op.value for op in known if not any(op.end_s < other.begin_s for other in there)}
 
 
 def is_linearizable_across(
-    history: Sequence[Op], initial: object, cuts: Sequence[tuple[float, float]]
+    history: Sequence[Op],
+    initial: object,
+    cuts: Sequence[tuple[float, float]],
+    kept: Collection[object] = frozenset(),
 ) -> bool:
     """Return whether a register's history is linearizable, epoch by epoch.
 
@@ -88,6 +91,7 @@ def is_linearizable_across(
         history: of the whole run.
         initial: value at the start.
         cuts: (time, time before which everything was durable) of each cut, in order.
+        kept: values of writes of which a later sync has said that nothing is lost.
     """
     initials: set[object] = {initial}
     begin_s = -FOREVER
@@ -101,7 +105,7 @@ def is_linearizable_across(
         if not initials:
             return False
         first = [Op("write", value, begin_s, begin_s) for value in initials]
-        initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s)
+        initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s, kept)
         begin_s = cut_s
     return True
 

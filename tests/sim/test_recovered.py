@@ -42,10 +42,26 @@ def test_registers_across_cuts(history, cuts, expected):
     assert is_linearizable_across(history, 0, cuts) is expected
 
 
+@pytest.mark.parametrize(
+    ("history", "kept", "expected"),
+    [
+        ([w(1, 0, 1), r(0, 11, 12)], {1}, False),
+        ([w(1, 0, 1), r(1, 11, 12)], {1}, True),
+        ([w(1, 0, 1), w(2, 3, 4), r(2, 11, 12)], {1}, True),
+        ([w(1, 0, 1), w(2, 3, 4), r(1, 11, 12)], {1}, True),
+        # It was acknowledged after the cut, by a repeat.
+        ([w(1, 9, 13), r(0, 11, 12)], {1}, True),
+    ],
+)
+def test_what_a_later_sync_vouches_for_was_not_lost(history, kept, expected):
+    assert is_linearizable_across(history, 0, [(10, 0)], kept) is expected
+
+
 def test_survivors_are_what_nobody_overwrote_before_the_sync():
     writes = [w(1, 0, 1), w(2, 2, 3), w(3, 2, 9), w(4, 10)]
     assert survivors(writes, 5) == {2, 3, 4}
     assert survivors(writes, 2) == {1, 2, 3, 4}
+    assert survivors(writes, 0, {2, 4}) == {2, 3, 4}
 
 
 def test_trees_after_a_power_loss():

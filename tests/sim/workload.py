@@ -100,6 +100,8 @@ class Memory:
     winners: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Per contest: client and the time it knew."""
     synced_s: dict[str, float] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+    """Values of which a later sync of the client that wrote them has said that they are not lost."""
     cuts: list[Cut] = field(default_factory=list)
     inode_ids: set[int] = field(default_factory=set)
     """What exists after everything removed has been collected."""
@@ -177,6 +179,8 @@ class SimClient:
         self.home = f"/home-{number}.{generation}"
         self.house_count = 0
         self.files: dict[str, EmberFile] = {}
+        self.unsynced: dict[str, list[int]] = {path: [] for path, _ in SLOTS}
+        """Values written to a file and acknowledged since its last sync."""
         register_share = random.Random(f"{cluster.seed}/shares").choice([1, 1, 4])
         self.weights = [30 * register_share, 40 * register_share, 2 * register_share, 24, 4]
         if number == REGISTER_CLIENT or cluster.shape.is_history:
@@ -214,11 +218,8 @@ class SimClient:
         self.is_idle = True
         await calm.wait()
         await self._work(fs, trio.current_time() + CALM_S, CALM_OP_S_MAX)
-        for file in self.files.values():
-            try:
-                await file.close()
-            except FsError as error:
-                self.memory.take_error(error)
+        for path, file in self.files.items():
+            await self._sync(path, file.close)
         await self._find_out_if_cut(fs)
         self.memory.trees[self.home] = self.tree
         self.is_done = True
@@ -304,6 +305,7 @@ class SimClient:
         finally:
             self.memory.update_count -= 1
         history[index] = Op("write", value, begin_s, trio.current_time(), self.name)
+        self.unsynced[slot[0]].append(value)
         self.cluster.trace.add("write", f"{self.name} {slot} {value}")
 
     async def _read_hot(self, until_s: float) -> None:
@@ -326,14 +328,22 @@ class SimClient:
         """Make what is in the registers of a file durable; it counts if no power was lost in between."""
         path, begin_s = self._slot()[0], trio.current_time()
         cut_count = len(self.memory.cuts)
-        try:
-            await self.files[path].fsync()
-        except FsError as error:
-            self.memory.take_error(error)
+        if not await self._sync(path, self.files[path].fsync):
             return
         if cut_count == len(self.memory.cuts):
             self.memory.synced_s[path] = max(self.memory.synced_s[path], begin_s)
         self.cluster.trace.add("sync", f"{self.name} {path}")
+
+    async def _sync(self, path: str, call: Callable[[], Awaitable[None]]) -> bool:
+        """Sync a file; whether nothing was lost of what this client has written to it since its last sync."""
+        covered, self.unsynced[path] = self.unsynced[path], []
+        try:
+            await call()
+        except FsError as error:
+            self.memory.take_error(error)
+            return False
+        self.memory.kept.update(covered)
+        return True
 
     # ---- trees -------------------------------------------------------------------------------------
 
