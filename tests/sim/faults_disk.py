@@ -8,8 +8,10 @@ import trio
 from fs.chunkengine.format import FileId, chunk_key, place_of
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.client.native import EmberFs
+from fs.schema.ids import ChunkId
 from fs.schema.status import FsError, Status
 from fs.storage.scrub import Cursor, Scrub
+from fs.storage.target import LocalTarget
 
 from .cluster import CHUNK_BYTES, SimProcess
 from .world import World, machine_fault
@@ -225,14 +227,16 @@ async def _wait_for(has_happened: Callable[[], bool]) -> None:
 async def _wait_repaired(world: World, process: SimProcess) -> None:
     """Scrub one machine until each of its copies is whole; it must be within a bounded time.
 
-    Then flush its disk, as it does by itself every few seconds: until the newer versions are durable, a power loss of
+    A version that was not committed yet when the harm ended is none of the scrub's business until it is.  In the end the
+    disk is flushed, as it does by itself every few seconds: until the newer versions are durable, a power loss of
     everything may bring back a bad older one, which counts as harm that goes on.
     """
+    harmed = _pending(_members(world, process))
     with trio.move_on_after(REPAIRED_S_MAX):
         while True:
-            service = process.services.get("Storage")
-            if service is not None and process.is_running:
-                targets = list(service._context.targets.targets.values())
+            service, targets = process.services.get("Storage"), _members(world, process)
+            is_here = service is not None and process.is_running
+            if is_here and not harmed & _pending(targets):
                 scrub = Scrub(service._context)
                 are_whole = [await scrub.scrub_from(target, Cursor()) for target in targets]
                 if all(are_whole) and not any(target.damaged for target in targets):
@@ -242,3 +246,21 @@ async def _wait_repaired(world: World, process: SimProcess) -> None:
                     return
             await trio.sleep(1.0)
     raise AssertionError(f"{process.name}: damaged copies are not repaired")
+
+
+def _members(world: World, process: SimProcess) -> list[LocalTarget]:
+    """Return the targets of a machine that are in a chain; what the others hold is nobody's."""
+    service = process.services.get("Storage")
+    members = world.cluster.members_of(process.node_id)
+    found = service._context.targets.targets if service is not None else {}
+    return [target for target_id, target in found.items() if target_id in members]
+
+
+def _pending(targets: list[LocalTarget]) -> set[tuple[int, ChunkId, int]]:
+    """Return the versions under way: (target, chunk, version)."""
+    return {
+        (target.target_id, state.chunk_id, state.pending_ver)
+        for target in targets
+        for state in target.disk.engine.list_chunks(target.target_id)
+        if state.pending_ver
+    }
