@@ -441,13 +441,32 @@ class EmberFile:
         return request
 
     async def fsync(self) -> None:
-        """Return when everything written so far, and the length, would survive a power loss."""
+        """Return when everything written so far, and the length, would survive a power loss.
+
+        Raises:
+            FsError: QUOTA_EXCEEDED: a limit was set after the file was opened, and what was written since the
+                last fsync is dropped; and others.
+        """
         if not self._session_id:
             return
         request, write_count = self._sync_request(), self._write_count
-        reply = await self._durable(self._meta.call(services.META_SYNC, request))
+        try:
+            reply = await self._durable(self._meta.call(services.META_SYNC, request))
+        except FsError as error:
+            if error.status is Status.QUOTA_EXCEEDED:
+                await self._forget_refused(write_count)
+            raise
         self._reported_count = max(self._reported_count, write_count)
         self._length = max(self._written_end, reply.inode.file.length)
+
+    async def _forget_refused(self, write_count: int) -> None:
+        request = meta_pb2.GetAttrReq(caller=self._identity.caller(), inode_id=self._inode.inode_id)
+        inode = inode_from_pb((await self._meta.call(services.META_GET_ATTR, request)).inode)
+        assert inode.file is not None
+        self._reported_count = max(self._reported_count, write_count)
+        self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
+        self._written_end, self._is_length_unknown = 0, False
+        self.is_metered, self._promised_length = True, inode.file.promised_length
 
     async def close(self) -> None:
         """Make a written file durable and visible, and end its session; repeating does nothing."""

@@ -82,6 +82,7 @@ def cut_behind_end(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
     part.truncate_ver += 1
     part.truncate_pending = True
     part.charged_length = 0
+    part.is_end_refused = False
     tr.set(records.truncation_key(inode.inode_id), records.pack_u64(ctx.now_ns))
 
 

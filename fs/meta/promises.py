@@ -8,7 +8,8 @@ write that does not fit fails at once, and a report of promised bytes never does
 Invariants:
     - `charged_length` outlives neither the last write session of its file nor a truncation.
     - Growth behind it, by a writer who did not ask (he had opened the file before there was a limit),
-      is judged when it is reported; what is refused is cut when nobody writes any more.
+      is judged when it is reported.  What is refused is cut at once when nobody else writes the file,
+      whose bytes could be among it; else `is_end_refused` says that the last writer's close has to.
 """
 
 from typing import Final
@@ -19,6 +20,7 @@ from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.status import FsError, Status
 from . import content, records
 from .context import OpContext
+from .inodes import advance_ctime
 from .quota import SMALL_BYTES, bytes_left
 from .quota import is_metered as _is_metered
 from .usage import recharge, usage_of
@@ -51,8 +53,12 @@ async def promise_first(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> b
     return True
 
 
-async def promise(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) -> None:
+async def promise(
+    tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int, length_min: int
+) -> None:
     """Let a file grow to `length`, or more while there is much room; the caller stores the inode.
+
+    When that does not fit: to what does, if that is at least `length_min`.
 
     Raises:
         FsError: QUOTA_EXCEEDED.
@@ -62,40 +68,61 @@ async def promise(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: in
     if wanted <= 0:
         return
     left = await bytes_left(tr, await ctx.lineages.above(tr, inode.home_inode_id))
-    if left is not None:
-        more = min(length, PROMISE_BYTES_MAX, max(0, left - wanted) // SHARE)
-        inode.file.charged_length = length + more
-        await recharge(tr, ctx, inode, before)
+    if left is None:
+        return
+    more = min(length, PROMISE_BYTES_MAX, max(0, left - wanted) // SHARE)
+    if left < wanted and before.byte_count + left >= length_min:
+        more = left - wanted
+    inode.file.charged_length = length + more
+    await recharge(tr, ctx, inode, before)
+
+
+async def _writers(tr: Transaction, inode_id: int) -> list[FileSessionRecordPb]:
+    prefix = records.file_session_prefix(inode_id)
+    sessions = await tr.get_range(prefix, prefix + b"\xff")
+    found = (FileSessionRecordPb.FromString(value) for _, value in sessions)
+    return [session for session in found if session.is_write]
 
 
 async def has_writer(tr: Transaction, inode_id: int) -> bool:
     """Return whether anybody has the inode open for writing."""
-    prefix = records.file_session_prefix(inode_id)
-    sessions = await tr.get_range(prefix, prefix + b"\xff")
-    return any(FileSessionRecordPb.FromString(value).is_write for _, value in sessions)
+    return bool(await _writers(tr, inode_id))
 
 
-async def settle(tr: Transaction, ctx: OpContext, inode: pb.InodePb, stored: pb.InodePb) -> bool:
-    """Count a file at its end of one write session, already cleared; the caller stores the inode.
+async def is_only_writer(tr: Transaction, ctx: OpContext, inode_id: int) -> bool:
+    """Return whether nobody but one session of the caller's client has the inode open for writing."""
+    writers = await _writers(tr, inode_id)
+    return len(writers) <= 1 and all(w.client_id == ctx.caller.client_id for w in writers)
+
+
+async def give_back(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
+    """Take back what was promised beyond the length, unless somebody else may be using it; the caller recharges."""
+    if inode.file.charged_length and await is_only_writer(tr, ctx, inode.inode_id):
+        inode.file.charged_length = 0
+
+
+async def judge(
+    tr: Transaction,
+    ctx: OpContext,
+    inode: pb.InodePb,
+    stored: pb.InodePb,
+    *,
+    is_closing: bool = False,
+) -> bool:
+    """Count what a writer reported, or refuse it; the caller stores the inode.
 
     Args:
         tr: the transaction.
-        ctx: whose session it was.
-        inode: with what the session reported.
+        ctx: who reported.
+        inode: with what was reported.
         stored: as it was before.
+        is_closing: his session is cleared already.
 
     Returns:
-        True when the report was more than the quotas allow: then the inode is as it was before, but
-        for a truncation to its own length when nobody else writes it.
+        True when it was more than the quotas allow: then the inode has its old length, and the bytes behind
+        that are to be cut: a truncation is pending, or `is_end_refused` is set while somebody else writes.
     """
-    if inode.type != pb.FILE:
-        return False
     before = usage_of(stored)
-    is_last = False
-    if inode.file.charged_length:
-        is_last = not await has_writer(tr, inode.inode_id)
-        if is_last:
-            inode.file.charged_length = 0
     try:
         await recharge(tr, ctx, inode, before)
     except FsError as error:
@@ -104,7 +131,37 @@ async def settle(tr: Transaction, ctx: OpContext, inode: pb.InodePb, stored: pb.
     else:
         return False
     inode.CopyFrom(stored)
-    if not await has_writer(tr, inode.inode_id):
+    # What lies within the length may have been written over.
+    inode.file.data_ver += 1
+    inode.mtime_ns = ctx.now_ns
+    advance_ctime(ctx, inode)
+    if is_closing:
+        is_alone = not await has_writer(tr, inode.inode_id)
+    else:
+        is_alone = await is_only_writer(tr, ctx, inode.inode_id)
+    if is_alone:
         content.cut_behind_end(tr, ctx, inode)
-        await recharge(tr, ctx, inode, before)
+    else:
+        inode.file.is_end_refused = True
+    await recharge(tr, ctx, inode, before)
     return True
+
+
+async def settle(tr: Transaction, ctx: OpContext, inode: pb.InodePb, stored: pb.InodePb) -> bool:
+    """Count a file at the end of one write session, already cleared; else as `judge`.
+
+    After the last one nothing is promised any more, and bytes that a quota refused meanwhile are cut too.
+    """
+    if inode.type != pb.FILE:
+        return False
+    part = inode.file
+    is_last = (part.charged_length or part.is_end_refused) and not await has_writer(
+        tr, inode.inode_id
+    )
+    if is_last:
+        part.charged_length = 0
+    if await judge(tr, ctx, inode, stored, is_closing=True):
+        return True
+    if is_last and part.is_end_refused and not part.truncate_pending:
+        content.cut_behind_end(tr, ctx, inode)
+    return False

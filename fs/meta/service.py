@@ -386,17 +386,22 @@ class MetaService:
     async def sync(self, _call: Call, request: meta.SyncReq) -> meta.InodeRsp:
         """Serve Sync."""
         reply = await self._change_content(sync, request)
+        await self._cut_refused(reply)
         if request.is_durable:
             await self._engine.sync()
         return reply
 
+    async def _cut_refused(self, reply: meta.InodeRsp) -> None:
+        """After a refused report: cut what it was about, and raise FsError(QUOTA_EXCEEDED)."""
+        if reply.is_over_quota:
+            await self._finish_truncation(reply.inode)
+            what = f"inode {reply.inode.inode_id:#x}: bytes written without room for them are cut"
+            raise FsError(Status.QUOTA_EXCEEDED, what)
+
     async def close(self, _call: Call, request: meta.CloseReq) -> meta.InodeRsp:
         """Serve Close."""
         reply = await self._change_content(close, request)
-        if reply.is_over_quota:
-            await self._finish_truncation(reply.inode)
-            what = f"inode {request.sync.inode_id:#x}: bytes written without room for them are cut"
-            raise FsError(Status.QUOTA_EXCEEDED, what)
+        await self._cut_refused(reply)
         if request.sync.is_durable:
             await self._engine.sync()
         return reply

@@ -350,22 +350,24 @@ async def test_an_append_must_fit(root):
     assert (await root.append(inode_id, 40)).offset == 60
 
 
-@pytest.mark.parametrize("by_death", [False, True])
-async def test_bytes_written_before_there_was_a_limit_are_refused_and_cut(world, root, by_death):
+@pytest.mark.parametrize("found_by", ["sync", "close", "death"])
+async def test_bytes_written_before_there_was_a_limit_are_refused_and_cut(world, root, found_by):
     made = await root.mkdir(ROOT, b"q")
     inode_id = (await write_open(root, made.inode_id, b"f")).inode.inode_id
     await root.sync(inode_id, length_hint=hint(10), has_new_data=True)
     await root.set_quota(made.inode_id, 20, 0)
     world.chunks.lengths[inode_id] = 30
-    with refused(Status.QUOTA_EXCEEDED):
-        await root.sync(inode_id, length_hint=hint(30), has_new_data=True)
-    if by_death:
+    report = {"length_hint": hint(30), "has_new_data": True}
+    if found_by == "sync":
+        with refused(Status.QUOTA_EXCEEDED):
+            await root.sync(inode_id, **report)
+        await root.close(inode_id, session(1).session_id)
+    elif found_by == "close":
+        with refused(Status.QUOTA_EXCEEDED):
+            await root.close(inode_id, session(1).session_id, **report)
+    else:
         await world.meta.service.end_session(inode_id, session(1).session_id, "c" * 32)
         await world.meta.service.driver.finish_truncation(inode_id)
-    else:
-        with refused(Status.QUOTA_EXCEEDED):
-            fields = {"length_hint": hint(30), "has_new_data": True}
-            await root.close(inode_id, session(1).session_id, **fields)
     after = await root.attr(inode_id)
     assert (after.file.length, after.file.truncate_pending) == (10, False)
     assert world.chunks.truncated == [(inode_id, 10)]

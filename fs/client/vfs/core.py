@@ -4,6 +4,7 @@ Locks of one inode, always taken in this order, each optional:
     `lock`         truncation against writing: a truncation holds it from draining to its reply, and
                    writers wait for it before they buffer anything;
     `append_lock`  one reservation at the end of the file at a time, so that records keep their order;
+    `promise_lock` below a quota of bytes: no promise is asked for while what is left of one is given back;
     `report_lock`  one Sync at a time, so that this mount recognises its own steps of data_ver;
     `extend_lock`  one ExtendStripe at a time.
 Buffering itself has no checkpoint and needs no lock.
@@ -14,7 +15,8 @@ dirty_bytes_max: a writer waits for room, and meanwhile everything buffered is s
 
 A flush that fails is remembered at its inode and raised once at every open file that can write, by the
 next write, fsync or close.  Its bytes are dropped.  Its outcome may be unknown, so from then on the
-length is asked from the chains.
+length is asked from the chains.  Bytes of which meta says that no quota has room for them are dropped and told
+of in the same way; meta cuts them, so the length is known then.
 
 Many programs look at the result of write but not at that of close.  So while space is tight, a write
 returns only when storage has taken it, and fails itself when there is no room.
@@ -283,7 +285,10 @@ class VfsCore:
         state.is_length_unknown = True
         state.acked_seq += 1
         state.recompute_written_end()
-        # The kernel's pages show what was lost.
+        self._drop_pages(state)
+
+    def _drop_pages(self, state: InodeState) -> None:
+        """Have the kernel forget what it shows of an inode: some of it was lost."""
         state.cached_ver = None
         if self._nursery is not None:
             self.spawn(self.kernel.invalidate_content, state.inode_id)
@@ -384,8 +389,12 @@ class VfsCore:
 
     # -- reports to meta --------------------------------------------------------------------------
 
-    async def report(self, state: InodeState, *, is_durable: bool) -> None:
+    async def report(
+        self, state: InodeState, *, is_durable: bool, gives_back: bool = False
+    ) -> None:
         """Tell meta of acknowledged writes; with `is_durable` make them survive power loss.
+
+        With `gives_back`, under `promise_lock`, also what was promised and is not needed for them.
 
         Chunks and metadata go to their disks at the same time.  After a power loss before both are there,
         meta may know of bytes that read as zeros, as it may after any report of a write that was not synced.
@@ -393,12 +402,14 @@ class VfsCore:
         Acknowledged writes that turn out to be lost are no error here: every open file is told, as of a failed write.
 
         Raises:
-            FsError: a service refused; what the other one did stands.
+            FsError: a service refused; what the other one did stands.  QUOTA_EXCEEDED: the bytes are gone, and
+                every open file will be told, as of a failed write.
         """
         async with state.report_lock:
             seq = state.acked_seq
             request = self.sync_request(state)
             request.is_durable = is_durable
+            request.gives_back = gives_back and state.give_back()
             before_ver = state.file.data_ver
             failures: list[FsError] = []
             async with trio.open_nursery() as nursery:
@@ -413,26 +424,51 @@ class VfsCore:
                 except FsError as error:
                     failures.insert(0, error)
                     if error.status is Status.QUOTA_EXCEEDED:
-                        # There was no quota at open; from now on writes themselves are refused.
-                        state.note_metering(True, state.inode)
+                        await self.note_refused(state, seq, error)
             if failures:
                 raise failures[0]
             if is_durable:
                 state.durable_seq = max(state.durable_seq, seq)
 
-    async def secure(self, state: InodeState, end: int) -> None:
+    async def note_refused(self, state: InodeState, seq: int, error: FsError) -> None:
+        """A quota has no room for what was acknowledged up to `acked_seq` = seq; meta has cut it.
+
+        Nobody who asks after this sees it any more.  There was no quota at open; from now on writes themselves
+        are refused.
+        """
+        _log.error("inode %d: what was written is dropped: %s", state.inode_id, error)
+        try:
+            request = meta_pb2.GetAttrReq(caller=state.writer.to_pb(), inode_id=state.inode_id)
+            reply = await self.call(services.META_GET_ATTR, request)
+            state.absorb(inode_from_pb(reply.inode))
+        except FsError as failure:
+            _log.warning("inode %d: attributes not refreshed: %s", state.inode_id, failure)
+        state.forget_refused(seq)
+        state.note_metering(True, state.inode)
+        state.last_error = error
+        state.error_count += 1
+        self._drop_pages(state)
+        await self.kernel.invalidate_attributes(state.inode_id)
+
+    async def secure(self, state: InodeState, start: int, end: int) -> None:
         """Below a quota of bytes, have the growth of a file up to `end` promised before it is buffered.
+
+        When that does not fit: up to what does, if that is beyond `start`.
 
         Raises:
             FsError: QUOTA_EXCEEDED, and whatever meta says.
         """
-        request = meta_pb2.ReserveSpaceReq(
-            caller=state.writer.to_pb(), inode_id=state.inode_id, length=end
-        )
-        reply = await self.call(services.META_RESERVE_SPACE, request)
-        inode = inode_from_pb(reply.inode)
-        state.absorb(inode)
-        state.note_metering(reply.is_metered, inode)
+        async with state.promise_lock:
+            request = meta_pb2.ReserveSpaceReq(
+                caller=state.writer.to_pb(),
+                inode_id=state.inode_id,
+                length=end,
+                length_min=start + 1,
+            )
+            reply = await self.call(services.META_RESERVE_SPACE, request)
+            inode = inode_from_pb(reply.inode)
+            state.absorb(inode)
+            state.note_metering(reply.is_metered, inode)
 
     async def _sync_chunks(self, state: InodeState, failures: list[FsError]) -> None:
         try:

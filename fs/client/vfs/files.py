@@ -168,7 +168,8 @@ class Files:
     async def flush(self, handle_id: int) -> None:
         """What close(2) does: send and report everything; durable when durable_close is set.
 
-        Does nothing when nothing was changed through this handle since it was last done.
+        Does nothing when nothing was changed through this handle since it was last done, but that below a quota
+        of bytes usage is exact from now on: what only this handle was promised is given back.
 
         Raises:
             FsError: an earlier write failed, or this one did; once per handle.
@@ -182,11 +183,32 @@ class Files:
             self._raise_pending_error(handle)
             is_durable = self._core.section.durable_close
             if is_durable or state.has_unreported:
-                await self._core.report(state, is_durable=is_durable)
-                self._raise_pending_error(handle)
+                await self._report(handle, is_durable=is_durable, gives_back=True)
             handle.is_dirty = state.is_dirty and handle.is_dirty
         else:
             self._raise_pending_error(handle)
+        if _has_spare_promise(state):
+            try:
+                await self._report(handle, is_durable=False, gives_back=True)
+            except FsError as error:
+                _log.warning("inode %d: promised bytes stay counted: %s", state.inode_id, error)
+
+    async def _report(
+        self, handle: FileHandle, *, is_durable: bool, gives_back: bool = False
+    ) -> None:
+        """Report for one handle; an error that is raised counts as told to it."""
+        core, state = self._core, handle.state
+        try:
+            if gives_back and _has_spare_promise(state):
+                async with state.promise_lock:
+                    await core.report(state, is_durable=is_durable, gives_back=True)
+            else:
+                await core.report(state, is_durable=is_durable)
+        except FsError as error:
+            if error.status is Status.QUOTA_EXCEEDED:
+                handle.seen_error_count = state.error_count
+            raise
+        self._raise_pending_error(handle)
 
     async def fsync(self, handle_id: int, *, is_data_only: bool) -> None:
         """Return when all writes to the file through this mount would survive power loss.
@@ -200,8 +222,7 @@ class Files:
         handle = self._handle(handle_id)
         await self._core.drain(handle.state)
         self._raise_pending_error(handle)
-        await self._core.report(handle.state, is_durable=True)
-        self._raise_pending_error(handle)
+        await self._report(handle, is_durable=True)
         handle.is_dirty = handle.state.is_dirty and handle.is_dirty
 
     async def release(self, handle_id: int) -> None:
@@ -232,7 +253,12 @@ class Files:
         async with state.report_lock:
             seq, before_ver = state.acked_seq, state.file.data_ver
             request = meta_pb2.CloseReq(sync=core.sync_request(state), session_id=session_id)
-            reply = await core.call(services.META_CLOSE, request)
+            try:
+                reply = await core.call(services.META_CLOSE, request)
+            except FsError as error:
+                if error.status is Status.QUOTA_EXCEEDED:
+                    await core.note_refused(state, seq, error)
+                raise
             if reply.HasField("inode"):
                 core.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
 
@@ -241,7 +267,7 @@ class Files:
     async def write(self, handle_id: int, offset: int, data: Buffer) -> int:
         """Buffer a write and return its length; `data` is kept by reference and must not change.
 
-        An O_APPEND handle ignores `offset`.
+        An O_APPEND handle ignores `offset`.  Below a quota of bytes that has room for a part, that is written.
 
         Raises:
             FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, or the error of an earlier write, once per handle.
@@ -254,13 +280,12 @@ class Files:
     ) -> int:
         """Do what `write` does, through a handle that can write; only with `is_append` at the end."""
         _check_end(handle, offset, len(data))
-        core, state, count = self._core, handle.state, len(data)
-        if count == 0:
+        core, state = self._core, handle.state
+        if len(data) == 0:
             return 0
         if state.is_metered:
-            end = state.local_length() + count if is_append else offset + count
-            if end > state.promised_length:
-                await core.secure(state, end)
+            data = await self._fitting(state, None if is_append else offset, data)
+        count = len(data)
         if not core.budget.try_acquire(count):
             await core.wait_for_room(count)
         if state.append.length and not is_append:
@@ -279,6 +304,24 @@ class Files:
             await core.drain(state)
             self._raise_pending_error(handle)
         return count
+
+    async def _fitting(self, state: InodeState, offset: int | None, data: Buffer) -> Buffer:
+        """Return as much of `data` as the quotas of bytes above have room for, promised; offset None: at the end.
+
+        Raises:
+            FsError: QUOTA_EXCEEDED for not a single byte, and whatever meta says.
+        """
+        asked_start = -1
+        while state.is_metered:
+            start = state.local_length() if offset is None else offset
+            room = state.promised_length - start
+            if room >= len(data):
+                break
+            if room > 0 and asked_start == start:
+                return memoryview(data)[:room]
+            await self._core.secure(state, start, start + len(data))
+            asked_start = start
+        return data
 
     def write_now(self, handle_id: int, offset: int, data: Buffer) -> int | None:
         """Do what `write` does when nothing has to be waited for; else return None, with nothing done.
@@ -512,6 +555,13 @@ class Files:
                 await self.release(handle_id)
             except FsError as error:
                 _log.error("open file %d: releasing failed: %s", handle_id, error)
+
+
+def _has_spare_promise(state: InodeState) -> bool:
+    """Return whether bytes below a quota are promised to one open file that may not need them any more."""
+    if not state.is_metered or state.promised_length <= state.local_length():
+        return False
+    return sum(handle.can_write for handle in state.handles.values()) == 1
 
 
 def _check_end(handle: FileHandle, offset: int, count: int) -> None:

@@ -92,6 +92,7 @@ class InodeState:
         "local_mtime_ns",
         "lock",
         "no_capability_until_s",
+        "promise_lock",
         "promised_length",
         "ref",
         "report_lock",
@@ -113,6 +114,7 @@ class InodeState:
         self.append_lock = trio.Lock()
         self.extend_lock = trio.Lock()
         self.report_lock = trio.Lock()
+        self.promise_lock = trio.Lock()
         self.run: WriteRun | None = None
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []
@@ -181,6 +183,22 @@ class InodeState:
         self.promised_length = 0
         self.recompute_written_end()
         self.content_seq += 1
+
+    def forget_refused(self, seq: int) -> None:
+        """What was acknowledged up to `acked_seq` = seq was refused by meta, which cuts it: it is not there."""
+        self.reported_seq = max(self.reported_seq, seq)
+        self.acked_end = 0
+        self.is_length_unknown = False
+        self.recompute_written_end()
+        self.content_seq += 1
+
+    def give_back(self) -> bool:
+        """Ask for every further byte again, where there is a promise that is not used; return whether there was."""
+        needed = max(self.acked_end, self.file.length)
+        if not self.is_metered or self.is_dirty or self.promised_length <= needed:
+            return False
+        self.promised_length = needed
+        return True
 
     def recompute_written_end(self) -> None:
         """Derive the end of buffered bytes again, after some were dropped."""

@@ -147,8 +147,7 @@ class Vfs:
                 await self._core.report(state, is_durable=False)
         except FsError as error:
             _log.warning("inode %d: write-back failed: %s", state.inode_id, error)
-            is_refused = error.status is Status.QUOTA_EXCEEDED and not state.handles
-            if is_refused or error.status in (Status.STALE, Status.NOT_FOUND):
-                # The file is gone, or its end was cut when it was closed; nobody is left to tell.
+            if error.status in (Status.STALE, Status.NOT_FOUND):
+                # The file is gone; nobody is left to tell.
                 state.reported_seq = state.acked_seq
         self._core.drop_state_if_unused(state)

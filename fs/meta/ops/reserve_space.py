@@ -12,7 +12,7 @@ from ..promises import has_writer, is_metered, promise
 async def reserve_space(
     tr: Transaction, ctx: OpContext, request: meta.ReserveSpaceReq
 ) -> meta.InodeRsp:
-    """Promise at least up to `length` bytes of a file; a repeated request finds that it did.
+    """Promise at least up to `length` bytes of a file, or what fits; a repeated request finds that it did.
 
     Raises:
         FsError: QUOTA_EXCEEDED, STALE, ACCESS_DENIED, FILE_TOO_LARGE, IS_DIRECTORY, NOT_REGULAR,
@@ -27,6 +27,6 @@ async def reserve_space(
         raise FsError(Status.INVALID_ARGUMENT, f"inode {inode.inode_id:#x} is not open for writing")
     metered = await is_metered(tr, ctx, inode)
     if metered:
-        await promise(tr, ctx, inode, request.length)
+        await promise(tr, ctx, inode, request.length, request.length_min or request.length)
         store_inode(tr, inode)
     return meta.InodeRsp(inode=inode, is_metered=metered)

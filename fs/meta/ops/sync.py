@@ -1,14 +1,16 @@
 """Sync and Close: what an open file reports, and the end of its file session."""
 
 from ...kv.api import Transaction
+from ...schema.method import Method, ReqT
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_CLOSE, META_SYNC
 from ...schema.status import FsError, Status
 from .. import content, permissions, records
 from ..context import OpContext
+from ..idempotency import recall, remember
 from ..inodes import advance_ctime, load_complete, store_inode
-from ..promises import is_metered, settle
-from ..usage import recharge, usage_of
+from ..promises import give_back, is_metered, judge, settle
 
 
 def _changes_anything(request: meta.SyncReq) -> bool:
@@ -18,6 +20,7 @@ def _changes_anything(request: meta.SyncReq) -> bool:
         or request.HasField("length_hint")
         or request.HasField("mtime_ns")
         or request.HasField("atime_ns")
+        or request.gives_back
     )
 
 
@@ -68,11 +71,30 @@ async def _may_report(
     return await content.may_write(tr, ctx, inode)
 
 
+async def _refused_before(
+    tr: Transaction,
+    ctx: OpContext,
+    method: Method[ReqT, meta.InodeRsp],
+    inode: pb.InodePb,
+    report: meta.SyncReq,
+) -> meta.InodeRsp | None:
+    """Return that this very report was refused: what it reported may have been cut, and would look fine now."""
+    if not report.has_new_data:
+        return None
+    has_hint = report.HasField("length_hint")
+    if has_hint and report.length_hint.truncate_ver == inode.file.truncate_ver:
+        return None
+    return await recall(tr, ctx, method)
+
+
 async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.InodeRsp:
     """Record what a client knows of a file it has open; works without a name.
 
+    Growth that no quota has room for is not taken over, and the reply says so (`is_over_quota`); the bytes
+    behind the length are to be cut then, by a pending truncation or by the last writer's close.
+
     Raises:
-        FsError: STALE, ACCESS_DENIED, QUOTA_EXCEEDED (the report is refused as a whole), and as `apply`.
+        FsError: STALE, ACCESS_DENIED, and as `apply`.
         LengthUnknownError: as `apply`.
         TruncationUnfinishedError: as `apply`.
     """
@@ -84,18 +106,27 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
             Status.ACCESS_DENIED,
             f"uid {ctx.caller.uid} does not have inode {inode.inode_id:#x} open for this",
         )
-    before = usage_of(inode)
+    done = await _refused_before(tr, ctx, META_SYNC, inode, request)
+    if done is not None:
+        return done
+    stored = pb.InodePb()
+    stored.CopyFrom(inode)
     apply(ctx, inode, request)
-    await recharge(tr, ctx, inode, before)
+    if request.gives_back:
+        await give_back(tr, ctx, inode)
+    is_over_quota = await judge(tr, ctx, inode, stored)
     store_inode(tr, inode)
-    return meta.InodeRsp(inode=inode, is_metered=await is_metered(tr, ctx, inode))
+    metered = await is_metered(tr, ctx, inode)
+    reply = meta.InodeRsp(inode=inode, is_metered=metered, is_over_quota=is_over_quota)
+    if is_over_quota:
+        remember(tr, ctx, META_SYNC, reply)
+    return reply
 
 
 async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta.InodeRsp:
     """Sync and end the file session, in one transaction; another client's session stays.
 
-    Growth that no quota has room for is not taken over, and the reply says so (`is_over_quota`); when
-    nobody else writes, the bytes behind the length are to be cut then: a truncation is pending.
+    A truncation may be pending then, also without `is_over_quota`, which is as in `sync`.
 
     The session proves the right to report.  A repeated close finds it gone: what it reported then
     stands already, so a caller without any other right is not refused.
@@ -107,6 +138,9 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     """
     report = request.sync
     inode = await load_complete(tr, report.inode_id)
+    done = await _refused_before(tr, ctx, META_CLOSE, inode, report)
+    if done is not None:
+        return done
     stored = pb.InodePb()
     stored.CopyFrom(inode)
     is_granted = False
@@ -119,4 +153,7 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     is_over_quota = await settle(tr, ctx, inode, stored)
     if inode != stored:
         store_inode(tr, inode)
-    return meta.InodeRsp(inode=inode, is_over_quota=is_over_quota)
+    reply = meta.InodeRsp(inode=inode, is_over_quota=is_over_quota)
+    if is_over_quota:
+        remember(tr, ctx, META_CLOSE, reply)
+    return reply

@@ -47,7 +47,7 @@ class InodeRsp(_message.Message):
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
     is_over_quota: _builtins.bool
-    """of Close, inside the service only"""
+    """of Sync and Close, inside the service only"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     def __init__(
@@ -660,6 +660,7 @@ class SyncReq(_message.Message):
     ATIME_NS_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     CLEARS_SUID_FIELD_NUMBER: _builtins.int
+    GIVES_BACK_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     has_new_data: _builtins.bool
     mtime_ns: _builtins.int
@@ -667,6 +668,8 @@ class SyncReq(_message.Message):
     is_durable: _builtins.bool
     """wait until the metadata is on disk (fsync)"""
     clears_suid: _builtins.bool
+    gives_back: _builtins.bool
+    """what was promised beyond the length, unless somebody else writes the file too"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -684,10 +687,11 @@ class SyncReq(_message.Message):
         atime_ns: _builtins.int | None = ...,
         is_durable: _builtins.bool = ...,
         clears_suid: _builtins.bool = ...,
+        gives_back: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "clears_suid", b"clears_suid", "has_new_data", b"has_new_data", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "clears_suid", b"clears_suid", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__atime_ns: _TypeAlias = _typing.Literal["atime_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_ns: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns"]  # noqa: Y015
@@ -1740,15 +1744,19 @@ Global___ListQuotasRsp: _TypeAlias = ListQuotasRsp  # noqa: Y015
 
 @_typing.final
 class ReserveSpaceReq(_message.Message):
-    """Before a write beyond inode.file.charged_length of a metered file: charges at least up to `length`, often more."""
+    """Before a write beyond inode.file.charged_length of a metered file: charges at least up to `length`, often more.  When that
+    does not fit, as much as does, if that is at least up to `length_min`; 0: `length` or nothing.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
     INODE_ID_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    LENGTH_MIN_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     length: _builtins.int
+    length_min: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1757,10 +1765,11 @@ class ReserveSpaceReq(_message.Message):
         caller: _common_pb2.CallerPb | None = ...,
         inode_id: _builtins.int = ...,
         length: _builtins.int = ...,
+        length_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "length", b"length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "length", b"length", "length_min", b"length_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

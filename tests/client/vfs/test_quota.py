@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 """Writers below a quota, through two vfs over the real metadata service: EDQUOT from write itself, never too late."""
 
 import os
@@ -6,11 +7,14 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from fs.client.native import EmberFs, Identity
 from fs.client.vfs.namespace import AttrChange
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
+from fs.schema.layout import FileRef
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
+from fs.schema.services import META_CLOSE, META_SYNC
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK, FakeClock, run_inline
 from tests.meta.harness import CALL
@@ -37,12 +41,16 @@ class ReliableMeta:
         holder.caller.request_id = self.client_id[:8].encode() + self._request_count.to_bytes(
             8, "big"
         )
+        return await self.repeat(method, request)
+
+    async def repeat(self, method, request):
+        """Send a request of an earlier call again, as when its reply was lost."""
         request = method.request_type.FromString(request.SerializeToString())
         return await getattr(self._service.meta.service, snake(method.name))(CALL, request)
 
 
 @pytest.fixture
-async def world(nursery, autojump_clock):  # noqa: ARG001 - time passes by itself
+async def world(nursery):
     service = Service(1)
     await nursery.start(service.run)
     service.engine.faults = None
@@ -72,8 +80,19 @@ async def world(nursery, autojump_clock):  # noqa: ARG001 - time passes by itsel
         )
         return reply.directory.usage.bytes
 
+    async def native(letter):
+        caller = ReliableMeta(service, letter * 32)
+        runtime = Runtime(FakeClock(), None, run_inline, service.random)
+        return EmberFs(caller, service.store(), runtime=runtime, identity=Identity(0, 0))
+
     made = SimpleNamespace(
-        first=first, second=second, directory=directory, limit=limit, used=used, service=service
+        native=native,
+        first=first,
+        second=second,
+        directory=directory,
+        limit=limit,
+        used=used,
+        service=service,
     )
     yield made
     nursery.cancel_scope.cancel()
@@ -129,8 +148,7 @@ async def test_two_mounts_share_a_limit(world):
     for i in range(10):
         for mount, handle_id in handles:
             try:
-                await mount.vfs.files.write(handle_id, i * CHUNK, bytes(CHUNK))
-                written += CHUNK
+                written += await mount.vfs.files.write(handle_id, i * CHUNK, bytes(CHUNK))
             except FsError as error:
                 assert error.status is Status.QUOTA_EXCEEDED  # noqa: PT017 - success is an outcome too
     for mount, handle_id in handles:
@@ -152,7 +170,7 @@ async def test_few_calls_while_there_is_room_and_none_without_a_quota(world):
     assert await world.used() == 128 * CHUNK
 
 
-async def test_a_limit_set_while_a_file_is_open(world):
+async def test_a_limit_set_while_a_file_is_open(world, autojump_clock):
     files = world.first.vfs.files
     handle_id, inode_id = await create(world.first, world.directory, b"f")
     await files.write(handle_id, 0, bytes(CHUNK))
@@ -160,13 +178,156 @@ async def test_a_limit_set_while_a_file_is_open(world):
     await world.limit(3 * CHUNK)
     await files.write(handle_id, CHUNK, bytes(4 * CHUNK))
     await over(files.fsync(handle_id, is_data_only=False))
+    assert await length_seen(world.first, inode_id) == CHUNK
     await over(files.write(handle_id, 5 * CHUNK, b"x"))
-    await over(files.flush(handle_id))
-    await over(files.release(handle_id))
-    await trio.sleep(30)  # nothing is reported again and again
+    await close(world.first, handle_id)
     assert inode_id not in world.first.vfs._core.states
+    world.first.meta.counts.clear()
+    await trio.sleep(30)
+    assert "Sync" not in world.first.meta.counts, "reported again and again"
     assert await world.used() == CHUNK
-    assert (await world.second.vfs.namespace.getattr(inode_id, ROOT)).length == CHUNK
+    assert await length_seen(world.second, inode_id) == CHUNK
+    assert await chunk_bytes(world, inode_id) == CHUNK
+
+
+async def length_seen(mount, inode_id):
+    return (await mount.vfs.namespace.getattr(inode_id, ROOT)).length
+
+
+async def chunk_bytes(world, inode_id):
+    """Where the chunks end, whatever meta says."""
+    inode = (await world.second.vfs.namespace.getattr(inode_id, ROOT)).file
+    found, _ = await world.service.chunks.file_length(FileRef(inode_id, inode.layout, 4))
+    return found
+
+
+async def write_unaware(world, count):
+    """A file of one chunk, reported, and `count` more chunks beyond a limit of 3 that came after it was opened."""
+    files = world.first.vfs.files
+    handle_id, inode_id = await create(world.first, world.directory, b"f")
+    await files.write(handle_id, 0, b"a" * CHUNK)
+    await files.fsync(handle_id, is_data_only=False)
+    await world.limit(3 * CHUNK)
+    await files.write(handle_id, CHUNK, bytes(count * CHUNK))
+    return handle_id, inode_id
+
+
+async def test_what_close_refuses_is_gone_when_close_returns(world):
+    """The kernel ends the open file later: by then somebody may have looked."""
+    handle_id, inode_id = await write_unaware(world, 4)
+    await over(world.first.vfs.files.flush(handle_id))
+    assert await length_seen(world.first, inode_id) == CHUNK
+    assert await chunk_bytes(world, inode_id) == CHUNK
+    await world.first.vfs.files.release(handle_id)
+    assert await world.used() == CHUNK
+
+
+async def test_what_the_background_finds_refused_every_open_file_is_told_once(
+    world, autojump_clock
+):
+    handle_id, inode_id = await write_unaware(world, 4)
+    other = await world.first.vfs.files.open(inode_id, RW, ROOT)
+    await trio.sleep(world.first.vfs.section.write_back_interval_s + 1)
+    assert await length_seen(world.first, inode_id) == CHUNK
+    files = world.first.vfs.files
+    for told in (handle_id, other.handle_id):
+        await over(files.write(told, 0, b"x"))
+        assert await files.write(told, 0, b"b") == 1
+        await close(world.first, told)
+    assert await world.used() == CHUNK
+    await trio.sleep(30)  # two had it open, so cutting is left to whoever comes by
+    assert await chunk_bytes(world, inode_id) == CHUNK
+    reader = await world.second.vfs.files.open(inode_id, os.O_RDONLY, ROOT)
+    assert bytes(await world.second.vfs.files.read(reader.handle_id, 0, 3)) == b"baa"
+
+
+async def test_what_fits_after_a_refusal_is_kept_and_zeros_lie_before_it(world):
+    """Nothing of what was refused shows in the hole that a later write leaves."""
+    files = world.first.vfs.files
+    handle_id, inode_id = await create(world.first, world.directory, b"f")
+    await world.limit(0)
+    await files.write(handle_id, 0, b"refused" * CHUNK)
+    await world.limit(3 * CHUNK)
+    await over(files.fsync(handle_id, is_data_only=False))
+    assert await files.write(handle_id, 2 * CHUNK, b"kept") == 4
+    await close(world.first, handle_id)
+    reader = await world.second.vfs.files.open(inode_id, os.O_RDONLY, ROOT)
+    found = bytes(await world.second.vfs.files.read(reader.handle_id, 0, 9 * CHUNK))
+    assert found == bytes(2 * CHUNK) + b"kept"
+
+
+async def test_what_is_refused_while_another_mount_writes_is_cut_after_it(world, autojump_clock):
+    """The other one was promised its bytes: they stay."""
+    handle_id, inode_id = await write_unaware(world, 4)
+    other = await world.second.vfs.files.open(inode_id, RW, ROOT)
+    assert await world.second.vfs.files.write(other.handle_id, CHUNK, b"o" * 100) == 100
+    await over(world.first.vfs.files.fsync(handle_id, is_data_only=False))
+    await close(world.first, handle_id)
+    await close(world.second, other.handle_id)
+    assert await length_seen(world.first, inode_id) == CHUNK + 100 == await world.used()
+    await world.service.meta.gc.step()
+    await trio.sleep(30)  # the truncation is left to whoever comes by
+    assert await chunk_bytes(world, inode_id) == CHUNK + 100
+
+
+@pytest.mark.parametrize("method", [META_SYNC, META_CLOSE])
+async def test_a_refusal_whose_reply_was_lost_is_a_refusal_again(world, method):
+    """Its bytes are cut by then, and what is left would be fine."""
+    handle_id, inode_id = await write_unaware(world, 4)
+    core = world.first.vfs._core
+    state = core.states[inode_id]
+    await core.drain(state)
+    request = core.sync_request(state)
+    if method is META_CLOSE:
+        session_id = str(state.handles[handle_id].session_id)
+        request = meta.CloseReq(sync=request, session_id=session_id)
+    await over(world.first.meta.call(method, request))
+    await over(world.first.meta.repeat(method, request))
+    assert await chunk_bytes(world, inode_id) == CHUNK
+    await world.first.vfs.files.release(handle_id)
+
+
+@pytest.mark.parametrize("flags", [RW, RW | os.O_APPEND])
+async def test_a_write_that_fits_in_part_is_done_in_part(world, flags):
+    """As on a full disk: what there is room for, exactly, then the error."""
+    await world.limit(LIMIT + 7)
+    handle_id, inode_id = await create(world.first, world.directory, b"f", flags)
+    files = world.first.vfs.files
+    assert await files.write(handle_id, 0, bytes(9 * CHUNK)) == 9 * CHUNK
+    assert await files.write(handle_id, 9 * CHUNK, bytes(3 * CHUNK)) == CHUNK + 7
+    await over(files.write(handle_id, LIMIT + 7, b"x"))
+    await close(world.first, handle_id)
+    assert await length_seen(world.second, inode_id) == LIMIT + 7 == await world.used()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+async def test_usage_is_exact_when_close_returns(world, count):
+    """Also before the kernel has ended the open file, which may be any time later."""
+    await world.limit(10_000 * CHUNK)
+    handle_id, _ = await create(world.first, world.directory, b"f")
+    files = world.first.vfs.files
+    if count:
+        await files.write(handle_id, 0, bytes(count * CHUNK))
+        await files.fsync(handle_id, is_data_only=False)
+    assert await world.used() > count * CHUNK
+    await files.flush(handle_id)
+    assert await world.used() == count * CHUNK
+    # A duplicate of the descriptor may go on, and asks again.
+    await files.write(handle_id, count * CHUNK, bytes(CHUNK))
+    await close(world.first, handle_id)
+    assert await world.used() == (count + 1) * CHUNK
+
+
+async def test_a_promise_that_somebody_else_may_be_using_stays(world):
+    await world.limit(10_000 * CHUNK)
+    handle_id, inode_id = await create(world.first, world.directory, b"f")
+    other = await world.second.vfs.files.open(inode_id, RW, ROOT)
+    await world.second.vfs.files.write(other.handle_id, 0, bytes(5 * CHUNK))
+    await world.first.vfs.files.flush(handle_id)
+    assert await world.used() >= 5 * CHUNK
+    await close(world.second, other.handle_id)
+    await close(world.first, handle_id)
+    assert await world.used() == 5 * CHUNK
 
 
 async def test_truncating_gives_room_back_and_growing_takes_it(world):
@@ -194,3 +355,19 @@ async def test_statfs_shows_the_narrowest_quota(world):
         whole.capacity_bytes,
         whole.free_inodes,
     )
+
+
+async def test_the_native_client_drops_what_is_refused_and_goes_on(world):
+    client = await world.native("n")
+    file = await client.create("/d/f")
+    await file.write(0, b"a" * CHUNK)
+    await file.fsync()
+    await world.limit(3 * CHUNK)
+    await file.write(CHUNK, bytes(4 * CHUNK))
+    await over(file.fsync())
+    assert file.length == CHUNK
+    await over(file.write(CHUNK, bytes(3 * CHUNK)))
+    await file.write(CHUNK, b"b" * CHUNK)
+    await file.close()
+    assert await client.read_file("/d/f") == b"a" * CHUNK + b"b" * CHUNK
+    assert await world.used() == 2 * CHUNK
