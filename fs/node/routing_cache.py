@@ -13,7 +13,7 @@ import trio
 
 from ..runtime.ports import Runtime
 from ..schema.proto.mgmtd_pb2 import GetRoutingInfoReq, GetRoutingInfoRsp
-from ..schema.routing import Role, RoutingInfo, routing_info_from_pb
+from ..schema.routing import Role, RoutingInfo, RoutingReader
 from ..schema.services import MGMTD_GET_ROUTING_INFO
 from ..schema.status import FsError
 from .mgmtd_link import MgmtdLink
@@ -33,6 +33,7 @@ class RoutingCache:
         self._link = link
         self._runtime = runtime
         self._info = RoutingInfo()
+        self._reader = RoutingReader()
         self._newer = trio.Event()
         self._refreshing: trio.Event | None = None
 
@@ -91,7 +92,7 @@ class RoutingCache:
             return
         if reply.routing_info.routing_version <= self._info.routing_version:
             return
-        self._info = routing_info_from_pb(reply.routing_info)
+        self._info = self._reader.read(reply.routing_info)
         self._link.learn(n.address for n in self._info.nodes_with_role(Role.MGMTD) if n.address)
         self._newer.set()
         self._newer = trio.Event()

@@ -7,15 +7,20 @@ Invariants:
     - `chain_version` grows by exactly one at every change of a chain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
 
 from .ids import ChainId, ChainTableId, NodeId, TargetId
 from .proto import common_pb2 as pb
 from .status import FsError, Status
+
+MessageT = TypeVar("MessageT", bound=Message)
+RecordT = TypeVar("RecordT")
 
 REPLICA_COUNT_MAX: Final = 5
 """Of a chain; one more member is there while one replaces another."""
@@ -384,20 +389,64 @@ def routing_info_to_pb(info: RoutingInfo) -> pb.RoutingInfoPb:
     )
 
 
+class RoutingReader:
+    """Decodes one routing info after the other; what is as it was in the last one stays the same object.
+
+    Most versions change little, and to compare two messages costs a twentieth of decoding one.  Keeps the messages
+    of the last one: the caller may not change what it has handed in.  A failed `read` changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, tuple[pb.NodePb, Node]] = {}
+        self._targets: dict[int, tuple[pb.TargetPb, Target]] = {}
+        self._chains: dict[int, tuple[pb.ChainPb, Chain]] = {}
+
+    def read(self, message: pb.RoutingInfoPb) -> RoutingInfo:
+        """Inverse of `routing_info_to_pb`; raises FsError(RPC_BAD_REQUEST) as `node_from_pb`."""
+        nodes = {
+            n.node_id: _decoded(n, node_from_pb, self._nodes.get(n.node_id)) for n in message.nodes
+        }
+        targets = {
+            t.target_id: _decoded(t, target_from_pb, self._targets.get(t.target_id))
+            for t in message.targets
+        }
+        chains = {
+            c.chain_id: _decoded(c, chain_from_pb, self._chains.get(c.chain_id))
+            for c in message.chains
+        }
+        tables = (
+            ChainTable(
+                ChainTableId(t.table_id), t.table_version, tuple(ChainId(c) for c in t.chain_ids)
+            )
+            for t in message.chain_tables
+        )
+        info = RoutingInfo(
+            message.routing_version,
+            message.cluster_id,
+            message.is_bootstrapping,
+            {NodeId(i): node for i, (_, node) in nodes.items()},
+            {TargetId(i): target for i, (_, target) in targets.items()},
+            {ChainId(i): chain for i, (_, chain) in chains.items()},
+            {(t.table_id, t.table_version): t for t in tables},
+        )
+        self._nodes, self._targets, self._chains = nodes, targets, chains
+        return info
+
+
+def _decoded(
+    message: MessageT,
+    decode: Callable[[MessageT], RecordT],
+    before: tuple[MessageT, RecordT] | None,
+) -> tuple[MessageT, RecordT]:
+    """Return the message and its record, the one from before if it says the same.
+
+    Not the message from before: a part of a message keeps the memory of the whole.
+    """
+    if before is not None and before[0] == message:
+        return message, before[1]
+    return message, decode(message)
+
+
 def routing_info_from_pb(message: pb.RoutingInfoPb) -> RoutingInfo:
     """Inverse of `routing_info_to_pb`."""
-    tables = (
-        ChainTable(
-            ChainTableId(t.table_id), t.table_version, tuple(ChainId(c) for c in t.chain_ids)
-        )
-        for t in message.chain_tables
-    )
-    return RoutingInfo(
-        message.routing_version,
-        message.cluster_id,
-        message.is_bootstrapping,
-        {NodeId(n.node_id): node_from_pb(n) for n in message.nodes},
-        {TargetId(t.target_id): target_from_pb(t) for t in message.targets},
-        {ChainId(c.chain_id): chain_from_pb(c) for c in message.chains},
-        {(t.table_id, t.table_version): t for t in tables},
-    )
+    return RoutingReader().read(message)

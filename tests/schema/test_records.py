@@ -19,6 +19,7 @@ from fs.schema.routing import (
     PublicState,
     Role,
     RoutingInfo,
+    RoutingReader,
     Target,
     routing_info_from_pb,
     routing_info_to_pb,
@@ -78,3 +79,27 @@ def test_lookups_name_what_is_missing():
     with pytest.raises(FsError, match="chain 4") as caught:
         RoutingInfo(3).chain(4)
     assert caught.value.status is Status.CHAIN_UNKNOWN
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from([1, 2, 3]), states), max_size=3), max_size=5))
+def test_a_reader_of_one_version_after_the_other_reads_what_each_one_says(versions):
+    reader, before = RoutingReader(), RoutingInfo()
+    for version, chains in enumerate(versions, 1):
+        made = {
+            ChainId(chain_id): Chain(
+                ChainId(chain_id),
+                1,
+                tuple(ChainTarget(TargetId(i + 1), state) for i, state in enumerate(members)),
+            )
+            for chain_id, members in chains
+        }
+        nodes = {
+            NodeId(i): Node(NodeId(i), frozenset({Role.META}), str(len(m)), "i") for i, m in chains
+        }
+        info = RoutingInfo(version, "c", False, nodes, {}, made)
+        found = reader.read(routing_info_to_pb(info))
+        assert found == info
+        for chain_id, chain in before.chains.items():
+            if info.chains.get(chain_id) == chain:
+                assert found.chains[chain_id] is chain
+        before = found
