@@ -149,6 +149,10 @@ class StorageLoad:
 
         return await self._measure(len(offsets), length, work)
 
+    async def removal(self, file: FileRef, count: int, length: int) -> Measured:
+        """Remove a file of so many chunks of `length` bytes, as the collection of removed files does; not flushed."""
+        return await self._measure(count, length, lambda: self._chunks.remove_files([file]))
+
     async def reads(self, offsets: list[int], length: int, batch_count: int) -> Measured:
         """Read the big file in batches."""
         buffers = [memoryview(bytearray(length * batch_count)) for _ in range(READS_IN_FLIGHT)]
@@ -201,7 +205,8 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
         rows.append(Row(f"{name} (of local / {REPLICA_COUNT})", found.rate, "/s", limit))
         rows.append(found.row())
         rows.append(Row("  write amplification", found.amplification, "x"))
-    return rows
+    found = await load.removal(load.small, count, SMALL_BYTES)
+    return [*rows, Row("chunks removed", found.rate, "/s"), found.row()]
 
 
 async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Row]:

@@ -185,6 +185,10 @@ class ChunkEngine(Protocol):
         """Make a pending removal."""
         ...
 
+    def remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
+        """Do what `prepare_remove` and `commit` do, in one atomic batch; return what `prepare_remove` would have."""
+        ...
+
     def commit(
         self,
         target_id: TargetId,

@@ -262,6 +262,15 @@ class DiskEngine:
         self, target_id: TargetId, chunk_id: ChunkId, *, version: int, tag: bytes = b""
     ) -> ChunkState:
         """See `ChunkEngine`; `version` may be any above the committed one."""
+        return self._remove(target_id, chunk_id, version, tag, is_final=False)
+
+    def remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
+        """See `ChunkEngine`."""
+        return self._remove(target_id, chunk_id, version, b"", is_final=True)
+
+    def _remove(
+        self, target_id: TargetId, chunk_id: ChunkId, version: int, tag: bytes, *, is_final: bool
+    ) -> ChunkState:
         key = chunk_key(target_id, chunk_id)
         self._space.check_remove(key)
         with self._books as ledger:
@@ -272,7 +281,10 @@ class DiskEngine:
             size = old.chunk_size_bytes if old else 0
             made = new_record(version, NO_POSITION, size, 0, b"")
             removal = PendingRecord(made, is_remove=True, tag=tag)
-            ledger.change(key, old, removal)
+            if is_final:
+                ledger.change(key, None, None)
+            else:
+                ledger.change(key, old, removal)
             return known_state(key, old, removal)
 
     def _write_update(

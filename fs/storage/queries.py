@@ -3,6 +3,7 @@
 Each chain or range of a request has its own status where the message has room for one.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -87,6 +88,26 @@ def _measure_file(
         end_index = max(next_index, last.chunk_id.index + 1)
         count, used = count * end_index // next_index, used * end_index // next_index
     return last, count, used
+
+
+async def remove_ranges(
+    context: StorageContext,
+    ranges: Sequence[storage_pb2.RemoveRangePb],
+    chunk_count_max: int,
+    deadline_s: float,
+) -> list[storage_pb2.RemoveResultPb]:
+    """Remove chunks of files, some files at a time: most removed files have a chunk or two on a chain."""
+    results = [storage_pb2.RemoveResultPb() for _ in ranges]
+    todo = iter(enumerate(ranges))
+
+    async def work() -> None:
+        for number, wanted in todo:
+            results[number] = await remove_range(context, wanted, chunk_count_max, deadline_s)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(REMOVE_CONCURRENCY, len(ranges))):
+            nursery.start_soon(work)
+    return results
 
 
 async def remove_range(

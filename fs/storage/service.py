@@ -79,12 +79,10 @@ class StorageService:
         count_max = min(
             request.chunk_count_max or queries.REMOVE_COUNT_MAX, queries.REMOVE_COUNT_MAX
         )
-        return storage_pb2.RemoveChunksRsp(
-            results=[
-                await queries.remove_range(self._context, wanted, count_max, call.deadline_s)
-                for wanted in request.ranges
-            ]
+        results = await queries.remove_ranges(
+            self._context, request.ranges, count_max, call.deadline_s
         )
+        return storage_pb2.RemoveChunksRsp(results=results)
 
     async def query_versions(
         self, call: Call, request: storage_pb2.QueryVersionsReq

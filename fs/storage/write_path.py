@@ -255,18 +255,18 @@ async def _prepare(
         return state
     disk = place.target.disk
     commit_at = update.request.commit_chain_version or place.chain.chain_version
-    disk.note_written(len(update.payload))
-    return await disk.write_timed(
-        len(update.payload),
-        partial(
-            _prepare_blocking,
-            place.target,
-            update,
-            decision.version,
-            is_syncing=place.public_state is PublicState.SYNCING,
-            commit_at=commit_at if commits else 0,
-        ),
+    work = partial(
+        _prepare_blocking,
+        place.target,
+        update,
+        decision.version,
+        is_syncing=place.public_state is PublicState.SYNCING,
+        commit_at=commit_at if commits else 0,
     )
+    if update.kind is UpdateType.REMOVE:  # a metadata batch, as a commit is
+        return disk.run_inline(work)
+    disk.note_written(len(update.payload))
+    return await disk.write_timed(len(update.payload), work)
 
 
 def _prepare_blocking(
@@ -291,6 +291,8 @@ def _prepare_blocking(
     elif update.kind is UpdateType.REMOVE:
         if is_syncing:
             engine.drop_pending(target_id, chunk_id)
+        if commit_at and update.tag is None:
+            return engine.remove(target_id, chunk_id, version=version)
         state = engine.prepare_remove(target_id, chunk_id, version=version, tag=update.packed_tag)
     else:
         state = engine.prepare_truncate(

@@ -132,6 +132,22 @@ def test_removal_is_pending_first(lab) -> None:
     assert engine.used_bytes(A[0]) == 0
 
 
+def test_a_removal_in_one_step_is_as_one_in_two(lab) -> None:
+    put(lab.engine, A, 3, b"three", is_full_replace=True)
+    prepare(lab.engine, A, 4, b"left over")
+    with pytest.raises(FsError) as caught:
+        lab.engine.remove(*A, version=3)
+    assert caught.value.status is Status.COMMITTED_UPDATE
+    state = lab.engine.remove(*A, version=4)
+    put(lab.engine, A, 3, b"three", is_full_replace=True)
+    assert state == lab.engine.prepare_remove(*A, version=4)
+    lab.engine.remove(*A, version=5)
+    assert lab.engine.get(*A) is None
+    assert lab.engine.used_bytes(A[0]) == 0
+    assert lab.engine.commit(*A, version=5, chain_version=1) is None
+    assert lab.reopen().get(*A) is None
+
+
 def test_equal_content_has_an_equal_digest_whatever_its_history(lab) -> None:
     content = random.Random(1).randbytes(200_000)
     whole = put(lab.engine, A, 1, content)

@@ -418,6 +418,27 @@ async def test_the_last_serving_one_is_the_truth(mock_clock):
         assert {content(cluster, n) for n in cluster.nodes} == {(2, 0, b"left")}
 
 
+async def test_each_range_of_a_request_has_its_own_result(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        for index in range(30):
+            await client.write(0, b"x", index)
+        version = cluster.chain.chain_version
+        wanted = pb.RemoveChunksReq()
+        for number in range(12):
+            wanted.ranges.add(
+                inode_id=INODE,
+                chain_id=CHAIN if number % 5 else 99,
+                chain_version=version,
+                first_index=2 * number,
+                end_index=2 * number + 2,
+            )
+        reply = await client.channel(1).call(services.STORAGE_REMOVE_CHUNKS, wanted)
+        found = [(r.status == 0, r.removed_count) for r in reply.message.results]
+        assert found == [(bool(n % 5), 2 if n % 5 else 0) for n in range(12)]
+        left = {s.chunk_id.index for s in cluster.nodes[3].engine.list_chunks(TargetId(103))}
+        assert left == {0, 1, 10, 11, 20, 21, *range(24, 30)}
+
+
 async def test_ranges_lengths_space_and_durability(mock_clock):
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         for index in range(20):
