@@ -9,118 +9,12 @@ from hypothesis import strategies as st
 from fs.kv.faulty import RandomFaults
 from fs.meta.check import check
 from fs.schema.proto import common_pb2 as pb
-from fs.schema.status import FsError, Status
+from fs.schema.status import FsError
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import ROOT, World
+from tests.meta.model import Model
 
 NAMES = [b"a", b"b", b"c"]
-
-
-class Node:
-    """An object: a directory has entries, anything else has only its name count."""
-
-    def __init__(self, kind, parent=None):
-        self.kind = kind
-        self.entries = {} if kind == "dir" else None
-        self.parent = parent
-        self.nlink = 0
-
-    def below(self):
-        yield self
-        for child in (self.entries or {}).values():
-            yield from child.below()
-
-
-class Model:
-    """What POSIX says, in plain dicts.  Every method returns a status name or None."""
-
-    def __init__(self):
-        self.root = Node("dir")
-        self.root.parent = self.root
-
-    def directories(self):
-        return [node for node in self.root.below() if node.kind == "dir"]
-
-    def make(self, parent, name, kind):
-        if name in parent.entries:
-            return Status.EXISTS
-        node = parent.entries[name] = Node(kind, parent)
-        node.nlink = 1
-        return None
-
-    def link(self, parent, name, new_parent, new_name):
-        node = parent.entries.get(name)
-        if node is None:
-            return Status.NOT_FOUND
-        if new_name in new_parent.entries:
-            return Status.EXISTS
-        if node.kind == "dir":
-            return Status.NOT_PERMITTED
-        new_parent.entries[new_name] = node
-        node.nlink += 1
-        return None
-
-    def remove(self, parent, name, *, is_rmdir):
-        node = parent.entries.get(name)
-        if node is None:
-            return Status.NOT_FOUND
-        if is_rmdir and node.kind != "dir":
-            return Status.NOT_DIRECTORY
-        if is_rmdir and node.entries:
-            return Status.NOT_EMPTY
-        if not is_rmdir and node.kind == "dir":
-            return Status.IS_DIRECTORY
-        del parent.entries[name]
-        node.nlink -= 1
-        return None
-
-    def remove_tree(self, parent, name):
-        node = parent.entries.get(name)
-        if node is None:
-            return Status.NOT_FOUND
-        if node.kind != "dir":
-            return Status.NOT_DIRECTORY
-        for directory in [n for n in node.below() if n.kind == "dir"]:
-            for child in directory.entries.values():
-                if child.kind != "dir":
-                    child.nlink -= 1
-        del parent.entries[name]
-        return None
-
-    def rename(self, old, old_name, new, new_name, mode):
-        source, target = old.entries.get(old_name), new.entries.get(new_name)
-        if source is None or (target is None and mode == "exchange"):
-            return Status.NOT_FOUND
-        if target is not None and mode == "no_replace":
-            return Status.EXISTS
-        if source is target:
-            return None
-        status = self._judge(old, new, source, target, mode)
-        if status is not None:
-            return status
-        if mode == "exchange":
-            old.entries[old_name], target.parent = target, old
-        else:
-            if target is not None:
-                target.nlink -= 1
-            del old.entries[old_name]
-        new.entries[new_name], source.parent = source, new
-        return None
-
-    @staticmethod
-    def _judge(old, new, source, target, mode):
-        if target is not None and mode != "exchange":
-            if source.kind == "dir" and target.kind != "dir":
-                return Status.NOT_DIRECTORY
-            if source.kind != "dir" and target.kind == "dir":
-                return Status.IS_DIRECTORY
-        if source.kind == "dir" and new in source.below():
-            return Status.INVALID_ARGUMENT
-        if mode == "exchange" and target.kind == "dir" and old in target.below():
-            return Status.INVALID_ARGUMENT
-        if mode != "exchange" and target is not None and target.entries:
-            return Status.NOT_EMPTY
-        return None
 
 
 KIND_OF_TYPE = {pb.FILE: "file", pb.DIRECTORY: "dir", pb.SYMLINK: "symlink"}

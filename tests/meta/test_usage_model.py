@@ -14,7 +14,8 @@ from fs.meta.check import check, read_all
 from fs.runtime.simulated import SimulatedClock
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, World, hint
-from tests.meta.test_model import NAMES, Model, Pair
+from tests.meta.model import Model
+from tests.meta.test_model import NAMES, Pair
 
 LENGTHS = [0, 1, 10, 100]
 

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 FOREVER = math.inf
 
@@ -77,22 +78,34 @@ def _settled(history: Sequence[Op], initials: Collection[object]) -> list[Op]:
     return settled
 
 
-def _next_states(ops: Sequence[Op], done: int, value: object) -> list[tuple[int, object]]:
-    """Return what may come next: operations that began before any undone one ended."""
-    open_ops: list[tuple[int, Op]] = []
+class Interval(Protocol):
+    """When something happened: between its begin and its end."""
+
+    begin_s: float
+    end_s: float
+
+
+def may_be_next(ops: Sequence[Interval], done: int) -> list[int]:
+    """Return which of the undone operations (bits of `done`) began before any undone one ended.
+
+    `ops` must be sorted by begin.
+    """
+    open_indices: list[int] = []
     first_end = FOREVER
     first = (~done & (done + 1)).bit_length() - 1  # the lowest bit that is not set
     for i in range(first, len(ops)):
-        op = ops[i]
-        if op.begin_s > first_end:
+        if ops[i].begin_s > first_end:
             break  # so did all that follow
         if not done >> i & 1:
-            open_ops.append((i, op))
-            first_end = min(first_end, op.end_s)
+            open_indices.append(i)
+            first_end = min(first_end, ops[i].end_s)
+    return [i for i in open_indices if ops[i].begin_s <= first_end]
+
+
+def _next_states(ops: Sequence[Op], done: int, value: object) -> list[tuple[int, object]]:
     found: list[tuple[int, object]] = []
-    for i, op in open_ops:
-        if op.begin_s > first_end:
-            break
+    for i in may_be_next(ops, done):
+        op = ops[i]
         if op.kind == "write":
             found.append((done | 1 << i, op.value))
         elif op.value == value:
