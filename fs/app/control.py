@@ -1,6 +1,9 @@
 """The control process: mgmtd and meta over one key-value store.
 
 Each also runs alone (mgmtd.py, meta.py), with a store of its own, for they share no keys, or with that of a kv process.
+
+Backup and check of the store while it is in use read it through the process that holds it: it offers Kv too, if only
+this machine can reach it (a Unix socket, whose folder says who may).
 """
 
 import os
@@ -11,6 +14,10 @@ import trio
 
 from ..client.storage_client import StorageClient
 from ..kv.api import KvEngine
+from ..kv.foundationdb import FoundationDbEngine
+from ..kv.local import LocalEngine
+from ..kv.pause import PausableEngine
+from ..kv.remote_server import KvService
 from ..meta.init import initialise
 from ..meta.meta import Meta
 from ..mgmtd.main import Mgmtd
@@ -18,7 +25,7 @@ from ..node.membership import Membership
 from ..schema.ids import ClientId
 from ..schema.routing import Role
 from .compose import Process, main
-from .store import open_store
+from .store import boot_number, open_store
 
 Loop = Callable[..., Awaitable[None]]
 
@@ -39,6 +46,8 @@ async def make_meta(
 ) -> Meta:
     """Return the metadata service, its records made when the store is new."""
     config = process.config
+    if isinstance(engine, FoundationDbEngine):  # which keeps no state for as long as a backup reads
+        engine = PausableEngine(engine, process.runtime.clock)
     await initialise(
         engine,
         runtime=process.runtime,
@@ -78,10 +87,15 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         meta = await make_meta(process, engine, membership, chunks)
         targets["Meta"] = meta.service
         loops += [chunks.run, meta.run]
+    store: KvService | None = None
+    if isinstance(engine, LocalEngine) and config.process.listen.startswith("unix:"):
+        store = targets["Kv"] = KvService(engine, process.runtime, boot=boot_number())
+        loops.append(store.run)
+    server = process.server(targets)
+    if store is not None:
+        server.on_disconnect = store.forget
     async with trio.open_nursery() as nursery:
-        await nursery.start(
-            process.server(targets).run, process.runtime.network, config.process.listen
-        )
+        await nursery.start(server.run, process.runtime.network, config.process.listen)
         for loop in loops:
             await nursery.start(loop)
         process.ready()

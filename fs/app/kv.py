@@ -3,22 +3,12 @@
 Whoever uses it has `engine = "remote"` and this process's address in [kv].
 """
 
-from pathlib import Path
-from typing import Final
-
 import trio
 
 from ..kv.remote_server import KvService
 from ..schema.config import check_message_size
 from .compose import Process, main
-from .store import open_local_store
-
-BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_number() -> int:
-    """Return a number that is another one after each start of the machine."""
-    return int(BOOT_ID_PATH.read_text().strip().replace("-", "")[:16], 16)
+from .store import boot_number, open_local_store
 
 
 async def run(process: Process) -> None:

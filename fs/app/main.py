@@ -18,6 +18,7 @@ from .process_id import ProcessId, process_id
 
 if TYPE_CHECKING:
     from .bring_up import UpOptions
+    from .store_access import StoreChoice
 
 app = typer.Typer(
     name="ember",
@@ -31,6 +32,10 @@ app = typer.Typer(
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", help="The cluster's directory.", show_default=str(default_directory())),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(metavar="STORE", help="rocksdb:PATH, remote:ADDRESS or foundationdb:CLUSTERFILE."),
 ]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
 MountArgument = Annotated[Path, typer.Argument(metavar="MOUNT_POINT")]
@@ -46,6 +51,17 @@ def _running(given: Path | None) -> ClusterDir:
     from .running import chosen_directory  # noqa: PLC0415
 
     return chosen_directory(given)
+
+
+def _store(given: Path | None, kv: str | None, cluster_id: str) -> "StoreChoice":
+    """Return the store that is meant: that of --kv, else that of the cluster."""
+    from .store_access import StoreChoice, parse_store, store_of_cluster  # noqa: PLC0415
+
+    if kv is None:
+        return store_of_cluster(_running(given))
+    if not cluster_id:
+        raise FsError(Status.BAD_CONFIG, "--kv: whose store is it? say --cluster-id, too")
+    return StoreChoice(parse_store(kv), cluster_id)
 
 
 @app.command()
@@ -301,6 +317,43 @@ def sim(context: typer.Context) -> None:
     from .develop import run_sim  # noqa: PLC0415
 
     raise typer.Exit(run_sim(context.args))
+
+
+@app.command()
+def backup(  # noqa: PLR0917 - options, never passed by position
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; - for a pipe.")],
+    directory: DirOption = None,
+    kv: StoreOption = None,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Of the cluster in the store of --kv.")
+    ] = "",
+    pause: Annotated[
+        bool,
+        typer.Option(
+            "--pause",
+            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Write all metadata into a file, at one state, while the cluster works."""
+    from .backup import backup as run  # noqa: PLC0415
+
+    run(file, _store(directory, kv, cluster_id), may_pause=pause, as_json=as_json)
+
+
+@app.command()
+def restore(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup; - for a pipe.")],
+    directory: DirOption = None,
+    kv: StoreOption = None,
+    check: Annotated[bool, typer.Option("--check", help="Only verify the file.")] = False,
+) -> None:
+    """Write a backup into an empty store; with --dir and --kv, the stopped cluster moves there."""
+    from .backup import restore as run  # noqa: PLC0415
+
+    goal = _directory(directory) if directory is not None or kv is None else None
+    run(file, goal, kv, is_check=check)
 
 
 @app.command("fsck-disk")

@@ -6,6 +6,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -19,6 +21,13 @@ from ..runtime.ports import Runtime
 from ..schema.config import KvSection
 from ..schema.status import FsError, Status
 from .compose import Process
+
+BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_number() -> int:
+    """Return a number that is another one after each start of the machine."""
+    return int(BOOT_ID_PATH.read_text().strip().replace("-", "")[:16], 16)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ Who decides is a port, `Faults`: a script in tests, a seeded random in simulatio
 
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -17,7 +17,8 @@ from typing import Protocol
 import trio
 
 from ..schema.status import FsError, Status
-from .api import KeyValue, KvEngine, Transaction
+from .api import KvEngine, Transaction
+from .forwarding import ForwardingTransaction
 
 
 class Fate(Enum):
@@ -95,84 +96,12 @@ class RandomFaults:
         return Fate.OK
 
 
-class FaultyTransaction:
+class FaultyTransaction(ForwardingTransaction):
     """A transaction whose commit meets a fault; everything else goes straight through."""
 
     def __init__(self, inner: Transaction, faults: Faults) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._faults = faults
-        self._has_written = False
-
-    async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
-        """See Transaction.get."""
-        return await self._inner.get(key, snapshot=snapshot)
-
-    async def get_many(
-        self, keys: Sequence[bytes], *, snapshot: bool = False
-    ) -> list[bytes | None]:
-        """See Transaction.get_many."""
-        return await self._inner.get_many(keys, snapshot=snapshot)
-
-    async def prefetch(self, keys: Iterable[bytes]) -> None:
-        """See Transaction.prefetch."""
-        await self._inner.prefetch(keys)
-
-    async def get_range(
-        self,
-        begin: bytes,
-        end: bytes,
-        *,
-        limit: int = 0,
-        reverse: bool = False,
-        snapshot: bool = False,
-    ) -> list[KeyValue]:
-        """See Transaction.get_range."""
-        return await self._inner.get_range(
-            begin, end, limit=limit, reverse=reverse, snapshot=snapshot
-        )
-
-    def set(self, key: bytes, value: bytes) -> None:
-        """See Transaction.set."""
-        self._has_written = True
-        self._inner.set(key, value)
-
-    def clear(self, key: bytes) -> None:
-        """See Transaction.clear."""
-        self._has_written = True
-        self._inner.clear(key)
-
-    def clear_range(self, begin: bytes, end: bytes) -> None:
-        """See Transaction.clear_range."""
-        self._has_written = True
-        self._inner.clear_range(begin, end)
-
-    def atomic_add(self, key: bytes, delta: int) -> None:
-        """See Transaction.atomic_add."""
-        self._has_written = True
-        self._inner.atomic_add(key, delta)
-
-    def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes = b"") -> None:
-        """See Transaction.set_versionstamped_value."""
-        self._has_written = True
-        self._inner.set_versionstamped_value(key, prefix, suffix)
-
-    def set_versionstamped_key(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
-        """See Transaction.set_versionstamped_key."""
-        self._has_written = True
-        self._inner.set_versionstamped_key(prefix, suffix, value)
-
-    def add_read_conflict_key(self, key: bytes) -> None:
-        """See Transaction.add_read_conflict_key."""
-        self._inner.add_read_conflict_key(key)
-
-    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
-        """See Transaction.add_read_conflict_range."""
-        self._inner.add_read_conflict_range(begin, end)
-
-    def add_write_conflict_key(self, key: bytes) -> None:
-        """See Transaction.add_write_conflict_key."""
-        self._has_written = True
-        self._inner.add_write_conflict_key(key)
 
     async def commit(self) -> bytes | None:
         """See Transaction.commit."""
@@ -197,10 +126,6 @@ class FaultyTransaction:
         if fault.fate is not Fate.OK:
             raise FsError(Status.KV_COMMIT_UNKNOWN, f"injected: {fault.fate.value}")
         return stamp
-
-    def close(self) -> None:
-        """See Transaction.close."""
-        self._inner.close()
 
 
 class FaultyEngine:

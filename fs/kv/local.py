@@ -77,6 +77,10 @@ class LocalEngine(ABC):
     def open_view(self) -> View:
         """Return a snapshot of the newest commit; raises FsError when the store cannot serve."""
 
+    def open_lasting_view(self) -> View:
+        """As `open_view`, of a snapshot that is read for longer than a transaction lives."""
+        return self.open_view()
+
     @abstractmethod
     def current(self, key: bytes) -> bytes | None:
         """Return the newest committed value."""

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
+from weakref import WeakSet
 
 import trio
 from sortedcontainers import SortedDict
@@ -43,7 +44,7 @@ Revision = tuple[int, bytes | None]
 class MemoryView:
     """The map as of one version."""
 
-    __slots__ = ("_engine", "version")
+    __slots__ = ("__weakref__", "_engine", "version")
 
     def __init__(self, engine: "MemoryEngine", version: int) -> None:
         self._engine = engine
@@ -80,6 +81,7 @@ class MemoryEngine(LocalEngine):
         self._unsynced: deque[tuple[float, int, tuple[bytes, ...]]] = deque()
         self._collectable: deque[tuple[int, bytes]] = deque()
         self._is_available = True
+        self._lasting: WeakSet[MemoryView] = WeakSet()
 
     @property
     def synced_version(self) -> int:
@@ -100,6 +102,12 @@ class MemoryEngine(LocalEngine):
         """See LocalEngine.open_view."""
         self._check_available()
         return MemoryView(self, self._version)
+
+    def open_lasting_view(self) -> MemoryView:
+        """See LocalEngine.open_lasting_view: what it shows is kept until nobody holds it."""
+        view = self.open_view()
+        self._lasting.add(view)
+        return view
 
     def _check_available(self) -> None:
         if not self._is_available:
@@ -165,7 +173,8 @@ class MemoryEngine(LocalEngine):
 
     def _collect(self) -> None:
         """Drop revisions that neither a view nor a power loss can need any more."""
-        needed = min(self._window.horizon, self._synced_version)
+        held = (view.version for view in self._lasting)
+        needed = min(self._window.horizon, self._synced_version, *held)
         while self._collectable and self._collectable[0][0] <= needed:
             version, key = self._collectable.popleft()
             revisions = self._revisions.get(key)

@@ -77,8 +77,7 @@ class RemoteEngine:
 
     def transaction(self) -> Transaction:
         """See KvEngine.transaction."""
-        self._last_id += 1
-        return RemoteTransaction(self, self._last_id)
+        return RemoteTransaction(self, self.new_id())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Wait until cancelled.
@@ -119,6 +118,11 @@ class RemoteEngine:
             log.warning("key-value store %s not synced at the end: %s", self._address, error)
 
     # ---- for transactions ----------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """Return a number for a snapshot of this client."""
+        self._last_id += 1
+        return self._last_id
 
     def ended(self, transaction_id: int) -> None:
         """Remember that a snapshot is needed no more."""

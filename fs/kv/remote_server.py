@@ -11,6 +11,7 @@ Invariants:
     - Between the judgement of a commit and its write nothing else happens (LocalEngine.commit_now), and a commit
       whose caller has gone happens entirely or not at all.
     - Memory is bounded: at most SNAPSHOTS_PER_CLIENT_MAX snapshots per client, none older than SNAPSHOT_AGE_S_MAX;
+      of lasting ones, which backup and check read, LASTING_MAX in all, none left alone for LASTING_IDLE_S_MAX;
       a reply holds at most REPLY_BYTES_MAX and one page of rows.
     - Whatever a request holds, the engine's own records (keys from \xff) are neither read nor written.
 
@@ -47,6 +48,10 @@ SNAPSHOTS_PER_CLIENT_MAX: Final = 2048
 SNAPSHOT_AGE_S_MAX: Final = TRANSACTION_AGE_S_MAX + 1.0
 """Longer than any transaction may live, so that its own side refuses it first."""
 
+LASTING_MAX: Final = 4
+"""Each holds back the store's compaction of what was overwritten since."""
+
+LASTING_IDLE_S_MAX: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 1.0
 PAGE_ROWS: Final = 100
 """Rows taken from the store at once: of the largest size they fill 11 MB, so a reply fits into 16 MiB."""
@@ -60,12 +65,14 @@ class _Snapshot:
     view: View
     generation: int
     taken_s: float
+    """A lasting one: last read at."""
 
 
 @dataclass(slots=True)
 class _Client:
     snapshots: dict[int, _Snapshot] = field(default_factory=dict)
     """By transaction, oldest first."""
+    lasting: dict[int, _Snapshot] = field(default_factory=dict)
 
 
 class KvService:
@@ -88,7 +95,7 @@ class KvService:
     @property
     def snapshot_count(self) -> int:
         """Snapshots held now."""
-        return sum(len(client.snapshots) for client in self._clients.values())
+        return sum(len(c.snapshots) + len(c.lasting) for c in self._clients.values())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Let go of old snapshots until cancelled."""
@@ -103,8 +110,8 @@ class KvService:
         Had it a second connection, its transactions are told KV_TOO_OLD and begin again.
         """
         client = self._clients.pop(peer.client_id, None)
-        if client is not None and client.snapshots:
-            log.debug("client %s left %d snapshots", peer.client_id, len(client.snapshots))
+        if client is not None and (count := len(client.snapshots) + len(client.lasting)):
+            log.debug("client %s left %d snapshots", peer.client_id, count)
 
     # ---- the remote methods --------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class KvService:
             )
         client = self._end(call.peer, request.ended_ids)
         if request.is_first:
-            view = self._take(client, request.transaction_id)
+            view = self._take(client, request.transaction_id, is_lasting=request.is_lasting)
         else:
             view = self._held(client, request.transaction_id)
         reply = kv_pb2.KvReadRsp(store=self._store(), read_version=view.version)
@@ -181,33 +188,46 @@ class KvService:
             client = self._clients[peer.client_id] = _Client()
         for transaction_id in ended_ids:
             client.snapshots.pop(transaction_id, None)
+            client.lasting.pop(transaction_id, None)
         return client
 
-    def _take(self, client: _Client, transaction_id: int) -> View:
-        if transaction_id in client.snapshots:
+    def _take(self, client: _Client, transaction_id: int, *, is_lasting: bool) -> View:
+        if transaction_id in client.snapshots or transaction_id in client.lasting:
             raise FsError(Status.RPC_BAD_REQUEST, f"transaction {transaction_id} began twice")
-        if len(client.snapshots) >= SNAPSHOTS_PER_CLIENT_MAX:
+        if is_lasting and sum(len(c.lasting) for c in self._clients.values()) >= LASTING_MAX:
+            raise FsError(
+                Status.RPC_OVERLOADED, f"{LASTING_MAX} backups or checks read this store already"
+            )
+        if not is_lasting and len(client.snapshots) >= SNAPSHOTS_PER_CLIENT_MAX:
             del client.snapshots[next(iter(client.snapshots))]
-        view = self._engine.open_view()
-        client.snapshots[transaction_id] = _Snapshot(
-            view, self._engine.generation, self._clock.monotonic_s()
-        )
+        engine = self._engine
+        view = engine.open_lasting_view() if is_lasting else engine.open_view()
+        kept = client.lasting if is_lasting else client.snapshots
+        kept[transaction_id] = _Snapshot(view, self._engine.generation, self._clock.monotonic_s())
         return view
 
     def _held(self, client: _Client, transaction_id: int) -> View:
         held = client.snapshots.get(transaction_id)
+        if held is None:
+            held = client.lasting.get(transaction_id)
+            if held is not None:
+                held.taken_s = self._clock.monotonic_s()
         if held is None or held.generation != self._engine.generation:
             raise FsError(Status.KV_TOO_OLD, f"transaction {transaction_id} has no snapshot here")
         return held.view
 
     def _expire(self) -> None:
-        oldest_s = self._clock.monotonic_s() - SNAPSHOT_AGE_S_MAX
+        now_s = self._clock.monotonic_s()
+        oldest_s = now_s - SNAPSHOT_AGE_S_MAX
         for name, client in list(self._clients.items()):
             for number, held in list(client.snapshots.items()):
                 if held.taken_s > oldest_s:
                     break
                 del client.snapshots[number]
-            if not client.snapshots:
+            for number, held in list(client.lasting.items()):
+                if held.taken_s <= now_s - LASTING_IDLE_S_MAX:
+                    del client.lasting[number]
+            if not client.snapshots and not client.lasting:
                 del self._clients[name]
 
 

@@ -59,7 +59,7 @@ def check_format_record(value: bytes | None, cluster_id: str) -> bool:
     if record.format_version > records.FORMAT_VERSION:
         raise FsError(
             Status.KV_BAD_FORMAT,
-            f"metadata format {record.format_version}, this release knows {records.FORMAT_VERSION}",
+            f"{record.what} format {record.format_version}, this release knows {records.FORMAT_VERSION}",
         )
     if record.cluster_id != cluster_id:
         raise FsError(

@@ -55,6 +55,7 @@ class Status(IntEnum):
     KV_BAD_FORMAT = 208
     KV_UNREACHABLE = 209
     KV_DAMAGED = 210
+    KV_NOT_EMPTY = 211
     # 3xx: metadata
     NOT_FOUND = 300
     EXISTS = 301
@@ -130,6 +131,7 @@ class Status(IntEnum):
     START_FAILED = 606
     SHUTTING_DOWN = 607
     CHECK_FAILED = 608
+    BAD_BACKUP = 609
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         "the key-value store could not be asked", errno.EIO, retry=Retry.SAME
     ),
     Status.KV_DAMAGED: _s("the key-value store is damaged or lacks synced commits", errno.EIO),
+    Status.KV_NOT_EMPTY: _s("the key-value store holds something already", errno.EEXIST),
     Status.NOT_FOUND: _s("no such object", errno.ENOENT),
     Status.EXISTS: _s("the name exists already", errno.EEXIST),
     Status.NOT_DIRECTORY: _s("a path component is not a directory", errno.ENOTDIR),
@@ -294,6 +297,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.START_FAILED: _s("a service did not start", errno.EIO),
     Status.SHUTTING_DOWN: _s("the service is stopping", errno.EAGAIN, retry=Retry.OTHER),
     Status.CHECK_FAILED: _s("a check found damage", errno.EIO),
+    Status.BAD_BACKUP: _s("the backup cannot be used", errno.EINVAL),
 }
 
 assert set(SPECS) == set(Status), set(Status) - set(SPECS)

@@ -148,10 +148,13 @@ class KvReadReq(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     SCAN_FIELD_NUMBER: _builtins.int
     ENDED_IDS_FIELD_NUMBER: _builtins.int
+    IS_LASTING_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.int
     """unique among the transactions of one client"""
     is_first: _builtins.bool
     """takes the snapshot"""
+    is_lasting: _builtins.bool
+    """the snapshot is held as long as it is read again and again, for reads only"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
@@ -168,10 +171,11 @@ class KvReadReq(_message.Message):
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         scan: Global___KvScanPb | None = ...,
         ended_ids: _abc.Iterable[_builtins.int] | None = ...,
+        is_lasting: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scan", b"scan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_ids", b"ended_ids", "is_first", b"is_first", "keys", b"keys", "scan", b"scan", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_ids", b"ended_ids", "is_first", b"is_first", "is_lasting", b"is_lasting", "keys", b"keys", "scan", b"scan", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

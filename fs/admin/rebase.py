@@ -1,0 +1,98 @@
+"""What a restore changes in the records of a backup: numbers that must never be given out twice.  Pure.
+
+A restore may come later than its backup.  Disks, nodes and clients remember numbers that were given out in between:
+chunks carry inode ids and chain versions, nodes the routing version and the epoch of the manager.  Were one of these
+given to something else, a new file could get the bytes of an old one.  So each counter goes on far beyond.
+
+Everything else is restored as it was, file sessions and locks too: clients that are still there go on, and the
+sessions of others are ended in the usual way, which settles lengths and quotas.
+"""
+
+from typing import Final
+
+from ..kv.api import KeyValue
+from ..meta import records
+from ..meta.inode_ids import SHARD_COUNT
+from ..mgmtd import store as mgmtd
+from ..mgmtd.lease import LeaseRecord
+from ..mgmtd.move_book import pack_book, unpack_book
+from ..schema.proto.record_pb2 import ChainRecordPb, FormatRecordPb, MoveBookRecordPb
+from .backup import UNFINISHED_VERSION
+
+INODE_BLOCKS: Final = 1 << 20
+"""Per shard: 137 billion files may have been made since; leaves room for 30 million restores."""
+ROUTING_VERSIONS: Final = 1 << 32
+EPOCHS: Final = 1 << 32
+CHAIN_VERSIONS: Final = 1 << 16
+"""Of 32 bits; a chain that changes once a minute has as many in 45 days."""
+MOVES: Final = 1 << 16
+
+_INODE_IDS: Final = frozenset(map(records.inode_ids_key, range(SHARD_COUNT)))
+FORMATS: Final = (records.FORMAT_KEY, mgmtd.FORMAT_KEY)
+HELD: Final = frozenset({*FORMATS, mgmtd.LEASE_KEY, mgmtd.BOOK_KEY})
+"""Written last, in one transaction: only then the store is one that services open."""
+
+
+def unfinished_formats(cluster_id: str) -> list[KeyValue]:
+    """Return the format records of a store that is being restored: every release refuses to serve it."""
+    record = FormatRecordPb(
+        format_version=UNFINISHED_VERSION, cluster_id=cluster_id, what="unfinished restore"
+    )
+    value = record.SerializeToString(deterministic=True)
+    return [(key, value) for key in FORMATS]
+
+
+def is_unfinished(value: bytes | None, cluster_id: str) -> bool:
+    """True if this format record was written by a restore of the same cluster that has not finished."""
+    return value == unfinished_formats(cluster_id)[0][1]
+
+
+class Rebase:
+    """Takes in the rows of one backup, in order."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, bytes] = {}
+        self._target_id_max = 0
+        self._unused_shards = set(_INODE_IDS)
+
+    def row(self, key: bytes, value: bytes) -> bytes | None:
+        """Return the value to restore; None for what `last_rows` returns later."""
+        if key in HELD:
+            self._held[key] = value
+            return None
+        if key in _INODE_IDS:
+            self._unused_shards.discard(key)
+            return records.pack_u64(records.unpack_u64(value) + INODE_BLOCKS)
+        if key == mgmtd.ROUTING_VERSION_KEY:
+            return (int.from_bytes(value, "big") + ROUTING_VERSIONS).to_bytes(8, "big")
+        if key.startswith(mgmtd.CHAIN_PREFIX):
+            record = ChainRecordPb.FromString(value)
+            record.chain.chain_version += CHAIN_VERSIONS
+            return record.SerializeToString(deterministic=True)
+        if key.startswith(mgmtd.TARGET_PREFIX):
+            target_id = int.from_bytes(key[len(mgmtd.TARGET_PREFIX) :], "big")
+            self._target_id_max = max(self._target_id_max, target_id)
+        return value
+
+    def last_rows(self) -> list[KeyValue]:
+        """Return what is written in the last transaction."""
+        rows = {key: value for key, value in self._held.items() if key in FORMATS}
+        if records.FORMAT_KEY in rows:
+            # A shard of which no id had been given out has no record, but may have been used since.
+            rows |= {key: records.pack_u64(INODE_BLOCKS) for key in self._unused_shards}
+        if mgmtd.FORMAT_KEY in rows:
+            rows[mgmtd.LEASE_KEY] = self._lease()
+            rows[mgmtd.BOOK_KEY] = self._book()
+        return sorted(rows.items())
+
+    def _lease(self) -> bytes:
+        """The lease of nobody, in a later epoch: whoever is first becomes primary."""
+        before = mgmtd.unpack_lease(self._held.get(mgmtd.LEASE_KEY))
+        return mgmtd.pack_lease(LeaseRecord(epoch=before.epoch + EPOCHS))
+
+    def _book(self) -> bytes:
+        value = self._held.get(mgmtd.BOOK_KEY) or pack_book(unpack_book(None))
+        record = MoveBookRecordPb.FromString(value)
+        record.next_move_id += MOVES
+        record.next_target_id = max(record.next_target_id, self._target_id_max + 1) + MOVES
+        return record.SerializeToString(deterministic=True)

@@ -1,0 +1,98 @@
+"""The key-value store of a cluster, opened by a command: with the cluster running or not.
+
+--dir DIR                      the store that the cluster's processes are configured with; while they run, through
+the process that holds it
+--kv rocksdb:PATH              the embedded store at PATH, which no process uses
+--kv remote:ADDRESS            the same through the process that serves it
+--kv foundationdb:CLUSTERFILE  (or without CLUSTERFILE) FoundationDB
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ..kv.api import KvEngine
+from ..rpc.channel import open_channels
+from ..rpc.transport import SocketNetwork
+from ..runtime.config_file import read_config
+from ..runtime.ports import Runtime
+from ..runtime.real import real_runtime
+from ..schema.config import KvSection, ProcessConfig, ProcessSection
+from ..schema.status import FsError, Status
+from . import supervisor_link
+from .cluster_dir import KV, ClusterDir, ClusterRecord, has_kv_process, mgmtd_names, need_record
+from .compose import Process, new_identity
+from .foundationdb import FOUNDATIONDB, kv_section, parse_kv
+from .store import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChoice:
+    """Which store, and of which cluster."""
+
+    section: KvSection
+    cluster_id: str
+
+    @property
+    def text(self) -> str:
+        """Return where it is, for people."""
+        section = self.section
+        place = {"rocksdb": section.path, "remote": section.address}
+        return f"{section.engine}:{place.get(section.engine, section.cluster_file)}"
+
+
+def parse_store(text: str) -> KvSection:
+    """Return the store that --kv names; raises FsError(BAD_CONFIG)."""
+    engine, _, place = text.partition(":")
+    if engine == FOUNDATIONDB:
+        return kv_section(parse_kv(text))
+    if place and engine == "rocksdb":
+        return KvSection(path=str(Path(place).absolute()))
+    if place and engine == "remote":
+        return KvSection(engine="remote", address=place)
+    raise FsError(
+        Status.BAD_CONFIG,
+        f"--kv {text}: rocksdb:PATH, remote:ADDRESS or foundationdb:CLUSTERFILE",
+    )
+
+
+def is_running(directory: ClusterDir) -> bool:
+    """True if processes of a local cluster run, with or without their supervisor."""
+    return supervisor_link.is_answering(directory) or supervisor_link.has_orphans(directory)
+
+
+def holder_name(record: ClusterRecord) -> str:
+    """Return the process whose configuration says where the store is."""
+    return KV if has_kv_process(record) else mgmtd_names(record)[0]
+
+
+def store_of_cluster(directory: ClusterDir) -> StoreChoice:
+    """Return the store of a local cluster; raises FsError(BAD_CLUSTER_DIR)."""
+    record = need_record(directory)
+    config = read_config(directory.config_path(holder_name(record)))
+    section = config.kv
+    if section.engine == "rocksdb" and is_running(directory):
+        section = KvSection(engine="remote", address=config.process.listen)
+    return StoreChoice(section, record.cluster_id)
+
+
+def check_exists(choice: StoreChoice) -> None:
+    """Raise FsError(BAD_CONFIG) if the embedded store is not there: opening would make an empty one."""
+    path = Path(choice.section.path)
+    if choice.section.engine == "rocksdb" and not (path / "CURRENT").exists():
+        raise FsError(Status.BAD_CONFIG, f"{path} holds no key-value store")
+
+
+@asynccontextmanager
+async def open_chosen(choice: StoreChoice) -> AsyncIterator[tuple[KvEngine, Runtime]]:
+    """Open a store for the length of the block; raises FsError as `open_store`."""
+    config = ProcessConfig(process=ProcessSection(cluster_id=choice.cluster_id), kv=choice.section)
+    runtime = real_runtime(SocketNetwork())
+    identity = new_identity(config, runtime)
+    async with open_channels(runtime, identity, config.rpc) as channels:
+        process = Process(config, runtime, identity, channels, trio.Event())
+        async with open_store(process) as engine:
+            yield engine, runtime
