@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
@@ -48,9 +49,10 @@ from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import read_path, write_path
 
-from .campaign import How, where
+from .campaign import where
 from .life import ProcessDead, SimulatedCrash
 from .scenario import run_seed
+from .shape import Shape
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +61,33 @@ HANG_CPU_S: Final = 60
 """A seed that takes this much longer than the rest of the time given hangs."""
 
 MUTANTS: Final[dict[str, Patch]] = {}
-FAULTS_OF: Final[dict[str, tuple[str, ...]]] = {}
+AIMS: Final[dict[str, "Aim"]] = {}
 
 
-def mutant(*faults: str) -> Callable[[Patch], Patch]:
+@dataclass(frozen=True)
+class Aim:
+    """What a mutant is most sensitive to: in every second seed nothing else happens."""
+
+    faults: tuple[str, ...]
+    shape: dict[str, Any]
+
+    def run(self, seed: int, work_s: float) -> None:
+        """Run a seed aimed at the mutant; raises what is broken."""
+        shape = replace(Shape.draw(seed, is_dense=True), **self.shape)
+        run_seed(seed, work_s=work_s, only=self.faults, shape=shape)
+
+
+def mutant(*faults: str, **shape: Any) -> Callable[[Patch], Patch]:
     """Register a mutant under its function's name; the docstring says which rule is broken.
 
     Args:
-        faults: the kinds that it is most sensitive to: in every second seed nothing else happens.
+        faults: the kinds of an aimed seed.
+        shape: what its cluster and workload are like; the rest is drawn, and clients hardly pause.
     """
 
     def register(patch: Patch) -> Patch:
         MUTANTS[patch.__name__] = patch
-        FAULTS_OF[patch.__name__] = faults
+        AIMS[patch.__name__] = Aim(faults, shape)
         return patch
 
     return register
@@ -164,13 +180,13 @@ def resync_skipped() -> None:
     resync_module.Resync._resync_window = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("kill_storage", "slow_network", "clog", "reorder_chain")
+@mutant("kill_storage", is_wide=True, disk_pause_s_max=0.5, replica_count=2)
 def resync_without_barrier() -> None:
     """Resync does not wait for updates that came in before the target was syncing."""
     inflight_module.InFlight.wait_older_left = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("kill_head_and_clients")
+@mutant("kill_head_and_clients", is_wide=True)
 def resync_skips_pending() -> None:
     """Resync takes a chunk with a pending version for equal if the committed ones are."""
 
@@ -229,7 +245,7 @@ def leftover_rolled_back() -> None:
     write_path.settle = drop  # type: ignore[assignment]
 
 
-@mutant("lose_reply", "drain", "kill_storage")
+@mutant("lose_reply", "kill_storage", is_wide=True, resync_bytes_per_s_max=100_000)
 def late_copies_accepted() -> None:
     """A copy of an update whose sender has given up on it still takes effect."""
     target_module.LocalTarget.admit_epoch = (  # type: ignore[method-assign]
@@ -402,25 +418,40 @@ def chunks_not_collected() -> None:
     gc_module.GarbageCollector._remove_chunks = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("cut_all")
-def chunks_cut_before_length_is_durable() -> None:
-    """A truncation cuts the chunks while a power loss could still bring the old length back."""
+def _skip_sync_of_truncation(number: int) -> None:
+    """Let a truncation go on without one of its two syncs, counted from 0."""
     real = driver_module.ContentDriver._cut
 
     async def cut(self: Any, inode_id: int) -> None:
-        engine = self._engine
+        engine, count = self._engine, [0]
 
-        class Unsynced:
+        class SyncsOnce:
             transaction = staticmethod(engine.transaction)
-            sync = _nothing
 
-        self._engine = Unsynced()
+            async def sync(self) -> None:
+                count[0] += 1
+                if count[0] != number + 1:
+                    await engine.sync()
+
+        self._engine = SyncsOnce()
         try:
             await real(self, inode_id)
         finally:
             self._engine = engine
 
     driver_module.ContentDriver._cut = cut  # type: ignore[method-assign]
+
+
+@mutant("cut_all")
+def chunks_cut_before_length_is_durable() -> None:
+    """A truncation cuts the chunks while a power loss could still bring the old length back."""
+    _skip_sync_of_truncation(0)
+
+
+@mutant("cut_all")
+def truncation_ends_before_that_is_durable() -> None:
+    """A file is written behind its new end while a power loss could still have it cut once more."""
+    _skip_sync_of_truncation(1)
 
 
 # ---- chunk engine --------------------------------------------------------------------------------
@@ -486,10 +517,18 @@ def sync_does_nothing() -> None:
 # ---- running -------------------------------------------------------------------------------------
 
 
-def passes_unbroken(seed: int, work_s: float, only: Sequence[str], *, is_dense: bool) -> bool:
-    """Return whether a seed passes without any mutant; if not, its failure says nothing about one."""
-    how = How(work_s, tuple(only), is_dense)
-    command = [sys.executable, "-m", "tests.sim", str(seed), *how.options().split()]
+def try_one(name: str, seed: int, work_s: float) -> None:
+    """Run one of a mutant's seeds; every second one is aimed."""
+    if seed % 2 == 1:
+        AIMS[name].run(seed, work_s)
+    else:
+        run_seed(seed, work_s=work_s)
+
+
+def passes_unbroken(name: str, seed: int, work_s: float) -> bool:
+    """Return whether a mutant's seed passes without it; if not, its failure says nothing about it."""
+    command = [sys.executable, "-m", "tests.sim.mutants", name, "--unbroken", f"--first={seed}"]
+    command.append(f"--seconds={work_s}")
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
@@ -503,13 +542,11 @@ def hunt(name: str, seeds: range, work_s: float, cpu_s_max: float) -> int:
     for seed in seeds:
         if time.process_time() - began_s > cpu_s_max:
             break
-        is_aimed = seed % 2 == 1
-        only = FAULTS_OF[name] if is_aimed else ()
         try:
-            run_seed(seed, work_s=work_s, only=only, is_dense=is_aimed)
+            try_one(name, seed, work_s)
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - any failure is a catch
             took_s = time.process_time() - began_s
-            if not passes_unbroken(seed, work_s, only, is_dense=is_aimed):
+            if not passes_unbroken(name, seed, work_s):
                 print(f"{name:40} seed {seed} fails without it, too: {where(error)}", flush=True)
                 continue
             print(f"{name:40} caught at seed {seed} in {took_s:.0f} s by {where(error)}")
@@ -526,7 +563,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds of work")
     parser.add_argument("--cpu", type=float, default=300.0, help="processor seconds per mutant")
     parser.add_argument("--here", action="store_true", help="one mutant, in this process")
+    parser.add_argument("--unbroken", action="store_true", help="its first seed without it")
     arguments = parser.parse_args()
+    if arguments.unbroken:
+        try_one(arguments.names[0], arguments.first, arguments.seconds)
+        return 0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if arguments.here:
         return hunt(arguments.names[0], seeds, arguments.seconds, arguments.cpu)

@@ -58,7 +58,7 @@ class Run:
 
     def __init__(self, seed: int, shape: Shape, work_s: float, only: Sequence[str]) -> None:
         self.cluster = SimCluster(seed, shape)
-        self.memory = Memory()
+        self.memory = Memory.of(shape)
         self.faults = Faults(self.cluster, self.memory, only)
         self.work_s = work_s
         self.live_s = 0.0

@@ -12,6 +12,7 @@ CLIENT_COUNT: Final = 3
 HISTORY_CLIENT_COUNT: Final = 5
 STORAGE_ID_BASE: Final = 100
 CHAIN_COUNT_MAX: Final = 4
+WIDE_SHARE: Final = 0.2
 BOTH: Final = frozenset({Role.MGMTD, Role.META})
 
 
@@ -37,6 +38,9 @@ class Shape:
     client_count: int = CLIENT_COUNT
     is_history: bool = False
     """Registers only, by more clients that hardly pause: for long histories."""
+
+    is_wide: bool = False
+    """Registers in many chunks, each written for a while and then only read."""
 
     @classmethod
     def draw(cls, seed: int, *, is_dense: bool = False, is_history: bool = False) -> Self:
@@ -64,6 +68,7 @@ class Shape:
             rotate_after_s=source.choice([60.0, 2.0]),
             client_count=HISTORY_CLIENT_COUNT if is_history else CLIENT_COUNT,
             is_history=is_history,
+            is_wide=not is_history and random.Random(f"{seed}/wide").random() < WIDE_SHARE,
         )
 
 

@@ -11,7 +11,7 @@ down in recovered.py.
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import trio
 
@@ -21,6 +21,7 @@ from fs.schema.status import FsError, Status
 from .cluster import CHUNK_BYTES, SimCluster
 from .linearizable import FOREVER, Op
 from .recovered import Tree, TreeOp, allowed_trees
+from .shape import Shape
 
 SLOT_BYTES: Final = 512
 HOT_SLOT: Final = ("/shared-0", 0)
@@ -32,7 +33,11 @@ SLOTS: Final = [
     ("/shared-1", 7),
     ("/shared-1", 2 * CHUNK_BYTES),
 ]
-SHARED_BYTES: Final = 3 * CHUNK_BYTES
+WIDE_SLOTS: Final = [("/shared-wide", index * CHUNK_BYTES + 100) for index in range(24)]
+"""One in each chunk: in some seeds clients work on a few of them at a time and come back to none, so that what goes
+wrong in a chunk is neither overwritten nor completed before it is seen."""
+SPOT_S: Final = 2.5
+"""So long they write to one of them; they read others, too."""
 INITIAL: Final = 0
 CALM_S: Final = 5.0
 """Length of the fault-free phase at the end, in virtual seconds."""
@@ -94,7 +99,8 @@ class Abandoned:
 class Memory:
     """What all clients together know."""
 
-    histories: dict[Slot, list[Op]] = field(default_factory=lambda: {slot: [] for slot in SLOTS})
+    histories: dict[Slot, list[Op]]
+    """By register."""
     trees: dict[str, Tree] = field(default_factory=dict)
     """By directory."""
     winners: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -119,6 +125,16 @@ class Memory:
     """A disk has been full, so NO_SPACE is a legal answer."""
     statuses: dict[str, int] = field(default_factory=dict)
     """Errors that clients were told, by name."""
+
+    @classmethod
+    def of(cls, shape: Shape) -> Self:
+        """Return the empty memory of the clients of such a cluster."""
+        return cls({slot: [] for slot in (WIDE_SLOTS if shape.is_wide else SLOTS)})
+
+    @property
+    def paths(self) -> list[str]:
+        """The shared files."""
+        return sorted({path for path, _ in self.histories})
 
     @property
     def register_op_count(self) -> int:
@@ -153,13 +169,13 @@ class Memory:
 
 async def prepare(fs: EmberFs, memory: Memory) -> None:
     """Make the shared files with every register at its initial value."""
-    for path in sorted({path for path, _ in SLOTS}):
+    for path in memory.paths:
+        offsets = [offset for slot_path, offset in memory.histories if slot_path == path]
         async with await fs.create(path) as file:
-            await file.write(0, bytes(SHARED_BYTES))
+            await file.write(0, bytes((max(offsets) // CHUNK_BYTES + 1) * CHUNK_BYTES))
             memory.shared_inode_ids.add(file.ref.inode_id)
-            for slot_path, offset in SLOTS:
-                if slot_path == path:
-                    await file.write(offset, slot_bytes(INITIAL))
+            for offset in offsets:
+                await file.write(offset, slot_bytes(INITIAL))
         memory.synced_s[path] = trio.current_time()
 
 
@@ -179,7 +195,7 @@ class SimClient:
         self.home = f"/home-{number}.{generation}"
         self.house_count = 0
         self.files: dict[str, EmberFile] = {}
-        self.unsynced: dict[str, list[int]] = {path: [] for path, _ in SLOTS}
+        self.unsynced: dict[str, list[int]] = {path: [] for path in memory.paths}
         """Values written to a file and acknowledged since its last sync."""
         register_share = random.Random(f"{cluster.seed}/shares").choice([1, 1, 4])
         self.weights = [30 * register_share, 40 * register_share, 2 * register_share, 24, 4]
@@ -206,7 +222,7 @@ class SimClient:
     async def work(self, fs: EmberFs, until_s: float, calm: trio.Event) -> None:
         """Do random things until the virtual time `until_s`, and again, without faults, when it is calm."""
         await self._move_in(fs)
-        for path in sorted({path for path, _ in SLOTS}):
+        for path in self.memory.paths:
             self.files[path] = await fs.create(path, truncate=False)
         async with trio.open_nursery() as nursery:
             if self.number == REGISTER_CLIENT:
@@ -285,7 +301,11 @@ class SimClient:
 
     # ---- registers ---------------------------------------------------------------------------------
 
-    def _slot(self) -> Slot:
+    def _slot(self, *, is_read: bool = False) -> Slot:
+        if self.cluster.shape.is_wide:
+            spot = int((trio.current_time() - self.memory.begin_s) / SPOT_S) % len(WIDE_SLOTS)
+            is_elsewhere = is_read and self.random.random() < 0.5
+            return self.random.choice(WIDE_SLOTS) if is_elsewhere else WIDE_SLOTS[spot]
         if self.random.random() < self.hot_share:
             return self.random.choice(HOT_SLOTS)
         return self.random.choice(SLOTS)
@@ -310,11 +330,11 @@ class SimClient:
 
     async def _read_hot(self, until_s: float) -> None:
         while trio.current_time() < until_s:
-            await self._read(HOT_SLOT)
+            await self._read(self._slot(is_read=True) if self.cluster.shape.is_wide else HOT_SLOT)
             await trio.sleep(self.random.expovariate(0.5 / self.think_s))
 
     async def read_slot(self, _fs: EmberFs) -> None:
-        await self._read(self._slot())
+        await self._read(self._slot(is_read=True))
 
     async def _read(self, slot: Slot) -> None:
         begin_s = trio.current_time()
