@@ -1,7 +1,8 @@
 """The metadata half of the native client: one call, made until some meta service has answered it.
 
 Invariants:
-    - All tries of one call carry the same request id, so a repeated operation happens exactly once.
+    - All tries of one call carry the same request id, and all but the first say that they are repeats, so a repeated
+      operation happens exactly once, or not at all when it is refused.
     - A client stays with one meta service until that one fails: its caches stay warm, and operations of
       one client are seldom spread over several servers.
     - A call that waits for a service which the manager has declared failed is given up and made elsewhere, so a
@@ -120,6 +121,7 @@ class MetaClient:
         timeout_s: float | None,
     ) -> RspT:
         server = self._choose(tries)
+        caller_of(request).is_repeat = bool(tries)
         tries[server.node_id] += 1
         channel = self._channels.get(server.address, node_id=server.node_id)
         waiting = self._waiting.setdefault(server.node_id, set())

@@ -10,8 +10,7 @@ What `fn` must guarantee, because it may run several times and each run but the 
     3. If it writes, running it again after it has taken effect gives the same result and no second
        effect, because a commit whose outcome is unknown is followed by another run: either it is
        idempotent by nature (sets of values that do not depend on what was there), or it reads a
-       record of the request that it writes itself (an idempotency record, a request id in the
-       dentry) and answers from that.  Where neither holds, pass is_idempotent=False: the caller then
+       record of the request that it writes itself (an idempotency record) and answers from that.  Where neither holds, pass is_idempotent=False: the caller then
        gets KV_COMMIT_UNKNOWN and must find out by itself.
     4. Errors it raises leave no trace (nothing is committed) and rest on one consistent snapshot.
 

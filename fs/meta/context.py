@@ -27,6 +27,8 @@ class Caller:
     """Supplementary groups and `gid`."""
     client_id: str = ""
     request_id: bytes = b""
+    is_repeat: bool = False
+    """An earlier try of the request may have been executed, or may still be."""
 
     @property
     def is_root(self) -> bool:
@@ -42,6 +44,7 @@ def caller_from_pb(message: CallerPb) -> Caller:
         frozenset((message.gid, *message.groups)),
         message.client_id,
         message.request_id,
+        message.is_repeat,
     )
 
 
@@ -79,8 +82,6 @@ class OpContext:
     new_inode_id: int = 0
     """For the inode the operation makes, if it makes one."""
     precise_length: PreciseLength | None = None
-    is_rerun: bool = False
-    """An earlier run of this very operation may have committed."""
 
 
 class TruncationUnfinishedError(Exception):

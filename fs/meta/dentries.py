@@ -39,11 +39,9 @@ async def load_dentry(
     return found
 
 
-def store_dentry(
-    tr: Transaction, parent_id: int, name: bytes, inode: pb.InodePb, request_id: bytes = b""
-) -> None:
-    """Let a name lead to an inode; `request_id` marks the request that made the object."""
-    record = DentryRecordPb(inode_id=inode.inode_id, type=inode.type, request_id=request_id)
+def store_dentry(tr: Transaction, parent_id: int, name: bytes, inode: pb.InodePb) -> None:
+    """Let a name lead to an inode."""
+    record = DentryRecordPb(inode_id=inode.inode_id, type=inode.type)
     tr.set(records.dentry_key(parent_id, name), record.SerializeToString())
 
 

@@ -46,7 +46,10 @@ CLOCK_ERROR_S_MAX: Final = 60.0
 written by a clock that has been set back since: it must not wait until that time comes again."""
 
 FORGET_COUNT: Final = 512
-"""Remembered outcomes looked at per step."""
+"""Remembered outcomes looked at per transaction."""
+
+FORGET_PAGES_MAX: Final = 16
+"""So many transactions per step, as long as most of what they find is old: no more is kept than twice what must be."""
 
 
 class GarbageCollector:
@@ -168,7 +171,13 @@ class GarbageCollector:
             log.warning("truncation of inode %#x stays unfinished: %s", inode_id, error)
 
     async def _forget_outcomes(self) -> None:
-        """Look at the next few remembered outcomes, round and round."""
+        """Look at the next remembered outcomes, round and round, on while most of them are old."""
+        for _ in range(FORGET_PAGES_MAX):
+            seen_count, old_count = await self._forget_some()
+            if seen_count < FORGET_COUNT or 2 * old_count < seen_count:
+                return
+
+    async def _forget_some(self) -> tuple[int, int]:
         end = prefix_end(records.IDEMPOTENCY)
         pairs = await self._range(self._forget_cursor, end, FORGET_COUNT)
         self._forget_cursor = (
@@ -183,3 +192,4 @@ class GarbageCollector:
         ]
         if old:
             await self._driver.transact(lambda tr: forget(tr, old))
+        return len(pairs), len(old)

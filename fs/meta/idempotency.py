@@ -1,41 +1,70 @@
 """Remembered outcomes: a repeated request gets the first reply instead of a second effect.
 
-The record is written in the transaction that has the effect, so either both are there or neither.
-Operations that leave their request id in a dentry (create, mkdir, mknod, symlink, link) need none.
+The record is written in the transaction that has the effect, so either both are there or neither, and the
+repeat finds it at any service, whatever others have done to the effect since.
+
+An error has no effect, and a repeat is judged anew.  But when a repeat itself is refused, its client takes that for
+the outcome, while an earlier try may still lie at another service and succeed later: so the refusal of a repeat is remembered.
+
+Every operation whose repeat could do harm is remembered.  Not: reports of open files (Sync, Close), which tell how far
+a file reaches and not what to do, but for those that were refused; what only ever grows (ExtendStripe, ReserveSpace);
+opening without O_TRUNC, which leaves a session under the request's own session id.
 """
 
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from ..kv.api import Transaction
 from ..schema.method import Method
+from ..schema.proto.common_pb2 import InodePb
 from ..schema.proto.record_pb2 import IdempotencyRecordPb
 from ..schema.status import FsError, Status
 from . import records
-from .context import OpContext
+from .context import Caller, OpContext
+from .inodes import complete
 
 ReqT = TypeVar("ReqT", bound=Message)
 RspT = TypeVar("RspT", bound=Message)
 
+Operation = Callable[[Transaction, OpContext, ReqT], Awaitable[RspT]]
+
+
+def _key(caller: Caller) -> bytes:
+    return records.idempotency_key(caller.client_id, caller.request_id)
+
 
 async def recall(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT]) -> RspT | None:
-    """Return the reply that this very request got before, or None.
+    """Return the reply that this very request got before, or None; an inode in it is as it is now, while it exists.
 
     Raises:
-        FsError: RPC_BAD_REQUEST when the client used the request id for another method.
+        FsError: what a repeat of it was refused with; RPC_BAD_REQUEST when the client used the request id for
+            another method.
     """
-    value = await tr.get(records.idempotency_key(ctx.caller.client_id, ctx.caller.request_id))
+    value = await tr.get(_key(ctx.caller))
     if value is None:
         return None
     record = IdempotencyRecordPb.FromString(value)
+    if record.status:
+        raise FsError(Status(record.status), record.detail)
     if record.method_number != method.number:
         raise FsError(
             Status.RPC_BAD_REQUEST,
             f"request id {ctx.caller.request_id.hex()} was used for method {record.method_number}"
             f" before {method}",
         )
-    return method.reply_type.FromString(record.reply)
+    reply = method.reply_type.FromString(record.reply)
+    if "inode" in reply.DESCRIPTOR.fields_by_name and reply.HasField("inode"):
+        await _renew(tr, reply.inode)  # type: ignore[attr-defined]
+    return reply
+
+
+async def _renew(tr: Transaction, inode: InodePb) -> None:
+    stored = await tr.get(records.inode_key(inode.inode_id))
+    if stored is not None:
+        inode.CopyFrom(await complete(tr, InodePb.FromString(stored)))
 
 
 def remember(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT], reply: RspT) -> None:
@@ -43,5 +72,35 @@ def remember(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT], reply:
     record = IdempotencyRecordPb(
         created_ns=ctx.now_ns, method_number=method.number, reply=reply.SerializeToString()
     )
-    key = records.idempotency_key(ctx.caller.client_id, ctx.caller.request_id)
+    tr.set(_key(ctx.caller), record.SerializeToString())
+
+
+async def refuse(tr: Transaction, caller: Caller, error: FsError, *, now_ns: int) -> bool:
+    """Store that a request was refused, unless its effect is there; return whether it is refused now."""
+    key = _key(caller)
+    value = await tr.get(key)
+    if value is not None:
+        return bool(IdempotencyRecordPb.FromString(value).status)
+    record = IdempotencyRecordPb(created_ns=now_ns, status=int(error.status), detail=error.detail)
     tr.set(key, record.SerializeToString())
+    return True
+
+
+def once(
+    method: Method[ReqT, RspT],
+) -> Callable[[Operation[ReqT, RspT]], Operation[ReqT, RspT]]:
+    """Decorate an operation that is always remembered; it raises what `recall` raises, too."""
+
+    def decorate(op: Operation[ReqT, RspT]) -> Operation[ReqT, RspT]:
+        @wraps(op)
+        async def run(tr: Transaction, ctx: OpContext, request: ReqT) -> RspT:
+            done = await recall(tr, ctx, method)
+            if done is not None:
+                return done
+            reply = await op(tr, ctx, request)
+            remember(tr, ctx, method, reply)
+            return reply
+
+        return run
+
+    return decorate

@@ -8,8 +8,6 @@ from .context import OpContext
 from .dentries import check_name, find_dentry, is_dot, store_dentry
 from .inodes import (
     add_subdirectories,
-    complete,
-    load_complete,
     load_directory,
     require_changeable,
     stamp_directory,
@@ -18,40 +16,21 @@ from .inodes import (
 from .usage import charge, usage_of
 
 
-async def made_before(tr: Transaction, ctx: OpContext) -> pb.InodePb | None:
-    """Return, complete, what an earlier run of this operation made, whatever its name has become since."""
-    if not ctx.is_rerun or not ctx.new_inode_id:
-        return None
-    stored = await tr.get(records.inode_key(ctx.new_inode_id))
-    return None if stored is None else await complete(tr, pb.InodePb.FromString(stored))
-
-
-async def find_place(
-    tr: Transaction, ctx: OpContext, parent_id: int, name: bytes
-) -> tuple[pb.InodePb, pb.InodePb | None]:
-    """Return (parent, None) when `name` is free to be made there.
-
-    A repeated request finds the object it made before: then the second element is that, complete, and the
-    first is not to be used.
+async def find_place(tr: Transaction, ctx: OpContext, parent_id: int, name: bytes) -> pb.InodePb:
+    """Return the parent when `name` is free to be made there.
 
     Raises:
         FsError: INVALID_ARGUMENT, NAME_TOO_LONG, EXISTS, ACCESS_DENIED, NOT_PERMITTED, and what
             `load_directory` raises.
     """
     check_name(name)
-    made = await made_before(tr, ctx)
-    if made is not None:
-        return made, made
     parent = await load_directory(tr, ctx, parent_id)
     if is_dot(name):
         raise FsError(Status.EXISTS, f"name {name!r}")
-    dentry = await find_dentry(tr, parent_id, name)
-    if dentry is not None:
-        if dentry.request_id and dentry.request_id == ctx.caller.request_id:
-            return parent, await load_complete(tr, dentry.inode_id)
+    if await find_dentry(tr, parent_id, name) is not None:
         raise FsError(Status.EXISTS, f"{name!r} in directory {parent_id:#x}")
     require_changeable(ctx, parent)
-    return parent, None
+    return parent
 
 
 def new_inode(
@@ -84,7 +63,7 @@ async def put(
         inode.home_inode_id = parent.inode_id
     await charge(tr, ctx, (parent.inode_id, usage_of(inode)))
     store_inode(tr, inode)
-    store_dentry(tr, parent.inode_id, name, inode, ctx.caller.request_id)
+    store_dentry(tr, parent.inode_id, name, inode)
     stamp_directory(tr, ctx, parent)
     tr.atomic_add(records.INODE_COUNT_KEY, 1)
     if inode.type == pb.DIRECTORY:

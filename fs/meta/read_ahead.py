@@ -33,20 +33,16 @@ def _of_name(_caller: Caller, request: Any) -> Iterator[bytes]:
     yield from _named(request.parent_inode_id, request.name)
 
 
-def _of_making(caller: Caller, request: Any) -> Iterator[bytes]:
+def _of_change(caller: Caller, request: Any) -> Iterator[bytes]:
     yield records.USAGE_EPOCH_KEY
+    yield from _remembered(caller)
     yield from _of_name(caller, request)
 
 
 def _of_link(caller: Caller, request: meta.LinkReq) -> Iterator[bytes]:
-    yield from _of_name(caller, request)
-    yield records.inode_key(request.inode_id)
-
-
-def _of_removal(caller: Caller, request: Any) -> Iterator[bytes]:
-    yield records.USAGE_EPOCH_KEY
     yield from _remembered(caller)
     yield from _of_name(caller, request)
+    yield records.inode_key(request.inode_id)
 
 
 def _of_rename(caller: Caller, request: meta.RenameReq) -> Iterator[bytes]:
@@ -59,12 +55,14 @@ def _of_rename(caller: Caller, request: meta.RenameReq) -> Iterator[bytes]:
 def _of_set_attr(caller: Caller, request: meta.SetAttrReq) -> Iterator[bytes]:
     if request.HasField("length"):
         yield records.USAGE_EPOCH_KEY
-        yield from _remembered(caller)
-        yield records.inode_key(request.inode_id)
-
-
-def _of_open(_caller: Caller, request: meta.OpenReq) -> Iterator[bytes]:
+    yield from _remembered(caller)
     yield records.inode_key(request.inode_id)
+
+
+def _of_open(caller: Caller, request: meta.OpenReq) -> Iterator[bytes]:
+    yield records.inode_key(request.inode_id)
+    if request.is_truncate:
+        yield from _remembered(caller)
     if request.wants_write or request.is_truncate:
         yield records.USAGE_EPOCH_KEY
 
@@ -81,14 +79,14 @@ def _of_close(caller: Caller, request: meta.CloseReq) -> Iterator[bytes]:
 
 KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.LookupReq: _of_name,
-    meta.CreateReq: _of_making,
-    meta.MkdirReq: _of_making,
-    meta.MknodReq: _of_making,
-    meta.SymlinkReq: _of_making,
+    meta.CreateReq: _of_change,
+    meta.MkdirReq: _of_change,
+    meta.MknodReq: _of_change,
+    meta.SymlinkReq: _of_change,
     meta.LinkReq: _of_link,
-    meta.UnlinkReq: _of_removal,
-    meta.RmdirReq: _of_removal,
-    meta.RemoveTreeReq: _of_removal,
+    meta.UnlinkReq: _of_change,
+    meta.RmdirReq: _of_change,
+    meta.RemoveTreeReq: _of_change,
     meta.RenameReq: _of_rename,
     meta.SetAttrReq: _of_set_attr,
     meta.OpenReq: _of_open,

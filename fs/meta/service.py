@@ -12,7 +12,6 @@ Concurrency: any number of requests at once; conflicts are resolved by the key-v
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final, TypeVar
 
 import trio
@@ -25,7 +24,7 @@ from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
-from ..schema.status import FsError, Status
+from ..schema.status import FsError, Retry, Status
 from .content_driver import ContentDriver
 from .context import (
     CLIENT_ID_BYTES_MAX,
@@ -38,6 +37,7 @@ from .context import (
     UsageFencedError,
     caller_from_pb,
 )
+from .idempotency import refuse
 from .inode_ids import InodeIds
 from .lineage import Lineages
 from .lock_waits import LockWaits
@@ -108,17 +108,11 @@ def check_caller(message: CallerPb) -> None:
 def _begun(
     op: Operation[ReqT, RspT], ctx: OpContext, request: ReqT
 ) -> Callable[[Transaction], Awaitable[RspT]]:
-    """Return the operation as a function of a transaction, which first reads what it will need for certain.
-
-    From the second run on it knows that an earlier one may have committed.
-    """
-    now = ctx
+    """Return the operation as a function of a transaction, which first reads what it will need for certain."""
 
     async def run(tr: Transaction) -> RspT:
-        nonlocal now
-        this, now = now, replace(ctx, is_rerun=True)
         await tr.prefetch(request_keys(ctx.caller, request))
-        return await op(tr, this, request)
+        return await op(tr, ctx, request)
 
     return run
 
@@ -208,6 +202,18 @@ class MetaService:
             ctx = self._context(caller, new_inode_id)
             return await self.driver.transact(_begun(op, ctx, request))
 
+        return await self._settled(caller, attempt)
+
+    async def _settled(self, caller: Caller, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
+        """As `_past_fences`; when a repeat is refused, no earlier try of it may succeed later."""
+        try:
+            return await self._past_fences(attempt)
+        except FsError as error:
+            if not caller.is_repeat or error.retry is not Retry.NEVER:
+                raise
+            refusal, now_ns = error, self.now_ns()
+        if await self.driver.transact(lambda tr: refuse(tr, caller, refusal, now_ns=now_ns)):
+            raise refusal
         return await self._past_fences(attempt)
 
     async def _past_fences(self, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
@@ -241,12 +247,12 @@ class MetaService:
             return await self.driver.transact(run)
 
         try:
-            return await self._past_fences(attempt)
+            return await self._settled(caller, attempt)
         except _ContendedError:
             may_contend = False
         ctx = self._context(caller)
         await self.driver.transact(lambda tr: fence_tree(tr, ctx, places))
-        return await self._past_fences(attempt)
+        return await self._settled(caller, attempt)
 
     async def _make(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
         return await self._change(op, request, new_inode_id=await self.inode_ids.take())
@@ -261,7 +267,7 @@ class MetaService:
             ctx = self._context(caller, new_inode_id, known)
             return await self.driver.transact(_begun(op, ctx, request))
 
-        return await self._past_fences(lambda: self.driver.run(attempt))
+        return await self._settled(caller, lambda: self.driver.run(attempt))
 
     async def _finish_truncation(self, inode: InodePb) -> None:
         """Do the second half of a truncation, after its first transaction has committed."""

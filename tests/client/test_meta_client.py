@@ -47,6 +47,7 @@ class Services:
     def __init__(self) -> None:
         self.silent: set[str] = set()
         self.asked: list[tuple[str, bytes]] = []
+        self.repeats: list[bool] = []
         self.address = ""
 
     def get(self, address: str, **_: int) -> "Services":
@@ -56,6 +57,7 @@ class Services:
     async def call(self, _method, request, *, timeout_s=None, **_):
         address = self.address
         self.asked.append((address, request.caller.request_id))
+        self.repeats.append(request.caller.is_repeat)
         with trio.move_on_after(timeout_s):
             if address in self.silent:
                 await trio.sleep_forever()
@@ -106,6 +108,7 @@ async def test_a_call_leaves_a_service_that_is_declared_failed(autojump_clock, p
     (before, one), (after, two) = services.asked[-2:]
     assert (before, one) == (first, two)
     assert after != first
+    assert services.repeats == [False, False, True]
 
 
 async def test_another_news_ends_no_call(autojump_clock, parts):

@@ -158,6 +158,7 @@ class User:
     groups: tuple
     client: str
     request_id: bytes | None = None
+    is_repeat: bool = False
     last_request_id: bytes = field(default=b"", init=False)
 
     def caller(self) -> CallerPb:
@@ -168,6 +169,7 @@ class User:
             groups=self.groups,
             client_id=self.client,
             request_id=self.last_request_id,
+            is_repeat=self.is_repeat,
         )
 
     async def call(self, name: str, request):

@@ -178,14 +178,13 @@ async def test_remembered_outcomes_are_forgotten(world, root, autojump_clock):
     for number in range(600):
         await root.create(ROOT, b"%d" % number)
         await root.unlink(ROOT, b"%d" % number)
-    assert len(await keys(world, b"IDEM")) == 600
+    assert len(await keys(world, b"IDEM")) == 1200
     await trio.sleep(1700)
     await root.mkdir(ROOT, b"d")
     await root.rmdir(ROOT, b"d")
     await trio.sleep(110)
-    for _ in range(3):
-        await world.meta.gc.step()
-    assert len(await keys(world, b"IDEM")) == 1
+    await world.meta.gc.step()  # goes on as long as most of what it finds is old
+    assert len(await keys(world, b"IDEM")) == 2
 
 
 async def test_the_loops_run_by_themselves(world, root, autojump_clock, nursery):

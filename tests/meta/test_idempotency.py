@@ -3,8 +3,10 @@
 import pytest
 import trio
 
+import fs.meta.service as service_module
 from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
 from fs.meta.check import check
+from fs.meta.idempotency import refuse
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
@@ -165,6 +167,166 @@ async def test_repeated_at_another_service(world, name):
     second = await user.call(rpc, request)
     assert first.DESCRIPTOR is second.DESCRIPTOR
     assert await check(made.engine) == []
+
+
+def undone(d, f):
+    """By names of `requests`: what others may have done between a request and its repeat; (RPC, request) each."""
+    new = {"parent_inode_id": d, "name": b"new"}
+    there = {"old_parent_inode_id": d, "old_name": b"new", "new_parent_inode_id": d}
+    moved_on = [("rename", meta.RenameReq(new_name=b"elsewhere", **there))]
+    moved_back = {"old_parent_inode_id": ROOT, "old_name": b"moved", "new_parent_inode_id": d}
+    gone = [("unlink", meta.UnlinkReq(**new))]
+    written = meta.SyncReq(inode_id=f, length_hint=hint(70, 1), has_new_data=True)
+    new_f = ("create", meta.CreateReq(parent_inode_id=d, name=b"f"))
+    return {
+        "create": [moved_on, gone, [*moved_on, ("mkdir", meta.MkdirReq(**new))]],
+        "create-truncate": [
+            [("sync", written)],
+            [("unlink", meta.UnlinkReq(parent_inode_id=d, name=b"f"))],
+        ],
+        "mkdir": [
+            moved_on,
+            [("rmdir", meta.RmdirReq(**new))],
+            [("remove_tree", meta.RemoveTreeReq(parent_inode_id=ROOT, name=b"d"))],
+        ],
+        "symlink": [moved_on, gone, [*gone, ("create", meta.CreateReq(**new))]],
+        "mknod": [moved_on, gone],
+        "link": [moved_on, gone],
+        "unlink": [[new_f]],
+        "rmdir": [[("mkdir", meta.MkdirReq(parent_inode_id=d, name=b"empty"))]],
+        "remove_tree": [[("mkdir", meta.MkdirReq(parent_inode_id=d, name=b"tree"))]],
+        "rename": [[new_f], [("rename", meta.RenameReq(new_name=b"f", **moved_back))]],
+        "rename-directory": [[("rename", meta.RenameReq(new_name=b"tree", **moved_back))]],
+        "rename-replace": [[("mkdir", meta.MkdirReq(parent_inode_id=d, name=b"tree"))]],
+        "rename-exchange": [
+            [
+                (
+                    "rename",
+                    meta.RenameReq(
+                        old_parent_inode_id=d,
+                        old_name=b"f",
+                        new_parent_inode_id=d,
+                        new_name=b"tree",
+                        exchange=True,
+                    ),
+                )
+            ]
+        ],
+        "open-truncate": [[("sync", written)]],
+        "chmod": [[("set_attr", meta.SetAttrReq(inode_id=f, mode=0o640))]],
+        "truncate": [[("sync", written)]],
+        "extend": [[("set_attr", meta.SetAttrReq(inode_id=f, length=20))]],
+        "set_xattr": [[("remove_xattr", meta.RemoveXattrReq(inode_id=f, name=b"user.new"))]],
+        "remove_xattr": [
+            [("set_xattr", meta.SetXattrReq(inode_id=f, name=b"user.old", value=b"w"))]
+        ],
+        "append": [[("set_attr", meta.SetAttrReq(inode_id=f, length=20))]],
+        "set_quota": [[("set_quota", meta.SetQuotaReq(inode_id=d))]],
+    }
+
+
+HARMLESS = {"sync", "close", "open", "reserve_space", "stripe"}
+"""Repeats that may take effect again: see the head of fs/meta/idempotency.py."""
+
+
+def test_every_change_is_judged():
+    assert set(undone(1, 2)) | HARMLESS == set(NAMES)
+
+
+CASES = [(name, i) for name, cases in sorted(undone(1, 2).items()) for i in range(len(cases))]
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+async def test_a_repeat_at_another_service_finds_its_outcome_whatever_others_did_since(
+    world, name, case
+):
+    """The service died after its commit and before its reply."""
+    d, f = await prepare(world)
+    user, other = world.user(), world.user(client="d" * 32)
+    user.request_id = b"R" * 16
+    rpc, request = requests(d, f)[name]
+    first = await user.call(rpc, request)
+    for undoing in undone(d, f)[name][case]:
+        await other.call(*undoing)
+    before = await namespace(world)
+    world.meta = world.new_meta()
+    user.is_repeat = True
+    again = await user.call(rpc, request)
+    assert await namespace(world) == before
+    if "inode" in first.DESCRIPTOR.fields_by_name:  # shown as it is now
+        assert again.inode.inode_id == first.inode.inode_id
+        again.inode.CopyFrom(first.inode)
+    assert again == first
+
+
+async def namespace(world):
+    """Everything stored, but for what a new service takes for itself."""
+    return {k: v for k, v in (await world.dump()).items() if not k.startswith(b"SINGinode-ids")}
+
+
+REFUSED = {
+    "create": Status.EXISTS,
+    "mkdir": Status.EXISTS,
+    "symlink": Status.EXISTS,
+    "mknod": Status.EXISTS,
+    "link": Status.EXISTS,
+    "unlink": Status.NOT_FOUND,
+    "rmdir": Status.NOT_FOUND,
+    "remove_tree": Status.NOT_FOUND,
+    "rename": Status.NOT_FOUND,
+    "rename-directory": Status.NOT_FOUND,
+    "rename-replace": Status.NOT_FOUND,
+    "set_xattr": Status.EXISTS,
+    "remove_xattr": Status.NO_ATTRIBUTE,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_a_repeat_was_refused_does_not_happen_later(world, name):
+    """The first try lay at a service that stood still; its client was told otherwise meanwhile."""
+    d, f = await prepare(world)
+    user, other = world.user(), world.user(client="d" * 32)
+    rpc, request = requests(d, f)[name]
+    await other.call(rpc, request)  # so it cannot be done any more
+    user.request_id, user.is_repeat = b"R" * 16, True
+    with refused(REFUSED[name]):
+        await user.call(rpc, request)
+    for undoing in undone(d, f)[name][-1 if name in ("rename", "symlink") else 0]:
+        await other.call(*undoing)
+    before = await namespace(world)
+    user.is_repeat = False
+    with refused(REFUSED[name]):
+        await user.call(rpc, request)
+    assert await namespace(world) == before
+
+
+async def test_a_repeat_whose_first_try_wins_after_all(world, monkeypatch):
+    """It succeeds between the refusal of the repeat and the record of that."""
+    user, other = world.user(), world.user(client="d" * 32)
+    await other.mkdir(ROOT, b"name")
+    user.request_id = b"R" * 16
+    made = []
+
+    async def late(tr, caller, error, *, now_ns):
+        if not made:
+            await other.rmdir(ROOT, b"name")
+            user.is_repeat = False
+            made.append(await user.mkdir(ROOT, b"name"))
+        return await refuse(tr, caller, error, now_ns=now_ns)
+
+    monkeypatch.setattr(service_module, "refuse", late)
+    user.is_repeat = True
+    assert (await user.mkdir(ROOT, b"name")).inode_id == made[0].inode_id
+    assert await user.names(ROOT) == [b"name"]
+
+
+async def test_a_first_try_that_is_refused_leaves_nothing_to_forget(world):
+    user = world.user()
+    await user.mkdir(ROOT, b"d")
+    before = await namespace(world)
+    with refused(Status.EXISTS):
+        await user.mkdir(ROOT, b"d")
+    assert await namespace(world) == before
 
 
 async def test_a_request_without_an_id_survives_unknown_outcomes(world):

@@ -25,9 +25,9 @@ import fs.kv.buffer as buffer_module
 import fs.kv.transact as transact_module
 import fs.meta.content_driver as driver_module
 import fs.meta.gc as gc_module
+import fs.meta.idempotency as idempotency_module
 import fs.meta.ops.create as create_module
 import fs.meta.ops.rename as rename_module
-import fs.meta.ops.unlink as unlink_module
 import fs.meta.service as meta_service
 import fs.mgmtd.chain_state as chain_state_module
 import fs.mgmtd.election as election_module
@@ -349,7 +349,7 @@ def unknown_publication_taken_for_failed() -> None:
 @mutant("kill_control_at_commit", "lose_reply", "replay")
 def idempotency_record_ignored() -> None:
     """A repeated request is executed again."""
-    for module in (rename_module, unlink_module, create_module):
+    for module in (idempotency_module, create_module):
         module.recall = _nothing  # type: ignore[attr-defined]
 
 

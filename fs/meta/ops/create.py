@@ -12,7 +12,7 @@ from ..context import OpContext
 from ..dentries import check_name, find_dentry, is_dot
 from ..idempotency import recall, remember
 from ..inodes import load_directory, load_inode, require_changeable
-from ..making import made_before, new_inode, put
+from ..making import new_inode, put
 from ..promises import is_metered, promise_first
 from .open import open_inode
 
@@ -34,22 +34,15 @@ async def _open_existing(
     if dentry.type != pb.FILE:
         raise FsError(Status.EXISTS, f"{what} is no regular file")
     inode = await load_inode(tr, dentry.inode_id)
-    if request.is_truncate and await recall(tr, ctx, META_CREATE) is not None:
-        return meta.CreateRsp(inode=inode)
     await open_inode(tr, ctx, inode, request)
     reply = meta.CreateRsp(inode=inode, is_metered=await is_metered(tr, ctx, inode))
-    if request.is_truncate:
+    if request.is_truncate or request.HasField("session"):
         remember(tr, ctx, META_CREATE, reply)
     return reply
 
 
-async def _created(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> meta.CreateRsp:
-    metered = await is_metered(tr, ctx, inode)
-    return meta.CreateRsp(inode=inode, was_created=True, is_metered=metered)
-
-
 async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> meta.CreateRsp:
-    """Create and open a file; a repeated request gets the file it made.
+    """Create and open a file; a repeated request gets the file it made or opened.
 
     Mode bits of the new file do not bind its maker: O_CREAT|O_WRONLY with mode 0444 works.
 
@@ -60,17 +53,15 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
         TruncationUnfinishedError: as `open_inode`.
     """
     check_name(request.name)
-    before = await made_before(tr, ctx)
-    if before is not None:
-        return await _created(tr, ctx, before)
+    done = await recall(tr, ctx, META_CREATE)
+    if done is not None:
+        return done
     parent = await load_directory(tr, ctx, request.parent_inode_id)
     if is_dot(request.name):
         status = Status.EXISTS if request.is_exclusive else Status.IS_DIRECTORY
         raise FsError(status, f"name {request.name!r}")
     dentry = await find_dentry(tr, request.parent_inode_id, request.name)
     if dentry is not None:
-        if dentry.request_id and dentry.request_id == ctx.caller.request_id:
-            return await _created(tr, ctx, await load_inode(tr, dentry.inode_id))
         return await _open_existing(tr, ctx, request, dentry)
     require_changeable(ctx, parent)
     if request.wants_write and not request.session.is_write:
@@ -88,4 +79,6 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
     await put(tr, ctx, parent, request.name, inode)
     if request.HasField("session"):
         content.store_session(tr, ctx, inode.inode_id, request.session)
-    return meta.CreateRsp(inode=inode, was_created=True, is_metered=metered)
+    reply = meta.CreateRsp(inode=inode, was_created=True, is_metered=metered)
+    remember(tr, ctx, META_CREATE, reply)
+    return reply

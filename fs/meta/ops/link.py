@@ -4,25 +4,26 @@ from ...kv.api import Transaction
 from ...schema.inode import NLINK_MAX
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_LINK
 from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
 from ..dentries import store_dentry
 from ..homes import add_name
+from ..idempotency import once
 from ..inodes import advance_ctime, load_inode, stamp_directory, store_inode
 from ..making import find_place
 
 
+@once(META_LINK)
 async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.InodeRsp:
-    """Add a name; a repeated request finds that it did.
+    """Add a name.
 
     Raises:
         FsError: as `find_place`; NOT_PERMITTED for a directory, an immutable object, or another's that the
             caller may not write; NOT_FOUND for an object without a name; TOO_MANY_LINKS.
     """
-    parent, made = await find_place(tr, ctx, request.parent_inode_id, request.name)
-    if made is not None:
-        return meta.InodeRsp(inode=made)
+    parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     inode = await load_inode(tr, request.inode_id)
     if inode.type == pb.DIRECTORY:
         raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is a directory")
@@ -36,6 +37,6 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
     inode.nlink += 1
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
-    store_dentry(tr, parent.inode_id, request.name, inode, ctx.caller.request_id)
+    store_dentry(tr, parent.inode_id, request.name, inode)
     stamp_directory(tr, ctx, parent)
     return meta.InodeRsp(inode=inode)

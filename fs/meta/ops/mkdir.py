@@ -4,19 +4,20 @@ from ...kv.api import Transaction
 from ...schema.layout import layout_from_pb
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_MKDIR
 from ..context import OpContext
+from ..idempotency import once
 from ..making import find_place, new_inode, put
 
 
+@once(META_MKDIR)
 async def mkdir(tr: Transaction, ctx: OpContext, request: meta.MkdirReq) -> meta.InodeRsp:
-    """Make a directory; a repeated request gets the one it made.
+    """Make a directory.
 
     Raises:
         FsError: as `find_place`, and INVALID_ARGUMENT for a layout out of range.
     """
-    parent, made = await find_place(tr, ctx, request.parent_inode_id, request.name)
-    if made is not None:
-        return meta.InodeRsp(inode=made)
+    parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     inode = new_inode(ctx, parent, pb.DIRECTORY, request.mode & 0o7777)
     inode.directory.parent_inode_id = parent.inode_id
     inode.directory.name = request.name

@@ -3,9 +3,11 @@
 from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_MKNOD
 from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
+from ..idempotency import once
 from ..making import find_place, new_inode, put
 from .create import give_file_part
 
@@ -13,8 +15,9 @@ _MAKEABLE = (pb.FILE, pb.FIFO, pb.SOCKET, pb.CHAR_DEVICE, pb.BLOCK_DEVICE)
 _DEVICES = (pb.CHAR_DEVICE, pb.BLOCK_DEVICE)
 
 
+@once(META_MKNOD)
 async def mknod(tr: Transaction, ctx: OpContext, request: meta.MknodReq) -> meta.InodeRsp:
-    """Make a node; a repeated request gets the one it made.
+    """Make a node.
 
     Raises:
         FsError: as `find_place`; INVALID_ARGUMENT for another type; NOT_PERMITTED for a device by
@@ -22,9 +25,7 @@ async def mknod(tr: Transaction, ctx: OpContext, request: meta.MknodReq) -> meta
     """
     if request.type not in _MAKEABLE:
         raise FsError(Status.INVALID_ARGUMENT, f"mknod of type {request.type}")
-    parent, made = await find_place(tr, ctx, request.parent_inode_id, request.name)
-    if made is not None:
-        return meta.InodeRsp(inode=made)
+    parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     if request.type in _DEVICES:
         permissions.require_root(ctx.caller, "making a device node")
     inode = new_inode(ctx, parent, request.type, request.mode & 0o7777)

@@ -79,7 +79,7 @@ async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.
     if request.is_truncate:
         done = await recall(tr, ctx, META_OPEN)
         if done is not None:
-            return meta.InodeRsp(inode=await load_complete(tr, request.inode_id))
+            return done
     await _check_name(tr, request)
     inode = await load_complete(tr, request.inode_id)
     await open_inode(tr, ctx, inode, request)

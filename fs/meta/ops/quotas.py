@@ -4,9 +4,11 @@ from ...kv.api import Transaction, prefix_end
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from ...schema.proto.record_pb2 import QuotaRecordPb
+from ...schema.services import META_SET_QUOTA
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
+from ..idempotency import once
 from ..inodes import load_directory
 from ..lineage import begin_epoch
 from .get_usage import describe
@@ -16,6 +18,7 @@ ENTRY_COUNT_MAX = 1024
 LIMIT_MAX = 2**62
 
 
+@once(META_SET_QUOTA)
 async def set_quota(tr: Transaction, ctx: OpContext, request: meta.SetQuotaReq) -> meta.SetQuotaRsp:
     """Set both limits of a directory, 0 for none; root only.
 

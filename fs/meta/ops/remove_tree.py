@@ -12,7 +12,7 @@ from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
 from ..dentries import check_name, clear_dentry, is_dot, load_dentry
-from ..idempotency import recall, remember
+from ..idempotency import once
 from ..inodes import (
     add_subdirectories,
     advance_ctime,
@@ -36,6 +36,7 @@ def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
     hand_to_gc(tr, ctx, directory, is_tree=True)
 
 
+@once(META_REMOVE_TREE)
 async def remove_tree(
     tr: Transaction, ctx: OpContext, request: meta.RemoveTreeReq
 ) -> meta.RemoveRsp:
@@ -45,9 +46,6 @@ async def remove_tree(
         FsError: NOT_FOUND (also when the name leads to another inode than the request says),
             NOT_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, INVALID_ARGUMENT, STALE.
     """
-    done = await recall(tr, ctx, META_REMOVE_TREE)
-    if done is not None:
-        return done
     check_name(request.name)
     parent = await load_directory(tr, ctx, request.parent_inode_id)
     if is_dot(request.name):
@@ -71,6 +69,4 @@ async def remove_tree(
     detach_tree(tr, ctx, inode)
     stamp_directory(tr, ctx, parent)
     add_subdirectories(tr, parent.inode_id, -1)
-    reply = meta.RemoveRsp(removed=inode)
-    remember(tr, ctx, META_REMOVE_TREE, reply)
-    return reply
+    return meta.RemoveRsp(removed=inode)

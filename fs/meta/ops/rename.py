@@ -31,7 +31,7 @@ from ..dentries import (
     store_dentry,
 )
 from ..homes import move_name
-from ..idempotency import recall, remember
+from ..idempotency import once
 from ..inodes import (
     add_subdirectories,
     advance_ctime,
@@ -207,6 +207,7 @@ async def _check_move(tr: Transaction, ctx: OpContext, move: _Move) -> None:
         await _require_not_removed(tr, ctx, new_parent)
 
 
+@once(META_RENAME)
 async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> meta.RenameRsp:
     """Move `old_name` to `new_name`.
 
@@ -216,9 +217,6 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
         FsError: NOT_FOUND, EXISTS, NOT_EMPTY, NOT_DIRECTORY, IS_DIRECTORY, INVALID_ARGUMENT,
             BUSY, ACCESS_DENIED, NOT_PERMITTED, STALE, NAME_TOO_LONG.
     """
-    done = await recall(tr, ctx, META_RENAME)
-    if done is not None:
-        return done
     _check_request(request)
     old_parent, new_parent = await _load_parents(tr, ctx, request)
     old, new = _Place(old_parent, request.old_name), _Place(new_parent, request.new_name)
@@ -246,6 +244,4 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
     stamp_directory(tr, ctx, old_parent)
     if new_parent.inode_id != old_parent.inode_id:
         stamp_directory(tr, ctx, new_parent)
-    reply = meta.RenameRsp(moved=source, replaced=target)
-    remember(tr, ctx, META_RENAME, reply)
-    return reply
+    return meta.RenameRsp(moved=source, replaced=target)

@@ -6,11 +6,12 @@ from ...schema.services import META_RESERVE_APPEND
 from ...schema.status import FsError, Status
 from .. import content
 from ..context import OpContext
-from ..idempotency import recall, remember
+from ..idempotency import once
 from ..inodes import advance_ctime, load_file, store_inode
 from ..usage import recharge, usage_of
 
 
+@once(META_RESERVE_APPEND)
 async def reserve_append(
     tr: Transaction, ctx: OpContext, request: meta.ReserveAppendReq
 ) -> meta.ReserveAppendRsp:
@@ -21,9 +22,6 @@ async def reserve_append(
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
-    done = await recall(tr, ctx, META_RESERVE_APPEND)
-    if done is not None:
-        return done
     if request.length == 0:
         raise FsError(Status.INVALID_ARGUMENT, "an append of no bytes")
     inode = await load_file(tr, request.inode_id)
@@ -39,6 +37,4 @@ async def reserve_append(
     inode.mtime_ns = ctx.now_ns
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
-    reply = meta.ReserveAppendRsp(offset=offset, inode=inode)
-    remember(tr, ctx, META_RESERVE_APPEND, reply)
-    return reply
+    return meta.ReserveAppendRsp(offset=offset, inode=inode)

@@ -8,7 +8,7 @@ from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
 from ..dentries import check_name, clear_dentry, is_empty, load_dentry
-from ..idempotency import recall, remember
+from ..idempotency import once
 from ..inodes import (
     add_subdirectories,
     drop_link,
@@ -28,15 +28,13 @@ def _check_not_dot(name: bytes) -> None:
         raise FsError(Status.NOT_EMPTY, "rmdir of '..'")
 
 
+@once(META_RMDIR)
 async def rmdir(tr: Transaction, ctx: OpContext, request: meta.RmdirReq) -> meta.RemoveRsp:
     """Remove an empty directory; it serves who has it open until garbage collection deletes it.
 
     Raises:
         FsError: NOT_FOUND, NOT_EMPTY, NOT_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, STALE.
     """
-    done = await recall(tr, ctx, META_RMDIR)
-    if done is not None:
-        return done
     check_name(request.name)
     parent = await load_directory(tr, ctx, request.parent_inode_id)
     _check_not_dot(request.name)
@@ -54,6 +52,4 @@ async def rmdir(tr: Transaction, ctx: OpContext, request: meta.RmdirReq) -> meta
     await charge(tr, ctx, *changes, is_limited=False)
     stamp_directory(tr, ctx, parent)
     add_subdirectories(tr, parent.inode_id, -1)
-    reply = meta.RemoveRsp(removed=inode)
-    remember(tr, ctx, META_RMDIR, reply)
-    return reply
+    return meta.RemoveRsp(removed=inode)

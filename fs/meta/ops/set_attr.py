@@ -8,7 +8,7 @@ from ...schema.services import META_SET_ATTR
 from ...schema.status import FsError, Status
 from .. import content, permissions
 from ..context import OpContext
-from ..idempotency import recall, remember
+from ..idempotency import once
 from ..inodes import advance_ctime, load_complete, store_inode
 from ..usage import recharge, usage_of
 
@@ -109,6 +109,7 @@ def _asks_for_nothing(request: meta.SetAttrReq) -> bool:
     return all(field.name in _HOW for field, _ in request.ListFields())
 
 
+@once(META_SET_ATTR)
 async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) -> meta.InodeRsp:
     """Change attributes; a shortened file comes back with its truncation pending.
 
@@ -118,9 +119,6 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
-    has_length = request.HasField("length")
-    if has_length and await recall(tr, ctx, META_SET_ATTR) is not None:
-        return meta.InodeRsp(inode=await load_complete(tr, request.inode_id))
     inode = await load_complete(tr, request.inode_id)
     if _asks_for_nothing(request) and not permissions.is_owner(ctx.caller, inode):
         return meta.InodeRsp(
@@ -130,7 +128,7 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     if request.HasField("mode"):
         await _require_mode(tr, ctx, inode, request.mode & 0o7777)
     _require_times(ctx, inode, request)
-    if has_length:
+    if request.HasField("length"):
         await _set_length(tr, ctx, inode, request)
     _set_owner(ctx, inode, request)
     _set_mode(ctx, inode, request)
@@ -138,7 +136,4 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     _set_default_layout(ctx, inode, request)
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
-    reply = meta.InodeRsp(inode=inode)
-    if has_length:
-        remember(tr, ctx, META_SET_ATTR, reply)
-    return reply
+    return meta.InodeRsp(inode=inode)

@@ -4,8 +4,10 @@ from ...kv.api import Transaction
 from ...schema.inode import SYMLINK_TARGET_BYTES_MAX
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
+from ...schema.services import META_SYMLINK
 from ...schema.status import FsError, Status
 from ..context import OpContext
+from ..idempotency import once
 from ..making import find_place, new_inode, put
 
 
@@ -18,16 +20,15 @@ def _check_target(target: bytes) -> None:
         raise FsError(Status.INVALID_ARGUMENT, "a symbolic link with a zero byte")
 
 
+@once(META_SYMLINK)
 async def symlink(tr: Transaction, ctx: OpContext, request: meta.SymlinkReq) -> meta.InodeRsp:
-    """Make a symbolic link; a repeated request gets the one it made.
+    """Make a symbolic link.
 
     Raises:
         FsError: as `find_place`; NOT_FOUND for an empty target, NAME_TOO_LONG for a long one.
     """
     _check_target(request.target)
-    parent, made = await find_place(tr, ctx, request.parent_inode_id, request.name)
-    if made is not None:
-        return meta.InodeRsp(inode=made)
+    parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     inode = new_inode(ctx, parent, pb.SYMLINK, 0o777)
     inode.symlink_target = request.target
     await put(tr, ctx, parent, request.name, inode)

@@ -8,7 +8,7 @@ from ...schema.status import FsError, Status
 from .. import content, permissions
 from ..context import OpContext
 from ..dentries import check_name, clear_dentry, is_dot, load_dentry
-from ..idempotency import recall, remember
+from ..idempotency import once
 from ..inodes import drop_link, load_directory, load_inode, require_changeable, stamp_directory
 from ..read_ahead import name_keys
 from ..usage import charge
@@ -25,15 +25,13 @@ def keep_open(
         content.store_session(tr, ctx, inode.inode_id, request.keep_session)
 
 
+@once(META_UNLINK)
 async def unlink(tr: Transaction, ctx: OpContext, request: meta.UnlinkReq) -> meta.RemoveRsp:
     """Remove the name; the last one hands the inode to garbage collection.
 
     Raises:
         FsError: NOT_FOUND, IS_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, NOT_DIRECTORY, STALE.
     """
-    done = await recall(tr, ctx, META_UNLINK)
-    if done is not None:
-        return done
     check_name(request.name)
     parent = await load_directory(tr, ctx, request.parent_inode_id)
     if is_dot(request.name):
@@ -51,6 +49,4 @@ async def unlink(tr: Transaction, ctx: OpContext, request: meta.UnlinkReq) -> me
     stamp_directory(tr, ctx, parent)
     if inode.nlink == 0:
         keep_open(tr, ctx, request, inode)
-    reply = meta.RemoveRsp(removed=inode)
-    remember(tr, ctx, META_UNLINK, reply)
-    return reply
+    return meta.RemoveRsp(removed=inode)

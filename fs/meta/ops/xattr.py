@@ -17,7 +17,7 @@ from ...schema.services import META_REMOVE_XATTR, META_SET_XATTR
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
-from ..idempotency import recall, remember
+from ..idempotency import once
 from ..inodes import advance_ctime, load_complete, load_inode, store_inode
 from .usage_attribute import usage_attribute
 
@@ -74,6 +74,7 @@ def _check_mode(request: meta.SetXattrReq, *, exists: bool) -> None:
         raise FsError(Status.NO_ATTRIBUTE, what)
 
 
+@once(META_SET_XATTR)
 async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) -> meta.SetXattrRsp:
     """Set an attribute.
 
@@ -84,9 +85,6 @@ async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) 
     _check_name(request.name)
     if len(request.value) > XATTR_VALUE_BYTES_MAX:
         raise FsError(Status.ARGUMENT_TOO_LARGE, f"attribute value of {len(request.value)} bytes")
-    done = await recall(tr, ctx, META_SET_XATTR)
-    if done is not None:
-        return done
     inode = await load_complete(tr, request.inode_id)
     _require_change(ctx, inode, request.name)
     key = records.xattr_key(request.inode_id, request.name)
@@ -97,9 +95,7 @@ async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) 
     tr.set(key, request.value)
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
-    reply = meta.SetXattrRsp()
-    remember(tr, ctx, META_SET_XATTR, reply)
-    return reply
+    return meta.SetXattrRsp()
 
 
 def _is_hidden(ctx: OpContext, name: bytes) -> bool:
@@ -136,14 +132,12 @@ async def list_xattrs(
     return meta.ListXattrsRsp(names=[name for name in names if not _is_hidden(ctx, name)])
 
 
+@once(META_REMOVE_XATTR)
 async def remove_xattr(
     tr: Transaction, ctx: OpContext, request: meta.RemoveXattrReq
 ) -> meta.RemoveXattrRsp:
     """Remove an attribute; raises FsError as `set_xattr`."""
     _check_name(request.name)
-    done = await recall(tr, ctx, META_REMOVE_XATTR)
-    if done is not None:
-        return done
     inode = await load_complete(tr, request.inode_id)
     _require_change(ctx, inode, request.name)
     key = records.xattr_key(request.inode_id, request.name)
@@ -153,6 +147,4 @@ async def remove_xattr(
     tr.clear(key)
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
-    reply = meta.RemoveXattrRsp()
-    remember(tr, ctx, META_REMOVE_XATTR, reply)
-    return reply
+    return meta.RemoveXattrRsp()

@@ -458,12 +458,15 @@ class CallerPb(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
+    IS_REPEAT_FIELD_NUMBER: _builtins.int
     uid: _builtins.int
     gid: _builtins.int
     client_id: _builtins.str
     request_id: _builtins.bytes
     """16 random bytes, the same on every retry of one operation"""
     token: _builtins.str
+    is_repeat: _builtins.bool
+    """an earlier try may have been executed, or may still be: an error is remembered too, so that it stays true"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -475,10 +478,11 @@ class CallerPb(_message.Message):
         client_id: _builtins.str = ...,
         request_id: _builtins.bytes = ...,
         token: _builtins.str = ...,
+        is_repeat: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "gid", b"gid", "groups", b"groups", "request_id", b"request_id", "token", b"token", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "gid", b"gid", "groups", b"groups", "is_repeat", b"is_repeat", "request_id", b"request_id", "token", b"token", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

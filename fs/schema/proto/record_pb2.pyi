@@ -26,21 +26,17 @@ class DentryRecordPb(_message.Message):
 
     INODE_ID_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     type: _common_pb2.InodeTypePb.ValueType
-    request_id: _builtins.bytes
-    """of the request that made it: a retry finds its own work"""
     def __init__(
         self,
         *,
         inode_id: _builtins.int = ...,
         type: _common_pb2.InodeTypePb.ValueType = ...,
-        request_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode_id", b"inode_id", "request_id", b"request_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode_id", b"inode_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -101,19 +97,25 @@ class IdempotencyRecordPb(_message.Message):
     CREATED_NS_FIELD_NUMBER: _builtins.int
     METHOD_NUMBER_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
     created_ns: _builtins.int
     method_number: _builtins.int
     reply: _builtins.bytes
+    status: _builtins.int
+    detail: _builtins.str
     def __init__(
         self,
         *,
         created_ns: _builtins.int = ...,
         method_number: _builtins.int = ...,
         reply: _builtins.bytes = ...,
+        status: _builtins.int = ...,
+        detail: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "method_number", b"method_number", "reply", b"reply"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "detail", b"detail", "method_number", b"method_number", "reply", b"reply", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

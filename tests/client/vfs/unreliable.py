@@ -81,8 +81,10 @@ class UnreliableMeta:
         holder = request if "caller" in request.DESCRIPTOR.fields_by_name else request.sync
         holder.caller.client_id = self.client_id
         holder.caller.request_id = self._random.randbytes(16)
+        holder.caller.is_repeat = False
         while True:
             text = request.SerializeToString()
+            holder.caller.is_repeat = True
             send, receive = trio.open_memory_channel(1)
             self._nursery.start_soon(self._serve, method, text, send)
             self.try_count += 1
