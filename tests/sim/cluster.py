@@ -143,6 +143,8 @@ class SimProcess:
     life: Life = field(default_factory=lambda: Life("", lambda: None))
     services: dict[str, Any] = field(default_factory=dict)
     threads: SlowThreads | None = None
+    stopping: trio.Event = field(default_factory=trio.Event)
+    """Set: it is to stop in order."""
 
     @property
     def is_running(self) -> bool:
@@ -276,7 +278,7 @@ class SimCluster:
         assert process.scope is None and self._nursery is not None
         process.start_count += 1
         process.scope = scope = trio.CancelScope()
-        process.ended = trio.Event()
+        process.ended, process.stopping = trio.Event(), trio.Event()
 
         def on_death() -> None:
             self.trace.add("death", name)
@@ -310,13 +312,14 @@ class SimCluster:
             try:
                 async with open_channels(runtime, identity, process.config.rpc) as channels:
                     watched = WatchedProcess(
-                        process.config, runtime, identity, channels, trio.Event()
+                        process.config, runtime, identity, channels, process.stopping
                     )
                     process.services, watched.bugs = watched.services, self.bugs
                     await process.body(process, watched)
             except* (ProcessDead, SimulatedCrash):
                 assert process.life.is_over
         is_stopped = self._nursery is None or self._nursery.cancel_scope.cancel_called
+        is_stopped |= process.stopping.is_set()
         assert process.life.is_over or is_stopped, f"{process.name} ended by itself"
         self.network.kill(process.name)
         process.services = {}
@@ -327,6 +330,14 @@ class SimCluster:
         """Kill processes at one instant: connections break, memory is gone, disks and store stay."""
         for name in names:
             self.processes[name].life.end()
+        for name in names:
+            await self.processes[name].ended.wait()
+
+    async def stop(self, *names: str) -> None:
+        """Have processes end in order; one that dies meanwhile has ended as well."""
+        for name in names:
+            self.trace.add("stop", name)
+            self.processes[name].stopping.set()
         for name in names:
             await self.processes[name].ended.wait()
 

@@ -21,11 +21,13 @@ from .faults_disk import DEAD_S, tear
 from .workload import Memory
 from .world import (
     MACHINE_FAULTS,
+    NAMED_FAULTS,
     NETWORK_FAULTS,
     OPERATOR_FAULTS,
     Fault,
     World,
     machine_fault,
+    named_fault,
 )
 
 PAUSED_S = (1.0, 2.0, 4.0, 7.0, 12.0, 30.0, 60.0)
@@ -73,7 +75,8 @@ class Faults:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._break_network, until_s)
             nursery.start_soon(self._operate, until_s)
-            await self._run_kinds(until_s, self._weather(MACHINE_FAULTS), self.world.random)
+            kinds = {**MACHINE_FAULTS, **(NAMED_FAULTS if self.only else {})}
+            await self._run_kinds(until_s, self._weather(kinds), self.world.random)
         for reason, count in cluster.watch.move_counts.items():
             self.world.count(f"move_{reason.lower()}", count)
         self.world.count("back_in_order", cluster.watch.back_in_order_count)
@@ -263,6 +266,42 @@ async def power_loss(world: World) -> None:
             world.count("power_lost")
             world.cluster.lose_power(name, world.random)
         await _revive(world, [name])
+
+
+@named_fault
+async def stop_in_order(world: World) -> None:
+    """Storage processes stop in order and their machines are started anew: nothing is lost, so nobody is told of a loss."""
+    async with world.network_lock:
+        cluster = world.cluster
+        names = list(cluster.storages)
+        if world.random.random() < 0.5:
+            names = world.random.sample(names, 1)
+        await cluster.stop(*names)
+        for name in names:
+            cluster.lose_power(name, world.random)
+        await _revive(world, names)
+        await cluster.wait_healthy()
+
+
+@named_fault
+async def cut_in_stop(world: World) -> None:
+    """Storage processes stop in order, some die in the middle of it, and then the power is lost."""
+    async with world.network_lock:
+        cluster, memory = world.cluster, world.memory
+        if not memory.are_workers_ready:
+            return
+        memory.note_cut()
+        for name in cluster.storages:
+            if world.random.random() < 0.7:
+                cluster.processes[name].life.steps_left = world.random.randint(1, 30)
+        await cluster.stop(*cluster.storages)
+        died = [n for n in cluster.storages if cluster.processes[n].life.is_over]
+        world.count("died_in_stop", len(died))
+        for name in cluster.storages:
+            cluster.lose_power(name, world.random)
+        await _revive(world, cluster.storages)
+        await cluster.wait_healthy()
+        await trio.sleep(10.0)  # clients find out what is there before anything else is lost
 
 
 @machine_fault(3)

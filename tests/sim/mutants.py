@@ -45,6 +45,7 @@ import fs.storage.service as service_module
 import fs.storage.target as target_module
 from fs.meta import records
 from fs.meta.dentries import clear_dentry, find_dentry
+from fs.schema.ids import TargetId
 from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import read_path, write_path
@@ -461,6 +462,14 @@ def truncation_ends_before_that_is_durable() -> None:
 def losses_not_counted() -> None:
     """A chain whose replicas all lost their power says that nothing is gone."""
     mgmtd_state.with_loss = lambda _before, after, _rebooted: after  # type: ignore[assignment]
+
+
+@mutant("cut_in_stop", "stop_in_order")
+def stale_notes_believed() -> None:
+    """The note of a stop in order is believed although other processes have served since."""
+    mgmtd_state.ClusterState._flushed = (  # type: ignore[method-assign]
+        lambda _self, _known, reports: {TargetId(r.target_id) for r in reports if r.flushed_by}
+    )
 
 
 @mutant("power_loss", "cut_all")

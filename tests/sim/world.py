@@ -81,6 +81,8 @@ Fault = Callable[[World], Awaitable[None]]
 MACHINE_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
 NETWORK_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
 OPERATOR_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
+NAMED_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
+"""Happen only where they are asked for by name: the others' weather would change with each kind that is added."""
 
 
 def machine_fault(weight: int) -> Callable[[Fault], Fault]:
@@ -111,3 +113,9 @@ def operator_fault(weight: int) -> Callable[[Fault], Fault]:
         return fault
 
     return register
+
+
+def named_fault(fault: Fault) -> Fault:
+    """Register a fault that happens only where it is asked for by name."""
+    NAMED_FAULTS[fault.__name__] = (fault, 1)
+    return fault
