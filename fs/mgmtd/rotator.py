@@ -39,14 +39,21 @@ class Rotator:
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(LOOK_INTERVAL_S)
-                if not self._primary.is_acting:
+                try:
+                    steps = await self._look()
+                except (
+                    FsError
+                ) as error:  # of a chain that names what is not there; the others can wait
+                    logger.warning("rotations: %s", error)
                     continue
-                async with self._primary.lock:  # nothing is half done
-                    steps = self._look()
                 for chain_id, target_id in steps.items():
                     nursery.start_soon(self._tell, chain_id, target_id)
 
-    def _look(self) -> dict[ChainId, TargetId]:
+    async def _look(self) -> dict[ChainId, TargetId]:
+        async with self._primary.lock:  # nothing is half done
+            return self._next_steps() if self._primary.is_acting else {}
+
+    def _next_steps(self) -> dict[ChainId, TargetId]:
         primary = self._primary
         state, section, now_s = primary.state, primary.section, primary.now_s
         is_late = now_s - self._looked_s > UNSEEN_S_MAX
