@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from fs.kv.api import KvEngine, Transaction
 
 Pause = Callable[[str], Awaitable[None]]
-"""Awaited with what comes next: `read` or `commit`."""
+"""Awaited with what comes next: `begin` (the first read, which fixes the snapshot), `read`, `commit`; or with what has just
+been: `committed`."""
 
 
 class PausingTransaction:
@@ -17,25 +18,32 @@ class PausingTransaction:
     def __init__(self, inner: Transaction, pause: Pause) -> None:
         self.inner = inner
         self._pause = pause
+        self._has_begun = False
+
+    async def _before_read(self) -> None:
+        await self._pause("read" if self._has_begun else "begin")
+        self._has_begun = True
 
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
-        await self._pause("read")
+        await self._before_read()
         return await self.inner.get(key, snapshot=snapshot)
 
     async def get_many(self, keys: Sequence[bytes], *, snapshot: bool = False) -> list:
-        await self._pause("read")
+        await self._before_read()
         return await self.inner.get_many(keys, snapshot=snapshot)
 
     async def prefetch(self, keys: Iterable[bytes]) -> None:
         await self.inner.prefetch(keys)
 
     async def get_range(self, begin: bytes, end: bytes, **options) -> list:
-        await self._pause("read")
+        await self._before_read()
         return await self.inner.get_range(begin, end, **options)
 
     async def commit(self) -> bytes | None:
         await self._pause("commit")
-        return await self.inner.commit()
+        stamp = await self.inner.commit()
+        await self._pause("committed")
+        return stamp
 
     def __getattr__(self, name: str):
         return getattr(self.inner, name)
