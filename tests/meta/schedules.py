@@ -31,7 +31,7 @@ from tests.meta.serial import Event, require_serial
 from tests.sim.determinism import run_deterministic
 
 STOPS = {"begin", "commit", "chunks"}
-RUN_COUNT_MAX = 100
+RUN_COUNT_MAX = 50
 """A group with more schedules (truncations have thousands) is not tried to the end: so many in order, and as many at random."""
 
 
