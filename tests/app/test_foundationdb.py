@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +158,44 @@ def test_a_cluster_with_several_of_each_service(ember, server):
     assert keys_of(server, status["cluster_id"]) > 0
     ember.run("down", "--wipe")
     assert keys_of(server, status["cluster_id"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.mount
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
+def test_a_cluster_moves_to_foundationdb_and_back(ember, server, tmp_path):
+    """By backup and restore; each backup is made while the cluster works, or when it has stopped."""
+    kv, file = f"foundationdb:{server.cluster_file}", tmp_path / "b"
+    ember.up()
+    work(ember.mount, "one")
+    assert "records of remote:unix:" in ember.run("backup", file).stdout  # through its holder
+    running = ember.run("restore", file, "--kv", kv, check=False)
+    assert "ALREADY_RUNNING" in running.stderr
+    ember.run("down")
+    told = json.loads(ember.run("backup", file, "--json").stdout)
+    assert told["read_version"] > 0
+    assert ember.run("restore", "--check", file).stdout.startswith(f"{file}: whole, ")
+    ember.run("restore", file, "--kv", kv)
+    again = ember.run("restore", file, "--kv", kv, check=False)
+    assert "KV_NOT_EMPTY" in again.stderr
+    ember.up()
+    assert json.loads(ember.run("status", "--json").stdout)["kv"] == kv
+    assert (ember.mount / "one/7").read_bytes() == b"7" * 1000
+    work(ember.mount, "two")
+    ember.run("backup", file, "--pause")
+    work(ember.mount, "after the pause")
+    ember.run("down")
+    ember.run("backup", file)
+    shutil.rmtree(ember.directory / "data/control/kv")
+    ember.run("restore", file, "--kv", "rocksdb")
+    server.kill()
+    ember.up()
+    assert {p.name for p in ember.mount.iterdir()} >= {"one", "two", "after the pause"}
+    assert (ember.mount / "two/7").read_bytes() == b"7" * 1000
+    work(ember.mount, "three")
+    ember.run("down")
+    server.start()
 
 
 @pytest.mark.slow
