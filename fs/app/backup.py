@@ -88,9 +88,9 @@ async def _backup(
         await trio.to_thread.run_sync(out.write, made)
 
     head = BackupHeadPb(cluster_id=choice.cluster_id, engine=choice.section.engine, release=RELEASE)
-    async with open_chosen(choice) as (engine, runtime):
+    async with open_chosen(choice) as store:
         return await write_backup(
-            engine, runtime, write, head=head, may_pause=may_pause, on_progress=step
+            store.engine, store.runtime, write, head=head, may_pause=may_pause, on_progress=step
         )
 
 
@@ -205,8 +205,8 @@ def use_store(directory: ClusterDir, kv: str) -> None:
 
 
 async def _restore(choice: StoreChoice, decoder: BackupDecoder, step: Callable[[int], None]) -> int:
-    async with open_chosen(choice) as (engine, runtime):
-        return await restore_backup(engine, runtime, decoder, on_progress=step)
+    async with open_chosen(choice) as store:
+        return await restore_backup(store.engine, store.runtime, decoder, on_progress=step)
 
 
 @contextmanager

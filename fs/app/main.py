@@ -356,6 +356,43 @@ def restore(
     run(file, goal, kv, is_check=check)
 
 
+@app.command()
+def fsck(  # noqa: PLR0917 - options, never passed by position
+    directory: DirOption = None,
+    kv: StoreOption = None,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Of the cluster in the store of --kv.")
+    ] = "",
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what can be, and check again.")
+    ] = False,
+    pause: Annotated[
+        bool,
+        typer.Option(
+            "--pause",
+            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
+        ),
+    ] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Do not leave half of the time to others.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Check the namespace, usage and chunks of a cluster, while it works."""
+    from .fsck import fsck as run  # noqa: PLC0415
+    from .store_access import managers_of  # noqa: PLC0415
+
+    code = run(
+        _store(directory, kv, cluster_id),
+        managers_of(_running(directory)) if kv is None else [],
+        is_repair=repair,
+        as_json=as_json,
+        may_pause=pause,
+        is_paced=not fast,
+    )
+    raise typer.Exit(code)
+
+
 @app.command("fsck-disk")
 def fsck_disk(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The disk's directory.")],

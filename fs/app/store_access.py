@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from ..kv.api import KvEngine
-from ..rpc.channel import open_channels
+from ..rpc.channel import ChannelPool, open_channels
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
 from ..runtime.ports import Runtime
@@ -23,7 +23,15 @@ from ..runtime.real import real_runtime
 from ..schema.config import KvSection, ProcessConfig, ProcessSection
 from ..schema.status import FsError, Status
 from . import supervisor_link
-from .cluster_dir import KV, ClusterDir, ClusterRecord, has_kv_process, mgmtd_names, need_record
+from .cluster_dir import (
+    KV,
+    ClusterDir,
+    ClusterRecord,
+    has_kv_process,
+    mgmtd_addresses,
+    mgmtd_names,
+    need_record,
+)
 from .compose import Process, new_identity
 from .foundationdb import FOUNDATIONDB, kv_section, parse_kv
 from .store import open_store
@@ -79,6 +87,11 @@ def store_of_cluster(directory: ClusterDir) -> StoreChoice:
     return StoreChoice(section, record.cluster_id)
 
 
+def managers_of(directory: ClusterDir) -> list[str]:
+    """Return where the managers of a local cluster listen; nothing if it does not run."""
+    return mgmtd_addresses(directory, need_record(directory)) if is_running(directory) else []
+
+
 def check_exists(choice: StoreChoice) -> None:
     """Raise FsError(BAD_CONFIG) if the embedded store is not there: opening would make an empty one."""
     path = Path(choice.section.path)
@@ -86,8 +99,17 @@ def check_exists(choice: StoreChoice) -> None:
         raise FsError(Status.BAD_CONFIG, f"{path} holds no key-value store")
 
 
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """An open store, and what else a command needs to talk to the cluster."""
+
+    engine: KvEngine
+    runtime: Runtime
+    channels: ChannelPool
+
+
 @asynccontextmanager
-async def open_chosen(choice: StoreChoice) -> AsyncIterator[tuple[KvEngine, Runtime]]:
+async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
     """Open a store for the length of the block; raises FsError as `open_store`."""
     config = ProcessConfig(process=ProcessSection(cluster_id=choice.cluster_id), kv=choice.section)
     runtime = real_runtime(SocketNetwork())
@@ -95,4 +117,4 @@ async def open_chosen(choice: StoreChoice) -> AsyncIterator[tuple[KvEngine, Runt
     async with open_channels(runtime, identity, config.rpc) as channels:
         process = Process(config, runtime, identity, channels, trio.Event())
         async with open_store(process) as engine:
-            yield engine, runtime
+            yield OpenStore(engine, runtime, channels)

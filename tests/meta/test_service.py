@@ -7,12 +7,10 @@ import trio
 
 from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
 from fs.meta import records
-from fs.meta.check import check
 from fs.meta.init import initialise, require_format
 from fs.meta.inode_ids import BLOCK_COUNT, SHARD_COUNT, InodeIds, block_ids
 from fs.meta.service import MetaService
 from fs.schema.ids import FIRST_INODE_ID
-from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
 from fs.schema.status import Status
@@ -115,53 +113,6 @@ async def test_a_newer_or_missing_format_is_refused(world, open_lab, monkeypatch
     empty = World(await open_lab())
     with refused(Status.KV_BAD_FORMAT):
         await empty.meta.run()
-
-
-async def damage(world, key, value):
-    tr = world.engine.transaction()
-    if value is None:
-        tr.clear(key)
-    else:
-        tr.set(key, value)
-    await tr.commit()
-
-
-async def test_check_finds_every_kind_of_damage(world, root):
-    d = (await root.mkdir(ROOT, b"d")).inode_id
-    f = await root.create(d, b"f")
-    await root.create(ROOT, b"gone")
-    removed = (await root.unlink(ROOT, b"gone")).inode_id
-    assert await check(world.engine) == []
-    tr = world.engine.transaction()
-    gc_key = (await tr.get_range(b"GCFI", b"GCFJ"))[0][0]
-    wrong = pb.InodePb()
-    wrong.CopyFrom(f)
-    wrong.nlink = 2
-    pending = pb.InodePb()
-    pending.CopyFrom(f)
-    pending.file.truncate_pending = True
-    looped = pb.InodePb()
-    looped.CopyFrom(await root.attr(d))
-    looped.directory.parent_inode_id = d
-    for key, value, words in (
-        (records.inode_key(f.inode_id), None, "does not exist"),
-        (records.dentry_key(d, b"f"), None, "names"),
-        (records.inode_key(f.inode_id), wrong.SerializeToString(), "nlink 2"),
-        (records.inode_key(f.inode_id), pending.SerializeToString(), "pending truncation"),
-        (records.inode_key(d), looped.SerializeToString(), "loop"),
-        (records.subdirectory_count_key(ROOT), (5).to_bytes(8, "little"), "counter 5"),
-        (records.INODE_COUNT_KEY, (9).to_bytes(8, "little"), "inode counter 9"),
-        (gc_key, None, "0 GC records"),
-        (records.truncation_key(removed), b"\x01" * 8, "mark True"),
-        (records.xattr_key(0x999, b"user.x"), b"", "XATR of inode"),
-        (records.inode_key(ROOT), None, "missing"),
-    ):
-        before = (await world.dump()).get(key)
-        await damage(world, key, value)
-        found = await check(world.engine)
-        assert any(words in line for line in found), (key, found)
-        await damage(world, key, before)
-        assert await check(world.engine) == []
 
 
 async def test_the_later_of_two_changes_has_the_larger_ctime(world, root, autojump_clock):  # noqa: ARG001

@@ -1,0 +1,245 @@
+"""Gathers what is said of each inode, over the whole store at one state, and has it judged.
+
+Most records are kept by inode and are read side by side; the others (names, GC records, the index of locks, quotas)
+are sorted by inode first, on disk if they are many.  Memory: one page per kind, what is said of one inode, and the
+directories (fsck_tree.py).
+
+Changes nothing.  Concurrency: one task; others may change the store, of which one state is read.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from ..kv.api import KeyValue, next_key, prefix_end
+from ..kv.lasting import LastingSnapshot, rows_of
+from ..runtime.sorter import Entry, Sorter
+from ..schema.proto import common_pb2 as pb
+from ..schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
+from . import records
+from .fsck import judge
+from .fsck_facts import (
+    BY_INODE,
+    CHUNKS,
+    ENTRIES,
+    GC,
+    LOCK_INDEX,
+    NAME,
+    QUOTA,
+    ChunkRun,
+    Entries,
+    Facts,
+    Finding,
+    Name,
+)
+from .fsck_tree import Tree
+from .inode_ids import SHARD_COUNT
+
+_NUMBER: Final = 8
+PROGRESS_COUNT: Final = 1000
+
+
+def judges_nothing(_facts: Facts) -> Iterator[Finding]:
+    """A rule that is always kept."""
+    return iter(())
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a check has come."""
+
+    row_count: int = 0
+    inode_count: int = 0
+
+
+class _Cursor:
+    """Reads the rows of one prefix in order."""
+
+    def __init__(self, snapshot: LastingSnapshot, prefix: bytes, tally: Tally) -> None:
+        self.prefix = prefix
+        self._snapshot = snapshot
+        self._tally = tally
+        self._begin, self._end = prefix, prefix_end(prefix)
+        self._page: list[KeyValue] = []
+        self._at = 0
+        self.head: bytes | None = None
+        """The inode (LE8) of the next row; None: there is none."""
+
+    async def fill(self) -> None:
+        """Have `head` say what comes next."""
+        if self._at == len(self._page):
+            self._page, self._at = await self._snapshot.page(self._begin, self._end), 0
+            self._tally.row_count += len(self._page)
+            if self._page:
+                self._begin = next_key(self._page[-1][0])
+        self.head = self._page[self._at][0][4:12] if self._page else None
+
+    async def take(self) -> list[KeyValue]:
+        """Return all rows of the inode at the head."""
+        found, inode = [], self.head
+        while self.head == inode and inode is not None:
+            found.append(self._page[self._at])
+            self._at += 1
+            await self.fill()
+        return found
+
+
+class Scan:
+    """One check of a whole store."""
+
+    def __init__(
+        self,
+        snapshot: LastingSnapshot,
+        sorter: Sorter,
+        *,
+        judge_more: Callable[[Facts], Iterator[Finding]] = judges_nothing,
+        on_progress: Callable[[Tally], None] = lambda _tally: None,
+    ) -> None:
+        """Check one state of a store.
+
+        Args:
+            snapshot: the state to check.
+            sorter: empty, or with what was found about chunks; the caller closes it.
+            judge_more: further rules for one inode.
+            on_progress: told now and then.
+        """
+        self._snapshot = snapshot
+        self._sorter = sorter
+        self._judge_more = judge_more
+        self._on_progress = on_progress
+        self.tally = Tally()
+
+    async def findings(self) -> AsyncGenerator[Finding, None]:
+        """Yield everything that is wrong.
+
+        Raises:
+            FsError: when the state cannot be read to its end.
+        """
+        singletons = dict(
+            await self._snapshot.page(
+                records.SINGLETON, prefix_end(records.SINGLETON), is_whole=True
+            )
+        )
+        blocks = [
+            records.unpack_u64(singletons.get(records.inode_ids_key(n))) for n in range(SHARD_COUNT)
+        ]
+        await self._sort()
+        tree = Tree()
+        async with aclosing(self._facts()) as found:
+            async for facts in found:
+                self.tally.inode_count += facts.inode is not None
+                if self.tally.inode_count % PROGRESS_COUNT == 0:
+                    self._on_progress(self.tally)
+                tree.add(facts)
+                for finding in judge(facts, blocks):
+                    yield finding
+                for finding in self._judge_more(facts):
+                    yield finding
+        for finding in tree.findings(singletons):
+            yield finding
+
+    async def _rows(self, prefix: bytes) -> AsyncIterator[KeyValue]:
+        async for page in rows_of(self._snapshot, prefix, prefix_end(prefix)):
+            self.tally.row_count += len(page)
+            for row in page:
+                yield row
+
+    async def _sort(self) -> None:
+        """Sort by inode what is kept in another order."""
+        add = self._sorter.add
+        await self._sort_names()
+        for prefix in (records.GC_FILE, records.GC_DIRECTORY):
+            async for key, value in self._rows(prefix):
+                inode_id = GcRecordPb.FromString(value).inode_id
+                add(_le(inode_id), GC, bytes([len(key)]) + key + value)
+        async for key, _ in self._rows(records.CLIENT_LOCKS):
+            client_id, inode_id = records.client_locks_parts(key)
+            add(_le(inode_id), LOCK_INDEX, client_id.encode())
+        async for key, _ in self._rows(records.QUOTA):
+            add(_le(records.quota_directory(key)), QUOTA, b"")
+
+    async def _sort_names(self) -> None:
+        entries, parent = Entries(), b""
+        async for key, value in self._rows(records.DENTRY):
+            if key[4:12] != parent:
+                self._add_entries(parent, entries)
+                entries, parent = Entries(), key[4:12]
+            record = DentryRecordPb.FromString(value)
+            entries.name_count += 1
+            entries.subdirectory_count += record.type == pb.DIRECTORY
+            packed = len(key).to_bytes(2, "big") + key + value
+            self._sorter.add(_le(record.inode_id), NAME, packed)
+        self._add_entries(parent, entries)
+
+    def _add_entries(self, parent: bytes, entries: Entries) -> None:
+        if parent:
+            counts = (entries.name_count, entries.subdirectory_count)
+            packed = b"".join(count.to_bytes(_NUMBER, "big") for count in counts)
+            self._sorter.add(parent[::-1], ENTRIES, packed)
+
+    async def _facts(self) -> AsyncGenerator[Facts, None]:
+        """Yield what is said of each inode, in the order of the keys of inodes."""
+        cursors = [_Cursor(self._snapshot, prefix, self.tally) for prefix in BY_INODE]
+        for cursor in cursors:
+            await cursor.fill()
+        entries = self._sorter.read()
+        entry: Entry | None = next(entries, None)
+        while True:
+            heads = [cursor.head for cursor in cursors if cursor.head is not None]
+            if entry is not None:
+                heads.append(entry[0])
+            if not heads:
+                return
+            inode = min(heads)
+            facts = Facts(int.from_bytes(inode, "little"))
+            for cursor in cursors:
+                if cursor.head == inode:
+                    facts.rows[cursor.prefix] = await cursor.take()
+            while entry is not None and entry[0] == inode:
+                _add_entry(facts, entry)
+                entry = next(entries, None)
+            stored = facts.rows.get(records.INODE)
+            facts.inode = pb.InodePb.FromString(stored[0][1]) if stored else None
+            yield facts
+
+
+def _le(inode_id: int) -> bytes:
+    return inode_id.to_bytes(_NUMBER, "little")
+
+
+def _add_entry(facts: Facts, entry: Entry) -> None:
+    _, kind, packed = entry
+    match kind:
+        case b"N":
+            length = int.from_bytes(packed[:2], "big")
+            facts.names.append(Name(packed[2 : 2 + length], packed[2 + length :]))
+        case b"E":
+            facts.entries = Entries(
+                int.from_bytes(packed[:_NUMBER], "big"), int.from_bytes(packed[_NUMBER:], "big")
+            )
+        case b"G":
+            length = packed[0]
+            facts.gc.append((packed[1 : 1 + length], packed[1 + length :]))
+        case b"L":
+            facts.locking_clients.add(packed.decode())
+        case b"Q":
+            facts.has_quota = True
+        case _:
+            assert kind == CHUNKS, kind
+            facts.chunk_runs.append(unpack_chunks(packed))
+
+
+def add_chunks(sorter: Sorter, inode_id: int, run: ChunkRun) -> None:
+    """Have a check know of chunks of an inode."""
+    numbers = (run.target_id, run.chain_id, run.first_index, run.last_index)
+    packed = b"".join(number.to_bytes(_NUMBER, "big") for number in numbers)
+    sorter.add(_le(inode_id), CHUNKS, packed)
+
+
+def unpack_chunks(packed: bytes) -> ChunkRun:
+    """Return what `add_chunks` packed."""
+    numbers = [
+        int.from_bytes(packed[at : at + _NUMBER], "big") for at in range(0, len(packed), _NUMBER)
+    ]
+    return ChunkRun(*numbers)
