@@ -5,10 +5,11 @@ repeat finds it at any service, whatever others have done to the effect since.
 
 An error has no effect, and a repeat is judged anew.  But when a repeat itself is refused, its client takes that for
 the outcome, while an earlier try may still lie at another service and succeed later: so the refusal of a repeat is remembered.
+In the same way the answer to a repeat that changed nothing of the locks, and a repeated open with a session, without O_TRUNC:
+an earlier try would take a lock that nobody frees, or leave a session that nobody ends.
 
 Every operation whose repeat could do harm is remembered.  Not: reports of open files (Sync, Close), which tell how far
-a file reaches and not what to do, but for those that were refused; what only ever grows (ExtendStripe, ReserveSpace);
-opening without O_TRUNC, which leaves a session under the request's own session id.
+a file reaches and not what to do, but for those that were refused; what only ever grows (ExtendStripe, ReserveSpace).
 """
 
 from collections.abc import Awaitable, Callable

@@ -61,7 +61,7 @@ def _of_set_attr(caller: Caller, request: meta.SetAttrReq) -> Iterator[bytes]:
 
 def _of_open(caller: Caller, request: meta.OpenReq) -> Iterator[bytes]:
     yield records.inode_key(request.inode_id)
-    if request.is_truncate:
+    if request.is_truncate or request.HasField("session"):
         yield from _remembered(caller)
     if request.wants_write or request.is_truncate:
         yield records.USAGE_EPOCH_KEY

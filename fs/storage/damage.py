@@ -8,6 +8,7 @@ Concurrency: one task per process; a repair holds its chunk's lock, so the versi
 """
 
 import logging
+import math
 from typing import Final
 
 import trio
@@ -31,12 +32,16 @@ REPAIR_S_MAX: Final = 30.0
 FLUSHED_TOGETHER_COUNT: Final = 64
 """Repaired chunks of a target that one flush makes durable."""
 
+UNTIL_FLUSHED: Final = math.inf
+"""When to try a chunk next that is repaired and only waits for the flush."""
+
 
 def note_damage(target: LocalTarget, chunk_id: ChunkId, detail: str) -> None:
-    """Count and log a damaged copy, and have it repaired."""
+    """Count and log a damaged copy, and have it repaired; one that was repaired, anew."""
     target.checksum_error_count += 1
-    if len(target.damaged) < REMEMBERED_COUNT_MAX:
-        target.damaged.setdefault(chunk_id, trio.current_time())
+    due_s = target.damaged.get(chunk_id)
+    if due_s == UNTIL_FLUSHED or (due_s is None and len(target.damaged) < REMEMBERED_COUNT_MAX):
+        target.damaged[chunk_id] = trio.current_time()
     log.error("target %d chunk %s: damaged copy: %s", target.target_id, chunk_id, detail)
 
 
@@ -58,20 +63,28 @@ class Repair:
         target = place.target
         due = [c for c, due_s in target.damaged.items() if trio.current_time() >= due_s]
         for start in range(0, len(due), FLUSHED_TOGETHER_COUNT):
-            some = due[start : start + FLUSHED_TOGETHER_COUNT]
-            whole = [chunk_id for chunk_id in some if await self._try_repair(place, chunk_id)]
-            if whole:
-                await self._forget(target, whole)
+            for chunk_id in due[start : start + FLUSHED_TOGETHER_COUNT]:
+                if await self._try_repair(place, chunk_id):
+                    target.damaged[chunk_id] = UNTIL_FLUSHED
+            if UNTIL_FLUSHED in target.damaged.values():
+                await self._forget_repaired(target)
 
-    async def _forget(self, target: LocalTarget, whole: list[ChunkId]) -> None:
+    async def _forget_repaired(self, target: LocalTarget) -> None:
         """Flush first: a power loss would bring the damaged bytes back, and nobody would know of them any more."""
+        repaired = [c for c, due_s in target.damaged.items() if due_s == UNTIL_FLUSHED]
+        is_durable = True
         try:
             await target.disk.sync()
         except FsError as error:
             log.warning("target %d: what was repaired is not durable: %s", target.target_id, error)
-            return
-        for chunk_id in whole:
-            del target.damaged[chunk_id]
+            is_durable = False
+        for chunk_id in repaired:
+            if target.damaged[chunk_id] != UNTIL_FLUSHED:
+                continue  # damaged again meanwhile
+            if is_durable:
+                del target.damaged[chunk_id]
+            else:
+                target.damaged[chunk_id] = trio.current_time() + RETRY_INTERVAL_S
 
     async def _try_repair(self, place: Place, chunk_id: ChunkId) -> bool:
         target = place.target

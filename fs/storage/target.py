@@ -247,7 +247,7 @@ class LocalTarget:
     read_elsewhere_count: int = 0
     """Reads of bad copies here that another replica answered."""
     damaged: dict[ChunkId, float] = field(default_factory=dict)
-    """Chunks whose copy here is to be repaired (damage.py), and when to try next, in trio time."""
+    """Chunks whose copy here is to be repaired (damage.py), and when to try next, in trio time; see UNTIL_FLUSHED."""
     progress: ResyncProgress = field(default_factory=ResyncProgress)
 
     def admit_epoch(self, chain_version: int, epoch: int) -> None:

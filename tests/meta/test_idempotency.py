@@ -300,6 +300,22 @@ async def test_what_a_repeat_was_refused_does_not_happen_later(world, name):
     assert await namespace(world) == before
 
 
+async def test_an_open_that_comes_late_leaves_no_session_behind(world):
+    """Its repeat has opened the file, and its client has closed it since: nobody would end that session."""
+    _, f = await prepare(world)
+    user = world.user()
+    request = meta.OpenReq(inode_id=f, wants_write=True, session=session(7))
+    user.request_id, user.is_repeat = b"R" * 16, True
+    opened = await user.call("open", request)
+    user.request_id, user.is_repeat = None, False
+    report = meta.SyncReq(inode_id=f)
+    await user.call("close", meta.CloseReq(sync=report, session_id=session(7).session_id))
+    before = await namespace(world)
+    user.request_id = b"R" * 16
+    assert (await user.call("open", request)).inode == opened.inode
+    assert await namespace(world) == before
+
+
 async def test_a_repeat_whose_first_try_wins_after_all(world, monkeypatch):
     """It succeeds between the refusal of the repeat and the record of that."""
     user, other = world.user(), world.user(client="d" * 32)

@@ -3,17 +3,17 @@
 
 import trio
 
-from fs.schema.status import Status
+from fs.schema.status import FsError, Status
 from fs.storage import damage, scrub
 
-from .cluster import content, open_caller, open_cluster
+from .cluster import CHUNK, content, open_caller, open_cluster
 
 WORDS = b"words" * 10_000
 
 
-def flip(cluster, node_id):
+def flip(cluster, node_id, at=20_000):
     for file_id in cluster.nodes[node_id].disk.files:
-        cluster.nodes[node_id].disk.flip_bit(file_id, 20_000)
+        cluster.nodes[node_id].disk.flip_bit(file_id, at)
 
 
 async def found_at(client, node_id, *, is_passed_on=True):
@@ -72,6 +72,50 @@ async def test_what_counts_as_repaired_survives_a_power_loss(mock_clock):
         await cluster.start_node(2)
         await cluster.wait_all_serving()
         assert await found_at(client, 2) is Status.OK
+
+
+async def test_damage_done_between_a_repair_and_its_flush_is_not_forgotten(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        flip(cluster, 2)
+        assert await found_at(client, 2) is Status.CHECKSUM_MISMATCH
+        target = cluster.nodes[2].target
+        flush, seen = target.disk.sync, []
+
+        async def damaged_meanwhile():
+            if target.repaired_count and not seen:
+                flip(cluster, 2, at=CHUNK + 20_000)  # a repair takes another block
+                seen.append(await found_at(client, 2))
+            await flush()
+
+        target.disk.sync = damaged_meanwhile
+        await trio.sleep(damage.RETRY_INTERVAL_S / 2)
+        assert seen == [Status.CHECKSUM_MISMATCH]
+        assert target.repaired_count == 2
+        assert not target.damaged
+        assert await found_at(client, 2) is Status.OK
+
+
+async def test_what_could_not_be_flushed_is_tried_again(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        flip(cluster, 2)
+        assert await found_at(client, 2) is Status.CHECKSUM_MISMATCH
+        target = cluster.nodes[2].target
+        flush, is_refused = target.disk.sync, [True]
+
+        async def sync():
+            if is_refused[0]:
+                raise FsError(Status.NO_SPACE, "the flush finds no room")
+            await flush()
+
+        target.disk.sync = sync
+        await trio.sleep(damage.RETRY_INTERVAL_S / 2)
+        assert target.repaired_count == 1
+        assert target.damaged
+        is_refused[0] = False
+        await trio.sleep(damage.RETRY_INTERVAL_S)
+        assert not target.damaged
 
 
 async def test_what_no_replica_has_is_not_made_up(mock_clock):

@@ -80,7 +80,10 @@ async def set_lock(tr: Transaction, ctx: OpContext, request: meta.SetLockReq) ->
         await load_inode(tr, inode_id)
         conflict = conflict_of(before, wanted)
         if conflict is not None:
-            return meta.SetLockRsp(conflict=lock_to_pb(conflict))
+            reply = meta.SetLockRsp(conflict=lock_to_pb(conflict))
+            if ctx.caller.is_repeat:  # an earlier try may still come, when the bytes are free
+                remember(tr, ctx, META_SET_LOCK, reply)
+            return reply
         after = with_lock(before, wanted)
     if len(after) > max(LOCK_COUNT_MAX, len(before)):
         raise FsError(Status.NO_LOCKS_LEFT, f"inode {inode_id:#x} has {len(before)} locks")
@@ -92,6 +95,7 @@ async def set_lock(tr: Transaction, ctx: OpContext, request: meta.SetLockReq) ->
             tr.clear(index_key)
         elif not has_client(before, client_id):
             tr.set(index_key, records.pack_u64(ctx.now_ns))
+    if after != before or ctx.caller.is_repeat:
         remember(tr, ctx, META_SET_LOCK, reply)
     return reply
 

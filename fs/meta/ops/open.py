@@ -76,7 +76,7 @@ async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.
         FsError: STALE and as `open_inode`.
         TruncationUnfinishedError: as `open_inode`.
     """
-    if request.is_truncate:
+    if request.is_truncate or request.HasField("session"):
         done = await recall(tr, ctx, META_OPEN)
         if done is not None:
             return done
@@ -86,6 +86,6 @@ async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.
     reply = meta.InodeRsp(inode=inode)
     if request.wants_write:
         reply.is_metered = await is_metered(tr, ctx, inode)
-    if request.is_truncate:
+    if request.is_truncate or (ctx.caller.is_repeat and request.HasField("session")):
         remember(tr, ctx, META_OPEN, reply)
     return reply

@@ -62,6 +62,30 @@ async def test_a_repeated_request_does_not_lock_again(root, other):
     assert await conflict(other, inode_id, wish()) is None
 
 
+async def test_a_try_that_comes_late_does_not_take_what_its_repeat_could_not_have(root, other):
+    """It stood still at another service; its client was told of the conflict, and that was long ago."""
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    await lock(root, inode_id, wish())
+    other.request_id, other.is_repeat = b"r" * 16, True
+    assert (await lock(other, inode_id, wish(owner=2))).conflict.owner == 1
+    await lock(root, inode_id, wish(), is_unlock=True)
+    other.is_repeat = False
+    assert (await lock(other, inode_id, wish(owner=2))).conflict.owner == 1
+    assert await conflict(root, inode_id, wish()) is None
+
+
+async def test_a_try_that_comes_late_does_not_free_what_was_locked_since(root, other):
+    """Its repeat found nothing to free."""
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    root.request_id, root.is_repeat = b"r" * 16, True
+    assert (await lock(root, inode_id, wish(), is_unlock=True)).is_done
+    root.request_id, root.is_repeat = None, False
+    await lock(root, inode_id, wish())
+    root.request_id = b"r" * 16
+    assert (await lock(root, inode_id, wish(), is_unlock=True)).is_done
+    assert (await conflict(other, inode_id, wish())).owner == 1
+
+
 async def test_bad_wishes(root, world):
     inode_id = (await root.create(ROOT, b"f")).inode_id
     with refused(Status.INVALID_ARGUMENT, "EINVAL"):
