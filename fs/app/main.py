@@ -443,6 +443,22 @@ def quota(context: typer.Context) -> None:
     group(context.args, prog_name="ember quota")
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="PATH ...")
+def rm(context: typer.Context) -> None:
+    """Move files and, with -r, directories to the trash."""
+    from .trash_commands import rm as command  # noqa: PLC0415
+
+    command(context.args, prog_name="ember rm")
+
+
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def trash(context: typer.Context) -> None:
+    """Show what is in one's trash, restore it, or empty it."""
+    from .trash_commands import trash as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember trash")
+
+
 @app.command()
 def version() -> None:
     """Print the release."""

@@ -57,7 +57,8 @@ def path_inside(path: str) -> str:
     return str(absolute)
 
 
-def _connect(given: Path | None) -> BlockingFs:
+def connected(given: Path | None) -> BlockingFs:
+    """Return a client of the chosen cluster, to be used in a `with` block."""
     directory = chosen_directory(given)
     record = need_record(directory)
     return connect_blocking(mgmtd_addresses(directory, record), record.cluster_id)
@@ -95,7 +96,7 @@ def set_(
     if bytes_max is None and inodes_max is None:
         raise FsError(Status.INVALID_ARGUMENT, "say --bytes, --inodes or both")
     inside = path_inside(path)
-    with _connect(directory) as fs:
+    with connected(directory) as fs:
         before, _ = fs.usage(inside)
         fs.set_quota(
             inside,
@@ -107,7 +108,7 @@ def set_(
 @quota.command("get")
 def get(path: PathArgument, directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     """Show what lies below a directory, and the limits set there and above."""
-    with _connect(directory) as fs:
+    with connected(directory) as fs:
         found, limiting = fs.usage(path_inside(path))
     _show([found, *(entry for entry in limiting if entry != found)], as_json=as_json)
 
@@ -115,13 +116,13 @@ def get(path: PathArgument, directory: DirOption = None, *, as_json: JsonOption 
 @quota.command("rm")
 def rm(path: PathArgument, directory: DirOption = None) -> None:
     """Remove both limits of a directory."""
-    with _connect(directory) as fs:
+    with connected(directory) as fs:
         fs.set_quota(path_inside(path), bytes_max=0, inodes_max=0)
 
 
 @quota.command("ls")
 def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     """List all directories that have limits."""
-    with _connect(directory) as fs:
+    with connected(directory) as fs:
         found = fs.quotas()
     _show(found, as_json=as_json)

@@ -23,7 +23,7 @@ from ..runtime.real import real_runtime
 from ..schema.inode import Inode
 from ..schema.status import FsError, Status
 from .connect import connect
-from .native import DirectoryUsage, DirEntry, EmberFile, EmberFs, Identity
+from .native import DirectoryUsage, DirEntry, EmberFile, EmberFs, Identity, TrashEntry
 
 T = TypeVar("T")
 
@@ -193,6 +193,26 @@ class BlockingFs:
     def remove_tree(self, path: str) -> None:
         """See `EmberFs.remove_tree`."""
         self.run(lambda: self._native.remove_tree(path))
+
+    def move_to_trash(self, path: str, expire_s: int = 0) -> None:
+        """See `EmberFs.move_to_trash`."""
+        self.run(lambda: self._native.move_to_trash(path, expire_s))
+
+    def trash(self) -> list[TrashEntry]:
+        """See `EmberFs.trash`."""
+        return self.run(self._native.trash)
+
+    def restore(self, entry: TrashEntry, to: str = "") -> str:
+        """See `EmberFs.restore`."""
+        return self.run(lambda: self._native.restore(entry, to))
+
+    def remove_for_good(self, entry: TrashEntry) -> None:
+        """See `EmberFs.remove_for_good`."""
+        self.run(lambda: self._native.remove_for_good(entry))
+
+    def real_path(self, inode_id: int) -> str:
+        """See `EmberFs.real_path`."""
+        return self.run(lambda: self._native.real_path(inode_id))
 
     def usage(self, path: str) -> tuple[DirectoryUsage, list[DirectoryUsage]]:
         """See `EmberFs.usage`."""

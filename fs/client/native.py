@@ -85,6 +85,37 @@ def _usage_from_pb(message: meta_pb2.DirectoryUsagePb) -> DirectoryUsage:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TrashEntry:
+    """A name in one's trash."""
+
+    name: str
+    """There; what it was called before is the end of `path`."""
+    path: str
+    """Where it was; empty when that was longer than a path may be."""
+    removed_ns: int
+    due_ns: int
+    """When it is removed for good, since the epoch; 0: it was made there and stays."""
+    is_dir: bool
+    place: tuple[int, bytes]
+    """(directory in the trash, name)."""
+    origin: tuple[int, bytes]
+    """(directory, name) from where it was moved."""
+
+
+def _trash_entry(directory_id: int, entry: meta_pb2.DentryPb) -> TrashEntry:
+    mark = entry.trash
+    return TrashEntry(
+        os.fsdecode(entry.name),
+        os.fsdecode(mark.path),
+        mark.removed_ns,
+        mark.due_ns,
+        entry.type == common_pb2.DIRECTORY,
+        (directory_id, entry.name),
+        (mark.parent_inode_id, mark.name),
+    )
+
+
 class EmberFs:
     """A file system seen through one client.  Any number of tasks may use it at once."""
 
@@ -128,7 +159,11 @@ class EmberFs:
     async def listdir(self, path: str) -> list[DirEntry]:
         """Return the entries of a directory in byte order of their names, without . and .. ."""
         inode_id = (await self.stat(path)).inode_id
-        entries: list[DirEntry] = []
+        found = await self._list(inode_id, with_inodes=True)
+        return [DirEntry(os.fsdecode(e.name), inode_from_pb(e.inode)) for e in found]
+
+    async def _list(self, inode_id: int, *, with_inodes: bool) -> list[meta_pb2.DentryPb]:
+        entries: list[meta_pb2.DentryPb] = []
         after = b""
         while True:
             request = meta_pb2.ListReq(
@@ -136,12 +171,10 @@ class EmberFs:
                 inode_id=inode_id,
                 after=after,
                 entry_count_max=LIST_PAGE_COUNT,
-                with_inodes=True,
+                with_inodes=with_inodes,
             )
             page = await self._meta.call(services.META_LIST, request)
-            entries.extend(
-                DirEntry(os.fsdecode(e.name), inode_from_pb(e.inode)) for e in page.entries
-            )
+            entries.extend(page.entries)
             if not page.has_more:
                 return entries
             after = page.entries[-1].name
@@ -209,6 +242,81 @@ class EmberFs:
             exchange=exchange,
         )
         await self._meta.call(services.META_RENAME, request)
+
+    # ---- the trash -------------------------------------------------------------------------------
+
+    async def move_to_trash(self, path: str, expire_s: int = 0) -> None:
+        """Move what a path names to one's trash; what lies in the trash is removed for good.
+
+        Args:
+            path: of anything; of a directory with all below it, which takes no longer.
+            expire_s: how long it can be restored, up to 30 days; 0: as the cluster is configured.
+
+        Raises:
+            FsError: as of a removal; NOT_PERMITTED also for a directory of somebody else.
+        """
+        parent, name = await self._parent(path)
+        request = meta_pb2.MoveToTrashReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name, expire_s=expire_s
+        )
+        await self._meta.call(services.META_MOVE_TO_TRASH, request)
+
+    async def trash(self) -> list[TrashEntry]:
+        """Return what is in one's trash, by name."""
+        try:
+            inode_id = (await self.stat(f"/.trash/{self._identity.uid}")).inode_id
+        except FsError as error:
+            if error.status is Status.NOT_FOUND:
+                return []
+            raise
+        return [_trash_entry(inode_id, e) for e in await self._list(inode_id, with_inodes=False)]
+
+    async def restore(self, entry: TrashEntry, to: str = "") -> str:
+        """Move a name out of the trash, to `to` or to where it was; return where that is now.
+
+        Raises:
+            FsError: EXISTS: something has that name now; NOT_FOUND: the directory where it was is gone; BUSY: that
+                directory is in the trash, too; and as of a rename.
+        """
+        parent, name = await self._parent(to) if to else await self._origin(entry)
+        request = meta_pb2.RenameReq(
+            caller=self._identity.caller(),
+            old_parent_inode_id=entry.place[0],
+            old_name=entry.place[1],
+            new_parent_inode_id=parent,
+            new_name=name,
+            no_replace=True,
+        )
+        await self._meta.call(services.META_RENAME, request)
+        return to or f"{(await self.real_path(parent)).rstrip('/')}/{os.fsdecode(name)}"
+
+    async def _origin(self, entry: TrashEntry) -> tuple[int, bytes]:
+        parent, name = entry.origin
+        try:
+            above = await self.real_path(parent)
+        except FsError as error:
+            if error.status not in {Status.NOT_FOUND, Status.STALE}:
+                raise
+            what = f"the directory of {entry.path or entry.name} is gone: say where to restore it"
+            raise FsError(Status.NOT_FOUND, what) from error
+        if above.startswith("/.trash/"):
+            what = f"the directory of {entry.path or entry.name} is in the trash: restore it first"
+            raise FsError(Status.BUSY, what)
+        return parent, name
+
+    async def remove_for_good(self, entry: TrashEntry) -> None:
+        """Remove a name in the trash now."""
+        parent, name = entry.place
+        request = meta_pb2.MoveToTrashReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_MOVE_TO_TRASH, request)
+
+    async def real_path(self, inode_id: int) -> str:
+        """Return where a directory is; raises FsError(NOT_FOUND, STALE, NOT_DIRECTORY or NAME_TOO_LONG)."""
+        request = meta_pb2.GetRealPathReq(caller=self._identity.caller(), inode_id=inode_id)
+        reply = await self._meta.call(services.META_GET_REAL_PATH, request)
+        return os.fsdecode(reply.path)
 
     # ---- usage and quotas ------------------------------------------------------------------------
 

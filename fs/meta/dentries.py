@@ -39,10 +39,26 @@ async def load_dentry(
     return found
 
 
-def store_dentry(tr: Transaction, parent_id: int, name: bytes, inode: pb.InodePb) -> None:
-    """Let a name lead to an inode."""
-    record = DentryRecordPb(inode_id=inode.inode_id, type=inode.type)
+def require_same(name: bytes, found_inode_id: int, wanted_inode_id: int) -> None:
+    """Raise FsError(NOT_FOUND) unless a name leads to the wanted inode; 0: to whatever it leads."""
+    if wanted_inode_id and wanted_inode_id != found_inode_id:
+        what = f"{name!r} leads to {found_inode_id:#x}, not {wanted_inode_id:#x}"
+        raise FsError(Status.NOT_FOUND, what)
+
+
+def store_dentry(
+    tr: Transaction,
+    parent_id: int,
+    name: bytes,
+    inode: pb.InodePb,
+    *,
+    trash: pb.TrashMarkPb | None = None,
+) -> None:
+    """Let a name lead to an inode; `trash`: it lies in the trash, for so long."""
+    record = DentryRecordPb(inode_id=inode.inode_id, type=inode.type, trash=trash)
     tr.set(records.dentry_key(parent_id, name), record.SerializeToString())
+    if trash is not None:
+        tr.set(records.trash_key(trash.due_ns, parent_id, name), b"")
 
 
 def clear_dentry(tr: Transaction, parent_id: int, name: bytes) -> None:

@@ -15,6 +15,7 @@ from .layouts import RoutedLayouts
 from .ports import ChunkPort
 from .service import MetaService
 from .sessions import SessionPruner
+from .trash_cleaner import TrashCleaner
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,14 @@ class Meta:
             now_ns=self.service.now_ns,
         )
 
+        self.trash = TrashCleaner(
+            engine,
+            config.meta,
+            chunks=chunks,
+            expire=self.service.expire,
+            now_ns=self.service.now_ns,
+        )
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the loops until cancelled; started when the store is known to be this cluster's.
 
@@ -71,6 +80,7 @@ class Meta:
             await nursery.start(self.service.driver.serve)
             nursery.start_soon(self.gc.run)
             nursery.start_soon(self.sessions.run)
+            nursery.start_soon(self.trash.run)
             nursery.start_soon(self._prefetch_inode_ids)
             task_status.started()
 

@@ -9,6 +9,7 @@ Source: path_resolution(7), chmod(2), chown(2), utimensat(2), unlink(2); Linux f
 import stat
 from typing import Final
 
+from ..schema.ids import TRASH_ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
 from ..schema.status import FsError, Status
 from .context import Caller
@@ -95,8 +96,10 @@ def require_removable(caller: Caller, parent: pb.InodePb, child: pb.InodePb) -> 
     """Check what removing or renaming `child` away needs beyond write access to `parent`.
 
     Raises:
-        FsError: NOT_PERMITTED by the sticky bit or an immutable object.
+        FsError: NOT_PERMITTED by the sticky bit, an immutable object, or the trash itself.
     """
+    if child.inode_id == TRASH_ROOT_INODE_ID:
+        raise FsError(Status.NOT_PERMITTED, "the trash stays where it is")
     sticky = parent.mode & stat.S_ISVTX
     if sticky and not (is_owner(caller, child) or is_owner(caller, parent)):
         raise FsError(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from ..schema.ids import TRASH_ROOT_INODE_ID
 from ..schema.inode import NAME_BYTES_MAX
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto import meta_pb2 as meta
@@ -37,6 +38,11 @@ def _of_change(caller: Caller, request: Any) -> Iterator[bytes]:
     yield records.USAGE_EPOCH_KEY
     yield from _remembered(caller)
     yield from _of_name(caller, request)
+
+
+def _of_trash(caller: Caller, request: meta.MoveToTrashReq) -> Iterator[bytes]:
+    yield from _of_change(caller, request)
+    yield records.dentry_key(TRASH_ROOT_INODE_ID, b"%d" % caller.uid)
 
 
 def _of_link(caller: Caller, request: meta.LinkReq) -> Iterator[bytes]:
@@ -87,6 +93,7 @@ KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.UnlinkReq: _of_change,
     meta.RmdirReq: _of_change,
     meta.RemoveTreeReq: _of_change,
+    meta.MoveToTrashReq: _of_trash,
     meta.RenameReq: _of_rename,
     meta.SetAttrReq: _of_set_attr,
     meta.OpenReq: _of_open,

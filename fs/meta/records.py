@@ -20,6 +20,7 @@ variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little-
     QNEA directory LE8, kind        -> empty: a quota (kind b bytes, i inodes) is nearly used up
     UFEN directory LE8              -> UsageFenceRecordPb: a directory about to be moved
     LINK inode LE8, parent BE8, name -> empty: a name of an inode that has several, all but the home
+    TRSH due BE8, parent BE8, name  -> empty: until when a name in the trash is kept
     SING name                       -> singletons: format, inode-count, inode-ids-SHARD, usage-epoch, usage-state
 
 Invariants:
@@ -53,6 +54,7 @@ QUOTA: Final = b"QUOT"
 QUOTA_NEAR: Final = b"QNEA"
 USAGE_FENCE: Final = b"UFEN"
 LINK: Final = b"LINK"
+TRASH: Final = b"TRSH"
 SINGLETON: Final = b"SING"
 
 KIND_BYTES: Final = b"b"
@@ -252,6 +254,17 @@ def link_place(key: bytes) -> tuple[InodeId, bytes]:
 def link_inode(key: bytes) -> InodeId:
     """Return the inode in the key of a link."""
     return InodeId(int.from_bytes(key[4:12], "little"))
+
+
+def trash_key(due_ns: int, parent_id: int, name: bytes) -> bytes:
+    """Return the key that says when a name in the trash is removed."""
+    return TRASH + _DUE_AND_INODE.pack(due_ns, parent_id) + name
+
+
+def trash_parts(key: bytes) -> tuple[int, InodeId, bytes]:
+    """Return (due_ns, parent, name) in such a key."""
+    due_ns, parent_id = _DUE_AND_INODE.unpack(key[4:20])
+    return int(due_ns), InodeId(parent_id), key[20:]
 
 
 def inode_ids_key(shard: int) -> bytes:

@@ -12,6 +12,7 @@ Concurrency: any number of requests at once; conflicts are resolved by the key-v
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import trio
@@ -66,6 +67,7 @@ from .ops.set_attr import set_attr
 from .ops.stat_fs import stat_fs
 from .ops.symlink import symlink
 from .ops.sync import close, sync
+from .ops.trash import expire, move_to_trash
 from .ops.unlink import unlink
 from .ops.xattr import get_xattr, list_xattrs, remove_xattr, set_xattr
 from .ports import ChunkPort
@@ -228,14 +230,19 @@ class MetaService:
             await trio.sleep(FENCE_PAUSE_S)
 
     async def _move(
-        self, op: Operation[ReqT, RspT], request: ReqT, *places: tuple[int, bytes]
+        self,
+        op: Operation[ReqT, RspT],
+        request: ReqT,
+        *places: tuple[int, bytes],
+        new_inode_id: int = 0,
     ) -> RspT:
         """As `_change`, for what moves whole directories; `places`: (parent, name) of those."""
         caller = self._caller(request)
         may_contend = True
 
         async def attempt() -> RspT:
-            run_once, run_count = _begun(op, self._context(caller), request), 0
+            ctx = self._context(caller, new_inode_id)
+            run_once, run_count = _begun(op, ctx, request), 0
 
             async def run(tr: Transaction) -> RspT:
                 nonlocal run_count
@@ -372,6 +379,23 @@ class MetaService:
         old = request.old_parent_inode_id, request.old_name
         new = request.new_parent_inode_id, request.new_name
         return await self._move(rename, request, old, new)
+
+    async def move_to_trash(self, _call: Call, request: meta.MoveToTrashReq) -> meta.MoveToTrashRsp:
+        """Serve MoveToTrash."""
+        place = request.parent_inode_id, request.name
+        new_inode_id = await self.inode_ids.take()  # of the user's directory, the first time
+        return await self._move(move_to_trash, request, place, new_inode_id=new_inode_id)
+
+    async def expire(self, key: bytes) -> bool:
+        """Remove from the trash what a TRSH key is about; return whether there was anything to do."""
+        request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
+        caller = replace(ROOT_CALLER, request_id=request_id)
+
+        async def attempt() -> bool:
+            ctx = self._context(caller)
+            return await self.driver.transact(lambda tr: expire(tr, ctx, key))
+
+        return await self._past_fences(attempt)
 
     # ---- attributes and content --------------------------------------------------------------
 

@@ -120,6 +120,12 @@ class MetaSection(Section, frozen=True):
     session_grace_s: Seconds = 60.0
     """A file session younger than this is never pruned."""
     idempotency_expiry_s: Seconds = 1800.0
+    trash_expiry_s: Annotated[float, Meta(ge=1.0, le=30 * 86_400.0)] = 3 * 86_400.0
+    """How long the trash keeps what was moved there without saying for how long."""
+    trash_scan_interval_s: Seconds = 10.0
+    trash_free_fraction_min: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    """With less free space than this fraction the trash is emptied before its time, what is due first at first, one
+    name per scan; 0: never, for what was promised to be kept is kept."""
     chunk_size_bytes: ChunkSize = 1 * MIB
     stripe_size: Annotated[int, Meta(ge=1, le=STRIPE_SIZE_MAX)] = 16
     """Of the root's default layout; cut to the length of the chain table at initialisation."""

@@ -34,6 +34,9 @@ ROOT_INODE_ID = InodeId(1)
 GC_ROOT_INODE_ID = InodeId(2)
 """Parent of removed directory trees until garbage collection has emptied them; never visible."""
 
+TRASH_ROOT_INODE_ID = InodeId(3)
+"""The directory of all users' trash, made when somebody first moves something there."""
+
 FIRST_INODE_ID = InodeId(0x1000)
 """Ids below are reserved for objects made at cluster initialisation."""
 

@@ -248,6 +248,9 @@ META_SET_QUOTA: Final[Method[meta.SetQuotaReq, meta.SetQuotaRsp]] = method(
 META_LIST_QUOTAS: Final[Method[meta.ListQuotasReq, meta.ListQuotasRsp]] = method(
     _META, "ListQuotas", meta.ListQuotasReq, meta.ListQuotasRsp
 )
+META_MOVE_TO_TRASH: Final[Method[meta.MoveToTrashReq, meta.MoveToTrashRsp]] = method(
+    _META, "MoveToTrash", meta.MoveToTrashReq, meta.MoveToTrashRsp
+)
 META_RESERVE_SPACE: Final[Method[meta.ReserveSpaceReq, meta.InodeRsp]] = method(
     _META, "ReserveSpace", meta.ReserveSpaceReq, meta.InodeRsp
 )

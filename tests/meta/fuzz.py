@@ -129,6 +129,14 @@ class Guarded:
         theirs = await self._file(owner, self.sticky, b"theirs", 0o600)
         await self._mkdir(owner, self.sticky, b"their directory", 0o755)
         self.opened = theirs
+        await self._file(
+            root, top, b"trashed", 0o600
+        )  # makes the trash, which lies in a guarded directory
+        self.objects.remove(
+            (
+                await root(services.META_MOVE_TO_TRASH, parent_inode_id=top, name=b"trashed")
+            ).moved.inode_id
+        )
         session = meta.FileSessionPb(session_id=SESSION, is_write=True)
         await owner(services.META_OPEN, inode_id=theirs, wants_write=True, session=session)
 

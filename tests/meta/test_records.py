@@ -39,6 +39,10 @@ def test_keys_byte_for_byte():
         records.link_key(2, 3, b"n")
         == b"LINK" + bytes.fromhex("02000000000000000000000000000003") + b"n"
     )
+    assert (
+        records.trash_key(258, 3, b"n")
+        == b"TRSH" + bytes.fromhex("00000000000001020000000000000003") + b"n"
+    )
     assert records.inode_ids_key(7) == b"SINGinode-ids-7"
     assert records.FORMAT_KEY == b"SINGmeta-format"
     assert records.INODE_COUNT_KEY == b"SINGinode-count"
@@ -52,6 +56,7 @@ def test_parts_come_back_out_of_keys():
     assert records.link_place(records.link_key(2, 3, b"n")) == (3, b"n")
     assert records.link_inode(records.link_key(2, 3, b"n")) == 2
     assert records.quota_directory(records.quota_key(7)) == 7
+    assert records.trash_parts(records.trash_key(77, 3, b"n")) == (77, 3, b"n")
     assert records.unpack_count(records.pack_count(-3)) == -3
     assert records.gc_due_ns(records.gc_key(records.GC_FILE, 77, 1)) == 77
     assert records.unpack_times(records.pack_times(-5, 2**62)) == (-5, 2**62)

@@ -58,7 +58,11 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     )
     for key, value in pairs[:limit]:
         record = DentryRecordPb.FromString(value)
-        reply.entries.add(name=records.dentry_name(key), inode_id=record.inode_id, type=record.type)
+        entry = reply.entries.add(
+            name=records.dentry_name(key), inode_id=record.inode_id, type=record.type
+        )
+        if record.HasField("trash"):
+            entry.trash.CopyFrom(record.trash)
     if joins:
         await _join_inodes(tr, reply.entries)
     return reply

@@ -10,6 +10,25 @@ from ..idempotency import once
 from ..making import find_place, new_inode, put
 
 
+async def make_directory(  # noqa: PLR0917 - who, where, what
+    tr: Transaction,
+    ctx: OpContext,
+    parent: pb.InodePb,
+    name: bytes,
+    mode: int,
+    layout: pb.LayoutPb | None = None,
+) -> pb.InodePb:
+    """Make an empty directory under a free name; raises what `put` raises."""
+    inode = new_inode(ctx, parent, pb.DIRECTORY, mode)
+    inode.directory.parent_inode_id = parent.inode_id
+    inode.directory.name = name
+    inode.directory.default_layout.CopyFrom(
+        parent.directory.default_layout if layout is None else layout
+    )
+    await put(tr, ctx, parent, name, inode)
+    return inode
+
+
 @once(META_MKDIR)
 async def mkdir(tr: Transaction, ctx: OpContext, request: meta.MkdirReq) -> meta.InodeRsp:
     """Make a directory.
@@ -18,13 +37,9 @@ async def mkdir(tr: Transaction, ctx: OpContext, request: meta.MkdirReq) -> meta
         FsError: as `find_place`, and INVALID_ARGUMENT for a layout out of range.
     """
     parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
-    inode = new_inode(ctx, parent, pb.DIRECTORY, request.mode & 0o7777)
-    inode.directory.parent_inode_id = parent.inode_id
-    inode.directory.name = request.name
+    layout = None
     if request.HasField("default_layout"):
-        layout_from_pb(request.default_layout).check()
-        inode.directory.default_layout.CopyFrom(request.default_layout)
-    else:
-        inode.directory.default_layout.CopyFrom(parent.directory.default_layout)
-    await put(tr, ctx, parent, request.name, inode)
+        layout = request.default_layout
+        layout_from_pb(layout).check()
+    inode = await make_directory(tr, ctx, parent, request.name, request.mode & 0o7777, layout)
     return meta.InodeRsp(inode=inode)

@@ -11,7 +11,7 @@ from ...schema.services import META_REMOVE_TREE
 from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
-from ..dentries import check_name, clear_dentry, is_dot, load_dentry
+from ..dentries import check_name, clear_dentry, is_dot, load_dentry, require_same
 from ..idempotency import once
 from ..inodes import (
     add_subdirectories,
@@ -36,6 +36,18 @@ def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
     hand_to_gc(tr, ctx, directory, is_tree=True)
 
 
+async def take_tree(
+    tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
+) -> None:
+    """Remove a (complete) directory with everything below it."""
+    total = await whole_tree(tr, ctx, inode.inode_id)
+    await charge(tr, ctx, (parent.inode_id, -total), is_limited=False)
+    clear_dentry(tr, parent.inode_id, name)
+    detach_tree(tr, ctx, inode)
+    stamp_directory(tr, ctx, parent)
+    add_subdirectories(tr, parent.inode_id, -1)
+
+
 @once(META_REMOVE_TREE)
 async def remove_tree(
     tr: Transaction, ctx: OpContext, request: meta.RemoveTreeReq
@@ -51,11 +63,7 @@ async def remove_tree(
     if is_dot(request.name):
         raise FsError(Status.INVALID_ARGUMENT, f"removal of {request.name!r}")
     dentry = await load_dentry(tr, request.parent_inode_id, request.name)
-    if request.inode_id and request.inode_id != dentry.inode_id:
-        raise FsError(
-            Status.NOT_FOUND,
-            f"{request.name!r} leads to {dentry.inode_id:#x}, not {request.inode_id:#x}",
-        )
+    require_same(request.name, dentry.inode_id, request.inode_id)
     require_changeable(ctx, parent)
     await tr.prefetch(object_keys([dentry]))
     inode = await load_complete(tr, dentry.inode_id)
@@ -63,10 +71,5 @@ async def remove_tree(
     if inode.type != pb.DIRECTORY:
         raise FsError(Status.NOT_DIRECTORY, f"inode {inode.inode_id:#x}")
     permissions.require_owner(ctx.caller, inode)
-    total = await whole_tree(tr, ctx, inode.inode_id)
-    await charge(tr, ctx, (parent.inode_id, -total), is_limited=False)
-    clear_dentry(tr, request.parent_inode_id, request.name)
-    detach_tree(tr, ctx, inode)
-    stamp_directory(tr, ctx, parent)
-    add_subdirectories(tr, parent.inode_id, -1)
+    await take_tree(tr, ctx, parent, request.name, inode)
     return meta.RemoveRsp(removed=inode)

@@ -9,6 +9,7 @@ Invariants:
       the usage of all above both places.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -45,21 +46,24 @@ from ..inodes import (
 )
 from ..read_ahead import name_keys
 from ..usage import Change, charge, whole_tree
+from .trash_mark import mark_after_rename
 from .unlink import keep_open
 
 DEPTH_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
+    """A name in a directory."""
+
     parent: pb.InodePb
     name: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    old: _Place
-    new: _Place
+    old: Place
+    new: Place
     source: pb.InodePb
     target: pb.InodePb | None
     """What the new name leads to before."""
@@ -138,18 +142,24 @@ def _require_parent_change(ctx: OpContext, inode: pb.InodePb) -> None:
         permissions.require(ctx.caller, inode, permissions.WRITE)
 
 
-def _settle(tr: Transaction, ctx: OpContext, inode: pb.InodePb, place: _Place) -> None:
+def _settle(
+    tr: Transaction,
+    ctx: OpContext,
+    inode: pb.InodePb,
+    place: Place,
+    trash: pb.TrashMarkPb | None,
+) -> None:
     """Give a (complete) inode the name it moved to."""
     if inode.type == pb.DIRECTORY:
         inode.directory.parent_inode_id = place.parent.inode_id
         inode.directory.name = place.name
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
-    store_dentry(tr, place.parent.inode_id, place.name, inode)
+    store_dentry(tr, place.parent.inode_id, place.name, inode, trash=trash)
 
 
 async def _replace(
-    tr: Transaction, ctx: OpContext, request: meta.RenameReq, new: _Place, target: pb.InodePb
+    tr: Transaction, ctx: OpContext, request: meta.RenameReq, new: Place, target: pb.InodePb
 ) -> list[Change]:
     if target.type == pb.DIRECTORY:
         if not await is_empty(tr, target.inode_id):
@@ -162,7 +172,7 @@ async def _replace(
 
 
 async def _move_usage(
-    tr: Transaction, ctx: OpContext, inode: pb.InodePb, origin: _Place, goal: _Place
+    tr: Transaction, ctx: OpContext, inode: pb.InodePb, origin: Place, goal: Place
 ) -> list[Change]:
     old_id, new_id = origin.parent.inode_id, goal.parent.inode_id
     if inode.type != pb.DIRECTORY:
@@ -173,6 +183,37 @@ async def _move_usage(
     add_subdirectories(tr, new_id, 1)
     total = await whole_tree(tr, ctx, inode.inode_id)
     return [(old_id, -total), (new_id, total)]
+
+
+async def relocate(  # noqa: PLR0917 - what, from where, to where
+    tr: Transaction,
+    ctx: OpContext,
+    inode: pb.InodePb,
+    old: Place,
+    new: Place,
+    changes: Iterable[Change] = (),
+    *,
+    trash: pb.TrashMarkPb | None,
+) -> None:
+    """Move a (complete) inode to a name; the caller has dealt with what was there, and with the old name.
+
+    Args:
+        tr: the transaction.
+        ctx: who moves.
+        inode: what is moved.
+        old: where it was.
+        new: where it is to be.
+        changes: of the usage, by what the caller has done.
+        trash: the mark of the new name, if it lies in the trash.
+
+    Raises:
+        FsError: as `charge`.
+    """
+    await charge(tr, ctx, *changes, *await _move_usage(tr, ctx, inode, old, new))
+    _settle(tr, ctx, inode, new, trash)
+    stamp_directory(tr, ctx, old.parent)
+    if new.parent.inode_id != old.parent.inode_id:
+        stamp_directory(tr, ctx, new.parent)
 
 
 async def _load_target(
@@ -219,7 +260,7 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
     """
     _check_request(request)
     old_parent, new_parent = await _load_parents(tr, ctx, request)
-    old, new = _Place(old_parent, request.old_name), _Place(new_parent, request.new_name)
+    old, new = Place(old_parent, request.old_name), Place(new_parent, request.new_name)
     source_dentry = await load_dentry(tr, old_parent.inode_id, old.name)
     target_dentry = await find_dentry(tr, new_parent.inode_id, new.name)
     source_keys = name_keys(source_dentry, old_parent.inode_id, old.name)
@@ -231,17 +272,18 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
     await _check_move(tr, ctx, _Move(old, new, source, target, request.exchange))
     changes: list[Change] = []
     if request.exchange:
-        assert target is not None
+        assert target is not None and target_dentry is not None
         changes += await _move_usage(tr, ctx, target, new, old)
-        _settle(tr, ctx, target, old)
+        mark = await mark_after_rename(
+            tr, ctx, target_dentry, new_parent.inode_id, new.name, old_parent
+        )
+        _settle(tr, ctx, target, old, mark)
     else:
         if target is not None:
             changes += await _replace(tr, ctx, request, new, target)
         clear_dentry(tr, old_parent.inode_id, old.name)
-    changes += await _move_usage(tr, ctx, source, old, new)
-    await charge(tr, ctx, *changes)
-    _settle(tr, ctx, source, new)
-    stamp_directory(tr, ctx, old_parent)
-    if new_parent.inode_id != old_parent.inode_id:
-        stamp_directory(tr, ctx, new_parent)
+    mark = await mark_after_rename(
+        tr, ctx, source_dentry, old_parent.inode_id, old.name, new_parent
+    )
+    await relocate(tr, ctx, source, old, new, changes, trash=mark)
     return meta.RenameRsp(moved=source, replaced=target)

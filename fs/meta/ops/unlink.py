@@ -25,6 +25,16 @@ def keep_open(
         content.store_session(tr, ctx, inode.inode_id, request.keep_session)
 
 
+async def take_name(
+    tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
+) -> None:
+    """Remove a name of an object that is no directory; the last one hands it to garbage collection."""
+    clear_dentry(tr, parent.inode_id, name)
+    changes = await drop_link(tr, ctx, inode, parent.inode_id, name)
+    await charge(tr, ctx, *changes, is_limited=False)
+    stamp_directory(tr, ctx, parent)
+
+
 @once(META_UNLINK)
 async def unlink(tr: Transaction, ctx: OpContext, request: meta.UnlinkReq) -> meta.RemoveRsp:
     """Remove the name; the last one hands the inode to garbage collection.
@@ -43,10 +53,7 @@ async def unlink(tr: Transaction, ctx: OpContext, request: meta.UnlinkReq) -> me
     permissions.require_removable(ctx.caller, parent, inode)
     if inode.type == pb.DIRECTORY:
         raise FsError(Status.IS_DIRECTORY, f"inode {inode.inode_id:#x}")
-    clear_dentry(tr, request.parent_inode_id, request.name)
-    changes = await drop_link(tr, ctx, inode, request.parent_inode_id, request.name)
-    await charge(tr, ctx, *changes, is_limited=False)
-    stamp_directory(tr, ctx, parent)
+    await take_name(tr, ctx, parent, request.name, inode)
     if inode.nlink == 0:
         keep_open(tr, ctx, request, inode)
     return meta.RemoveRsp(removed=inode)

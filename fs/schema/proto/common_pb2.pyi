@@ -676,6 +676,42 @@ class InodePb(_message.Message):
 Global___InodePb: _TypeAlias = InodePb  # noqa: Y015
 
 @_typing.final
+class TrashMarkPb(_message.Message):
+    """Of a name in the trash: where it came from, and until when it is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REMOVED_NS_FIELD_NUMBER: _builtins.int
+    DUE_NS_FIELD_NUMBER: _builtins.int
+    PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    removed_ns: _builtins.int
+    due_ns: _builtins.int
+    parent_inode_id: _builtins.int
+    name: _builtins.bytes
+    path: _builtins.bytes
+    uid: _builtins.int
+    def __init__(
+        self,
+        *,
+        removed_ns: _builtins.int = ...,
+        due_ns: _builtins.int = ...,
+        parent_inode_id: _builtins.int = ...,
+        name: _builtins.bytes = ...,
+        path: _builtins.bytes = ...,
+        uid: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ns", b"due_ns", "name", b"name", "parent_inode_id", b"parent_inode_id", "path", b"path", "removed_ns", b"removed_ns", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrashMarkPb: _TypeAlias = TrashMarkPb  # noqa: Y015
+
+@_typing.final
 class FileLockPb(_message.Message):
     """On the bytes first to last, both included; owner means something to the client only."""
 

@@ -768,11 +768,14 @@ class DentryPb(_message.Message):
     INODE_ID_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
     INODE_FIELD_NUMBER: _builtins.int
+    TRASH_FIELD_NUMBER: _builtins.int
     name: _builtins.bytes
     inode_id: _builtins.int
     type: _common_pb2.InodeTypePb.ValueType
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
+    @_builtins.property
+    def trash(self) -> _common_pb2.TrashMarkPb: ...
     def __init__(
         self,
         *,
@@ -780,10 +783,11 @@ class DentryPb(_message.Message):
         inode_id: _builtins.int = ...,
         type: _common_pb2.InodeTypePb.ValueType = ...,
         inode: _common_pb2.InodePb | None = ...,
+        trash: _common_pb2.TrashMarkPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode", "trash", b"trash"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode", "inode_id", b"inode_id", "name", b"name", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode", "inode_id", b"inode_id", "name", b"name", "trash", b"trash", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1774,3 +1778,68 @@ class ReserveSpaceReq(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReserveSpaceReq: _TypeAlias = ReserveSpaceReq  # noqa: Y015
+
+@_typing.final
+class MoveToTrashReq(_message.Message):
+    """Moves a name, of a directory with all below it, to the caller's directory in the trash, from where a rename brings it back.
+    What lies in the trash already is removed at once.  expire_s 0: meta.trash_expiry_s.  inode_id as in RemoveTree.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    EXPIRE_S_FIELD_NUMBER: _builtins.int
+    parent_inode_id: _builtins.int
+    name: _builtins.bytes
+    inode_id: _builtins.int
+    expire_s: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        parent_inode_id: _builtins.int = ...,
+        name: _builtins.bytes = ...,
+        inode_id: _builtins.int = ...,
+        expire_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expire_s", b"expire_s", "inode_id", b"inode_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveToTrashReq: _TypeAlias = MoveToTrashReq  # noqa: Y015
+
+@_typing.final
+class MoveToTrashRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVED_FIELD_NUMBER: _builtins.int
+    TRASH_INODE_ID_FIELD_NUMBER: _builtins.int
+    TRASH_NAME_FIELD_NUMBER: _builtins.int
+    DUE_NS_FIELD_NUMBER: _builtins.int
+    trash_inode_id: _builtins.int
+    trash_name: _builtins.bytes
+    due_ns: _builtins.int
+    @_builtins.property
+    def moved(self) -> _common_pb2.InodePb: ...
+    def __init__(
+        self,
+        *,
+        moved: _common_pb2.InodePb | None = ...,
+        trash_inode_id: _builtins.int = ...,
+        trash_name: _builtins.bytes = ...,
+        due_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ns", b"due_ns", "moved", b"moved", "trash_inode_id", b"trash_inode_id", "trash_name", b"trash_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveToTrashRsp: _TypeAlias = MoveToTrashRsp  # noqa: Y015

@@ -26,17 +26,23 @@ class DentryRecordPb(_message.Message):
 
     INODE_ID_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
+    TRASH_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     type: _common_pb2.InodeTypePb.ValueType
+    @_builtins.property
+    def trash(self) -> _common_pb2.TrashMarkPb:
+        """only of names in the trash"""
+
     def __init__(
         self,
         *,
         inode_id: _builtins.int = ...,
         type: _common_pb2.InodeTypePb.ValueType = ...,
+        trash: _common_pb2.TrashMarkPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trash", b"trash"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode_id", b"inode_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode_id", b"inode_id", "trash", b"trash", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,133 @@
+"""`ember rm` and `ember trash ...`: removals that can be taken back.
+
+A path is one of a mounted EmberFS, or, when it is not below a mount, one of the file system itself.  Does not decide
+anything: fs/meta/ops/trash.py does.
+"""
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..client.native import TrashEntry
+from ..schema.status import FsError, Status
+from .quota_commands import DirOption, JsonOption, connected, path_inside
+
+rm = typer.Typer()
+trash = typer.Typer(help="What was removed and can be restored.", no_args_is_help=True)
+
+NamesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="As `ember trash ls` shows them.")
+]
+
+
+class Expiry(Enum):
+    """How long something can be restored."""
+
+    HOUR = "1h"
+    HOURS_3 = "3h"
+    HOURS_8 = "8h"
+    DAY = "1d"
+    DAYS_3 = "3d"
+    DAYS_7 = "7d"
+
+
+_UNIT_S: Final = {"h": 3600, "d": 86_400}
+
+
+def expiry_s(expiry: Expiry) -> int:
+    """Return the seconds of an expiry class."""
+    return int(expiry.value[:-1]) * _UNIT_S[expiry.value[-1]]
+
+
+@rm.command()
+def _rm(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...")],
+    expire: Annotated[
+        Expiry | None,
+        typer.Option(help="How long it can be restored; default: as the cluster is configured."),
+    ] = None,
+    recursive: Annotated[
+        bool, typer.Option("-r", "--recursive", help="Directories, too, with all below them.")
+    ] = False,
+    directory: DirOption = None,
+) -> None:
+    """Move files and, with -r, directories to the trash; what lies in the trash is removed for good."""
+    with connected(directory) as fs:
+        for path in paths:
+            inside = path_inside(path)
+            if not recursive and fs.stat(inside, follow=False).is_dir:
+                raise FsError(Status.IS_DIRECTORY, f"{path}: say -r to remove a directory")
+            fs.move_to_trash(inside, expiry_s(expire) if expire else 0)
+
+
+def _when(time_ns: int) -> str:
+    moment = datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone()
+    return f"{moment:%Y-%m-%d %H:%M}" if time_ns else "-"
+
+
+def _as_json(entry: TrashEntry) -> dict[str, object]:
+    fields = asdict(entry)
+    del fields["place"], fields["origin"]
+    return fields
+
+
+@trash.command("ls")
+def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
+    """List what is in one's trash."""
+    with connected(directory) as fs:
+        found = fs.trash()
+    if as_json:
+        typer.echo(json.dumps([_as_json(entry) for entry in found], indent=2))
+        return
+    table = Table("name", "was", "removed", "kept until")
+    for entry in sorted(found, key=lambda e: e.removed_ns):
+        name = entry.name + "/" * entry.is_dir
+        table.add_row(name, entry.path or "-", _when(entry.removed_ns), _when(entry.due_ns))
+    Console().print(table)
+
+
+def _chosen(found: list[TrashEntry], names: list[str]) -> list[TrashEntry]:
+    by_name = {entry.name: entry for entry in found}
+    for name in names:
+        if name not in by_name:
+            raise FsError(Status.NOT_FOUND, f"{name} is not in the trash: see `ember trash ls`")
+    return [by_name[name] for name in names]
+
+
+@trash.command("restore")
+def restore(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="As `ls` shows them.")],
+    to: Annotated[
+        str, typer.Option(metavar="PATH", help="New path of a single name; default: where it was.")
+    ] = "",
+    directory: DirOption = None,
+) -> None:
+    """Bring names back to where they were; nothing is replaced."""
+    if to and len(names) > 1:
+        raise FsError(Status.INVALID_ARGUMENT, "--to takes a single name")
+    with connected(directory) as fs:
+        for entry in _chosen(fs.trash(), names):
+            typer.echo(fs.restore(entry, path_inside(to) if to else ""))
+
+
+@trash.command("empty")
+def empty(
+    names: NamesArgument = None,
+    directory: DirOption = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove names in one's trash for good; all, if none is named."""
+    with connected(directory) as fs:
+        found = fs.trash()
+        chosen = _chosen(found, names) if names else found
+        if not yes:
+            typer.confirm(f"Remove {len(chosen)} names for good?", abort=True)
+        for entry in chosen:
+            fs.remove_for_good(entry)
