@@ -3,7 +3,7 @@
 from ..kv.api import Transaction
 from ..schema.proto import common_pb2 as pb
 from ..schema.status import FsError, Status
-from . import permissions, records
+from . import acl, permissions, records
 from .context import OpContext
 from .dentries import check_name, find_dentry, is_dot, store_dentry
 from .inodes import (
@@ -34,14 +34,24 @@ async def find_place(tr: Transaction, ctx: OpContext, parent_id: int, name: byte
 
 
 def new_inode(
-    ctx: OpContext, parent: pb.InodePb, type_: pb.InodeTypePb.ValueType, mode: int
+    ctx: OpContext,
+    parent: pb.InodePb,
+    type_: pb.InodeTypePb.ValueType,
+    mode: int,
+    *,
+    umask: int = 0,
 ) -> pb.InodePb:
-    """Return a fresh inode owned by the caller; nothing is stored."""
+    """Return a fresh inode owned by the caller; nothing is stored.
+
+    A default access control list of the parent counts instead of `umask`, but not for symbolic links.
+    """
+    inherits = parent.directory.HasField("default_acl") and type_ != pb.SYMLINK
+    mode &= 0o7777 if inherits else 0o7777 & ~umask
     is_directory = type_ == pb.DIRECTORY
     mode, gid = permissions.new_mode_and_gid(ctx.caller, parent, mode, is_directory=is_directory)
     assert ctx.new_inode_id, "the service reserves an id for operations that make inodes"
     now_ns = ctx.now_ns
-    return pb.InodePb(
+    inode = pb.InodePb(
         inode_id=ctx.new_inode_id,
         type=type_,
         mode=mode,
@@ -53,6 +63,9 @@ def new_inode(
         ctime_ns=now_ns,
         btime_ns=now_ns,
     )
+    if inherits:
+        acl.inherit(inode, parent.directory.default_acl)
+    return inode
 
 
 async def put(

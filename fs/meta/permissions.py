@@ -1,6 +1,6 @@
-"""Who may do what: mode bits, sticky bit, ownership.  Pure.
+"""Who may do what: mode bits, access control lists, sticky bit, ownership.  Pure.
 
-Rules are those of Linux on a file system without ACLs.  ACCESS_DENIED (EACCES) says the mode bits
+Rules are those of Linux.  ACCESS_DENIED (EACCES) says the mode bits or the list (acl.py)
 refuse; NOT_PERMITTED (EPERM) says only the owner or root may, or nobody may.
 
 Source: path_resolution(7), chmod(2), chown(2), utimensat(2), unlink(2); Linux fs/attr.c for precedence.
@@ -12,6 +12,7 @@ from typing import Final
 from ..schema.ids import TRASH_ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
 from ..schema.status import FsError, Status
+from . import acl
 from .context import Caller
 
 READ: Final = 4
@@ -25,12 +26,14 @@ SUID_SGID: Final = stat.S_ISUID | stat.S_ISGID
 
 
 def is_allowed(caller: Caller, inode: pb.InodePb, mask: int) -> bool:
-    """Return whether the mode bits grant every right in `mask` (READ | WRITE | SEARCH)."""
+    """Return whether mode bits and access control list grant every right in `mask` (READ | WRITE | SEARCH)."""
     mode = inode.mode
     if caller.uid == 0:
         return not mask & SEARCH or inode.type == pb.DIRECTORY or bool(mode & 0o111)
     if caller.uid == inode.uid:
         mode >>= 6
+    elif inode.HasField("acl"):
+        return acl.is_allowed(caller, inode, mask)
     elif inode.gid in caller.groups:
         mode >>= 3
     return mode & mask == mask

@@ -101,6 +101,8 @@ class Inode:
     symlink_target: bytes = b""
     rdev: int = 0
     used_bytes: int = 0
+    has_acl: bool = False
+    """There is an access control list, or a default one for what is made in it; meta knows what it says."""
 
     @property
     def is_dir(self) -> bool:
@@ -121,7 +123,7 @@ class Inode:
 
 
 def inode_to_pb(inode: Inode) -> pb.InodePb:
-    """Return the wire and record form."""
+    """Return the wire form; of an access control list, just that there is one."""
     message = pb.InodePb(
         inode_id=inode.inode_id,
         type=pb.InodeTypePb.ValueType(inode.type),
@@ -138,6 +140,8 @@ def inode_to_pb(inode: Inode) -> pb.InodePb:
         rdev=inode.rdev,
         used_bytes=inode.used_bytes,
     )
+    if inode.has_acl:
+        message.acl.SetInParent()
     if inode.file is not None:
         part = inode.file
         message.file.length = part.length
@@ -193,4 +197,5 @@ def inode_from_pb(message: pb.InodePb) -> Inode:
         symlink_target=message.symlink_target,
         rdev=message.rdev,
         used_bytes=message.used_bytes,
+        has_acl=message.HasField("acl") or message.directory.HasField("default_acl"),
     )

@@ -353,14 +353,20 @@ class FakeMeta:
                 inode = await c.truncate(inode, 0)
         else:
             file = FilePart(0, 0, c.layout, 1, 0)
-            inode = c.add(r.caller, r.parent_inode_id, r.name, InodeType.FILE, r.mode, file=file)
+            mode = r.mode & ~r.umask
+            inode = c.add(r.caller, r.parent_inode_id, r.name, InodeType.FILE, mode, file=file)
             c.open_session(inode.inode_id, r.session)
         return meta_pb2.CreateRsp(inode=inode_to_pb(inode), was_created=existing is None)
 
     async def mkdir(self, r):
         part = DirectoryPart(InodeId(r.parent_inode_id), r.name)
         return self.cluster.add(
-            r.caller, r.parent_inode_id, r.name, InodeType.DIRECTORY, r.mode, directory=part
+            r.caller,
+            r.parent_inode_id,
+            r.name,
+            InodeType.DIRECTORY,
+            r.mode & ~r.umask,
+            directory=part,
         )
 
     async def symlink(self, r):
@@ -370,7 +376,12 @@ class FakeMeta:
 
     async def mknod(self, r):
         return self.cluster.add(
-            r.caller, r.parent_inode_id, r.name, InodeType(r.type), r.mode, rdev=r.rdev
+            r.caller,
+            r.parent_inode_id,
+            r.name,
+            InodeType(r.type),
+            r.mode & ~r.umask,
+            rdev=r.rdev,
         )
 
     async def link(self, r):

@@ -41,6 +41,7 @@ def base(type_: InodeType) -> Inode:
         replace(base(InodeType.DIRECTORY), directory=DirectoryPart(InodeId(1), b"d", LAYOUT)),
         replace(base(InodeType.SYMLINK), symlink_target=b"/a/b"),
         replace(base(InodeType.CHAR_DEVICE), rdev=259),
+        replace(base(InodeType.FIFO), has_acl=True),
     ],
 )
 def test_inode_round_trip(inode):

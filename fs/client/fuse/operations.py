@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 _DOT_COOKIES = 2
+_ACL_PREFIX = b"system.posix_acl_"
 
 
 def handler(
@@ -62,6 +63,12 @@ def killable(
 
     functools.update_wrapper(watched, function)
     return watched
+
+
+def _refuse_acl(name: bytes) -> None:
+    # The kernel would show a list here, and not go by it.
+    if name.startswith(_ACL_PREFIX):
+        raise FsError(Status.NOT_SUPPORTED, "access control lists")
 
 
 def _file_info(opened: Opened) -> pyfuse3.FileInfo:
@@ -148,8 +155,8 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """See pyfuse3."""
-        parent, mode = InodeId(parent_inode), mode & ~ctx.umask
-        inode = await self._names.mknod(parent, name, mode, self._caller(ctx), rdev=rdev)
+        parent, caller = InodeId(parent_inode), self._caller(ctx)
+        inode = await self._names.mknod(parent, name, mode, caller, rdev=rdev, umask=ctx.umask)
         return self._entry(inode)
 
     @handler
@@ -157,8 +164,8 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """See pyfuse3."""
-        parent, mode = InodeId(parent_inode), mode & ~ctx.umask
-        return self._entry(await self._names.mkdir(parent, name, mode, self._caller(ctx)))
+        parent, caller = InodeId(parent_inode), self._caller(ctx)
+        return self._entry(await self._names.mkdir(parent, name, mode, caller, umask=ctx.umask))
 
     @handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
@@ -214,8 +221,8 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """See pyfuse3."""
-        parent, mode = InodeId(parent_inode), mode & ~ctx.umask
-        opened, inode = await self._files.create(parent, name, mode, flags, self._caller(ctx))
+        parent, caller = InodeId(parent_inode), self._caller(ctx)
+        opened, inode = await self._files.create(parent, name, mode, flags, caller, umask=ctx.umask)
         self._names.remember_dentry(parent, name, inode.inode_id)
         return _file_info(opened), self._entry(self._names.give(inode, lookup_count=1))
 
@@ -318,21 +325,25 @@ class Operations(pyfuse3.Operations):
         self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
     ) -> None:
         """See pyfuse3."""
+        _refuse_acl(name)
         await self._names.setxattr(InodeId(inode), name, value, self._caller(ctx))
 
     @handler
     @killable
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         """See pyfuse3."""
+        _refuse_acl(name)
         return await self._names.getxattr(InodeId(inode), name, self._caller(ctx))
 
     @handler
     @killable
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         """See pyfuse3."""
-        return await self._names.listxattr(InodeId(inode), self._caller(ctx))
+        names = await self._names.listxattr(InodeId(inode), self._caller(ctx))
+        return [name for name in names if not name.startswith(_ACL_PREFIX)]
 
     @handler
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """See pyfuse3."""
+        _refuse_acl(name)
         await self._names.removexattr(InodeId(inode), name, self._caller(ctx))

@@ -117,6 +117,10 @@ class Known:
     """Length in the last attributes handed out; -1: no regular file."""
     listed_as: tuple[InodeId, bytes] | None = None
     """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
+    no_acl_until_s: float = 0.0
+    """Until then it counts as known that there is no access control list."""
+    acl_unsure_until_s: float = 0.0
+    """Until then attributes from before a change of the list may still arrive."""
 
 
 class VfsCore:

@@ -91,9 +91,18 @@ class Files:
         return inode, reply.is_metered if reply.HasField("is_metered") else None
 
     async def create(
-        self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller
+        self,
+        parent: InodeId,
+        name: bytes,
+        mode: int,
+        flags: int,
+        caller: Caller,
+        *,
+        umask: int = 0,
     ) -> tuple[Opened, Inode]:
-        """Create a regular file, or open the existing one unless O_EXCL is set; umask already applied.
+        """Create a regular file, or open the existing one unless O_EXCL is set.
+
+        A default access control list of the parent counts instead of `umask`.
 
         Raises:
             FsError: EXISTS with O_EXCL, and whatever meta says.
@@ -105,6 +114,7 @@ class Files:
             parent_inode_id=parent,
             name=name,
             mode=mode & 0o7777,
+            umask=umask,
             is_exclusive=bool(flags & os.O_EXCL),
             is_truncate=bool(flags & os.O_TRUNC),
             session=session,

@@ -21,7 +21,7 @@ from .ports import Caller
 
 DENTRY_COUNT_MAX = 65_536
 _CAPABILITY = b"security.capability"
-_POSIX_ACL_PREFIX = b"system.posix_acl_"
+_ACL_NAMES = (b"system.posix_acl_access", b"system.posix_acl_default")
 _TYPE_OF_MODE = {
     0: InodeType.FILE,
     stat.S_IFREG: InodeType.FILE,
@@ -76,6 +76,9 @@ class Namespace:
         known.lookup_count += lookup_count
         if inode.file is not None:
             known.given_length = inode.file.length
+        now_s = self._core.now_s()
+        is_sure = not inode.has_acl and now_s >= known.acl_unsure_until_s
+        known.no_acl_until_s = now_s + self._core.section.attr_timeout_s if is_sure else 0.0
         return inode
 
     def give_listed(self, parent: InodeId, name: bytes, inode: Inode) -> None:
@@ -180,10 +183,16 @@ class Namespace:
 
     # -- making and removing names ------------------------------------------------------------------
 
-    async def mkdir(self, parent: InodeId, name: bytes, mode: int, caller: Caller) -> Inode:
-        """Create a directory; umask already applied."""
+    async def mkdir(
+        self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0
+    ) -> Inode:
+        """Create a directory; a default access control list of the parent counts instead of `umask`."""
         request = meta_pb2.MkdirReq(
-            caller=caller.to_pb(), parent_inode_id=parent, name=name, mode=mode & 0o7777
+            caller=caller.to_pb(),
+            parent_inode_id=parent,
+            name=name,
+            mode=mode & 0o7777,
+            umask=umask,
         )
         reply = await self._core.call(services.META_MKDIR, request)
         return self._entry(parent, name, reply.inode)
@@ -197,14 +206,21 @@ class Namespace:
         return self._entry(parent, name, reply.inode)
 
     async def mknod(
-        self, parent: InodeId, name: bytes, st_mode: int, caller: Caller, *, rdev: int = 0
+        self,
+        parent: InodeId,
+        name: bytes,
+        st_mode: int,
+        caller: Caller,
+        *,
+        rdev: int = 0,
+        umask: int = 0,
     ) -> Inode:
-        """Create a file, fifo, socket or device node by its st_mode; umask already applied."""
+        """Create a file, fifo, socket or device node by its st_mode; `umask` as in `mkdir`."""
         type_ = _TYPE_OF_MODE.get(stat.S_IFMT(st_mode))
         if type_ is None:
             raise FsError(Status.INVALID_ARGUMENT, f"mknod with mode {st_mode:o}")
         if type_ is InodeType.FILE:
-            return await self._create_closed(parent, name, st_mode, caller)
+            return await self._create_closed(parent, name, st_mode, caller, umask=umask)
         request = meta_pb2.MknodReq(
             caller=caller.to_pb(),
             parent_inode_id=parent,
@@ -212,18 +228,20 @@ class Namespace:
             type=common_pb2.InodeTypePb.ValueType(type_),
             mode=st_mode & 0o7777,
             rdev=rdev,
+            umask=umask,
         )
         reply = await self._core.call(services.META_MKNOD, request)
         return self._entry(parent, name, reply.inode)
 
     async def _create_closed(
-        self, parent: InodeId, name: bytes, mode: int, caller: Caller
+        self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int
     ) -> Inode:
         request = meta_pb2.CreateReq(
             caller=caller.to_pb(),
             parent_inode_id=parent,
             name=name,
             mode=mode & 0o7777,
+            umask=umask,
             is_exclusive=True,
         )
         reply = await self._core.call(services.META_CREATE, request)
@@ -338,7 +356,6 @@ class Namespace:
         Raises:
             FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with `must_exist`, and whatever meta says.
         """
-        _refuse_posix_acl(name)
         mode = meta_pb2.XATTR_CREATE if must_be_new else meta_pb2.XATTR_SET
         request = meta_pb2.SetXattrReq(
             caller=caller.to_pb(),
@@ -347,20 +364,20 @@ class Namespace:
             value=value,
             mode=meta_pb2.XATTR_REPLACE if must_exist else mode,
         )
-        self._forget_capability(inode_id)
+        self._forget_absence(inode_id, name)
         await self._core.call(services.META_SET_XATTR, request)
-        self._forget_capability(inode_id)
+        self._forget_absence(inode_id, name)
 
     async def getxattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> bytes:
         """Return the value of an extended attribute.
 
         The kernel asks for security.capability before every single write; that it is absent is
         remembered for attr_timeout_s while the file is open.
+        It asks for the access control list of whatever it checks or lists; attributes say whether there is one.
 
         Raises:
             FsError: NO_ATTRIBUTE.
         """
-        _refuse_posix_acl(name)
         self.require_maybe_there(inode_id, name)
         core = self._core
         state = core.states.get(inode_id) if name == _CAPABILITY else None
@@ -374,9 +391,15 @@ class Namespace:
 
     def require_maybe_there(self, inode_id: InodeId, name: bytes) -> None:
         """Raise FsError(NO_ATTRIBUTE) when it is remembered that an attribute is absent."""
-        state = self._core.states.get(inode_id) if name == _CAPABILITY else None
-        if state is not None and self._core.now_s() < state.no_capability_until_s:
-            raise FsError(Status.NO_ATTRIBUTE, f"inode {inode_id}: security.capability")
+        core, until_s = self._core, 0.0
+        if name == _CAPABILITY:
+            state = core.states.get(inode_id)
+            until_s = 0.0 if state is None else state.no_capability_until_s
+        elif name in _ACL_NAMES:
+            known = core.known.get(inode_id)
+            until_s = 0.0 if known is None else known.no_acl_until_s
+        if core.now_s() < until_s:
+            raise FsError(Status.NO_ATTRIBUTE, f"inode {inode_id}: {name!r}")
 
     async def listxattr(self, inode_id: InodeId, caller: Caller) -> Sequence[bytes]:
         """Return the names of all extended attributes that the caller may see."""
@@ -385,17 +408,14 @@ class Namespace:
 
     async def removexattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an extended attribute; NO_ATTRIBUTE when there is none."""
-        _refuse_posix_acl(name)
         request = meta_pb2.RemoveXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         await self._core.call(services.META_REMOVE_XATTR, request)
 
-    def _forget_capability(self, inode_id: InodeId) -> None:
-        state = self._core.states.get(inode_id)
+    def _forget_absence(self, inode_id: InodeId, name: bytes) -> None:
+        core = self._core
+        state, known = core.states.get(inode_id), core.known.get(inode_id)
         if state is not None:
             state.no_capability_until_s = 0.0
-
-
-def _refuse_posix_acl(name: bytes) -> None:
-    # `ls -l` asks for every file; answering here saves one call of meta each.
-    if name.startswith(_POSIX_ACL_PREFIX):
-        raise FsError(Status.NOT_SUPPORTED, "access control lists")
+        if known is not None and name in _ACL_NAMES:
+            known.no_acl_until_s = 0.0
+            known.acl_unsure_until_s = core.now_s() + core.section.retry_time_s_max

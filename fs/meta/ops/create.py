@@ -66,7 +66,7 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
     require_changeable(ctx, parent)
     if request.wants_write and not request.session.is_write:
         raise FsError(Status.INVALID_ARGUMENT, "a write open needs a write session")
-    inode = new_inode(ctx, parent, pb.FILE, request.mode & 0o7777)
+    inode = new_inode(ctx, parent, pb.FILE, request.mode, umask=request.umask)
     default = parent.directory.default_layout
     if request.HasField("layout"):
         layout_from_pb(request.layout).check()

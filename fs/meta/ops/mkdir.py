@@ -17,9 +17,11 @@ async def make_directory(  # noqa: PLR0917 - who, where, what
     name: bytes,
     mode: int,
     layout: pb.LayoutPb | None = None,
+    *,
+    umask: int = 0,
 ) -> pb.InodePb:
     """Make an empty directory under a free name; raises what `put` raises."""
-    inode = new_inode(ctx, parent, pb.DIRECTORY, mode)
+    inode = new_inode(ctx, parent, pb.DIRECTORY, mode, umask=umask)
     inode.directory.parent_inode_id = parent.inode_id
     inode.directory.name = name
     inode.directory.default_layout.CopyFrom(
@@ -41,5 +43,7 @@ async def mkdir(tr: Transaction, ctx: OpContext, request: meta.MkdirReq) -> meta
     if request.HasField("default_layout"):
         layout = request.default_layout
         layout_from_pb(layout).check()
-    inode = await make_directory(tr, ctx, parent, request.name, request.mode & 0o7777, layout)
+    inode = await make_directory(
+        tr, ctx, parent, request.name, request.mode, layout, umask=request.umask
+    )
     return meta.InodeRsp(inode=inode)

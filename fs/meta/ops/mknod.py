@@ -28,7 +28,7 @@ async def mknod(tr: Transaction, ctx: OpContext, request: meta.MknodReq) -> meta
     parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     if request.type in _DEVICES:
         permissions.require_root(ctx.caller, "making a device node")
-    inode = new_inode(ctx, parent, request.type, request.mode & 0o7777)
+    inode = new_inode(ctx, parent, request.type, request.mode, umask=request.umask)
     if request.type == pb.FILE:
         give_file_part(ctx, inode, parent.directory.default_layout)
     elif request.type in _DEVICES:

@@ -2,7 +2,7 @@
 
 Name spaces: `user.` on files and directories, by mode bits; `trusted.` for root only; `security.`
 read by all, written by root.  `ember.` shows usage and quota of directories (usage_attribute.py) and
-cannot be written.  POSIX ACLs (`system.`) are refused as not supported.
+cannot be written.  POSIX ACLs are two of `system.`: acl_attribute.py.
 
 Source: xattr(7), setxattr(2).
 """
@@ -15,10 +15,11 @@ from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from ...schema.services import META_REMOVE_XATTR, META_SET_XATTR
 from ...schema.status import FsError, Status
-from .. import permissions, records
+from .. import acl, permissions, records
 from ..context import OpContext
 from ..idempotency import once
 from ..inodes import advance_ctime, load_complete, load_inode, store_inode
+from .acl_attribute import acl_attribute, acl_names, set_acl_attribute
 from .usage_attribute import usage_attribute
 
 XATTR_COUNT_MAX = 64
@@ -82,9 +83,12 @@ async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) 
         FsError: EXISTS, NO_ATTRIBUTE, ACCESS_DENIED, NOT_PERMITTED, NOT_SUPPORTED, STALE,
             RANGE_TOO_SMALL (name too long), ARGUMENT_TOO_LARGE, NO_SPACE, INVALID_ARGUMENT.
     """
-    _check_name(request.name)
     if len(request.value) > XATTR_VALUE_BYTES_MAX:
         raise FsError(Status.ARGUMENT_TOO_LARGE, f"attribute value of {len(request.value)} bytes")
+    if request.name in acl.NAMES:
+        await set_acl_attribute(tr, ctx, request.inode_id, request.name, request.value)
+        return meta.SetXattrRsp()
+    _check_name(request.name)
     inode = await load_complete(tr, request.inode_id)
     _require_change(ctx, inode, request.name)
     key = records.xattr_key(request.inode_id, request.name)
@@ -110,6 +114,8 @@ async def get_xattr(tr: Transaction, ctx: OpContext, request: meta.GetXattrReq) 
     """
     if request.name.startswith(_USAGE_PREFIX):
         return meta.GetXattrRsp(value=await usage_attribute(tr, ctx, request))
+    if request.name in acl.NAMES:
+        return meta.GetXattrRsp(value=await acl_attribute(tr, request.inode_id, request.name))
     _check_name(request.name)
     inode = await load_inode(tr, request.inode_id, snapshot=True)
     key = records.xattr_key(request.inode_id, request.name)
@@ -126,10 +132,11 @@ async def list_xattrs(
     tr: Transaction, ctx: OpContext, request: meta.ListXattrsReq
 ) -> meta.ListXattrsRsp:
     """Return the names that the caller may know of, in byte order; raises FsError(STALE)."""
-    await load_inode(tr, request.inode_id, snapshot=True)
+    inode = await load_inode(tr, request.inode_id, snapshot=True)
     pairs = await tr.get_range(*_xattr_range(request.inode_id), snapshot=True)
     names = (records.xattr_name(key) for key, _ in pairs)
-    return meta.ListXattrsRsp(names=[name for name in names if not _is_hidden(ctx, name)])
+    shown = [*acl_names(inode), *(name for name in names if not _is_hidden(ctx, name))]
+    return meta.ListXattrsRsp(names=sorted(shown))
 
 
 @once(META_REMOVE_XATTR)
@@ -137,6 +144,9 @@ async def remove_xattr(
     tr: Transaction, ctx: OpContext, request: meta.RemoveXattrReq
 ) -> meta.RemoveXattrRsp:
     """Remove an attribute; raises FsError as `set_xattr`."""
+    if request.name in acl.NAMES:
+        await set_acl_attribute(tr, ctx, request.inode_id, request.name, b"")
+        return meta.RemoveXattrRsp()
     _check_name(request.name)
     inode = await load_complete(tr, request.inode_id)
     _require_change(ctx, inode, request.name)

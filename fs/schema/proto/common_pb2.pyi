@@ -575,12 +575,88 @@ class FilePartPb(_message.Message):
 Global___FilePartPb: _TypeAlias = FilePartPb  # noqa: Y015
 
 @_typing.final
+class AclNamedPb(_message.Message):
+    """An access control list.  Rights: read 4, write 2, execute or search 1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RIGHTS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    rights: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        rights: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "rights", b"rights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AclNamedPb: _TypeAlias = AclNamedPb  # noqa: Y015
+
+@_typing.final
+class AclPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    OTHER_FIELD_NUMBER: _builtins.int
+    MASK_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.int
+    group: _builtins.int
+    other: _builtins.int
+    mask: _builtins.int
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___AclNamedPb]: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___AclNamedPb]: ...
+    def __init__(
+        self,
+        *,
+        owner: _builtins.int | None = ...,
+        group: _builtins.int | None = ...,
+        other: _builtins.int | None = ...,
+        mask: _builtins.int | None = ...,
+        users: _abc.Iterable[Global___AclNamedPb] | None = ...,
+        groups: _abc.Iterable[Global___AclNamedPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_mask", b"_mask", "_other", b"_other", "_owner", b"_owner", "group", b"group", "mask", b"mask", "other", b"other", "owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_mask", b"_mask", "_other", b"_other", "_owner", b"_owner", "group", b"group", "groups", b"groups", "mask", b"mask", "other", b"other", "owner", b"owner", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__mask: _TypeAlias = _typing.Literal["mask"]  # noqa: Y015
+    _WhichOneofArgType__mask: _TypeAlias = _typing.Literal["_mask", b"_mask"]  # noqa: Y015
+    _WhichOneofReturnType__other: _TypeAlias = _typing.Literal["other"]  # noqa: Y015
+    _WhichOneofArgType__other: _TypeAlias = _typing.Literal["_other", b"_other"]  # noqa: Y015
+    _WhichOneofReturnType__owner: _TypeAlias = _typing.Literal["owner"]  # noqa: Y015
+    _WhichOneofArgType__owner: _TypeAlias = _typing.Literal["_owner", b"_owner"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mask) -> _WhichOneofReturnType__mask | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__other) -> _WhichOneofReturnType__other | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__owner) -> _WhichOneofReturnType__owner | None: ...
+
+Global___AclPb: _TypeAlias = AclPb  # noqa: Y015
+
+@_typing.final
 class DirectoryPartPb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     DEFAULT_LAYOUT_FIELD_NUMBER: _builtins.int
+    DEFAULT_ACL_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     """its name in the parent"""
@@ -588,16 +664,21 @@ class DirectoryPartPb(_message.Message):
     def default_layout(self) -> Global___LayoutPb:
         """of new files below; unset: the parent's"""
 
+    @_builtins.property
+    def default_acl(self) -> Global___AclPb:
+        """of what is made in it; unset: the umask counts"""
+
     def __init__(
         self,
         *,
         parent_inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
         default_layout: Global___LayoutPb | None = ...,
+        default_acl: Global___AclPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["default_layout", b"default_layout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_layout", b"default_layout", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -623,6 +704,7 @@ class InodePb(_message.Message):
     SYMLINK_TARGET_FIELD_NUMBER: _builtins.int
     RDEV_FIELD_NUMBER: _builtins.int
     USED_BYTES_FIELD_NUMBER: _builtins.int
+    ACL_FIELD_NUMBER: _builtins.int
     HOME_INODE_ID_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     type: Global___InodeTypePb.ValueType
@@ -646,6 +728,10 @@ class InodePb(_message.Message):
     def file(self) -> Global___FilePartPb: ...
     @_builtins.property
     def directory(self) -> Global___DirectoryPartPb: ...
+    @_builtins.property
+    def acl(self) -> Global___AclPb:
+        """owner, mask and other stand in mode; unset: mode says everything"""
+
     def __init__(
         self,
         *,
@@ -665,11 +751,12 @@ class InodePb(_message.Message):
         symlink_target: _builtins.bytes = ...,
         rdev: _builtins.int = ...,
         used_bytes: _builtins.int = ...,
+        acl: Global___AclPb | None = ...,
         home_inode_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "file", b"file"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "directory", b"directory", "file", b"file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["atime_ns", b"atime_ns", "btime_ns", b"btime_ns", "ctime_ns", b"ctime_ns", "directory", b"directory", "file", b"file", "gid", b"gid", "home_inode_id", b"home_inode_id", "iflags", b"iflags", "inode_id", b"inode_id", "mode", b"mode", "mtime_ns", b"mtime_ns", "nlink", b"nlink", "rdev", b"rdev", "symlink_target", b"symlink_target", "type", b"type", "uid", b"uid", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "atime_ns", b"atime_ns", "btime_ns", b"btime_ns", "ctime_ns", b"ctime_ns", "directory", b"directory", "file", b"file", "gid", b"gid", "home_inode_id", b"home_inode_id", "iflags", b"iflags", "inode_id", b"inode_id", "mode", b"mode", "mtime_ns", b"mtime_ns", "nlink", b"nlink", "rdev", b"rdev", "symlink_target", b"symlink_target", "type", b"type", "uid", b"uid", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

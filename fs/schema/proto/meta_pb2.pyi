@@ -207,16 +207,18 @@ class CreateReq(_message.Message):
     WANTS_READ_FIELD_NUMBER: _builtins.int
     WANTS_WRITE_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
+    UMASK_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     mode: _builtins.int
-    """umask already applied"""
     is_exclusive: _builtins.bool
     """O_EXCL; else an existing file is opened as by Open"""
     is_truncate: _builtins.bool
     """O_TRUNC on an existing file"""
     wants_read: _builtins.bool
     wants_write: _builtins.bool
+    umask: _builtins.int
+    """taken from mode, unless the directory has a default access control list"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -238,10 +240,11 @@ class CreateReq(_message.Message):
         wants_read: _builtins.bool = ...,
         wants_write: _builtins.bool = ...,
         layout: _common_pb2.LayoutPb | None = ...,
+        umask: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "layout", b"layout", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,9 +287,11 @@ class MkdirReq(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     DEFAULT_LAYOUT_FIELD_NUMBER: _builtins.int
+    UMASK_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     mode: _builtins.int
+    umask: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -299,10 +304,11 @@ class MkdirReq(_message.Message):
         name: _builtins.bytes = ...,
         mode: _builtins.int = ...,
         default_layout: _common_pb2.LayoutPb | None = ...,
+        umask: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "umask", b"umask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -347,11 +353,13 @@ class MknodReq(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     RDEV_FIELD_NUMBER: _builtins.int
+    UMASK_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     type: _common_pb2.InodeTypePb.ValueType
     mode: _builtins.int
     rdev: _builtins.int
+    umask: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -363,10 +371,11 @@ class MknodReq(_message.Message):
         type: _common_pb2.InodeTypePb.ValueType = ...,
         mode: _builtins.int = ...,
         rdev: _builtins.int = ...,
+        umask: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "rdev", b"rdev", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "rdev", b"rdev", "type", b"type", "umask", b"umask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

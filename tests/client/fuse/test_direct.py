@@ -122,7 +122,9 @@ def killed():
 
 def test_only_what_the_kernel_offers_is_agreed():
     rng = random.Random(1)
-    needed = InitFlag.ATOMIC_O_TRUNC | InitFlag.MAX_PAGES | InitFlag.DO_READDIRPLUS
+    needed = (
+        InitFlag.ATOMIC_O_TRUNC | InitFlag.MAX_PAGES | InitFlag.DO_READDIRPLUS | InitFlag.POSIX_ACL
+    )
     for _ in range(200):
         offered = rng.getrandbits(62) | needed
         agreed = handshake.agree(init_body(flags=offered), 64)

@@ -126,7 +126,7 @@ async def test_xattrs(root, alice):
     for name in (b"trusted.x", b"security.x"):
         with refused(Status.NOT_PERMITTED):
             await xattr(alice, "set_xattr", i, name)
-    for name in (b"system.posix_acl_access", b"other", b""):
+    for name in (b"system.posix_acl_other", b"other", b""):
         with refused(Status.INVALID_ARGUMENT if not name else Status.NOT_SUPPORTED):
             await xattr(root, "set_xattr", i, name)
     with refused(Status.RANGE_TOO_SMALL, "ERANGE"):

@@ -8,6 +8,7 @@ Choices:
       tell of a chown that changes nothing else.  Without it, it clears them itself, at once, and asks for
       security.capability before every write, which is answered without waiting.
     - DONT_MASK: the umask comes with the request.
+    - POSIX_ACL: the kernel checks access control lists, which it asks for as extended attributes and forgets with the other attributes.
     - DIRECT_IO_ALLOW_MMAP: files opened with O_APPEND can be mapped shared.
     - No writeback cache: the vfs buffers, because it must know the order of writes and appends.
 """
@@ -36,13 +37,16 @@ _WANTED = (
     | InitFlag.DO_READDIRPLUS
     | InitFlag.ASYNC_DIO
     | InitFlag.PARALLEL_DIROPS
+    | InitFlag.POSIX_ACL
     | InitFlag.MAX_PAGES
     | InitFlag.CACHE_SYMLINKS
     | InitFlag.SETXATTR_EXT
     | InitFlag.INIT_EXT
     | InitFlag.DIRECT_IO_ALLOW_MMAP
 )
-_NEEDED = InitFlag.ATOMIC_O_TRUNC | InitFlag.MAX_PAGES | InitFlag.DO_READDIRPLUS
+_NEEDED = (
+    InitFlag.ATOMIC_O_TRUNC | InitFlag.MAX_PAGES | InitFlag.DO_READDIRPLUS | InitFlag.POSIX_ACL
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ _DOTS = ((1, b"."), (2, b".."))
 _FSYNC_DATA_ONLY = 1
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _XATTR_CREATE, _XATTR_REPLACE = 1, 2
-_POSIX_ACL_PREFIX = b"system.posix_acl_"
 
 
 class WantsErrno(Exception):  # noqa: N818 - no failure of the system: what the kernel is to be told
@@ -164,14 +163,15 @@ class Operations:
         mode, rdev, umask, _ = p.MKNOD_IN.unpack_from(request.body)
         (name,) = _names(request.body, p.MKNOD_IN.size, 1)
         parent, caller = InodeId(request.node_id), self._caller(request)
-        inode = await self._names.mknod(parent, name, mode & ~umask, caller, rdev=rdev)
+        inode = await self._names.mknod(parent, name, mode, caller, rdev=rdev, umask=umask)
         return (self._replies.entry(inode),)
 
     async def _mkdir(self, request: Request) -> Reply:
         mode, umask = p.MKDIR_IN.unpack_from(request.body)
         (name,) = _names(request.body, p.MKDIR_IN.size, 1)
         parent, caller = InodeId(request.node_id), self._caller(request)
-        return (self._replies.entry(await self._names.mkdir(parent, name, mode & ~umask, caller)),)
+        inode = await self._names.mkdir(parent, name, mode, caller, umask=umask)
+        return (self._replies.entry(inode),)
 
     async def _symlink(self, request: Request) -> Reply:
         name, target = _names(request.body, 0, 2)
@@ -223,7 +223,7 @@ class Operations:
         flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
         (name,) = _names(request.body, p.CREATE_IN.size, 1)
         parent, caller = InodeId(request.node_id), self._caller(request)
-        opened, inode = await self._files.create(parent, name, mode & ~umask, flags, caller)
+        opened, inode = await self._files.create(parent, name, mode, flags, caller, umask=umask)
         self._names.remember_dentry(parent, name, inode.inode_id)
         entry = self._replies.entry(self._names.give(inode, lookup_count=1))
         return (entry, _open_out(opened))
@@ -408,8 +408,6 @@ class Operations:
 
     def _getxattr_now(self, request: Request) -> Reply | None:
         (name,) = _names(request.body, p.GETXATTR_IN.size, 1)
-        if name.startswith(_POSIX_ACL_PREFIX):  # `ls -l` asks for every file
-            raise FsError(Status.NOT_SUPPORTED, "access control lists")
         self._names.require_maybe_there(InodeId(request.node_id), name)
         return None
 
