@@ -4,7 +4,7 @@ Both retry by status, follow routing changes and fail over by themselves; what t
 Concurrency: any number of tasks may use one client.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,7 +91,13 @@ class ChunkStore(Protocol):
         """See ChunkPort in fs/meta/ports.py."""
         ...
 
-    async def truncate_file(self, file: FileRef, length: int, truncate_ver: int) -> None:
+    async def truncate_file(
+        self,
+        file: FileRef,
+        length: int,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
         """See ChunkPort in fs/meta/ports.py."""
         ...
 

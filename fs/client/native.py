@@ -465,7 +465,9 @@ class EmberFile:
     @property
     def ref(self) -> FileRef:
         """Names the file's chunks to the storage side."""
-        return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe)
+        assert self._inode.file is not None
+        cut = self._inode.file.finished_cut
+        return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe, cut)
 
     async def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file."""

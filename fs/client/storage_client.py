@@ -108,7 +108,13 @@ class StorageClient:
         jobs = [ChainJob(c, f.inode_id) for f in files for c in file_chains(info, f)]
         await self._for_each_chain(jobs, self._remove_round)
 
-    async def truncate_file(self, file: FileRef, length: int, truncate_ver: int) -> None:
+    async def truncate_file(
+        self,
+        file: FileRef,
+        length: int,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
         """See `ChunkPort.truncate_file`."""
         info = self._routing.info
         size = file.layout.chunk_size_bytes
@@ -116,11 +122,21 @@ class StorageClient:
         jobs = [
             ChainJob(c, file.inode_id, first_gone, truncate_ver) for c in file_chains(info, file)
         ]
-        await self._for_each_chain(jobs, self._remove_round)
-        if length % size:
-            await self._cut_last_chunk(file, length, truncate_ver)
 
-    async def _cut_last_chunk(self, file: FileRef, length: int, truncate_ver: int) -> None:
+        async def run_round(info: RoutingInfo, jobs: Sequence[ChainJob]) -> Outcome:
+            return await self._remove_round(info, jobs) if await is_wanted() else Outcome()
+
+        await self._for_each_chain(jobs, run_round)
+        if length % size:
+            await self._cut_last_chunk(file, length, truncate_ver, is_wanted)
+
+    async def _cut_last_chunk(
+        self,
+        file: FileRef,
+        length: int,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
         """Cut the chunk that byte `length` falls into, if it reaches further; everything behind is gone.
 
         Asked for in any case: the head then knows that the truncation is over, and refuses late copies.
@@ -137,7 +153,9 @@ class StorageClient:
             chunk_size_bytes=size,
             truncate_ver=truncate_ver,
         )
-        await self._writes.update(f"chunk {file.inode_id}.{index} chain {chain_id}", request)
+        await self._writes.cut(
+            f"chunk {file.inode_id}.{index} chain {chain_id}", request, is_wanted
+        )
 
     async def file_length(self, file: FileRef) -> tuple[int, int]:
         """See `ChunkPort.file_length`."""

@@ -9,7 +9,7 @@ Source: deepseek-ai/3FS, "UpdateChannelAllocator" (the idea of client channels f
 """
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -84,22 +84,24 @@ class StorageWrites:
             slot = piece.chunk_index % file.layout.stripe_size
             assert slot < file.dyn_stripe, (file, piece.chunk_index)
         if len(pieces) == 1:
-            await self._write_piece(pieces[0])
+            await self._write_piece(pieces[0], file.finished_cut)
             return
         errors: list[FsError] = []
         async with trio.open_nursery() as nursery:
             for piece in pieces:
-                nursery.start_soon(self._write_collecting, piece, errors)
+                nursery.start_soon(self._write_collecting, piece, file.finished_cut, errors)
         if errors:
             raise errors[0]
 
-    async def _write_collecting(self, piece: Piece, errors: list[FsError]) -> None:
+    async def _write_collecting(
+        self, piece: Piece, finished_cut: int, errors: list[FsError]
+    ) -> None:
         try:
-            await self._write_piece(piece)
+            await self._write_piece(piece, finished_cut)
         except FsError as error:
             errors.append(error)
 
-    async def _write_piece(self, piece: Piece) -> None:
+    async def _write_piece(self, piece: Piece, finished_cut: int) -> None:
         await self._update_noted(
             piece.name,
             pb.UpdateReq(
@@ -111,6 +113,7 @@ class StorageWrites:
                 length=len(piece.buffer),
                 chunk_size_bytes=piece.chunk_size_bytes,
                 payload_checksum=xxh3_64_intdigest(piece.buffer),
+                truncate_ver=finished_cut,
             ),
             [piece.buffer],
         )
@@ -159,29 +162,42 @@ class StorageWrites:
     async def _update_noted(
         self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()
     ) -> None:
-        """Make an update of a file's content, which a later sync has to cover; as `update`."""
+        """Make an update of a file's content exactly once; a later sync has to cover it.  Raises as `_repeat`."""
         chain = await self._repeat(name, request, payload)
         now_s = self._runtime.clock.monotonic_s()
         self._unsynced.note(request.inode_id, chain, now_s)
         self._unsynced.trim(self._routing.info, now_s)
 
-    async def update(
-        self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()
+    async def cut(
+        self, name: str, request: pb.UpdateReq, is_wanted: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Have the chain of `request` execute an update exactly once.
+        """Have the chain of `request` cut a chunk exactly once, unless the truncation is over meanwhile.
 
         Args:
             name: the chunk, for messages.
             request: all but chain version and tag, which are set here.
-            payload: bytes of a WRITE; unchanged until return.
+            is_wanted: asked before each try, after the chain version that the try names is known.
 
         Raises:
             FsError: a final status, or the last one when the retry time is over.
         """
-        await self._repeat(name, request, payload)
+        await self._repeat(name, request, (), is_wanted)
 
-    async def _repeat(self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer]) -> Chain:
-        """Try until it is done; return the chain as of the try that was acknowledged, raises as `update`."""
+    async def _repeat(
+        self,
+        name: str,
+        request: pb.UpdateReq,
+        payload: Sequence[Buffer],
+        is_wanted: Callable[[], Awaitable[bool]] | None = None,
+    ) -> Chain:
+        """Try until it is done, or not wanted any more.
+
+        Returns:
+            The chain as of the last try, which was acknowledged if the update is done.
+
+        Raises:
+            FsError: a final status, or the last one when the retry time is over.
+        """
         budget = RetryBudget(self._section, self._runtime)
         request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
         async with self._channels.use() as (channel_id, sequence):
@@ -195,7 +211,7 @@ class StorageWrites:
             )
             while True:
                 try:
-                    return await self._try(request, payload)
+                    return await self._try(request, payload, is_wanted)
                 except FsError as error:
                     budget.check(error)
                     log.debug("update of %s: try %d: %s", name, budget.try_count, error)
@@ -203,10 +219,17 @@ class StorageWrites:
                         await self._routing.refresh()
                     await budget.pause()
 
-    async def _try(self, request: pb.UpdateReq, payload: Sequence[Buffer]) -> Chain:
+    async def _try(
+        self,
+        request: pb.UpdateReq,
+        payload: Sequence[Buffer],
+        is_wanted: Callable[[], Awaitable[bool]] | None,
+    ) -> Chain:
         info = self._routing.info
         chain = info.chain(request.chain_id)
         request.chain_version = chain.chain_version
         node_id = info.target(head_of(chain)).node_id
+        if is_wanted is not None and not await is_wanted():
+            return chain
         await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)
         return chain

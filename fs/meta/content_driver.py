@@ -11,6 +11,7 @@ Concurrency: any number of tasks.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import trio
@@ -128,25 +129,35 @@ class ContentDriver:
 
     async def _cut(self, inode_id: int) -> None:
         # Read afresh: what the caller saw may have been finished, and written over, since.
-        value = await snapshot_read(
-            self._engine, lambda tr: tr.get(records.inode_key(inode_id), snapshot=True)
-        )
-        if value is not None:
-            part = InodePb.FromString(value).file
+        found = await self._file_part(inode_id)
+        part = found or FilePartPb()
+        if found is not None:
             if not part.truncate_pending:
                 return
             # The chunks must not be cut for good while the new length could still be lost with the power.
             await self._engine.sync()
             await self._chunks.truncate_file(
-                file_ref(inode_id, part), part.length, part.truncate_ver
+                file_ref(inode_id, part),
+                part.length,
+                part.truncate_ver,
+                partial(self._is_pending, inode_id, part.truncate_ver),
             )
-        else:
-            part = FilePartPb()
         await self.transact(lambda tr: finish_truncation(tr, inode_id, part.truncate_ver))
-        if value is not None:
+        if found is not None:
             # Nor may the mark come back with a power loss: who writes behind the new end from now on may
             # outlive that, and what he writes then would be cut when the mark is met at his close.
             await self._engine.sync()
+
+    async def _is_pending(self, inode_id: int, truncate_ver: int) -> bool:
+        """Another service may have finished it, and clients may have written behind the new end since."""
+        part = await self._file_part(inode_id)
+        return part is not None and part.truncate_pending and part.truncate_ver == truncate_ver
+
+    async def _file_part(self, inode_id: int) -> FilePartPb | None:
+        value = await snapshot_read(
+            self._engine, lambda tr: tr.get(records.inode_key(inode_id), snapshot=True)
+        )
+        return None if value is None else InodePb.FromString(value).file
 
     async def _ask_length(self, inode: InodePb) -> PreciseLength:
         part = inode.file

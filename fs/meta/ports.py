@@ -1,6 +1,6 @@
 """What the metadata service needs from storage; `app` passes in the native client's storage side.  No I/O here."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from ..schema.layout import FileRef
@@ -16,11 +16,19 @@ class ChunkPort(Protocol):
         """Remove every chunk of the files, on every chain of their whole stripes."""
         ...
 
-    async def truncate_file(self, file: FileRef, length: int, truncate_ver: int) -> None:
+    async def truncate_file(
+        self,
+        file: FileRef,
+        length: int,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
         """Remove chunks wholly beyond `length` and cut the chunk that `length` falls into.
 
         `truncate_ver` is the number of this truncation, larger than that of any earlier one of the file: storage
-        knows by it what comes too late, when something has been written behind the new end.
+        knows by it what comes too late, when something has been written behind the new end.  `is_wanted` tells
+        whether it is still under way; it is asked before each request, after the chain versions that the
+        request names are known, and ends the work when it says no.
         """
         ...
 

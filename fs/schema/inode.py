@@ -66,6 +66,11 @@ class FilePart:
     """Promised to writers below a quota of bytes; usage counts the larger of this and `length`."""
 
     @property
+    def finished_cut(self) -> int:
+        """The newest truncation that is certainly over: the next one begins only then."""
+        return self.truncate_ver - self.truncate_pending
+
+    @property
     def promised_length(self) -> int:
         """How long the file may become without asking."""
         return max(self.length, self.charged_length)

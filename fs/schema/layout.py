@@ -64,6 +64,8 @@ class FileRef:
     layout: Layout
     dyn_stripe: int
     """Stripe slots 0..dyn_stripe-1 may hold chunks; at least 1."""
+    finished_cut: int = 0
+    """The newest truncation of the file that is known to be over, by its `truncate_ver`; writes tell it to storage."""
 
 
 @dataclass(frozen=True, slots=True)

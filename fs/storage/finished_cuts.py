@@ -4,8 +4,10 @@ A truncation may be driven twice, when its first driver died or gave up waiting,
 on its way when the second has finished and a client has written behind the new end.  Every truncation of a
 file has a larger number than the one before (metadata's `truncate_ver`), the same for whoever drives it.
 
-Memory suffices: a request names its chain version, so it reaches only the head that it was meant for; a head that
-restarts, or is replaced, has another one.
+Memory suffices.  A request names a chain version, so it reaches only the head of that version; a head that restarts, or
+is replaced, has another one.  Its sender knew the version before it saw that the truncation was still under way.  A head
+that was not there when the truncation finished learns of it from the next write, which tells the newest truncation
+that its client knows to be over: a request that comes after that write names an older version, or meets what the head knows.
 """
 
 from typing import Final
@@ -15,6 +17,9 @@ COUNT_MAX: Final = 100_000
 
 BEHIND: Final = -1
 """Stands for a chunk index: all chunks behind the new end."""
+
+WHOLE: Final = -2
+"""Stands for a chunk index: the truncation is over on all chains, as a writer has told."""
 
 
 class FinishedCuts:
@@ -29,7 +34,12 @@ class FinishedCuts:
 
     def is_finished(self, inode_id: int, chunk_index: int, truncate_ver: int) -> bool:
         """True if this truncation, or a later one, has cut this chunk (or BEHIND) already; never for version 0."""
-        return 0 < truncate_ver <= self._newest.get((inode_id, chunk_index), 0)
+        newest = self._newest
+        return (
+            0
+            < truncate_ver
+            <= max(newest.get((inode_id, chunk_index), 0), newest.get((inode_id, WHOLE), 0))
+        )
 
     def note(self, inode_id: int, chunk_index: int, truncate_ver: int) -> None:
         """A truncation has finished here; 0 is none."""

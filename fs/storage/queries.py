@@ -173,6 +173,7 @@ async def _remove_chunks(
                 chain_id=wanted.chain_id,
                 chain_version=wanted.chain_version,
                 type=storage_pb2.UpdateTypePb.ValueType(UpdateType.REMOVE),
+                truncate_ver=wanted.truncate_ver,
             )
             try:
                 await run_update(

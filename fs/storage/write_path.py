@@ -36,6 +36,7 @@ from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
+from .finished_cuts import WHOLE
 from .forward import Forwarded, Outgoing, commit, forward, result_of, settle
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
@@ -114,7 +115,11 @@ async def run_update(
                     known = target.channels.result_of(tag)
                     if known is not None:
                         return _done(context, place, update, known)
-                if target.cuts.is_finished(chunk_id.inode_id, chunk_id.index, request.truncate_ver):
+                if update.kind is UpdateType.WRITE:
+                    target.cuts.note(chunk_id.inode_id, WHOLE, request.truncate_ver)
+                elif target.cuts.is_finished(
+                    chunk_id.inode_id, chunk_id.index, request.truncate_ver
+                ):
                     return _done(context, place, update, _result_of(0, state))
                 decision = decide_update(state, _facts(update, state), position)
                 if decision.action is not Action.SETTLE_FIRST:
@@ -123,7 +128,7 @@ async def run_update(
                 await settle(context, target, request.chain_id, state, deadline_s=deadline_s)
             if decision.action is Action.DONE:
                 result = _result_of(decision.version, state)
-                target.cuts.note(chunk_id.inode_id, chunk_id.index, request.truncate_ver)
+                _note_cut(target, update)
                 return _done(context, place, update, result)
             if await _restore_what_is_kept(context, place, update, state):
                 state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
@@ -144,13 +149,20 @@ async def run_update(
                 # 10. Commit here.
                 commit(target, result, forwarded.chain_version, tag)
             target.unsettled.pop(chunk_id, None)
-            target.cuts.note(chunk_id.inode_id, chunk_id.index, request.truncate_ver)
+            _note_cut(target, update)
             # 11. Remember it for repeats; a client is answered under a valid lease only.
             return _done(context, place, update, result)
     finally:
         target.inflight.leave(request.chain_version)
         if is_channel_held and tag is not None:
             target.channels.end(tag)
+
+
+def _note_cut(target: LocalTarget, update: _Update) -> None:
+    """A truncation has cut this chunk; a write says what it knows before."""
+    if update.kind is UpdateType.TRUNCATE:
+        chunk_id = update.chunk_id
+        target.cuts.note(chunk_id.inode_id, chunk_id.index, update.request.truncate_ver)
 
 
 async def _restore_what_is_kept(
@@ -352,7 +364,7 @@ def _check(
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: chunk size {size}")
         if request.offset + length > size:
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {request.offset} + {length} > {size}")
-    if request.truncate_ver and kind is not UpdateType.TRUNCATE:
+    if request.truncate_ver and kind is UpdateType.EXTEND:
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: not of a truncation")
     if request.is_damaged and not (request.is_full_replace and request.commit_chain_version):
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: only resync hands over damaged chunks")
@@ -428,7 +440,7 @@ def _facts(update: _Update, state: ChunkState | None) -> UpdateFacts:
         request.update_ver,
         request.is_full_replace,
         request.length,
-        is_cut=bool(request.truncate_ver),
+        is_cut=update.kind is UpdateType.TRUNCATE and bool(request.truncate_ver),
         is_pending_request=update.tag is not None
         and state is not None
         and state.pending_tag == update.packed_tag,

@@ -116,7 +116,8 @@ class FakeChunks:
             for key in [k for k in self.chunks if k[0] == file.inode_id]:
                 del self.chunks[key]
 
-    async def truncate_file(self, file, length, _truncate_ver):
+    async def truncate_file(self, file, length, _truncate_ver, is_wanted):
+        assert await is_wanted()
         size = file.layout.chunk_size_bytes
         for key in [k for k in self.chunks if k[0] == file.inode_id]:
             keep = max(0, length - key[1] * size)
@@ -284,7 +285,11 @@ class FakeCluster:
             data_ver=inode.file.data_ver + 1,
             mtime_ns=self.clock_ns(),
         )
-        await self.chunks.truncate_file(self.ref(inode), length, inode.file.truncate_ver)
+
+        async def is_wanted():
+            return True
+
+        await self.chunks.truncate_file(self.ref(inode), length, inode.file.truncate_ver, is_wanted)
         return inode
 
     async def apply_sync(self, request):

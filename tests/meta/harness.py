@@ -1,7 +1,7 @@
 """A metadata service over an engine, honest chunks, and callers that speak its RPCs."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -48,10 +48,18 @@ class FakeChunks:
             self.removed.append(file.inode_id)
             self.lengths.pop(file.inode_id, None)
 
-    async def truncate_file(self, file: FileRef, length: int, _truncate_ver: int) -> None:
+    async def truncate_file(
+        self,
+        file: FileRef,
+        length: int,
+        _truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
         if self.before_truncate is not None:
             await self.before_truncate()
         self._fail()
+        if not await is_wanted():
+            return
         self.truncated.append((file.inode_id, length))
         self.lengths[file.inode_id] = min(self.lengths.get(file.inode_id, 0), length)
 

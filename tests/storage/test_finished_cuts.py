@@ -1,7 +1,10 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Requests of a truncation that arrive after it has finished."""
 
+import trio
+
 from fs.schema import services
+from fs.schema.ids import ChunkId, InodeId
 from fs.schema.proto import storage_pb2 as pb
 from fs.storage.finished_cuts import BEHIND, FinishedCuts
 
@@ -61,6 +64,33 @@ async def test_a_late_removal_leaves_what_was_written_since(mock_clock):
         # The next truncation of the file, and a removal of the whole file, do remove.
         assert await remove(client, removal(cluster, truncate_ver=6)) == 1
         assert await remove(client, removal(cluster, truncate_ver=0, first_index=0)) == 1
+
+
+async def test_a_head_learns_from_a_write_which_truncation_is_over(mock_clock):
+    """The chain may have another head than the one that cut; a late driver knows its version."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        for truncate_ver, kept in ((5, 2), (4, 2), (6, 0)):
+            for index in range(2):
+                request = client.write_request(0, b"new", index)
+                request.truncate_ver = 5
+                await client.update(request, b"new")
+            late_cut = cut(client, 1, truncate_ver, f"late driver {truncate_ver}")
+            await client.update(late_cut)
+            assert await remove(client, removal(cluster, truncate_ver)) == (0 if kept else 1)
+            assert content(cluster, 2)[2] == (b"new" if kept else b"n")
+
+
+async def test_a_removal_under_way_stops_at_what_is_written_after_the_truncation(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"kept", 1)
+        held = cluster.nodes[1].target.locks.hold(ChunkId(InodeId(INODE), 1))
+        async with trio.open_nursery() as nursery, held:
+            nursery.start_soon(remove, client, removal(cluster, truncate_ver=5))
+            await trio.sleep(0.5)
+            request = client.write_request(0, b"new", 2)
+            request.truncate_ver = 5
+            await client.update(request, b"new")
+        assert [await client.read(index) for index in (1, 2)] == [b"kept", b"new"]
 
 
 async def test_an_unfinished_removal_goes_on(mock_clock):

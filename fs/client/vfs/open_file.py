@@ -106,7 +106,9 @@ class InodeState:
         assert inode.file is not None, inode.inode_id
         self.inode_id: InodeId = inode.inode_id
         self.inode = inode
-        self.ref = FileRef(inode.inode_id, inode.file.layout, inode.file.dyn_stripe)
+        self.ref = FileRef(
+            inode.inode_id, inode.file.layout, inode.file.dyn_stripe, inode.file.finished_cut
+        )
         self.handles: dict[int, FileHandle] = {}
         self.keep_session: SessionId | None = None
         self.writer = caller
@@ -172,8 +174,12 @@ class InodeState:
         if (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver):
             return
         self.inode = inode
-        if inode.file.dyn_stripe > self.ref.dyn_stripe:
-            self.ref = replace(self.ref, dyn_stripe=inode.file.dyn_stripe)
+        known = (
+            max(inode.file.dyn_stripe, self.ref.dyn_stripe),
+            max(inode.file.finished_cut, self.ref.finished_cut),
+        )
+        if known != (self.ref.dyn_stripe, self.ref.finished_cut):
+            self.ref = replace(self.ref, dyn_stripe=known[0], finished_cut=known[1])
         if inode.file.truncate_ver != old.truncate_ver:
             self.forget_length()
 

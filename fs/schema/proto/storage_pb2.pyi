@@ -231,7 +231,7 @@ class UpdateReq(_message.Message):
     sender_epoch: _builtins.int
     """predecessor to successor: grows after each attempt of unknown outcome, which it voids"""
     truncate_ver: _builtins.int
-    """client's TRUNCATE: only cuts, and does nothing once this truncation has finished here; 0: exactly `length`"""
+    """client's TRUNCATE (only cuts), REMOVE: does nothing once this truncation has finished here; 0: exactly `length`.  WRITE: the newest truncation that the client knows to be over"""
     is_damaged: _builtins.bool
     """resync: nobody has the bytes of this version; `length` and `chunk_checksum` stand for them"""
     chunk_checksum: _builtins.int

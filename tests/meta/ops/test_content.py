@@ -6,6 +6,7 @@ import itertools
 import pytest
 import trio
 
+from fs.meta.content_driver import ContentDriver
 from fs.schema.layout import MAX_FILE_LENGTH_BYTES
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
@@ -149,6 +150,31 @@ async def test_truncation_is_driven_once_and_others_wait(world, root, file, nurs
         await trio.sleep(0.01)
     assert world.chunks.truncated == [(file, 10)]
     assert (await root.attr(file)).file.length == 15
+
+
+async def test_a_slow_driver_stops_when_another_has_finished(world, root, file, nursery):
+    """It would cut what has been written behind the new end since."""
+    await root.sync(file, length_hint=hint(1000), has_new_data=True)
+    has_come, go, is_done = trio.Event(), trio.Event(), trio.Event()
+
+    async def be_slow():
+        has_come.set()
+        await go.wait()
+
+    async def truncate():
+        await root.set_attr(file, length=10)
+        is_done.set()
+
+    world.chunks.before_truncate = be_slow
+    nursery.start_soon(truncate)
+    await has_come.wait()
+    world.chunks.before_truncate = None
+    other = ContentDriver(world.engine, world.runtime, world.chunks, 1.0)
+    await other.finish_truncation(file)
+    assert world.chunks.truncated == [(file, 10)]
+    go.set()
+    await is_done.wait()
+    assert world.chunks.truncated == [(file, 10)]
 
 
 async def test_a_caller_who_goes_away_does_not_stop_the_cut(
