@@ -78,6 +78,8 @@ class Check:
     """Gives the running cluster, anew for each round; None: it does not run, chunks are not looked at."""
     may_pause: bool = False
     is_paced: bool = True
+    removes_chunks: bool = False
+    """Whether a repair may remove chunks that belong to nobody: their bytes are gone then."""
     on_progress: Callable[[Tally], None] = lambda _tally: None
 
     async def run(self, *, is_repair: bool) -> Report:
@@ -146,7 +148,9 @@ class Check:
     async def _repair(self, finding: Finding, cluster: Cluster | None) -> bool:
         """Put one finding right; what cannot be now stays among those that are left."""
         try:
-            if finding.kind is Kind.ORPHAN_CHUNK and cluster is not None:
+            if finding.kind is Kind.ORPHAN_CHUNK:
+                if cluster is None or not self.removes_chunks:
+                    return False
                 count = await remove_orphans(cluster, finding)
                 log.warning("removed %d chunks: %s", count, finding.line())
                 return count > 0

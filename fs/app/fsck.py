@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,11 +34,24 @@ CANNOT: Final = 2
 MGMTD_TIMEOUT_S: Final = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The options, as `fsck` gets them."""
+
+    managers: list[str]
+    is_repair: bool
+    removes_chunks: bool
+    may_pause: bool
+    is_paced: bool
+    step: Callable[[Tally], None]
+
+
 def fsck(
     choice: StoreChoice,
     managers: list[str],
     *,
     is_repair: bool,
+    removes_chunks: bool,
     as_json: bool,
     may_pause: bool,
     is_paced: bool,
@@ -48,17 +62,19 @@ def fsck(
         choice: the store.
         managers: addresses of the managers of the running cluster; none: only the store is checked.
         is_repair: whether to put right what can be.
+        removes_chunks: whether to remove chunks without a file, too.
         as_json: for programs.
         may_pause: whether changes may be held up where the store keeps no lasting snapshots.
         is_paced: whether to leave half of the time to others.
     """
-    if is_repair:  # each of them is logged
+    if is_repair or removes_chunks:  # each of them is logged
         set_up_logging("warning")
     try:
         check_exists(choice)
         with _progress() as step:
-            run = partial(_run, choice, managers, is_repair, may_pause, is_paced, step)
-            report = trio.run(run)
+            is_repair = is_repair or removes_chunks
+            how = _How(managers, is_repair, removes_chunks, may_pause, is_paced, step)
+            report = trio.run(_run, choice, how)
     except (FsError, ExceptionGroup) as error:
         leaf = first_error(error) if isinstance(error, ExceptionGroup) else error
         if not isinstance(leaf, FsError):
@@ -69,24 +85,18 @@ def fsck(
     return FOUND if report.left else 0
 
 
-async def _run(  # noqa: PLR0917 - called through partial, once
-    choice: StoreChoice,
-    managers: list[str],
-    is_repair: bool,
-    may_pause: bool,
-    is_paced: bool,
-    step: Callable[[Tally], None],
-) -> Report:
+async def _run(choice: StoreChoice, how: _How) -> Report:
     async with open_chosen(choice) as store:
         check = Check(
             store.engine,
             store.runtime,
-            partial(_connect, store, managers) if managers else None,
-            may_pause=may_pause,
-            is_paced=is_paced,
-            on_progress=step,
+            partial(_connect, store, how.managers) if how.managers else None,
+            may_pause=how.may_pause,
+            is_paced=how.is_paced,
+            removes_chunks=how.removes_chunks,
+            on_progress=how.step,
         )
-        return await check.run(is_repair=is_repair)
+        return await check.run(is_repair=how.is_repair)
 
 
 async def _connect(store: OpenStore, managers: list[str]) -> Cluster:

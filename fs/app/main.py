@@ -366,6 +366,10 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
     repair: Annotated[
         bool, typer.Option("--repair", help="Put right what can be, and check again.")
     ] = False,
+    remove_chunks: Annotated[
+        bool,
+        typer.Option("--remove-chunks", help="Repair, and remove chunks that belong to no file."),
+    ] = False,
     pause: Annotated[
         bool,
         typer.Option(
@@ -386,6 +390,7 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
         _store(directory, kv, cluster_id),
         managers_of(_running(directory)) if kv is None else [],
         is_repair=repair,
+        removes_chunks=remove_chunks,
         as_json=as_json,
         may_pause=pause,
         is_paced=not fast,

@@ -1,0 +1,166 @@
+"""`ember fsck` on a cluster of real processes: while others work, and with defects planted."""
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from fs.app.cluster_dir import ClusterDir
+from fs.app.store_access import open_chosen, store_of_cluster
+from fs.kv.transact import transact
+from fs.meta import records
+from fs.schema.ids import ROOT_INODE_ID
+from fs.schema.proto.common_pb2 import InodePb
+from fs.schema.proto.record_pb2 import DentryRecordPb, FileSessionRecordPb
+from tests.real.conftest import EMBER, Cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.mount, pytest.mark.timeout(300)]
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    base = tmp_path_factory.mktemp("fsck")
+    made = Cluster(base / "cluster", base / "mount")
+    made.mount.mkdir()
+    try:
+        made.up("--nodes", 2, "--replicas", 2)
+        yield made
+    finally:
+        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+
+
+def fsck(cluster, *options) -> tuple[int, dict]:
+    """Run it as a process; return the exit code and what it says."""
+    command = [EMBER, "fsck", "--json", "--dir", cluster.directory, *options]
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def counts(told: dict, what: str = "findings") -> dict[str, int]:
+    found: dict[str, int] = {}
+    for finding in told[what]:
+        found[finding["kind"]] = found.get(finding["kind"], 0) + 1
+    return found
+
+
+def change(cluster, body) -> None:
+    """Change the store of a running cluster behind its back."""
+
+    async def run() -> None:
+        async with open_chosen(store_of_cluster(ClusterDir(cluster.directory))) as store:
+            await transact(store.engine, body, runtime=store.runtime)
+
+    trio.run(run)
+
+
+async def inode_at(tr, name: bytes) -> tuple[bytes, InodePb]:
+    entry = await tr.get(records.dentry_key(ROOT_INODE_ID, name))
+    key = records.inode_key(DentryRecordPb.FromString(entry).inode_id)
+    return key, InodePb.FromString(await tr.get(key))
+
+
+def work(folder: Path, stop: threading.Event) -> None:
+    """Make, write, cut, rename and remove files until told to stop."""
+    folder.mkdir()
+    for n in range(100_000):
+        if stop.is_set():
+            return
+        path = folder / f"{n % 7}"
+        path.write_bytes(bytes(n % 5 * 400_000))
+        with path.open("r+b") as file:
+            file.truncate(n % 3 * 300_000)
+        path.rename(folder / f"{n % 4} moved")
+        (folder / f"{(n + 2) % 4} moved").unlink(missing_ok=True)
+
+
+def test_nothing_is_found_while_others_work(small):
+    stop = threading.Event()
+    workers = [threading.Thread(target=work, args=(small.mount / f"w{n}", stop)) for n in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        for _ in range(2):
+            code, told = fsck(small)
+            assert code == 0, told
+            assert set(counts(told)) <= {"no-chunks"}
+            assert told["chunk_count"] is not None
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+
+
+def test_what_is_wrong_with_chunks_is_found_and_repaired(small):
+    for name in ("lost", "short", "misplaced", "nowhere"):
+        (small.mount / name).write_bytes(bytes(3 * MIB))
+    with (small.mount / "hole").open("wb") as file:
+        file.truncate(MIB)
+
+    async def plant(tr) -> None:
+        key, _ = await inode_at(tr, b"lost")
+        tr.clear(key)
+        key, inode = await inode_at(tr, b"short")
+        inode.file.length = 10
+        tr.set(key, inode.SerializeToString())
+        key, inode = await inode_at(tr, b"misplaced")
+        inode.file.dyn_stripe = inode.file.layout.stripe_size = 1
+        tr.set(key, inode.SerializeToString())
+        key, inode = await inode_at(tr, b"nowhere")
+        inode.file.layout.table_id = 9
+        tr.set(key, inode.SerializeToString())
+        record = FileSessionRecordPb(session_id="f" * 32, client_id="e" * 32, created_ns=1)
+        key = records.file_session_key(inode.inode_id, record.session_id)
+        tr.set(key, record.SerializeToString())
+
+    change(small, plant)
+    code, told = fsck(small)
+    found = counts(told)
+    assert code == 1
+    assert found["orphan-chunk"] == 6
+    assert found["chunk-beyond-end"] >= 2
+    assert found["misplaced-chunk"] >= 2
+    assert (found["no-chain"], found["dangling-name"], found["no-chunks"]) == (1, 1, 1)
+    code, told = fsck(small, "--repair")
+    assert (code, counts(told, "left")["orphan-chunk"]) == (1, 6)
+    code, told = fsck(small, "--remove-chunks")
+    left = counts(told, "left")
+    assert {*left} <= {"misplaced-chunk", "no-chain", "chunk-beyond-end", "dead-session"}
+    assert (small.mount / "short").stat().st_size == 10
+    deadline = time.monotonic() + 60
+    while "chunk-beyond-end" in counts(
+        fsck(small)[1]
+    ):  # a metadata service finishes the truncation
+        assert time.monotonic() < deadline
+        time.sleep(1)
+
+
+def test_a_stopped_cluster_is_checked_without_chunks(small):
+    change(small, _mend)
+    small.ember("down", "--dir", small.directory)
+    code, told = fsck(small)
+    assert (code, told["findings"], told["chunk_count"]) == (0, [], None)
+    done = subprocess.run(
+        [str(EMBER), "fsck", "--kv", "rocksdb:/nowhere", "--cluster-id", "x"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+async def _mend(tr) -> None:
+    """Take back what no repair is known for."""
+    for name in (b"misplaced", b"nowhere"):
+        key, inode = await inode_at(tr, name)
+        inode.file.layout.stripe_size = max(2, inode.file.layout.stripe_size)
+        inode.file.layout.table_id = 1
+        tr.set(key, inode.SerializeToString())
+        sessions = records.file_session_prefix(inode.inode_id)
+        tr.clear_range(sessions, sessions + b"\xff")
