@@ -5,8 +5,12 @@ the channel.  A repeat carries the same number and request id and gets the first
 
 Invariants:
     - A slot's sequence number never falls.
-    - Only successes are remembered: a definite failure may be repeated, an unknown outcome is resolved by the
-      chunk's pending version (write_path) before the table is asked again.
+    - Successes are remembered, and refusals that end an update (`is_final`).  The client has told its user that nothing
+      happened; a copy of an earlier try, held up on its way, must not make it happen after all.  A failure that is repeated
+      is not remembered, and an unknown outcome is resolved by the chunk's pending version (write_path) before the
+      table is asked again.
+    - Refusals are known to the head that made them alone, in memory: a request names its chain version, so copies of it
+      reach no later head and no later process.
     - Serving replicas record the tags of forwarded updates, and a resynced one is given its predecessor's
       results, so that a new head answers repeats.
     - It is bounded: COUNT_MAX channels, then new ones are refused until others have been idle for long enough to
@@ -20,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..schema.ids import ChunkId
-from ..schema.status import FsError, Status
+from ..schema.status import FsError, Retry, Status
 
 COUNT_MAX: Final = 50_000
 """About 30 MB; a client uses as many channels of a chain as it has updates of it under way at once."""
@@ -62,6 +66,18 @@ class _Slot:
     result: UpdateResult | None
     is_busy: bool
     used_s: float
+    refusal: tuple[Status, str] | None = None
+    """Never together with a result."""
+
+    def take(self, tag: Tag, result: UpdateResult | None) -> None:
+        """Stand for another update, or for what is known of it by now."""
+        self.sequence, self.request_id = tag.sequence, tag.request_id
+        self.result, self.refusal = result, None
+
+
+def is_final(error: FsError) -> bool:
+    """True if nothing has happened and the client will not repeat the update."""
+    return error.definite and error.retry is Retry.NEVER
 
 
 class ChannelTable:
@@ -79,7 +95,7 @@ class ChannelTable:
         Raises:
             FsError: DUPLICATE_UPDATE if the channel was used for a later update; CHANNEL_BUSY if an update of the
                 channel is being executed; RPC_BAD_REQUEST if a number was used for two requests;
-                RPC_OVERLOADED if there is no room for one more channel.
+                RPC_OVERLOADED if there is no room for one more channel; what the update was refused with.
         """
         key = (tag.client_id, tag.channel_id)
         slot = self._slots.get(key)
@@ -94,9 +110,11 @@ class ChannelTable:
             raise FsError(Status.CHANNEL_BUSY, _name(tag))
         slot.used_s = now_s
         if tag.sequence > slot.sequence:
-            slot.sequence, slot.request_id, slot.result = tag.sequence, tag.request_id, None
+            slot.take(tag, None)
         elif tag.request_id != slot.request_id:
             raise FsError(Status.RPC_BAD_REQUEST, f"{_name(tag)} was used for another request")
+        elif slot.refusal is not None:
+            raise FsError(*slot.refusal)
         elif slot.result is not None:
             return slot.result
         slot.is_busy = True
@@ -108,6 +126,13 @@ class ChannelTable:
         if slot is None or slot.sequence != tag.sequence or slot.request_id != tag.request_id:
             return None
         return slot.result
+
+    def refuse(self, tag: Tag, error: FsError) -> None:
+        """Remember that the update which occupies its channel will not happen; `error` is final."""
+        assert is_final(error), error
+        slot = self._slots.get((tag.client_id, tag.channel_id))
+        if slot is not None and slot.sequence == tag.sequence and slot.result is None:
+            slot.refusal = (error.status, error.detail)
 
     def end(self, tag: Tag) -> None:
         """Free the channel that `begin` occupied."""
@@ -124,7 +149,7 @@ class ChannelTable:
         elif tag.sequence == slot.sequence and slot.result and result.chunk_id is None:
             slot.used_s = now_s  # "in effect already" says less than what is known
         elif tag.sequence >= slot.sequence:
-            slot.sequence, slot.request_id, slot.result = tag.sequence, tag.request_id, result
+            slot.take(tag, result)
             slot.used_s = now_s
 
     def results(self, count_max: int) -> list[tuple[Tag, UpdateResult]]:

@@ -5,7 +5,8 @@ Invariants:
       target above it, and survives the death of any of them in any order.
     - It is committed here only after everybody below has committed it.
     - A client is told of success only under a valid lease, and at most one success per tag.
-    - NO_SPACE means: neither here nor below has anybody the update, nor will anybody get it.
+    - NO_SPACE means: neither here nor below has anybody the update, nor will anybody get it, not even from an earlier
+      copy of the same request that arrives late.
 
 Why dropping a pending version on NO_SPACE is safe (step 9).  The successor answers NO_SPACE only when it holds
 nothing of the version itself and, by the same rule, nobody below it does.  Earlier attempts at the same successor
@@ -32,7 +33,7 @@ from ..schema.layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
-from .channels import Tag, UpdateResult
+from .channels import Tag, UpdateResult, is_final
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
@@ -152,6 +153,10 @@ async def run_update(
             _note_cut(target, update)
             # 11. Remember it for repeats; a client is answered under a valid lease only.
             return _done(context, place, update, result)
+    except FsError as error:
+        if is_channel_held and tag is not None and is_final(error):
+            target.channels.refuse(tag, error)
+        raise
     finally:
         target.inflight.leave(request.chain_version)
         if is_channel_held and tag is not None:

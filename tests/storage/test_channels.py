@@ -9,6 +9,7 @@ from fs.storage.channels import (
     ChannelTable,
     Tag,
     UpdateResult,
+    is_final,
 )
 
 
@@ -39,6 +40,25 @@ def test_a_failure_is_run_again():
     assert table.begin(tag(1), 0) is None
     table.end(tag(1))
     assert table.begin(tag(1), 0) is None
+
+
+def test_a_refusal_is_as_final_as_a_success():
+    table = ChannelTable()
+    assert table.begin(tag(1), 0) is None
+    table.refuse(tag(1), FsError(Status.NO_SPACE, "disk 3"))
+    table.end(tag(1))
+    assert status_of(table, tag(1)) is Status.NO_SPACE
+    assert table.result_of(tag(1)) is None and table.results(10) == []
+    assert status_of(table, tag(1, b"other")) is Status.RPC_BAD_REQUEST
+    assert table.begin(tag(2), 0) is None
+    table.refuse(tag(1), FsError(Status.NO_SPACE))  # late
+    table.end(tag(2))
+    assert table.begin(tag(2), 0) is None
+
+
+@pytest.mark.parametrize("status", [Status.OUTCOME_UNKNOWN, Status.ROUTING_MISMATCH])
+def test_what_a_client_repeats_is_no_refusal(status):
+    assert not is_final(FsError(status))
 
 
 def test_busy_old_and_misused_channels():

@@ -343,6 +343,19 @@ async def test_no_space_is_definite_and_wedges_nothing(mock_clock, full):
         assert {content(cluster, n) for n in cluster.nodes} == {(1, 0, b"back")}
 
 
+@pytest.mark.parametrize("full", [1, 3])
+async def test_no_late_copy_makes_happen_what_was_refused(mock_clock, full):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"small")
+        cluster.nodes[full].disk.on_step = no_space
+        refused = client.write_request(0, b"B" * 60_000)
+        assert await status_of(client.attempt, refused, b"B" * 60_000) is Status.NO_SPACE
+        cluster.nodes[full].disk.on_step = None
+        # The client's first try of the same update, held up by the network until there is room again.
+        assert await status_of(client.attempt, refused, b"B" * 60_000) is Status.NO_SPACE
+        assert {content(cluster, n) for n in cluster.nodes} == {(1, 0, b"small")}
+
+
 async def test_a_damaged_copy_is_never_served_and_healed_by_a_write(mock_clock):
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, b"A" * 1000)
