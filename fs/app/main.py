@@ -464,6 +464,14 @@ def trash(context: typer.Context) -> None:
     group(context.args, prog_name="ember trash")
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def dirlock(context: typer.Context) -> None:
+    """Let only one mount change names in a directory."""
+    from .lock_commands import dirlock as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember dirlock")
+
+
 @app.command()
 def version() -> None:
     """Print the release."""

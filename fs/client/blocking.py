@@ -214,6 +214,14 @@ class BlockingFs:
         """See `EmberFs.real_path`."""
         return self.run(lambda: self._native.real_path(inode_id))
 
+    def lock_directory(self, path: str, *, preempt: bool = False) -> None:
+        """See `EmberFs.lock_directory`."""
+        self.run(lambda: self._native.lock_directory(path, preempt=preempt))
+
+    def unlock_directory(self, path: str, *, clear: bool = False) -> None:
+        """See `EmberFs.unlock_directory`."""
+        self.run(lambda: self._native.unlock_directory(path, clear=clear))
+
     def usage(self, path: str) -> tuple[DirectoryUsage, list[DirectoryUsage]]:
         """See `EmberFs.usage`."""
         return self.run(lambda: self._native.usage(path))

@@ -318,6 +318,32 @@ class EmberFs:
         reply = await self._meta.call(services.META_GET_REAL_PATH, request)
         return os.fsdecode(reply.path)
 
+    # ---- locks on directories --------------------------------------------------------------------
+
+    async def lock_directory(self, path: str, *, preempt: bool = False) -> None:
+        """Let no other client change names in a directory, until this client unlocks it or is gone.
+
+        Args:
+            path: of the directory; those below it are not locked.
+            preempt: also if another client holds it, who is not told; only by its owner or root.
+
+        Raises:
+            FsError: NO_LOCK: another client holds it; ACCESS_DENIED, NOT_PERMITTED, NOT_DIRECTORY, NOT_FOUND.
+        """
+        action = meta_pb2.LOCK_PREEMPT if preempt else meta_pb2.LOCK_TAKE
+        await self._lock(path, action)
+
+    async def unlock_directory(self, path: str, *, clear: bool = False) -> None:
+        """Unlock a directory; `clear`: also another client's lock, by its owner or root.  Raises as `lock_directory`."""
+        await self._lock(path, meta_pb2.LOCK_CLEAR if clear else meta_pb2.LOCK_FREE)
+
+    async def _lock(self, path: str, action: meta_pb2.DirectoryLockAction.ValueType) -> None:
+        inode_id = (await self.stat(path)).inode_id
+        request = meta_pb2.LockDirectoryReq(
+            caller=self._identity.caller(), inode_id=inode_id, action=action
+        )
+        await self._meta.call(services.META_LOCK_DIRECTORY, request)
+
     # ---- usage and quotas ------------------------------------------------------------------------
 
     async def usage(self, path: str) -> tuple[DirectoryUsage, list[DirectoryUsage]]:

@@ -75,10 +75,19 @@ async def load_directory(
     return inode
 
 
+def require_unlocked(ctx: OpContext, directory: pb.InodePb) -> None:
+    """Raise FsError(NO_LOCK) when another client has locked a directory."""
+    holder = directory.directory.lock_client_id
+    if holder and holder != ctx.caller.client_id:
+        what = f"directory {directory.inode_id:#x} is locked by client {holder}"
+        raise FsError(Status.NO_LOCK, what)
+
+
 def require_changeable(ctx: OpContext, directory: pb.InodePb) -> None:
     """Raise FsError unless the caller may add and remove names in `directory`."""
     permissions.require(ctx.caller, directory, permissions.WRITE | permissions.SEARCH)
     permissions.require_mutable(directory)
+    require_unlocked(ctx, directory)
 
 
 def store_inode(tr: Transaction, inode: pb.InodePb) -> None:

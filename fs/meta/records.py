@@ -15,6 +15,7 @@ variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little-
     TRUN inode LE8                  -> LE8 start time: a truncation whose chunks are not all gone yet
     FLCK inode LE8                  -> FileLocksRecordPb: advisory locks
     CLCK client 0x00 inode LE8      -> LE8 time of its first lock: the files on which a client holds locks
+    DLCK client 0x00 inode LE8      -> LE8 time: the directories that a client has locked
     USAG directory LE8, kind        -> signed LE8 counter of all below: kind b bytes, f files, d directories
     QUOT directory BE8              -> QuotaRecordPb
     QNEA directory LE8, kind        -> empty: a quota (kind b bytes, i inodes) is nearly used up
@@ -49,6 +50,7 @@ GC_DIRECTORY: Final = b"GCDI"
 TRUNCATION: Final = b"TRUN"
 FILE_LOCKS: Final = b"FLCK"
 CLIENT_LOCKS: Final = b"CLCK"
+DIRECTORY_LOCKS: Final = b"DLCK"
 USAGE: Final = b"USAG"
 QUOTA: Final = b"QUOT"
 QUOTA_NEAR: Final = b"QNEA"
@@ -205,8 +207,13 @@ def client_locks_key(client_id: str, inode_id: int) -> bytes:
     return CLIENT_LOCKS + client_id.encode() + b"\x00" + inode_id.to_bytes(8, "little")
 
 
+def directory_lock_key(client_id: str, directory_id: int) -> bytes:
+    """Return the key that says that a client has locked a directory."""
+    return DIRECTORY_LOCKS + client_id.encode() + b"\x00" + directory_id.to_bytes(8, "little")
+
+
 def client_locks_parts(key: bytes) -> tuple[str, InodeId]:
-    """Return the client and the inode in such a key."""
+    """Return the client and the inode in the key of a client's locks on a file or directory."""
     client_id, inode = key[4:-9], key[-8:]
     return client_id.decode(), InodeId(int.from_bytes(inode, "little"))
 

@@ -53,6 +53,7 @@ from .ops.get_usage import get_usage
 from .ops.link import link
 from .ops.list_ import list_
 from .ops.lock import end_client_locks, find_lock_conflict, set_lock
+from .ops.lock_directory import end_directory_lock, lock_directory
 from .ops.lookup import lookup
 from .ops.mkdir import mkdir
 from .ops.mknod import mknod
@@ -482,6 +483,15 @@ class MetaService:
             retry_time_s_max=self._retry_time_s_max,
         )
         self._lock_waits.wake(inode_id)
+
+    async def lock_directory(self, _call: Call, request: meta.LockDirectoryReq) -> meta.InodeRsp:
+        """Serve LockDirectory."""
+        return await self._change(lock_directory, request)
+
+    async def end_directory_lock(self, inode_id: int, client_id: str) -> None:
+        """Unlock a directory whose client is gone."""
+        ctx = self.own_context()
+        await self.driver.transact(lambda tr: end_directory_lock(tr, ctx, inode_id, client_id))
 
     # ---- usage and quotas --------------------------------------------------------------------
 

@@ -38,13 +38,17 @@ class SessionPruner:
         mgmtd: MgmtdCaller,
         end_session: Callable[[int, str, str], Awaitable[bool]],
         end_locks: Callable[[int, str], Awaitable[None]],
+        end_directory_lock: Callable[[int, str], Awaitable[None]],
         now_ns: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._config = config
         self._mgmtd = mgmtd
         self._end_session = end_session
-        self._end_locks = end_locks
+        self._free_by_prefix = {
+            records.CLIENT_LOCKS: end_locks,
+            records.DIRECTORY_LOCKS: end_directory_lock,
+        }
         self._now_ns = now_ns
 
     async def run(self) -> None:
@@ -79,9 +83,10 @@ class SessionPruner:
             client_id, inode_id = records.client_locks_parts(key)
             if client_id in living or records.unpack_u64(value) >= old_before_ns:
                 return False
-            return await self._free(inode_id, client_id)
+            return await self._free(key[:4], inode_id, client_id)
 
-        await self._each(records.CLIENT_LOCKS, free_if_dead)
+        for prefix in self._free_by_prefix:
+            await self._each(prefix, free_if_dead)
         return await self._each(records.FILE_SESSION, end_if_dead)
 
     async def _each(self, prefix: bytes, visit: Callable[[bytes, bytes], Awaitable[bool]]) -> int:
@@ -100,9 +105,9 @@ class SessionPruner:
             self._engine, lambda tr: tr.get_range(cursor, end, limit=PAGE_COUNT, snapshot=True)
         )
 
-    async def _free(self, inode_id: int, client_id: str) -> bool:
+    async def _free(self, prefix: bytes, inode_id: int, client_id: str) -> bool:
         try:
-            await self._end_locks(inode_id, client_id)
+            await self._free_by_prefix[prefix](inode_id, client_id)
         except FsError as error:
             log.warning("locks of client %s on inode %#x stay: %s", client_id, inode_id, error)
             return False

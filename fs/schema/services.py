@@ -251,6 +251,9 @@ META_LIST_QUOTAS: Final[Method[meta.ListQuotasReq, meta.ListQuotasRsp]] = method
 META_MOVE_TO_TRASH: Final[Method[meta.MoveToTrashReq, meta.MoveToTrashRsp]] = method(
     _META, "MoveToTrash", meta.MoveToTrashReq, meta.MoveToTrashRsp
 )
+META_LOCK_DIRECTORY: Final[Method[meta.LockDirectoryReq, meta.InodeRsp]] = method(
+    _META, "LockDirectory", meta.LockDirectoryReq, meta.InodeRsp
+)
 META_RESERVE_SPACE: Final[Method[meta.ReserveSpaceReq, meta.InodeRsp]] = method(
     _META, "ReserveSpace", meta.ReserveSpaceReq, meta.InodeRsp
 )

@@ -30,6 +30,8 @@ def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
         tr.clear(records.directory_times_key(inode_id))
         tr.clear(records.subdirectory_count_key(inode_id))
         clear_usage(tr, inode_id)
+        if inode.directory.lock_client_id:
+            tr.clear(records.directory_lock_key(inode.directory.lock_client_id, inode_id))
     elif inode.type == pb.FILE:
         tr.clear(records.truncation_key(inode_id))
 

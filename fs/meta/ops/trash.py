@@ -51,7 +51,10 @@ async def _make_directory(  # noqa: PLR0917 - whose, where, what
 ) -> pb.InodePb:
     made_by = replace(ctx, new_inode_id=inode_id)
     inode = await make_directory(tr, made_by, parent, name, mode)
-    inode.mode = mode  # whatever the root directory's set-group-id bit says
+    # Whatever the root directory says with its set-group-id bit and its default access control list.
+    inode.mode = mode
+    inode.ClearField("acl")
+    inode.directory.ClearField("default_acl")
     store_inode(tr, inode)
     return inode
 

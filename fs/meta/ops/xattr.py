@@ -2,7 +2,7 @@
 
 Name spaces: `user.` on files and directories, by mode bits; `trusted.` for root only; `security.`
 read by all, written by root.  `ember.` shows usage and quota of directories (usage_attribute.py) and
-cannot be written.  POSIX ACLs are two of `system.`: acl_attribute.py.
+cannot be written, but for `ember.lock` (lock_directory.py).  POSIX ACLs are two of `system.`: acl_attribute.py.
 
 Source: xattr(7), setxattr(2).
 """
@@ -20,6 +20,7 @@ from ..context import OpContext
 from ..idempotency import once
 from ..inodes import advance_ctime, load_complete, load_inode, store_inode
 from .acl_attribute import acl_attribute, acl_names, set_acl_attribute
+from .lock_directory import LOCK_ATTRIBUTE, lock_by_attribute, lock_holder
 from .usage_attribute import usage_attribute
 
 XATTR_COUNT_MAX = 64
@@ -83,6 +84,9 @@ async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) 
         FsError: EXISTS, NO_ATTRIBUTE, ACCESS_DENIED, NOT_PERMITTED, NOT_SUPPORTED, STALE,
             RANGE_TOO_SMALL (name too long), ARGUMENT_TOO_LARGE, NO_SPACE, INVALID_ARGUMENT.
     """
+    if request.name == LOCK_ATTRIBUTE:
+        await lock_by_attribute(tr, ctx, request.inode_id, request.value)
+        return meta.SetXattrRsp()
     if len(request.value) > XATTR_VALUE_BYTES_MAX:
         raise FsError(Status.ARGUMENT_TOO_LARGE, f"attribute value of {len(request.value)} bytes")
     if request.name in acl.NAMES:
@@ -112,6 +116,8 @@ async def get_xattr(tr: Transaction, ctx: OpContext, request: meta.GetXattrReq) 
     Raises:
         FsError: NO_ATTRIBUTE, ACCESS_DENIED, NOT_SUPPORTED, STALE, and for bad names as `set_xattr`.
     """
+    if request.name == LOCK_ATTRIBUTE:
+        return meta.GetXattrRsp(value=await lock_holder(tr, request.inode_id))
     if request.name.startswith(_USAGE_PREFIX):
         return meta.GetXattrRsp(value=await usage_attribute(tr, ctx, request))
     if request.name in acl.NAMES:

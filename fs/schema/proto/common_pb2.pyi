@@ -657,9 +657,12 @@ class DirectoryPartPb(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DEFAULT_LAYOUT_FIELD_NUMBER: _builtins.int
     DEFAULT_ACL_FIELD_NUMBER: _builtins.int
+    LOCK_CLIENT_ID_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     """its name in the parent"""
+    lock_client_id: _builtins.str
+    """the one client that may change names in it; empty: any"""
     @_builtins.property
     def default_layout(self) -> Global___LayoutPb:
         """of new files below; unset: the parent's"""
@@ -675,10 +678,11 @@ class DirectoryPartPb(_message.Message):
         name: _builtins.bytes = ...,
         default_layout: Global___LayoutPb | None = ...,
         default_acl: Global___AclPb | None = ...,
+        lock_client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout", "lock_client_id", b"lock_client_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,6 +37,28 @@ XATTR_CREATE: XattrMode.ValueType  # 1
 XATTR_REPLACE: XattrMode.ValueType  # 2
 Global___XattrMode: _TypeAlias = XattrMode  # noqa: Y015
 
+class _DirectoryLockAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DirectoryLockActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DirectoryLockAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NO_LOCK_ACTION: _DirectoryLockAction.ValueType  # 0
+    LOCK_TAKE: _DirectoryLockAction.ValueType  # 1
+    LOCK_PREEMPT: _DirectoryLockAction.ValueType  # 2
+    LOCK_FREE: _DirectoryLockAction.ValueType  # 3
+    LOCK_CLEAR: _DirectoryLockAction.ValueType  # 4
+
+class DirectoryLockAction(_DirectoryLockAction, metaclass=_DirectoryLockActionEnumTypeWrapper):
+    """LOCK_TAKE: unless another client holds it; LOCK_PREEMPT: also then; LOCK_FREE: one's own; LOCK_CLEAR: anybody's."""
+
+NO_LOCK_ACTION: DirectoryLockAction.ValueType  # 0
+LOCK_TAKE: DirectoryLockAction.ValueType  # 1
+LOCK_PREEMPT: DirectoryLockAction.ValueType  # 2
+LOCK_FREE: DirectoryLockAction.ValueType  # 3
+LOCK_CLEAR: DirectoryLockAction.ValueType  # 4
+Global___DirectoryLockAction: _TypeAlias = DirectoryLockAction  # noqa: Y015
+
 @_typing.final
 class InodeRsp(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -1852,3 +1874,29 @@ class MoveToTrashRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MoveToTrashRsp: _TypeAlias = MoveToTrashRsp  # noqa: Y015
+
+@_typing.final
+class LockDirectoryReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    action: Global___DirectoryLockAction.ValueType
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        inode_id: _builtins.int = ...,
+        action: Global___DirectoryLockAction.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "caller", b"caller", "inode_id", b"inode_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockDirectoryReq: _TypeAlias = LockDirectoryReq  # noqa: Y015

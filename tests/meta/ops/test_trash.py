@@ -1,6 +1,8 @@
 """The trash: what goes there, who sees it, what comes back, and what goes for good and when."""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
+import struct
+
 import trio
 
 from fs.meta import records
@@ -309,3 +311,19 @@ async def test_a_tree_of_a_removed_directory_is_not_trashed(world, root):
     await root.remove_tree(ROOT, b"d")
     with refused(Status.NOT_FOUND):
         await trash(root, sub, b"f")
+
+
+async def test_a_default_access_list_of_the_root_opens_no_trash(world, root, alice, bob):
+    entries = ((1, 7, 0), (2, 7, bob.uid), (4, 7, 0), (0x10, 7, 0), (0x20, 7, 0))
+    value = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    request = meta.SetXattrReq(inode_id=ROOT, name=b"system.posix_acl_default", value=value)
+    await root.call("set_xattr", request)
+    home = await home_of(root, alice)
+    await alice.create(home, b"f")
+    users = (await trash(alice, home, b"f")).trash_inode_id
+    for inode_id, mode in ((TRASH_ROOT_INODE_ID, 0o755), (users, 0o700)):
+        found = await root.attr(inode_id)
+        assert found.mode == mode and not found.HasField("acl")
+        assert not found.directory.HasField("default_acl")
+    with refused(Status.ACCESS_DENIED):
+        await bob.lookup(users, b"f")
