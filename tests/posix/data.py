@@ -1,6 +1,7 @@
 """Checks of content: reading, writing, truncating, mapping, seeking, holes, several descriptors."""
 
 import fcntl
+import hashlib
 import mmap
 import os
 
@@ -188,6 +189,38 @@ def copying_and_seeking(p: Probe) -> None:
     p.t("hole", os.lseek, a, 0, os.SEEK_HOLE)
     p.t("data behind", os.lseek, a, 10_000, os.SEEK_DATA)
     p.t("hole behind", os.lseek, a, 20_000, os.SEEK_HOLE)
+
+
+@check
+def copying_ranges(p: Probe) -> None:
+    p.touch("a", content=bytes(range(256)) * 1000)
+    a = os.open("a", os.O_RDWR)
+    os.pwrite(a, b"end", 3_000_000)
+    os.lseek(a, 0, os.SEEK_SET)
+
+    def copies(label: str, b: int, *args: int) -> None:
+        p.t(label, os.copy_file_range, a, b, *args)
+        p.note(f"{label} content", hashlib.sha256(os.pread(b, 10_000_000, 0)).hexdigest())
+        p.stat(b, label=f"{label} attributes")
+
+    b = os.open("b", os.O_CREAT | os.O_RDWR, 0o644)
+    copies("all", b, 10_000_000, 0, 0)
+    copies("a hole onto bytes", b, 100_000, 500_000, 1000)
+    copies("a hole behind the end", b, 100_000, 500_000, 5_000_000)
+    copies("odd", b, 77_777, 12_345, 54_321)
+    copies("at the end", b, 100, 3_000_003, 0)
+    copies("behind the end", b, 100, 4_000_000, 0)
+    copies("nothing", b, 0, 0, 0)
+    copies("itself", a, 1000, 0, 5000)
+    copies("overlapping", a, 1000, 0, 500)
+    copies("own place", b, 1000)
+    p.note("place", (os.lseek(a, 0, os.SEEK_CUR), os.lseek(b, 0, os.SEEK_CUR)))
+    copies("appending", os.open("b", os.O_RDWR | os.O_APPEND), 100, 0, 0)
+    p.t("write only", os.copy_file_range, os.open("a", os.O_WRONLY), b, 100, 0, 0)
+    p.t("read only", os.copy_file_range, a, os.open("b", os.O_RDONLY), 100, 0, 0)
+    os.chmod("b", 0o6777)
+    p.as_user(lambda q: q.t("by a user", os.copy_file_range, a, b, 10, 0, 0))
+    p.changes("copy", "b", lambda: os.copy_file_range(a, b, 10, 0, 0))
 
 
 @check

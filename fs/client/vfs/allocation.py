@@ -50,11 +50,12 @@ class Allocation:
             raise FsError(Status.FILE_TOO_LARGE, f"fallocate of {offset}+{length}")
         handle = self._files.writable(handle_id)
         if mode & (FallocateMode.PUNCH_HOLE | FallocateMode.ZERO_RANGE):
-            await self._clear(handle, offset, min(offset + length, handle.state.local_length()))
+            await self.clear(handle, offset, min(offset + length, handle.state.local_length()))
         if not mode & FallocateMode.KEEP_SIZE:
-            await self._lengthen(handle, offset + length)
+            await self.lengthen(handle, offset + length)
 
-    async def _lengthen(self, handle: FileHandle, end: int) -> None:
+    async def lengthen(self, handle: FileHandle, end: int) -> None:
+        """Let the file reach at least to `end`; raises as truncating."""
         state = handle.state
         if end <= state.local_length():
             return
@@ -63,8 +64,8 @@ class Allocation:
         )
         await self._files.truncate(state.inode_id, request, handle.handle_id)
 
-    async def _clear(self, handle: FileHandle, offset: int, end: int) -> None:
-        """Make [offset, end), which lies within the file, read as zeros."""
+    async def clear(self, handle: FileHandle, offset: int, end: int) -> None:
+        """Make [offset, end), which lies within the file, read as zeros; raises as `fallocate`."""
         if offset >= end:
             return
         size = handle.state.ref.layout.chunk_size_bytes

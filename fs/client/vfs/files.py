@@ -442,7 +442,7 @@ class Files:
             FsError: BAD_FILE, CHECKSUM_MISMATCH, IO_ERROR and others of ChunkStore.read.
         """
         # 1. who reads
-        handle = self._readable(handle_id)
+        handle = self.readable(handle_id)
         state = handle.state
         # 2. own writes first
         if state.is_dirty:
@@ -470,7 +470,7 @@ class Files:
         Raises:
             FsError: BAD_FILE.
         """
-        handle = self._readable(handle_id)
+        handle = self.readable(handle_id)
         state = handle.state
         if state.is_dirty or handle.is_append or handle.readahead_seq != state.content_seq:
             return None
@@ -533,7 +533,8 @@ class Files:
         """Return the state of the file that a handle is for; raises FsError(BAD_FILE)."""
         return self._handle(handle_id).state
 
-    def _readable(self, handle_id: int) -> FileHandle:
+    def readable(self, handle_id: int) -> FileHandle:
+        """Return a handle that can read; raises FsError(BAD_FILE)."""
         handle = self._handle(handle_id)
         if not handle.can_read:
             inode_id = handle.state.inode_id

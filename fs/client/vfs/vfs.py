@@ -21,6 +21,7 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import ChunkStore, MetaCaller
 from .allocation import Allocation
+from .copying import Copying
 from .core import VfsCore
 from .directory import Directories
 from .files import Files
@@ -76,6 +77,7 @@ class Vfs:
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)
         self.allocation = Allocation(self._core, self.files)
+        self.copying = Copying(self._core, self.files, self.allocation)
         self.seeking = Seeking(self._core, self.files)
         self.locks = Locks(self._core, self.files)
         self._stop = trio.Event()

@@ -402,6 +402,26 @@ def test_holes_are_found(serve):
     server.stop()
 
 
+def test_ranges_are_copied_by_the_mount(serve):
+    server = serve(frontends=["direct"])
+    with (
+        (server.mount_point / "a").open("w+b", buffering=0) as a,
+        (server.mount_point / "b").open("w+b", buffering=0) as b,
+    ):
+        a.write(b"0123456789")
+        a.truncate(6 << 20)
+        assert os.pread(b.fileno(), 20, 0) == b""
+        done = 0
+        while done < 6 << 20:
+            done += os.copy_file_range(a.fileno(), b.fileno(), (6 << 20) - done, done, done)
+        assert os.pread(b.fileno(), 20, 0) == b"0123456789" + bytes(10)
+        assert os.fstat(b.fileno()).st_size == 6 << 20
+        # Copied by the kernel, zeros would be data.
+        with pytest.raises(OSError, match="No such device or address"):
+            os.lseek(b.fileno(), 1 << 20, os.SEEK_DATA)
+    server.stop()
+
+
 def test_flags_of_lsattr(serve):
     server = serve(frontends=["direct"])
     (server.mount_point / "f").touch()

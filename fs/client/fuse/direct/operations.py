@@ -111,6 +111,7 @@ class Operations:
             Opcode.REMOVEXATTR: self._removexattr,
             Opcode.FALLOCATE: self._fallocate,
             Opcode.LSEEK: self._lseek,
+            Opcode.COPY_FILE_RANGE: self._copy_file_range,
             Opcode.IOCTL: self._ioctl,
             Opcode.GETLK: self._getlk,
             Opcode.SETLK: partial(self._setlk, wait=False),
@@ -284,6 +285,15 @@ class Operations:
     async def _lseek(self, request: Request) -> Reply:
         handle_id, offset, whence, _ = p.LSEEK_IN.unpack_from(request.body)
         return (p.LSEEK_OUT.pack(await self._vfs.seeking.seek(handle_id, offset, whence)),)
+
+    async def _copy_file_range(self, request: Request) -> Reply:
+        fields = p.COPY_FILE_RANGE_IN.unpack_from(request.body)
+        source_id, offset, _, target_id, place, length, flags = fields
+        if flags:
+            raise FsError(Status.INVALID_ARGUMENT, f"flags {flags:#x} of copy_file_range")
+        copying = self._vfs.copying
+        count = await copying.copy(source_id, offset, target_id, place, length)
+        return (p.WRITE_OUT.pack(count, 0),)
 
     async def _ioctl(self, request: Request) -> Reply:
         _, _, command, _, in_bytes, out_bytes = p.IOCTL_IN.unpack_from(request.body)

@@ -182,6 +182,8 @@ IOC_SETFLAGS: Final = 0x40086602
 IOC_FLAGS: Final = Struct("=I")
 FALLOCATE_IN: Final = Struct("=QQQII")
 """fh, offset, length, mode, unused."""
+COPY_FILE_RANGE_IN: Final = Struct("=QQQQQQQ")
+"""fh, offset, node to copy to, its fh, its offset, length, flags."""
 ACCESS_IN: Final = Struct("=II")
 """mask, unused."""
 INTERRUPT_IN: Final = Struct("=Q")

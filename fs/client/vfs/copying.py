@@ -1,0 +1,112 @@
+"""copy_file_range(2): bytes go from one file to another within this process, without passing through the kernel.
+
+They are read from storage and put into the write buffer, so what holds for writes holds for them.  Holes stay holes: what the
+source's chunks do not hold is not written; where the target has bytes, it is punched as by fallocate.  The target reaches to the end of what
+was copied, also when that is a hole.
+
+Not atomic: others may see a part, and what they write to either file meanwhile may be copied or not.
+"""
+
+from dataclasses import dataclass
+
+from ...schema.layout import MIB
+from ...schema.status import FsError, Status
+from ..api import FileRead
+from .allocation import Allocation
+from .core import VfsCore
+from .files import Files
+from .open_file import FileHandle
+
+COPY_BYTES_MAX = 64 * MIB
+"""Of one call; it cannot be interrupted."""
+_BATCH_BYTES = 4 * MIB
+_PIECE_BYTES_MAX = 1 * MIB
+
+
+class Copying:
+    """The copy_file_range half of `Vfs`."""
+
+    def __init__(self, core: VfsCore, files: Files, allocation: Allocation) -> None:
+        self._core = core
+        self._files = files
+        self._allocation = allocation
+
+    async def copy(
+        self, source_id: int, offset: int, target_id: int, place: int, count: int
+    ) -> int:
+        """Copy up to `count` bytes between two open files and return how many; 0: `offset` is at the end or behind it.
+
+        Fewer are copied at the end of the source, beyond COPY_BYTES_MAX, or when an error comes later than the first byte.
+
+        Raises:
+            FsError: BAD_FILE, also for a target opened with O_APPEND; INVALID_ARGUMENT for overlapping ranges of
+                one file; and what reading and writing raise.
+        """
+        source, target = self._files.readable(source_id), self._files.writable(target_id)
+        if target.is_append:
+            raise FsError(Status.BAD_FILE, f"inode {target.state.inode_id} is open for appending")
+        await self._core.drain(source.state)
+        count = min(count, COPY_BYTES_MAX, source.state.local_length() - offset)
+        if count <= 0:
+            return 0
+        if source.state is target.state and abs(offset - place) < count:
+            what = f"inode {source.state.inode_id}: {offset}+{count} onto {place}"
+            raise FsError(Status.INVALID_ARGUMENT, what)
+        seen, progress = target.seen_error_count, _Progress(target, place, place)
+        try:
+            while progress.reached < place + count and not progress.is_stopped:
+                start = offset + progress.reached - place
+                wanted = min(_BATCH_BYTES, offset + count - start)
+                await self._copy_batch(_pieces(source, start, wanted), progress)
+            await self._make_hole(progress)
+        except FsError:
+            # An error of an earlier write is told once: it must not get lost.
+            if progress.settled == place or target.seen_error_count != seen:
+                raise
+        return progress.settled - place
+
+    async def _copy_batch(self, reads: list[FileRead], progress: "_Progress") -> None:
+        await self._core.store.read(reads)
+        for read in reads:
+            size = len(read.buffer)
+            data, target = read.buffer[: size - read.hole_bytes], progress.target
+            if data:
+                await self._make_hole(progress)
+                start = progress.settled
+                written = await self._files.write_through(target, start, data, is_append=False)
+                progress.settled = progress.reached = start + written
+                if written < len(data):
+                    progress.is_stopped = True
+                    return
+            progress.reached += read.hole_bytes
+
+    async def _make_hole(self, progress: "_Progress") -> None:
+        """Make a hole of what lies between `settled` and `reached`: all at once, for whole chunks are then emptied."""
+        target, start, end = progress.target, progress.settled, progress.reached
+        if start == end:
+            return
+        await self._allocation.clear(target, start, min(end, target.state.local_length()))
+        await self._allocation.lengthen(target, end)
+        progress.settled = end
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the target is as it shall be; between `settled` and `reached` there is to be a hole."""
+
+    target: FileHandle
+    settled: int
+    reached: int
+    is_stopped: bool = False
+
+
+def _pieces(source: FileHandle, offset: int, count: int) -> list[FileRead]:
+    """Return reads that lie within one chunk each: what they find there begins with all its data."""
+    ref = source.state.ref
+    unit = min(ref.layout.chunk_size_bytes, _PIECE_BYTES_MAX)
+    reads, end = [], offset + count
+    while offset < end:
+        stop = min((offset // unit + 1) * unit, end)
+        reads.append(FileRead(ref, offset, memoryview(bytearray(stop - offset))))
+        offset = stop
+    return reads

@@ -1,0 +1,83 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+import os
+import random
+
+import pytest
+
+from fs.client.vfs import copying
+from fs.client.vfs.namespace import AttrChange
+from fs.schema.status import FsError, Status
+from tests.client.fakes import CHUNK
+
+from .conftest import ROOT
+from .test_seeking import extents
+
+
+async def sparse(m, name, rng, length):
+    """Make a file with bytes at a few places; return its handle and content."""
+    h = await m.create(name)
+    await m.names.setattr((await m.stat(name)).inode_id, AttrChange(length=length), h, ROOT)
+    content = bytearray(length)
+    for _ in range(rng.randrange(5)):
+        offset = rng.randrange(length)
+        data = rng.randbytes(min(rng.randint(1, 2 * CHUNK), length - offset))
+        await m.files.write(h, offset, data)
+        content[offset : offset + len(data)] = data
+    return h, content
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_copies_are_exact(autojump_clock, mounts, monkeypatch, seed):
+    monkeypatch.setattr(copying, "_BATCH_BYTES", 3 * CHUNK)
+    rng = random.Random(seed)
+    async with mounts() as m:
+        a, content = await sparse(m, b"a", rng, 20 * CHUNK + rng.randrange(CHUNK))
+        b, expected = await sparse(m, b"b", rng, rng.randint(1, 20 * CHUNK))
+        for _ in range(4):
+            offset, place = rng.randrange(len(content) + 10), rng.randrange(20 * CHUNK)
+            count = rng.randint(1, 12 * CHUNK)
+            copied = await m.vfs.copying.copy(a, offset, b, place, count)
+            piece = content[offset : offset + count]
+            assert copied == len(piece)
+            if piece:
+                expected.extend(bytes(max(place + copied - len(expected), 0)))
+                expected[place : place + copied] = piece
+            assert await m.read_all(b) == expected
+        await m.close(a)
+        await m.close(b)
+        assert await m.read_file(b"b") == expected
+
+
+async def test_holes_stay_holes(autojump_clock, mounts):
+    async with mounts() as m:
+        a = await m.create(b"a")
+        await m.files.write(a, 3 * CHUNK + 5, b"x" * 100)
+        inode_id = (await m.stat(b"a")).inode_id
+        await m.names.setattr(inode_id, AttrChange(length=9 * CHUNK), a, ROOT)
+        b = await m.create(b"b")
+        await m.files.write(b, 6 * CHUNK, b"y" * CHUNK)
+        assert await m.vfs.copying.copy(a, 0, b, 0, 9 * CHUNK) == 9 * CHUNK
+        assert await extents(m, b, 9 * CHUNK) == [(3 * CHUNK, 4 * CHUNK)]
+        await m.close(a)
+        await m.close(b)
+
+
+async def test_refusals(autojump_clock, mounts):
+    async with mounts() as m:
+        await m.write_file(b"a", b"0123456789")
+        a, reader = await m.create(b"a"), (await m.open(b"a", os.O_RDONLY)).handle_id
+        appender = await m.create(b"b", os.O_RDWR | os.O_APPEND)
+        writer = (await m.open(b"b", os.O_WRONLY)).handle_id
+        for source, target, status in (
+            (a, appender, Status.BAD_FILE),
+            (a, reader, Status.BAD_FILE),
+            (writer, a, Status.BAD_FILE),
+            (reader, a, Status.INVALID_ARGUMENT),
+        ):
+            with pytest.raises(FsError) as e:
+                await m.vfs.copying.copy(source, 0, target, 3, 5)
+            assert e.value.status is status
+        assert await m.vfs.copying.copy(reader, 0, a, 5, 5) == 5
+        assert await m.read_all(a) == b"0123401234"
+        for handle_id in (a, reader, appender, writer):
+            await m.close(handle_id)
