@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from .conftest import EMBER, scaled
+from .visibility import Trials
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,6 +68,18 @@ def test_what_one_closes_the_other_opens(second_mount, place):
         with (reader / "shared").open("rb") as file:
             assert file.read() == content, turn
         assert (reader / "shared").stat().st_size == len(content)
+
+
+def test_what_one_closes_or_syncs_the_other_sees(second_mount, place):
+    trials = Trials((place, second_mount / place.name), random.Random(5))
+    trials.run(scaled(200, 10_000))
+
+
+def test_what_nobody_closed_or_synced_is_missed_at_times(second_mount, place):
+    """The trials above would notice a mount that forgets to report."""
+    trials = Trials((place, second_mount / place.name), random.Random(6), ends=False)
+    trials.run(30)
+    assert trials.failures
 
 
 def test_replacement_by_rename_is_seen(second_mount, place):
