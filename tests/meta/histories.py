@@ -1,11 +1,11 @@
 """Row H2: histories of the namespace from several clients and services under faults, strictly serializable?
 
-    python -m tests.meta.histories [--count N] [--seed S] [--resume FILE] [--broken MUTANT] [--calm]
+    python -m tests.meta.histories [--count N] [--seed S] [--resume FILE] [--broken MUTANT]
 
 A history: 4 to 8 clients do 300 deeds in all on a small tree (so that they meet), each at one of three metadata services over one store.
 Reads of the store take time, so transactions overlap.  Commits are refused, or their outcome is unknown, both kinds.  Services die
 with all they were at and are replaced; replies get lost; clients lose patience and repeat a request elsewhere while the first one is
-still under way; some give up, and nobody knows what became of their deed.  Clocks of the services differ.
+still under way; some give up, and what became of their deed only the record of their request tells.  Clocks of the services differ.
 
 In the end everything is read by somebody who sees all, `fs.meta.check` finds nothing, and some order of the deeds explains every answer
 (tests/meta/serial.py).  Two readings of one file with the same ctime are the same, and no later one has an older ctime.
@@ -20,17 +20,20 @@ import random
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import trio
 
 from fs.kv.faulty import RandomFaults
 from fs.kv.memory import MemoryEngine
+from fs.meta import records
 from fs.meta.check import check
 from fs.meta.meta import Meta
 from fs.runtime.simulated import SimulatedClock
+from fs.schema import services
 from fs.schema.proto.common_pb2 import InodePb
+from fs.schema.proto.record_pb2 import IdempotencyRecordPb
 from fs.schema.status import FsError, Status
 from tests.meta.choosing import KINDS, PEOPLE, RIGHTS, Chooser
 from tests.meta.deeds import Deed, ask, facts_of, request_of, said
@@ -65,12 +68,9 @@ class Weather:
     has_people: bool
 
     @classmethod
-    def draw(cls, source: random.Random, *, is_calm: bool) -> "Weather":
+    def draw(cls, source: random.Random) -> "Weather":
         def often(most: float) -> float:
             return source.choice([0, most / 4, most])
-
-        if is_calm:
-            return cls(often(0.1), often(0.1), 0, 0, 0, 0, False, source.random() < 0.3)
 
         return cls(
             often(0.1),
@@ -129,14 +129,17 @@ class Call:
 class History:
     """One history."""
 
-    def __init__(self, seed: int, *, is_calm: bool = False) -> None:
+    def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
-        self.weather = Weather.draw(self.source, is_calm=is_calm)
+        self.weather = Weather.draw(self.source)
         self.events: list[Event] = []
         self.problems: list[str] = []
         self.counts: Counter[str] = Counter()
         kinds = KINDS + RIGHTS if self.weather.has_people else KINDS
         self.chooser = Chooser(self.source, kinds)
+        self.given_up: list[tuple[Event, bytes]] = []
+        self._over: dict[int, int] = {}
+        """When the last try of an event's request had ended: after that it cannot take effect any more."""
         self._told: dict[int, list[tuple]] = {}
         self._clock = itertools.count(1)
         self._left = DEED_COUNT
@@ -172,6 +175,7 @@ class History:
                 await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
         store.faults = None
+        self._find_out(store.dump())
         await self._read_all()
         self.problems += await check(store)
 
@@ -194,41 +198,40 @@ class History:
             self._left -= 1
             event = Event(self.chooser.deed(who), next(self._clock), client=client[-1:])
             self.events.append(event)
-            answer = await self._insist(event.deed, client, home)
+            answer = await self._insist(event, client, home)
             if answer is None:
-                self.counts["unknown"] += 1
                 continue
             event.seen, event.end_s = answer, next(self._clock)
             self.chooser.learn(event.deed, answer)
             if self.source.random() < 0.5:
                 await trio.sleep(self.source.random() * 0.01)
 
-    async def _insist(self, deed: Deed, client: str, home: Service) -> object:
+    async def _insist(self, event: Event, client: str, home: Service) -> object:
         """Repeat a request under one id until it is answered; None: given up."""
+        deed = event.deed
         request_id = self.world.next_request_id()
-        service = home
+        who, service = deed.who, home
+        user = User(self.world, who.uid, who.gid, tuple(who.groups), client, request_id)
         while True:
-            answer = await self._try(deed, client, request_id, service)
+            answer = await self._try(event, user, service)
+            user = replace(user, is_repeat=True)
             is_lost = self.source.random() < self.weather.lost_reply
             self.counts["lost replies"] += is_lost and answer is not None
             if answer is not None and not is_lost:
                 return answer
             if self.source.random() < self.weather.gives_up * 10:
+                self.given_up.append((event, records.idempotency_key(client, request_id)))
                 return None
             self.counts["repeats"] += 1
             await trio.sleep(self.source.random() * 0.01)
             service = self.source.choice(self.services)
 
-    async def _try(
-        self, deed: Deed, client: str, request_id: bytes, service: Service
-    ) -> object | None:
+    async def _try(self, event: Event, user: User, service: Service) -> object | None:
         if service.requests is None:
             return None
         call = Call()
-        who = deed.who
-        user = User(self.world, who.uid, who.gid, tuple(who.groups), client, request_id)
         self._under_way += 1
-        service.requests.start_soon(self._serve, service.meta, user, deed, call)
+        service.requests.start_soon(self._serve, service.meta, user, event, call)
         patience_s = PATIENCE_S * 100
         if self.source.random() < self.weather.impatient:
             patience_s = PATIENCE_S * self.source.random()
@@ -237,7 +240,8 @@ class History:
         self.counts["abandoned"] += not call.is_over.is_set()
         return call.answer
 
-    async def _serve(self, meta: Meta, user: User, deed: Deed, call: Call) -> None:
+    async def _serve(self, meta: Meta, user: User, event: Event, call: Call) -> None:
+        deed = event.deed
         try:
             held_up_s = HELD_UP_S if self.source.random() < self.weather.held_up else 0.002
             await trio.sleep(self.source.random() * held_up_s)
@@ -252,6 +256,7 @@ class History:
             call.answer = error.status if error.definite else None
         finally:
             self._under_way -= 1
+            self._over[id(event)] = next(self._clock)
             call.is_over.set()
 
     def _note_ctime(self, begin: int, inode: InodePb) -> None:
@@ -268,6 +273,20 @@ class History:
         told.append((next(self._clock), ctime_ns, facts))
 
     # ---- afterwards ------------------------------------------------------------------------
+
+    def _find_out(self, rows: dict[bytes, bytes]) -> None:
+        """What became of deeds that were given up: their records tell, as they would tell a repeat."""
+        for event, key in self.given_up:
+            value = rows.get(key)
+            record = None if value is None else IdempotencyRecordPb.FromString(value)
+            if record is None or record.status:
+                self.events.remove(event)
+                continue
+            name, _ = request_of(event.deed)
+            method = getattr(services, f"META_{name.upper()}")
+            event.seen = said(event.deed, method.reply_type.FromString(record.reply))
+            event.end_s = self._over[id(event)]
+            self.counts["found out"] += 1
 
     async def _read_all(self) -> None:
         """Everything there is, read after all else."""
@@ -290,9 +309,9 @@ class History:
         return event.seen
 
 
-def judge(seed: int, *, is_calm: bool = False) -> dict:
+def judge(seed: int) -> dict:
     """Run one history and say what came of it."""
-    history = History(seed, is_calm=is_calm)
+    history = History(seed)
     state_count = 0
     try:
         run_deterministic(history.run, seed)
@@ -331,14 +350,13 @@ def run_many(
     file: Path | None = None,
     *,
     goes_on: bool = False,
-    is_calm: bool = False,
 ) -> list[dict]:
     """Judge what is not known yet; stops at the first that is not explained, unless it `goes_on`."""
     for seed in seeds:
         if seed in known:
             continue
         began_s = time.process_time()
-        outcome = known[seed] = judge(seed, is_calm=is_calm)
+        outcome = known[seed] = judge(seed)
         if file is not None:
             with file.open("a") as opened:
                 opened.write(json.dumps(outcome) + "\n")
@@ -359,7 +377,6 @@ def main() -> int:
     parser.add_argument("--resume", type=Path, help="file of outcomes")
     parser.add_argument("--broken", choices=MUTANTS, help="break the metadata service")
     parser.add_argument("--go-on", action="store_true", help="do not stop at a failure")
-    parser.add_argument("--calm", action="store_true", help="no request is made twice")
     given = parser.parse_args()
     known: dict[int, dict] = {}
     if given.resume and given.resume.exists():
@@ -368,7 +385,7 @@ def main() -> int:
     if given.broken:
         MUTANTS[given.broken]()
     seeds = range(given.seed, given.seed + given.count)
-    outcomes = run_many(seeds, known, given.resume, goes_on=given.go_on, is_calm=given.calm)
+    outcomes = run_many(seeds, known, given.resume, goes_on=given.go_on)
     print(summary(outcomes))
     return int(any(o["problems"] for o in outcomes))
 

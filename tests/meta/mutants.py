@@ -92,7 +92,17 @@ def readers_lag() -> None:
     meta_service.snapshot_read = lagging  # type: ignore[assignment]
 
 
+def refusals_forgotten() -> None:
+    """That a repeat was refused is not remembered: an earlier try may still succeed."""
+
+    async def refuse(_tr: Any, *_args: Any, **_options: Any) -> bool:
+        return True
+
+    meta_service.refuse = refuse  # type: ignore[assignment]
+
+
 _OWN = (
+    refusals_forgotten,
     rmdir_without_range_conflict,
     link_count_without_conflict,
     append_without_conflict,

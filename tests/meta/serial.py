@@ -17,7 +17,7 @@ from tests.meta.deeds import READERS, Deed, Expectation
 from tests.meta.model import Model
 from tests.sim.linearizable import FOREVER, may_be_next
 
-STATE_COUNT_MAX = 100_000
+STATE_COUNT_MAX = 20_000
 """A history that takes more is given up as not explained; real ones take a few hundred."""
 
 

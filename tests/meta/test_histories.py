@@ -20,7 +20,7 @@ ROOT = 1
 
 
 def test_histories_are_strictly_serializable():
-    outcomes = run_many(range(1, 9), {}, is_calm=True)
+    outcomes = run_many(range(1, 9), {})
     assert [o["problems"] for o in outcomes] == [[]] * 8
     assert sum(o["done"] for o in outcomes) > 600, "most deeds were refused"
 
@@ -30,7 +30,7 @@ def test_histories_are_strictly_serializable():
     "mutant", ["rename_not_atomic", "idempotency_record_ignored", "readers_lag"]
 )
 def test_a_mutant_is_found(mutant):
-    command = ["-m", "tests.meta.histories", "--calm", "--count", "5", "--broken", mutant]
+    command = ["-m", "tests.meta.histories", "--count", "5", "--broken", mutant]
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT_DIRECTORY, capture_output=True, text=True, check=False
     )
@@ -99,7 +99,7 @@ def damaged(event):
 
 
 def test_damaged_histories_are_rejected():
-    history = History(3, is_calm=True)
+    history = History(3)
     run_deterministic(history.run, 3)
     source = random.Random(5)
     where = [i for i, e in enumerate(history.events) if isinstance(e.seen, tuple) and e.seen[1:]]
