@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 
-def write_durable(path: Path, text: str) -> None:
-    """Replace a file as a whole; its content and its name are durable afterwards.  Raises OSError."""
+def write_durable(path: Path, content: str | bytes) -> None:
+    """Replace a file as a whole, text as UTF-8; its content and its name are durable afterwards.  Raises OSError."""
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

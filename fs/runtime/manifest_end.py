@@ -5,6 +5,9 @@ disk, although nothing that it names is needed yet: the logs behind a new table 
 So the file is cut before the first bad record when no whole record follows it, and what the store holds then is
 measured first, on a copy of the names: a store that would lack synced changes (log_mark.py) stays as it is.
 
+The mark of what was synced may be an older one after a power loss, and a record that was synced may rot.  So a
+record counts as torn only where a sector of it ends in zeros, as what was never written does.
+
 Not for stores that are open; whoever calls has seen RocksDB refuse this one.
 """
 
@@ -15,10 +18,11 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from .durable_file import sync_directory
+from .durable_file import write_durable
 from .log_mark import manifest_damage, read_mark, what_lacks
 from .log_segments import Held
 from .rocksdb_log import has_whole_record
@@ -27,6 +31,12 @@ _log = logging.getLogger(__name__)
 
 TORN_BYTES_MAX: Final = 64 << 10
 """More than RocksDB writes to a MANIFEST between two syncs; a longer damaged end was not being written."""
+
+SECTOR_BYTES: Final = 512
+"""What disks write as a whole, at least."""
+
+UNWRITTEN: Final = bytes(16)
+"""More zeros than are in a record in a row: of its numbers of eight bytes few are large."""
 
 KEPT_PREFIX: Final = "torn-"
 """Before the name of the file as it was found."""
@@ -48,7 +58,7 @@ def cut_torn_manifest(directory: Path, measure: Callable[[Path], Held]) -> bool:
         return False
     manifest, bad = found
     data = manifest.read_bytes()
-    if len(data) - bad > TORN_BYTES_MAX or has_whole_record(data, bad + 1):
+    if len(data) - bad > TORN_BYTES_MAX or not _is_torn(data, bad):
         return False
     with _locked(directory) as is_ours:
         if not is_ours or not _is_enough(directory, manifest, data[:bad], measure):
@@ -62,20 +72,36 @@ def cut_torn_manifest(directory: Path, measure: Callable[[Path], Held]) -> bool:
     return True
 
 
+def _is_torn(data: bytes, start: int) -> bool:
+    """Tell whether only a part of what begins at `start` was written, and nothing was written after it."""
+    edges = [start, *range(start - start % SECTOR_BYTES + SECTOR_BYTES, len(data), SECTOR_BYTES)]
+    sectors = (data[a:b] for a, b in pairwise([*edges, len(data)]))
+    is_part_missing = any(sector.endswith(UNWRITTEN) for sector in sectors)
+    return is_part_missing and not has_whole_record(data, start + 1)
+
+
 @contextmanager
 def _locked(directory: Path) -> Iterator[bool]:
     """Hold RocksDB's lock of the store; false if somebody has it open.
 
-    A lock of the open file, not of the process: the lock of this process's own open store would go with ours.
+    A lock of the open file, so that this process, too, is refused while it has the store open itself.  Then the file
+    stays open for good: RocksDB's lock is one of the process, which goes when any descriptor of the file is closed.
     """
-    with (directory / "LOCK").open("ab") as file:
+    fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    is_open_here = False
+    wish = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
         try:
-            wish = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, wish)
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wish)
         except (BlockingIOError, PermissionError):
+            *_, holder_pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, wish))
+            is_open_here = holder_pid == os.getpid()
             yield False
             return
         yield True
+    finally:
+        if not is_open_here:
+            os.close(fd)
 
 
 def _is_enough(
@@ -104,10 +130,4 @@ def _replace(manifest: Path, data: bytes) -> None:
     kept = manifest.with_name(KEPT_PREFIX + manifest.name)
     kept.unlink(missing_ok=True)
     os.link(manifest, kept)
-    temporary = manifest.with_name(f".{manifest.name}.new")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(manifest)
-    sync_directory(manifest.parent)
+    write_durable(manifest, data)

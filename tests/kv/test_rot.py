@@ -10,14 +10,19 @@ import trio
 
 from fs.kv import rocksdb as engine_module
 from fs.kv import rocksdb_store
+from fs.runtime import rocksdb_log
 from fs.runtime.log_mark import MARK_NAME, read_mark
+from fs.runtime.log_segments import NOTHING_HELD
+from fs.runtime.manifest_end import cut_torn_manifest
 from fs.schema.status import FsError, Status
 from tests.kv import rot
 
 CUT = """
-import sys; from pathlib import Path
+import fcntl, sys; from pathlib import Path
 from fs.runtime.manifest_end import cut_torn_manifest
-print(cut_torn_manifest(Path(sys.argv[1]), lambda path: 1 / 0))
+path = Path(sys.argv[1])
+print(cut_torn_manifest(path, lambda path: 1 / 0))
+fcntl.lockf((path / "LOCK").open("ab"), fcntl.LOCK_EX | fcntl.LOCK_NB)
 """
 
 
@@ -185,6 +190,21 @@ def test_a_list_of_files_torn_within_the_record_of_a_new_table(killed, is_lost):
 
 
 @pytest.mark.usefixtures("without_compaction")
+def test_a_rotten_end_of_the_list_of_files_is_not_taken_for_a_torn_one(killed):
+    """The mark may be from before the power loss (log_mark.py): only bytes that were never written tell of a torn record."""
+    assert version_of(killed) == rot.COMMIT_COUNT
+    manifest = killed / (killed / "CURRENT").read_text().strip()
+    (killed / MARK_NAME).write_bytes(b"")
+    data = manifest.read_bytes()
+    last = rocksdb_log.first_bad_byte(data[:-1])  # that no log is needed any more
+    manifest.write_bytes(data[:last])
+    damage(manifest, data.rindex(b"\xff/version"))
+    with pytest.raises(FsError, match=f"{manifest} may be corrupted"):
+        version_of(killed)
+    assert manifest.stat().st_size == last
+
+
+@pytest.mark.usefixtures("without_compaction")
 def test_a_damaged_list_of_files_with_whole_records_behind_is_refused(killed):
     (manifest,) = killed.glob("MANIFEST-*")
     damage(manifest, 30)
@@ -192,14 +212,21 @@ def test_a_damaged_list_of_files_with_whole_records_behind_is_refused(killed):
 
 
 def test_the_list_of_files_of_an_open_store_is_not_cut(killed):
+    """Neither by another process nor by its own, which would also lose RocksDB's lock if it closed that file."""
+
     async def look() -> None:
         engine = await rot.open_at(killed)
         (manifest,) = killed.glob("MANIFEST-*")
         size = manifest.stat().st_size
         with manifest.open("ab") as file:
-            file.write(b"\x01" * 100)
+            file.write(b"\x01" * 100 + bytes(1024))
+        assert not cut_torn_manifest(killed, lambda _path: NOTHING_HELD)
         command = [sys.executable, "-c", CUT, str(killed)]
-        assert (await trio.run_process(command, capture_stdout=True)).stdout == b"False\n"
+        tried = await trio.run_process(
+            command, check=False, capture_stdout=True, capture_stderr=True
+        )
+        assert tried.stdout == b"False\n"
+        assert b"BlockingIOError" in tried.stderr, "RocksDB's lock is gone"
         os.truncate(manifest, size)
         await engine.aclose()
 
