@@ -33,10 +33,12 @@ HELD: Final = frozenset({*FORMATS, mgmtd.LEASE_KEY, mgmtd.BOOK_KEY})
 """Written last, in one transaction: only then the store is one that services open."""
 
 
-def unfinished_formats(cluster_id: str) -> list[KeyValue]:
-    """Return the format records of a store that is being restored: every release refuses to serve it."""
+def unfinished_formats(cluster_id: str, restore_id: str) -> list[KeyValue]:
+    """Return the format records of a store into which this restore goes: every release refuses to serve it."""
     record = FormatRecordPb(
-        format_version=UNFINISHED_VERSION, cluster_id=cluster_id, what="unfinished restore"
+        format_version=UNFINISHED_VERSION,
+        cluster_id=cluster_id,
+        what=f"unfinished restore {restore_id}",
     )
     value = record.SerializeToString(deterministic=True)
     return [(key, value) for key in FORMATS]
@@ -44,7 +46,8 @@ def unfinished_formats(cluster_id: str) -> list[KeyValue]:
 
 def is_unfinished(value: bytes | None, cluster_id: str) -> bool:
     """True if this format record was written by a restore of the same cluster that has not finished."""
-    return value == unfinished_formats(cluster_id)[0][1]
+    record = FormatRecordPb.FromString(value or b"")
+    return record.format_version == UNFINISHED_VERSION and record.cluster_id == cluster_id
 
 
 class Rebase:

@@ -5,7 +5,8 @@ Invariants:
     - From the first write to the last the store's format records are of a version that no release serves; they become
       those of the backup in the last transaction, after everything else is durable and the backup was read and
       verified to its end.
-    - A restore that was killed is run again: it clears what the first one wrote, and begins anew.
+    - A restore that was killed is run again: it clears what the first one wrote, and begins anew.  Should the first one
+      live on after all, it writes nothing more: every transaction reads the format records, which name their restore.
 
 Does not open files: the caller gives a decoder.
 """
@@ -44,10 +45,11 @@ async def restore_backup(
         on_progress: told the number of rows so far, once per transaction.
 
     Raises:
-        FsError: KV_NOT_EMPTY with nothing changed; BAD_BACKUP, or as the store, leaving an unfinished restore.
+        FsError: KV_NOT_EMPTY with nothing changed; BUSY when another restore has begun since; BAD_BACKUP, or as the
+            store, leaving an unfinished restore.
     """
     _check_formats(decoder)
-    await _claim(engine, runtime, decoder.head.cluster_id)
+    marks = await _claim(engine, runtime, decoder.head.cluster_id)
     rebase = Rebase()
     batch: list[KeyValue] = []
     batch_bytes = 0
@@ -58,12 +60,12 @@ async def restore_backup(
             batch.append((key, new_value))
             batch_bytes += len(key) + len(new_value)
             if batch_bytes >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
-                await _store(engine, runtime, batch)
+                await _store(engine, runtime, marks, batch)
                 batch, batch_bytes = [], 0
                 on_progress(decoder.row_count)
-    await _store(engine, runtime, batch)
+    await _store(engine, runtime, marks, batch)
     await engine.sync()
-    await _finish(engine, runtime, rebase)
+    await _finish(engine, runtime, marks, rebase)
     on_progress(decoder.row_count)
     return decoder.row_count
 
@@ -80,38 +82,56 @@ def _check_formats(decoder: BackupDecoder) -> None:
             )
 
 
-async def _claim(engine: KvEngine, runtime: Runtime, cluster_id: str) -> None:
-    """Make sure that the store is empty, or clear what an earlier restore left; mark it unfinished."""
+async def _claim(engine: KvEngine, runtime: Runtime, cluster_id: str) -> list[KeyValue]:
+    """Make sure that the store is empty, or clear what an earlier restore left; mark it unfinished, and return the marks."""
+    marks = unfinished_formats(cluster_id, runtime.random.randbytes(8).hex())
 
     async def body(tr: Transaction) -> None:
         row = await tr.get_range(b"", KEY_END, limit=1)
-        marks = await tr.get_many(FORMATS)
-        if row and not all(is_unfinished(mark, cluster_id) for mark in marks):
+        found = await tr.get_many(FORMATS)
+        if row and not all(is_unfinished(value, cluster_id) for value in found):
             raise FsError(
                 Status.KV_NOT_EMPTY,
                 "a restore goes into an empty store; wipe this one, or choose another, if it is not needed",
             )
         tr.clear_range(b"", KEY_END)
-        for key, value in unfinished_formats(cluster_id):
+        for key, value in marks:
             tr.set(key, value)
 
     await transact(engine, body, runtime=runtime)
     await engine.sync()
+    return marks
 
 
-async def _store(engine: KvEngine, runtime: Runtime, batch: list[KeyValue]) -> None:
+def _check_marks(found: list[bytes | None], marks: list[KeyValue]) -> None:
+    if found != [value for _, value in marks]:
+        raise FsError(Status.BUSY, "another restore into this store has begun; let that one finish")
+
+
+async def _store(
+    engine: KvEngine, runtime: Runtime, marks: list[KeyValue], batch: list[KeyValue]
+) -> None:
     async def body(tr: Transaction) -> None:
+        _check_marks(await tr.get_many(FORMATS), marks)
         for key, value in batch:
             tr.set(key, value)
 
     await transact(engine, body, runtime=runtime)
 
 
-async def _finish(engine: KvEngine, runtime: Runtime, rebase: Rebase) -> None:
+async def _finish(
+    engine: KvEngine, runtime: Runtime, marks: list[KeyValue], rebase: Rebase
+) -> None:
+    rows = dict(rebase.last_rows())
+
     async def body(tr: Transaction) -> None:
+        found = await tr.get_many(FORMATS)
+        if found == [rows.get(key) for key in FORMATS]:
+            return  # an earlier run of this has committed
+        _check_marks(found, marks)
         for key in FORMATS:
             tr.clear(key)
-        for key, value in rebase.last_rows():
+        for key, value in rows.items():
             tr.set(key, value)
 
     await transact(engine, body, runtime=runtime)

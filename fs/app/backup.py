@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from tempfile import NamedTemporaryFile
+from typing import IO, TYPE_CHECKING, BinaryIO, Final
 
 import trio
 from msgspec import structs
@@ -82,7 +83,7 @@ def _backup_text(file: str, choice: StoreChoice, report: BackupReport) -> str:
 
 
 async def _backup(
-    choice: StoreChoice, out: BinaryIO, may_pause: bool, step: Callable[[int], None]
+    choice: StoreChoice, out: IO[bytes], may_pause: bool, step: Callable[[int], None]
 ) -> BackupReport:
     async def write(made: bytes) -> None:
         await trio.to_thread.run_sync(out.write, made)
@@ -95,26 +96,26 @@ async def _backup(
 
 
 @contextmanager
-def _target(file: str) -> Iterator[BinaryIO]:
-    """Open where a backup goes: under another name until it is whole and durable."""
+def _target(file: str) -> Iterator[IO[bytes]]:
+    """Open where a backup goes: under a name of its own until it is whole and durable; only its owner may read it."""
     if file == PIPE:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     path = Path(file).absolute()
-    temporary = path.with_name(f".{path.name}.new")
     try:
-        with temporary.open("wb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as out:
+            try:
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+                Path(out.name).replace(path)
+                sync_directory(path.parent)
+            finally:
+                with suppress(OSError):  # it has its name
+                    Path(out.name).unlink()
     except OSError as error:
         raise FsError(Status.IO_ERROR, f"{path}: {error.strerror}") from error
-    finally:
-        with suppress(OSError):  # it has its name, or was never made
-            temporary.unlink()
 
 
 # ---- restore -----------------------------------------------------------------------------------

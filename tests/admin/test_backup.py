@@ -7,9 +7,17 @@ import pytest
 import trio
 
 from fs.admin import backup
+from fs.admin import restore as restore_module
 from fs.admin.backup import SPANS, write_backup
 from fs.admin.backup_format import BackupDecoder, BackupEncoder
-from fs.admin.rebase import CHAIN_VERSIONS, EPOCHS, INODE_BLOCKS, MOVES, ROUTING_VERSIONS
+from fs.admin.rebase import (
+    CHAIN_VERSIONS,
+    EPOCHS,
+    INODE_BLOCKS,
+    MOVES,
+    ROUTING_VERSIONS,
+    Rebase,
+)
 from fs.admin.restore import restore_backup
 from fs.kv.buffer import KEY_END
 from fs.kv.memory import MemoryEngine
@@ -218,6 +226,18 @@ async def is_refused(engine) -> bool:
     assert "unfinished restore" in await expect(Status.KV_BAD_FORMAT, manager.load())
     await expect(Status.KV_BAD_FORMAT, backup_of(engine))
     return True
+
+
+async def test_of_two_restores_into_one_store_the_earlier_one_writes_nothing_more(memory):
+    await fill(memory, everything(40))
+    made, other = await backup_of(memory), MemoryEngine(RealClock())
+    marks = await restore_module._claim(other, inline_runtime(), CLUSTER)
+    await restore_into(other, made)
+    whole = await dump(other)
+    late = [(b"INODlate", b"1")]
+    await expect(Status.BUSY, restore_module._store(other, inline_runtime(), marks, late))
+    await expect(Status.BUSY, restore_module._finish(other, inline_runtime(), marks, Rebase()))
+    assert await dump(other) == whole
 
 
 async def test_a_cut_backup_from_a_pipe_never_becomes_a_store(memory):
