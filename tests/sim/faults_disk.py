@@ -203,18 +203,27 @@ async def rot_everywhere(world: World) -> None:
 
 
 def _flip_all_copies(world: World, inode_id: int) -> None:
-    """Change a byte of each copy of each chunk of a file, on all disks, whether it counts or not."""
+    """Change a byte of each copy of each chunk of a file, on all disks, whether it counts or not.
+
+    A version may be pending only, on a target that went out of service in the middle: repair would find its bytes, too.
+    """
     for name in world.cluster.storages:
         process = world.cluster.processes[name]
         targets = process.services["Storage"]._context.targets.targets
         for target_id, target in sorted(targets.items()):
             engine = target.disk.engine
             for state in engine.list_file(target_id, inode_id):
+                key = chunk_key(target_id, state.chunk_id)
                 with engine._books as ledger:
-                    record = ledger.record(chunk_key(target_id, state.chunk_id))
-                file_id, start = place_of(record.position)
-                offset = start + world.random.randrange(record.length)
-                world.cluster.disks[process.node_id].flip_bit(file_id, offset)
+                    pending = ledger.pendings.get(key)
+                    records = [ledger.record(key)]
+                if pending is not None and not pending.is_remove:
+                    records.append(pending.record)
+                for record in records:
+                    if record is not None and record.length:
+                        file_id, start = place_of(record.position)
+                        offset = start + world.random.randrange(record.length)
+                        world.cluster.disks[process.node_id].flip_bit(file_id, offset)
 
 
 async def _wait_for(has_happened: Callable[[], bool]) -> None:
