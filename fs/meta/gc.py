@@ -24,6 +24,8 @@ from ..schema.status import FsError
 from . import records
 from .content_driver import ContentDriver, file_ref
 from .context import OpContext
+from .event_log import EventLog
+from .events import gc_event
 from .ops.retire import empty_tree, forget, postpone, retire
 from .ports import ChunkPort
 
@@ -63,12 +65,14 @@ class GarbageCollector:
         chunks: ChunkPort,
         driver: ContentDriver,
         make_context: Callable[[], OpContext],
+        events: EventLog,
     ) -> None:
         self._engine = engine
         self._config = config
         self._chunks = chunks
         self._driver = driver
         self._make_context = make_context
+        self._events = events
         self._forget_cursor = records.IDEMPOTENCY
 
     async def run(self) -> None:
@@ -149,6 +153,8 @@ class GarbageCollector:
             await self._driver.transact(lambda tr: postpone(tr, done, due_ns))
             return
         await self._driver.transact(lambda tr: forget(tr, done))
+        for _, record in retired:
+            self._events.note(gc_event(record))
 
     async def _remove_chunks(self, gone: Sequence[GcRecordPb]) -> None:
         await self._chunks.remove_files([file_ref(r.inode_id, r.file) for r in gone])

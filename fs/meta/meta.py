@@ -51,6 +51,7 @@ class Meta:
             chunks=chunks,
             driver=self.service.driver,
             make_context=self.service.own_context,
+            events=self.service.events,
         )
         self.sessions = SessionPruner(
             engine,
@@ -82,6 +83,7 @@ class Meta:
             nursery.start_soon(self.gc.run)
             nursery.start_soon(self.sessions.run)
             nursery.start_soon(self.trash.run)
+            nursery.start_soon(self.service.events.run)
             nursery.start_soon(self._prefetch_inode_ids)
             task_status.started()
 

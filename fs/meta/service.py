@@ -38,6 +38,8 @@ from .context import (
     UsageFencedError,
     caller_from_pb,
 )
+from .event_log import EventLog
+from .events import event_of, expiry_event
 from .idempotency import refuse
 from .inode_ids import InodeIds
 from .lineage import Lineages
@@ -139,6 +141,7 @@ class MetaService:
         self._layouts = layouts
         self._chunks = chunks
         self._lineages = Lineages()
+        self.events = EventLog(config, runtime)
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
         self._lock_waits = LockWaits()
@@ -205,9 +208,20 @@ class MetaService:
             ctx = self._context(caller, new_inode_id)
             return await self.driver.transact(_begun(op, ctx, request))
 
-        return await self._settled(caller, attempt)
+        return await self._settled(caller, request, attempt)
 
-    async def _settled(self, caller: Caller, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
+    async def _settled(
+        self, caller: Caller, request: Message, attempt: Callable[[], Awaitable[RspT]]
+    ) -> RspT:
+        """As `_decided`; what was done is logged."""
+        reply = await self._decided(caller, attempt)
+        if self.events.is_on and isinstance(reply, Message):
+            event = event_of(caller, request, reply)
+            if event is not None:
+                self.events.note(event)
+        return reply
+
+    async def _decided(self, caller: Caller, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
         """As `_past_fences`; when a repeat is refused, no earlier try of it may succeed later."""
         try:
             return await self._past_fences(attempt)
@@ -255,12 +269,12 @@ class MetaService:
             return await self.driver.transact(run)
 
         try:
-            return await self._settled(caller, attempt)
+            return await self._settled(caller, request, attempt)
         except _ContendedError:
             may_contend = False
         ctx = self._context(caller)
         await self.driver.transact(lambda tr: fence_tree(tr, ctx, places))
-        return await self._settled(caller, attempt)
+        return await self._settled(caller, request, attempt)
 
     async def _make(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
         return await self._change(op, request, new_inode_id=await self.inode_ids.take())
@@ -275,7 +289,7 @@ class MetaService:
             ctx = self._context(caller, new_inode_id, known)
             return await self.driver.transact(_begun(op, ctx, request))
 
-        return await self._settled(caller, lambda: self.driver.run(attempt))
+        return await self._settled(caller, request, lambda: self.driver.run(attempt))
 
     async def _finish_truncation(self, inode: InodePb) -> None:
         """Do the second half of a truncation, after its first transaction has committed."""
@@ -396,7 +410,10 @@ class MetaService:
             ctx = self._context(caller)
             return await self.driver.transact(lambda tr: expire(tr, ctx, key))
 
-        return await self._past_fences(attempt)
+        was_there = await self._past_fences(attempt)
+        if was_there:
+            self.events.note(expiry_event(key))
+        return was_there
 
     # ---- attributes and content --------------------------------------------------------------
 

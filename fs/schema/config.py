@@ -126,6 +126,12 @@ class MetaSection(Section, frozen=True):
     trash_free_fraction_min: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     """With less free space than this fraction the trash is emptied before its time, what is due first at first, one
     name per scan; 0: never, for what was promised to be kept is kept."""
+    event_log_directory: str = ""
+    """Where this process writes a line of JSON for each change of names (specs/events.md); empty: nowhere."""
+    event_log_bytes_max: Annotated[int, Meta(ge=4 * KIB)] = 64 * MIB
+    """A file that has reached this is put aside."""
+    event_log_file_count: Annotated[int, Meta(ge=1, le=1000)] = 8
+    """Kept, the newest included."""
     chunk_size_bytes: ChunkSize = 1 * MIB
     stripe_size: Annotated[int, Meta(ge=1, le=STRIPE_SIZE_MAX)] = 16
     """Of the root's default layout; cut to the length of the chain table at initialisation."""

@@ -32,7 +32,7 @@ from ..inodes import (
 
 LOCK_ATTRIBUTE: Final = b"ember.lock"
 
-_ACTIONS: Final = {
+ACTIONS: Final = {
     b"lock": meta.LOCK_TAKE,
     b"preempt": meta.LOCK_PREEMPT,
     b"unlock": meta.LOCK_FREE,
@@ -57,7 +57,7 @@ def _set_holder(tr: Transaction, ctx: OpContext, directory: pb.InodePb, client_i
 async def _act(
     tr: Transaction, ctx: OpContext, inode_id: int, action: meta.DirectoryLockAction.ValueType
 ) -> pb.InodePb:
-    if action not in _ACTIONS.values() or not ctx.caller.client_id:
+    if action not in ACTIONS.values() or not ctx.caller.client_id:
         raise FsError(Status.INVALID_ARGUMENT, f"lock action {action} by a nameless client")
     directory = await complete(tr, await load_directory(tr, ctx, inode_id))
     permissions.require(ctx.caller, directory, permissions.WRITE)
@@ -86,7 +86,7 @@ async def lock_directory(
 
 async def lock_by_attribute(tr: Transaction, ctx: OpContext, inode_id: int, value: bytes) -> None:
     """Do what was written to `ember.lock`: lock, preempt, unlock or clear; raises as `lock_directory`."""
-    action = _ACTIONS.get(value)
+    action = ACTIONS.get(value)
     if action is None:
         raise FsError(Status.INVALID_ARGUMENT, f"ember.lock takes no {value!r}")
     await _act(tr, ctx, inode_id, action)
