@@ -316,6 +316,18 @@ async def test_an_open_that_comes_late_leaves_no_session_behind(world):
     assert await namespace(world) == before
 
 
+async def test_a_creation_whose_repeat_found_the_file_does_not_make_it_later(world):
+    user, other = world.user(), world.user(client="d" * 32)
+    made = await other.create(ROOT, b"f")
+    user.request_id, user.is_repeat = b"R" * 16, True
+    assert (await user.create(ROOT, b"f")).inode_id == made.inode_id
+    await other.unlink(ROOT, b"f")
+    world.meta = world.new_meta()
+    user.is_repeat = False
+    assert not (await user.create_rsp(ROOT, b"f")).was_created
+    assert await user.names(ROOT) == []
+
+
 async def test_a_repeat_whose_first_try_wins_after_all(world, monkeypatch):
     """It succeeds between the refusal of the repeat and the record of that."""
     user, other = world.user(), world.user(client="d" * 32)

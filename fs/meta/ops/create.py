@@ -36,7 +36,8 @@ async def _open_existing(
     inode = await load_inode(tr, dentry.inode_id)
     await open_inode(tr, ctx, inode, request)
     reply = meta.CreateRsp(inode=inode, is_metered=await is_metered(tr, ctx, inode))
-    if request.is_truncate or request.HasField("session"):
+    if request.is_truncate or request.HasField("session") or ctx.caller.is_repeat:
+        # Also what only looks: an earlier try that comes when the name is free again would make the file.
         remember(tr, ctx, META_CREATE, reply)
     return reply
 
