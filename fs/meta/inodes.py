@@ -119,8 +119,8 @@ def add_subdirectories(tr: Transaction, directory_id: int, delta: int) -> None:
         tr.atomic_add(records.subdirectory_count_key(directory_id), delta)
 
 
-def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: bool) -> None:
-    """Queue an inode that just lost its last name; `is_tree`: a directory with entries."""
+def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: bool) -> int:
+    """Queue an inode that just lost its last name; `is_tree`: a directory with entries.  Returns when it is due."""
     delay_ns = 0 if is_tree else int(ctx.config.gc_delay_s * 1e9)
     prefix = records.GC_DIRECTORY if is_tree else records.GC_FILE
     record = GcRecordPb(
@@ -130,8 +130,9 @@ def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: b
         uid=inode.uid,
         gid=inode.gid,
     )
-    key = records.gc_key(prefix, ctx.now_ns + delay_ns, inode.inode_id)
-    tr.set(key, record.SerializeToString())
+    due_ns = ctx.now_ns + delay_ns
+    tr.set(records.gc_key(prefix, due_ns, inode.inode_id), record.SerializeToString())
+    return due_ns
 
 
 async def drop_link(

@@ -4,8 +4,9 @@ import fcntl
 import hashlib
 import mmap
 import os
+from pathlib import Path
 
-from .calls import Probe, check
+from .calls import GROUP, Probe, check
 
 
 @check
@@ -257,3 +258,60 @@ def executing(p: Probe) -> None:
         q.t("read secret", os.open, "secret", os.O_RDONLY)
 
     p.as_user(user)
+
+
+@check
+def files_without_a_name(p: Probe) -> None:
+    p.mkdir("d", 0o777)
+    p.touch("f")
+    write = os.O_TMPFILE | os.O_RDWR
+
+    def link(fd: int, path: str) -> None:
+        # Given a directory, though the path is absolute, Python calls what follows symbolic links.
+        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+
+    os.umask(0o027)
+    fd = os.open("d", write, 0o666)
+    p.stat(fd, label="new")
+    p.t("write", os.pwrite, fd, b"0123456789", 0)
+    p.stat(fd, label="written")
+    p.note("listed", os.listdir("d"))
+    again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    p.t("link onto another", link, fd, "f")
+    p.t("link", link, fd, "d/g")
+    p.t("link again", link, fd, "h")
+    p.stat("d/g")
+    p.t("read", lambda: Path("d/g").read_bytes())
+    p.t("write on", os.pwrite, fd, b"x", 10)
+    os.close(fd)
+    p.t("read again", os.pread, again, 20, 0)
+    os.unlink("d/g")
+    os.unlink("h")
+    p.stat(again, label="removed")
+    p.t("link removed", link, again, "d/g")
+    p.t("read removed", os.pread, again, 20, 0)
+    never = os.open("d", write | os.O_EXCL, 0o600)
+    p.t("link exclusive", link, never, "d/g")
+    p.stat(never, label="exclusive")
+    reader = os.open(f"/proc/self/fd/{never}", os.O_RDONLY)
+    os.pwrite(never, b"kept", 0)
+    os.close(never)
+    p.t("read without the writer", os.pread, reader, 20, 0)
+    p.t("for reading", os.open, "d", os.O_TMPFILE | os.O_RDONLY)
+    p.t("in a file", os.open, "f", write)
+    p.t("in nothing", os.open, "missing", write)
+    p.changes("temporary", "d", lambda: os.close(os.open("d", write)))
+    os.chmod("d", 0o755)
+    p.as_user(lambda q: q.t("where one may not write", os.open, "d", write, 0o600))
+    os.chmod("d", 0o2777)
+    os.chown("d", -1, GROUP)
+
+    def user(q: Probe) -> None:
+        fd = os.open("d", write, 0o600)
+        q.stat(fd, label="of a user")
+        q.t("linked by a user", link, fd, "d/u")
+
+    os.chmod("d", 0o2777)
+    p.as_user(user)
+    p.stat("d/u")
+    p.note("left", sorted(os.listdir("d")))

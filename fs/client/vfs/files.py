@@ -61,7 +61,7 @@ class Files:
             wants_read=flags & os.O_ACCMODE != os.O_WRONLY and not flags & _FMODE_EXEC,
             wants_write=wants_write or is_truncate,
             is_truncate=is_truncate,
-            session=session,
+            session=session or self._session_of_unnamed(inode_id),
         )
         known = self._core.known.get(inode_id)
         if known is not None and known.listed_as is not None:
@@ -99,9 +99,11 @@ class Files:
         caller: Caller,
         *,
         umask: int = 0,
+        is_unnamed: bool = False,
     ) -> tuple[Opened, Inode]:
         """Create a regular file, or open the existing one unless O_EXCL is set.
 
+        With `is_unnamed` the file has no name; O_EXCL then says that it never gets one, and `name` is ignored.
         A default access control list of the parent counts instead of `umask`.
 
         Raises:
@@ -112,7 +114,8 @@ class Files:
         request = meta_pb2.CreateReq(
             caller=caller.to_pb(),
             parent_inode_id=parent,
-            name=name,
+            name=b"" if is_unnamed else name,
+            is_unnamed=is_unnamed,
             mode=mode & 0o7777,
             umask=umask,
             is_exclusive=bool(flags & os.O_EXCL),
@@ -137,6 +140,14 @@ class Files:
         if not wants_write:
             return None
         return meta_pb2.FileSessionPb(session_id=self._core.new_session_id(), is_write=True)
+
+    def _session_of_unnamed(self, inode_id: InodeId) -> meta_pb2.FileSessionPb | None:
+        """Return a session that keeps an inode without a name for its readers, too; None when it has a name, or one already."""
+        state = self._core.states.get(inode_id)
+        if state is None or state.inode.nlink or state.keep_session is not None:
+            return None
+        state.keep_session = self._core.new_session_id()
+        return meta_pb2.FileSessionPb(session_id=state.keep_session)
 
     async def _opened(
         self,

@@ -248,7 +248,11 @@ class Namespace:
         return self._entry(parent, name, reply.inode)
 
     async def link(self, inode_id: InodeId, parent: InodeId, name: bytes, caller: Caller) -> Inode:
-        """Give an inode one more name."""
+        """Give an inode one more name, or the first one to what was made without."""
+        state = self._core.states.get(inode_id)
+        if state is not None and not state.inode.nlink:
+            # From then on it counts for quotas, with all that was written so far.
+            await self._files.settle(inode_id)
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )

@@ -1,4 +1,4 @@
-"""Create: a regular file, opened at once; or the existing one, opened."""
+"""Create: a regular file, opened at once, with a name or without; or the existing one, opened."""
 
 from ...kv.api import Transaction
 from ...schema.layout import layout_from_pb
@@ -15,6 +15,7 @@ from ..inodes import load_directory, load_inode, require_changeable
 from ..making import new_inode, put
 from ..promises import is_metered, promise_first
 from .open import open_inode
+from .unnamed import store_unnamed
 
 
 def give_file_part(ctx: OpContext, inode: pb.InodePb, default: pb.LayoutPb) -> None:
@@ -42,6 +43,27 @@ async def _open_existing(
     return reply
 
 
+def _new_file(ctx: OpContext, request: meta.CreateReq, parent: pb.InodePb) -> pb.InodePb:
+    inode = new_inode(ctx, parent, pb.FILE, request.mode, umask=request.umask)
+    default = parent.directory.default_layout
+    if request.HasField("layout"):
+        layout_from_pb(request.layout).check()
+        default = request.layout
+    give_file_part(ctx, inode, default)
+    return inode
+
+
+def _create_unnamed(
+    tr: Transaction, ctx: OpContext, request: meta.CreateReq, parent: pb.InodePb
+) -> meta.CreateRsp:
+    require_changeable(ctx, parent)
+    inode = _new_file(ctx, request, parent)
+    store_unnamed(tr, ctx, inode, request)
+    reply = meta.CreateRsp(inode=inode, was_created=True, is_metered=False)
+    remember(tr, ctx, META_CREATE, reply)
+    return reply
+
+
 async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> meta.CreateRsp:
     """Create and open a file; a repeated request gets the file it made or opened.
 
@@ -53,11 +75,14 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
             QUOTA_EXCEEDED.
         TruncationUnfinishedError: as `open_inode`.
     """
-    check_name(request.name)
+    if not request.is_unnamed:
+        check_name(request.name)
     done = await recall(tr, ctx, META_CREATE)
     if done is not None:
         return done
     parent = await load_directory(tr, ctx, request.parent_inode_id)
+    if request.is_unnamed:
+        return _create_unnamed(tr, ctx, request, parent)
     if is_dot(request.name):
         status = Status.EXISTS if request.is_exclusive else Status.IS_DIRECTORY
         raise FsError(status, f"name {request.name!r}")
@@ -67,12 +92,7 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
     require_changeable(ctx, parent)
     if request.wants_write and not request.session.is_write:
         raise FsError(Status.INVALID_ARGUMENT, "a write open needs a write session")
-    inode = new_inode(ctx, parent, pb.FILE, request.mode, umask=request.umask)
-    default = parent.directory.default_layout
-    if request.HasField("layout"):
-        layout_from_pb(request.layout).check()
-        default = request.layout
-    give_file_part(ctx, inode, default)
+    inode = _new_file(ctx, request, parent)
     metered: bool | None = None
     if request.session.is_write:
         inode.home_inode_id = parent.inode_id

@@ -13,6 +13,7 @@ from ..homes import add_name
 from ..idempotency import once
 from ..inodes import advance_ctime, load_inode, stamp_directory, store_inode
 from ..making import find_place
+from .unnamed import give_first_name
 
 
 @once(META_LINK)
@@ -21,7 +22,7 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
 
     Raises:
         FsError: as `find_place`; NOT_PERMITTED for a directory, an immutable object, or another's that the
-            caller may not write; NOT_FOUND for an object without a name; TOO_MANY_LINKS.
+            caller may not write; TOO_MANY_LINKS; for an object without a name as `give_first_name`.
     """
     parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     inode = await load_inode(tr, request.inode_id)
@@ -29,11 +30,12 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
         raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is a directory")
     permissions.require_mutable(inode)
     permissions.require_linkable(ctx.caller, inode)
-    if inode.nlink == 0:
-        raise FsError(Status.NOT_FOUND, f"inode {inode.inode_id:#x} has no name any more")
     if inode.nlink >= NLINK_MAX:
         raise FsError(Status.TOO_MANY_LINKS, f"inode {inode.inode_id:#x}: {inode.nlink}")
-    add_name(tr, inode, (parent.inode_id, request.name))
+    if inode.nlink == 0:
+        await give_first_name(tr, ctx, inode, parent.inode_id)
+    else:
+        add_name(tr, inode, (parent.inode_id, request.name))
     inode.nlink += 1
     advance_ctime(ctx, inode)
     store_inode(tr, inode)

@@ -16,6 +16,7 @@ from ..inodes import complete, drop_link, load_complete
 from ..read_ahead import object_keys
 from ..usage import charge, clear_usage
 from .remove_tree import detach_tree
+from .unnamed import follow_record
 
 
 def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
@@ -52,6 +53,7 @@ async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb
         tr.clear(key)
         due_ns = ctx.now_ns + int(ctx.config.session_scan_interval_s * 1e9)
         tr.set(records.gc_key(records.GC_FILE, due_ns, record.inode_id), value)
+        await follow_record(tr, record.inode_id, records.gc_due_ns(key), due_ns)
         return None
     stored = await tr.get(records.inode_key(record.inode_id))
     assert stored is not None, f"GC record of inode {record.inode_id:#x}, which does not exist"
@@ -90,8 +92,10 @@ async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
         value = await tr.get(key)
         if value is not None:
             tr.clear(key)
-            inode_id = GcRecordPb.FromString(value).inode_id
-            tr.set(records.gc_key(records.gc_prefix(key), due_ns, inode_id), value)
+            record, prefix = GcRecordPb.FromString(value), records.gc_prefix(key)
+            tr.set(records.gc_key(prefix, due_ns, record.inode_id), value)
+            if prefix == records.GC_FILE and not record.HasField("file"):
+                await follow_record(tr, record.inode_id, records.gc_due_ns(key), due_ns)
 
 
 async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:

@@ -229,6 +229,7 @@ class CreateReq(_message.Message):
     WANTS_READ_FIELD_NUMBER: _builtins.int
     WANTS_WRITE_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
+    IS_UNNAMED_FIELD_NUMBER: _builtins.int
     UMASK_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
@@ -239,6 +240,8 @@ class CreateReq(_message.Message):
     """O_TRUNC on an existing file"""
     wants_read: _builtins.bool
     wants_write: _builtins.bool
+    is_unnamed: _builtins.bool
+    """O_TMPFILE: without a name; it may get one by Link, unless is_exclusive.  name is left out"""
     umask: _builtins.int
     """taken from mode, unless the directory has a default access control list"""
     @_builtins.property
@@ -262,11 +265,12 @@ class CreateReq(_message.Message):
         wants_read: _builtins.bool = ...,
         wants_write: _builtins.bool = ...,
         layout: _common_pb2.LayoutPb | None = ...,
+        is_unnamed: _builtins.bool = ...,
         umask: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "layout", b"layout", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "is_unnamed", b"is_unnamed", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,6 +95,7 @@ class Operations:
             Opcode.LINK: self._link,
             Opcode.ACCESS: self._access,
             Opcode.CREATE: self._create,
+            Opcode.TMPFILE: self._tmpfile,
             Opcode.OPEN: self._open,
             Opcode.READ: self._read,
             Opcode.WRITE: self._write,
@@ -228,6 +229,14 @@ class Operations:
         self._names.remember_dentry(parent, name, inode.inode_id)
         entry = self._replies.entry(self._names.give(inode, lookup_count=1))
         return (entry, _open_out(opened))
+
+    async def _tmpfile(self, request: Request) -> Reply:
+        flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        opened, inode = await self._files.create(
+            parent, b"", mode, flags, caller, umask=umask, is_unnamed=True
+        )
+        return (self._replies.entry(self._names.give(inode, lookup_count=1)), _open_out(opened))
 
     async def _open(self, request: Request) -> Reply:
         flags, _ = p.OPEN_IN.unpack_from(request.body)

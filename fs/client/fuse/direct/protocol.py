@@ -63,6 +63,7 @@ class Opcode(IntEnum):
     RENAME2 = 45
     LSEEK = 46
     COPY_FILE_RANGE = 47
+    TMPFILE = 51
 
 
 class InitFlag(IntFlag):
