@@ -6,8 +6,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Final
 
 import trio
 
@@ -18,11 +16,10 @@ from ..kv.remote import RemoteEngine
 from ..kv.rocksdb import RocksDbEngine
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
+from ..runtime.real import BOOT_ID_PATH
 from ..schema.config import KvSection
 from ..schema.status import FsError, Status
 from .compose import Process
-
-BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_number() -> int:

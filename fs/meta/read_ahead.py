@@ -78,6 +78,11 @@ def _of_content(_caller: Caller, request: Any) -> Iterator[bytes]:
     yield records.USAGE_EPOCH_KEY
 
 
+def _of_append(caller: Caller, request: meta.ReserveAppendReq) -> Iterator[bytes]:
+    yield from _remembered(caller)
+    yield from _of_content(caller, request)
+
+
 def _of_close(caller: Caller, request: meta.CloseReq) -> Iterator[bytes]:
     if request.sync.has_new_data or request.sync.HasField("length_hint"):
         yield from _of_content(caller, request.sync)
@@ -99,7 +104,7 @@ KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.OpenReq: _of_open,
     meta.SyncReq: _of_content,
     meta.CloseReq: _of_close,
-    meta.ReserveAppendReq: _of_content,
+    meta.ReserveAppendReq: _of_append,
     meta.ReserveSpaceReq: _of_content,
 }
 

@@ -144,6 +144,7 @@ async def test_locks_of_dead_clients_are_freed(world, root, other):
         mgmtd=world.mgmtd,
         end_session=service.end_session,
         end_locks=service.end_locks,
+        end_directory_lock=service.end_directory_lock,
         now_ns=lambda: service.now_ns() + late_ns,
     )
     world.mgmtd.client_ids = [root.client]
