@@ -133,9 +133,8 @@ class ChunkRules:
 
     def _lengths(self, facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
         part = inode.file
-        end_index = max(1, -(-part.length // part.layout.chunk_size_bytes))
         for run in facts.chunk_runs:
-            if run.last_index >= end_index:
+            if run.last_index >= end_index(part):
                 yield _beyond_end(facts, inode, run)
         if part.length and not facts.chunk_runs and self._is_complete:
             text = (
@@ -156,6 +155,11 @@ class ChunkRules:
                     f" gone, is {age_ns // 10**9} s old: does a metadata service run?"
                 )
                 yield Finding(Kind.DEAD_SESSION, facts.inode_id, text)
+
+
+def end_index(part: pb.FilePartPb) -> int:
+    """Return the index from which on no chunk of a file may be, that nobody writes or cuts."""
+    return max(1, -(-part.length // part.layout.chunk_size_bytes))
 
 
 def _text(facts: Facts, run: ChunkRun) -> str:

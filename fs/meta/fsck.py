@@ -38,6 +38,7 @@ def judge(facts: Facts, id_blocks: Sequence[int]) -> Iterator[Finding]:
         return
     yield from _identity(facts, facts.inode, id_blocks)
     yield from _entries(facts, facts.inode)
+    yield from _trash(facts)
     if facts.inode_id not in (ROOT_INODE_ID, GC_ROOT_INODE_ID):
         yield from _types(facts, facts.inode)
         rule = _directory_names if facts.inode.type == pb.DIRECTORY else _names
@@ -149,6 +150,20 @@ def _entries(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
             f"{facts.text}: counter {stored}, {counted} subdirectories",
             exists=(facts.key,), adds=((key, counted - stored),),
         )  # fmt: skip
+
+
+def _trash(facts: Facts) -> Iterator[Finding]:
+    """What is in the trash has a key by which it is found when its time is over.
+
+    A key whose name has gone, or has another mark, means nothing, and goes by itself.
+    """
+    for name in facts.trashed:
+        key = records.trash_key(name.record.trash.due_ns, *name.place)
+        if key not in facts.trash_keys:
+            yield Finding(
+                Kind.WRONG_TRASH, facts.inode_id, f"{name.text}: in the trash for ever",
+                guards=((name.key, name.value),), writes=((key, b""),),
+            )  # fmt: skip
 
 
 def _types(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:

@@ -29,6 +29,8 @@ ENTRIES: Final = b"E"
 GC: Final = b"G"
 LOCK_INDEX: Final = b"L"
 QUOTA: Final = b"Q"
+TRASHED: Final = b"M"
+TRASH_KEY: Final = b"T"
 CHUNKS: Final = b"C"
 """Kinds of what is sorted by inode first."""
 
@@ -55,6 +57,7 @@ class Kind(StrEnum):
     NOT_COLLECTED = "not-collected"
     WRONG_GC = "wrong-gc"
     WRONG_TRUNCATION = "wrong-truncation"
+    WRONG_TRASH = "wrong-trash"
     WRONG_FILE = "wrong-file"
     WRONG_LOCKS = "wrong-locks"
     LEFT_OVER = "left-over"
@@ -180,6 +183,10 @@ class Facts:
     locking_clients: set[str] = field(default_factory=set)
     """By the index of locks."""
     has_quota: bool = False
+    trashed: list[Name] = field(default_factory=list)
+    """Names in this directory that carry a mark of the trash."""
+    trash_keys: set[bytes] = field(default_factory=set)
+    """Keys that say when names in this directory are removed."""
     chunk_runs: list[ChunkRun] = field(default_factory=list)
     inode: pb.InodePb | None = None
 

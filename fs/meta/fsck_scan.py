@@ -27,6 +27,8 @@ from .fsck_facts import (
     LOCK_INDEX,
     NAME,
     QUOTA,
+    TRASH_KEY,
+    TRASHED,
     ChunkRun,
     Entries,
     Facts,
@@ -156,6 +158,8 @@ class Scan:
         async for key, _ in self._rows(records.CLIENT_LOCKS):
             client_id, inode_id = records.client_locks_parts(key)
             add(_le(inode_id), LOCK_INDEX, client_id.encode())
+        async for key, _ in self._rows(records.TRASH):
+            add(_le(records.trash_parts(key)[1]), TRASH_KEY, key)
         async for key, _ in self._rows(records.QUOTA):
             add(_le(records.quota_directory(key)), QUOTA, b"")
 
@@ -170,6 +174,8 @@ class Scan:
             entries.subdirectory_count += record.type == pb.DIRECTORY
             packed = len(key).to_bytes(2, "big") + key + value
             self._sorter.add(_le(record.inode_id), NAME, packed)
+            if record.HasField("trash"):
+                self._sorter.add(parent[::-1], TRASHED, packed)
         self._add_entries(parent, entries)
 
     def _add_entries(self, parent: bytes, entries: Entries) -> None:
@@ -211,9 +217,12 @@ def _le(inode_id: int) -> bytes:
 def _add_entry(facts: Facts, entry: Entry) -> None:
     _, kind, packed = entry
     match kind:
-        case b"N":
+        case b"N" | b"M":
             length = int.from_bytes(packed[:2], "big")
-            facts.names.append(Name(packed[2 : 2 + length], packed[2 + length :]))
+            name = Name(packed[2 : 2 + length], packed[2 + length :])
+            (facts.names if kind == NAME else facts.trashed).append(name)
+        case b"T":
+            facts.trash_keys.add(packed)
         case b"E":
             facts.entries = Entries(
                 int.from_bytes(packed[:_NUMBER], "big"), int.from_bytes(packed[_NUMBER:], "big")

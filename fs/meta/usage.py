@@ -12,7 +12,7 @@ What is counted (`usage_of`):
       holes count, replicas do not.
 
 Invariants:
-    - A counter equals the sum over what is below (fs/meta/check.py), at every commit.  Except below a
+    - A counter equals the sum over what is below (fs/meta/fsck_tree.py), at every commit.  Except below a
       removed directory: nothing there is counted any more, and an inode whose home was there counts again
       at another of its names once garbage collection has come by.
     - Whoever adds has read the epoch (fs/meta/lineage.py); whoever moves a directory to another parent

@@ -350,6 +350,12 @@ async def mark_without_truncation(p):
     await p.change({records.truncation_key(p.file): records.pack_u64(5)})
 
 
+@defect(Kind.WRONG_TRASH)
+async def trash_that_never_expires(p):
+    record = DentryRecordPb(inode_id=p.file, type=pb.FILE, trash=pb.TrashMarkPb(due_ns=77))
+    await p.change({records.dentry_key(p.deep, b"file"): record.SerializeToString()})
+
+
 @defect(Kind.WRONG_FILE, repairable=False)
 async def stripe_out_of_range(p):
     await p.set_part(p.file, "file", dyn_stripe=0)

@@ -11,13 +11,13 @@ from fs.kv.memory import MemoryEngine
 from fs.kv.pause import PausableEngine
 from fs.meta import records
 from fs.meta.check import check
-from fs.meta.fsck_facts import Kind
+from fs.meta.fsck_facts import BY_INODE, Kind
 from fs.meta.fsck_scan import Scan
 from fs.runtime.real import RealClock
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.runtime.sorter import Sorter
 from tests.admin.namespace import DEFECTS, furnish
-from tests.admin.stores import dump
+from tests.admin.stores import dump, prefixes
 from tests.admin.test_backup import churn
 from tests.kv.harness import inline_runtime
 from tests.meta.harness import ROOT, World
@@ -47,6 +47,13 @@ def checker(engine) -> Check:
 
 def test_every_kind_has_a_defect():
     assert {kind for kind, _, _ in DEFECTS.values()} == set(Kind) - WITHOUT_CLUSTER
+
+
+def test_no_kind_of_record_is_forgotten():
+    others = {b"DENT", b"GCFI", b"GCDI", b"CLCK", b"QUOT", b"TRSH", b"SING"}
+    judged_nowhere = {b"IDEM"}  # they say what was answered, and expire
+    known = {p for p in prefixes() if not p.startswith(b"MG")}
+    assert known == set(BY_INODE) | others | judged_nowhere
 
 
 async def test_nothing_is_found_where_nothing_is_wrong(place):

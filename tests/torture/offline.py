@@ -6,6 +6,7 @@ from pathlib import Path
 
 import trio
 
+from fs.admin.fsck_chunks import end_index
 from fs.chunkengine.factory import open_engine
 from fs.kv.rocksdb import RocksDbEngine
 from fs.meta import check as namespace
@@ -114,7 +115,5 @@ class Offline:
         inode = self._files.get(inode_id)
         if inode is None:
             self.problems.append(f"{where}: no file owns it")
-        elif not inode.file.truncate_pending:
-            size = inode.file.layout.chunk_size_bytes
-            if index * size >= max(1, inode.file.length):
-                self.problems.append(f"{where}: beyond the end of its file ({inode.file.length})")
+        elif not inode.file.truncate_pending and index >= end_index(inode.file):
+            self.problems.append(f"{where}: beyond the end of its file ({inode.file.length})")
