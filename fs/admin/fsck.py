@@ -18,7 +18,7 @@ import trio
 from ..kv.api import KeyValue, KvEngine
 from ..kv.lasting import LastingSnapshot, open_snapshot
 from ..meta.fsck_facts import Finding, Kind
-from ..meta.fsck_repair import repair
+from ..meta.fsck_repair import repair, void_caches
 from ..meta.fsck_scan import Scan, Tally, judges_nothing
 from ..runtime.ports import Clock, Runtime
 from ..runtime.sorter import Sorter
@@ -100,6 +100,7 @@ class Check:
             report.repaired_count += done_count
             if not done_count:
                 break
+            await void_caches(self.engine, self.runtime)
         return report
 
     async def _round(self, report: Report) -> tuple[list[Finding], Cluster | None]:

@@ -21,6 +21,7 @@ from .dentries import store_dentry
 from .fsck_facts import Finding
 from .inode_ids import take_block
 from .inodes import store_inode
+from .lineage import begin_epoch
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,11 @@ async def repair(engine: KvEngine, runtime: Runtime, finding: Finding) -> bool:
     async def body(tr: Transaction) -> bool:
         if not await _holds(tr, finding):
             return False
+        now_ns = runtime.clock.wall_ns()
+        if not finding.adds:  # services remember where directories are, and what limits them
+            begin_epoch(tr, runtime.random.randbytes(16), now_ns)
         if finding.is_adoption:
-            return await _adopt(tr, finding, runtime.clock.wall_ns())
+            return await _adopt(tr, finding, now_ns)
         for begin, end in finding.clears:
             tr.clear_range(begin, end)
         for key, value in finding.writes:
@@ -58,6 +62,15 @@ async def repair(engine: KvEngine, runtime: Runtime, finding: Finding) -> bool:
     else:
         log.info("changed meanwhile, or repaired with another finding: %s", finding.line())
     return is_done
+
+
+async def void_caches(engine: KvEngine, runtime: Runtime) -> None:
+    """Have services forget what they remember of directories: what was wrong may be what they remember."""
+
+    async def body(tr: Transaction) -> None:
+        begin_epoch(tr, runtime.random.randbytes(16), runtime.clock.wall_ns())
+
+    await transact(engine, body, runtime=runtime)
 
 
 async def _holds(tr: Transaction, finding: Finding) -> bool:
