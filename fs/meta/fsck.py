@@ -47,6 +47,7 @@ def judge(facts: Facts, id_blocks: Sequence[int]) -> Iterator[Finding]:
         yield from _collection(facts, facts.inode)
     yield from _content(facts, facts.inode)
     yield from _locks(facts)
+    yield from _directory_lock(facts, facts.inode)
 
 
 def _stored(inode: pb.InodePb, change: Callable[[pb.InodePb], None]) -> Row:
@@ -86,6 +87,7 @@ def _absent(facts: Facts) -> Iterator[Finding]:
                 guards=(gone,), clears=((own, prefix_end(own)),),
             )  # fmt: skip
     keys = [records.client_locks_key(c, inode_id) for c in sorted(facts.locking_clients)]
+    keys += [records.directory_lock_key(c, inode_id) for c in sorted(facts.directory_lockers)]
     keys += [records.quota_key(inode_id)] if facts.has_quota else []
     for key in keys:
         text = f"{key[:4].decode()} of inode {inode_id:#x}, which does not exist"
@@ -329,4 +331,17 @@ def _locks(facts: Facts) -> Iterator[Finding]:
             Kind.WRONG_LOCKS, facts.inode_id,
             f"locks of client {client_id} on {facts.text}: table and index disagree",
             guards=(guard,), writes=((key, value),),
+        )  # fmt: skip
+
+
+def _directory_lock(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
+    """The client that an inode names as the holder of its lock is the one in the index."""
+    holder = inode.directory.lock_client_id
+    for client_id in sorted(({holder} if holder else set()) ^ facts.directory_lockers):
+        key = records.directory_lock_key(client_id, facts.inode_id)
+        value = records.pack_u64(LONG_AGO_NS) if client_id == holder else None
+        yield Finding(
+            Kind.WRONG_LOCKS, facts.inode_id,
+            f"lock of client {client_id} on {facts.text}: inode and index disagree",
+            guards=(facts.seen,), writes=((key, value),),
         )  # fmt: skip

@@ -28,6 +28,7 @@ NAME: Final = b"N"
 ENTRIES: Final = b"E"
 GC: Final = b"G"
 LOCK_INDEX: Final = b"L"
+DIRECTORY_LOCK: Final = b"D"
 QUOTA: Final = b"Q"
 TRASHED: Final = b"M"
 TRASH_KEY: Final = b"T"
@@ -182,6 +183,8 @@ class Facts:
     gc: list[KeyValue] = field(default_factory=list)
     locking_clients: set[str] = field(default_factory=set)
     """By the index of locks."""
+    directory_lockers: set[str] = field(default_factory=set)
+    """By the index of locks of directories."""
     has_quota: bool = False
     trashed: list[Name] = field(default_factory=list)
     """Names in this directory that carry a mark of the trash."""

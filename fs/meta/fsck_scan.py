@@ -22,6 +22,7 @@ from .fsck import judge
 from .fsck_facts import (
     BY_INODE,
     CHUNKS,
+    DIRECTORY_LOCK,
     ENTRIES,
     GC,
     LOCK_INDEX,
@@ -155,9 +156,11 @@ class Scan:
             async for key, value in self._rows(prefix):
                 inode_id = GcRecordPb.FromString(value).inode_id
                 add(_le(inode_id), GC, bytes([len(key)]) + key + value)
-        async for key, _ in self._rows(records.CLIENT_LOCKS):
-            client_id, inode_id = records.client_locks_parts(key)
-            add(_le(inode_id), LOCK_INDEX, client_id.encode())
+        indexes = (records.CLIENT_LOCKS, LOCK_INDEX), (records.DIRECTORY_LOCKS, DIRECTORY_LOCK)
+        for prefix, kind in indexes:
+            async for key, _ in self._rows(prefix):
+                client_id, inode_id = records.client_locks_parts(key)
+                add(_le(inode_id), kind, client_id.encode())
         async for key, _ in self._rows(records.TRASH):
             add(_le(records.trash_parts(key)[1]), TRASH_KEY, key)
         async for key, _ in self._rows(records.QUOTA):
@@ -232,6 +235,8 @@ def _add_entry(facts: Facts, entry: Entry) -> None:
             facts.gc.append((packed[1 : 1 + length], packed[1 + length :]))
         case b"L":
             facts.locking_clients.add(packed.decode())
+        case b"D":
+            facts.directory_lockers.add(packed.decode())
         case b"Q":
             facts.has_quota = True
         case _:

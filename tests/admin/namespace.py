@@ -382,6 +382,17 @@ async def lock_table_lost(p):
     await p.change({records.file_locks_key(p.locked): None})
 
 
+@defect(Kind.WRONG_LOCKS)
+async def directory_lock_without_index(p):
+    await p.set_part(p.deep, "directory", lock_client_id=SECOND_CLIENT)
+
+
+@defect(Kind.WRONG_LOCKS)
+async def directory_lock_of_nobody(p):
+    key = records.directory_lock_key(SECOND_CLIENT, p.deep)
+    await p.change({key: records.pack_u64(9)})
+
+
 def _left_over(prefix: bytes, key: bytes, value: bytes) -> None:
     async def plant(p):
         await p.change({key: value})
@@ -398,6 +409,7 @@ for _key, _value in (
     (records.truncation_key(GONE), records.pack_u64(1)),
     (records.file_locks_key(GONE), b""),
     (records.client_locks_key("a", GONE), records.pack_u64(1)),
+    (records.directory_lock_key("a", GONE), records.pack_u64(1)),
     (records.usage_key(GONE, b"b"), records.pack_count(1)),
     (records.quota_key(GONE), b""),
     (records.quota_near_key(GONE, b"b"), b""),
