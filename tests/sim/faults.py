@@ -32,6 +32,7 @@ from .world import (
 
 PAUSED_S = (1.0, 2.0, 4.0, 7.0, 12.0, 30.0, 60.0)
 STEPPED_S = (1.0, 3600.0, 365 * 86400.0)
+SLOW_S = 2.0
 SWIZZLED_SHARE = 0.35
 """Of the seeds begin with a swizzle, whatever their weather."""
 OPERATED_SHARE = 0.6
@@ -121,7 +122,8 @@ class Faults:
         if self.only:
             return {fault: int(name in self.only) for name, (fault, _) in kinds.items()}
         choose = self.world.random.choice
-        weights = {fault: weight * choose([0, 1, 1, 4]) for fault, weight in kinds.values()}
+        drawn = [(fault, weight) for fault, weight in kinds.values() if weight]
+        weights = {fault: weight * choose([0, 1, 1, 4]) for fault, weight in drawn}
         first = next(iter(weights))
         weights[first] += 1
         return weights
@@ -155,6 +157,22 @@ async def kill_storage_in_disk_step(world: World) -> None:
         world.count("died_in_disk_step")
     await world.cluster.kill(name)
     await _revive(world, [name])
+
+
+@machine_fault(0)
+async def rejoin_slowly(world: World) -> None:
+    """A machine comes back while the disks of the others are slow: updates that began without it end when it is back."""
+    cluster = world.cluster
+    name = world.random.choice(cluster.storages)
+    await cluster.kill(name)
+    slow = [t for n in cluster.storages if n != name and (t := cluster.processes[n].threads)]
+    for threads in slow:
+        threads.pause_s_max = SLOW_S
+    await trio.sleep(world.random.uniform(0.3, 1.0))
+    cluster.start(name)
+    await trio.sleep(world.random.uniform(1.5, 3.0))
+    for threads in slow:
+        threads.pause_s_max = cluster.disk_pause_s_max
 
 
 @machine_fault(2)

@@ -51,21 +51,23 @@ async def slow_disk(world: World) -> None:
 
 @machine_fault(3)
 async def disk_errors(world: World) -> None:
-    """Up to 10 % of a disk's reads and writes fail; then the disk is exchanged for a good one with the same content."""
+    """Up to 10 % of a disk's reads or writes fail; then the disk is exchanged for a good one with the same content.
+
+    Bytes that cannot be read, or flushed, are at risk as much as rotten ones.
+    """
     name = world.random.choice(world.cluster.storages)
-    if world.random.random() < 0.5:
-        async with (
-            world.network_lock
-        ):  # bytes that cannot be read are at risk as much as rotten ones
-            if world.is_covered(name):
-                await _disk_errors(world, name, are_reads_bad=True)
-                return
-    await _disk_errors(world, name, are_reads_bad=False)
+    async with world.network_lock:
+        if world.is_covered(name):
+            await _disk_errors(world, name, is_covered=True)
+            return
+    await _disk_errors(world, name, is_covered=False)
 
 
-async def _disk_errors(world: World, name: str, *, are_reads_bad: bool) -> None:
+async def _disk_errors(world: World, name: str, *, is_covered: bool) -> None:
     errors = world.cluster.errors[world.cluster.processes[name].node_id]
     before = errors.fired_count
+    are_reads_bad = is_covered and world.random.random() < 0.5
+    errors.spares_flush = not is_covered
     share = world.random.choice([0.02, 0.1])
     errors.read_share, errors.write_share = (share, 0.0) if are_reads_bad else (0.0, share)
     world.cluster.trace.add("disk errors", f"{name} {errors.read_share} {errors.write_share}")
@@ -75,9 +77,8 @@ async def _disk_errors(world: World, name: str, *, are_reads_bad: bool) -> None:
         world.count("disk_read_error", int(errors.read_share > 0))
         world.count("disk_write_error", int(errors.write_share > 0))
     errors.read_share = errors.write_share = 0.0
-    await world.cluster.kill(
-        name
-    )  # a target with a failed disk is out until its process starts anew
+    # A target with a failed disk is out until its process starts anew.
+    await world.cluster.kill(name)
     await trio.sleep(world.random.choice(DEAD_S))
     world.cluster.start(name)
 

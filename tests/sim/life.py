@@ -100,11 +100,15 @@ class DiskErrors:
         """Of its reads fail with EIO."""
         self.write_share = 0.0
         """Of what changes it fails with EIO."""
+        self.spares_flush = False
+        """No flush of data fails: what it would lose is nowhere else."""
         self.fired_count = 0
         self._random = source
 
     def step(self, kind: str) -> None:
         """Maybe fail; raises FsError(IO_ERROR)."""
+        if kind == "flush" and self.spares_flush:
+            return
         share = self.write_share if kind in WRITING_STEPS else self.read_share
         if share and self._random.random() < share:
             self.fired_count += 1

@@ -181,7 +181,7 @@ def resync_skipped() -> None:
     resync_module.Resync._resync_window = _nothing  # type: ignore[assignment,method-assign]
 
 
-@mutant("kill_storage", is_wide=True, disk_pause_s_max=0.5, replica_count=2)
+@mutant("rejoin_slowly", is_wide=True, replica_count=2)
 def resync_without_barrier() -> None:
     """Resync does not wait for updates that came in before the target was syncing."""
     inflight_module.InFlight.wait_older_left = _nothing  # type: ignore[assignment,method-assign]
@@ -233,6 +233,12 @@ def repeats_executed_again() -> None:
     table = channels_module.ChannelTable
     table.begin = lambda _self, _tag, _now_s: None  # type: ignore[method-assign]
     table.result_of = lambda _self, _tag: None  # type: ignore[method-assign]
+
+
+@mutant("full_disk", "replay", is_wide=True)
+def failures_forgotten() -> None:
+    """A copy of an update that comes after its client was told of no space is executed."""
+    channels_module.ChannelTable.refuse = lambda *_args: None  # type: ignore[method-assign]
 
 
 @mutant("reset", "kill_client", "lose_reply", "slow_network")
