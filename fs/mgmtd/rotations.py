@@ -13,7 +13,7 @@ Invariants (tests/mgmtd/test_rotations.py, under random failures):
 What is remembered is a primary's own; the next one watches for `rotate_after_s` anew.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
@@ -146,16 +146,20 @@ def _is_quiet(view: RotationView, chain: Chain) -> bool:
 
 def _is_well(view: RotationView, target_id: TargetId) -> bool:
     """Tell whether a target is there, and would be taken back."""
-    target = view.info.target(target_id)
+    target = view.info.targets.get(target_id)
+    node = view.info.nodes.get(target.node_id) if target is not None else None
+    if target is None or node is None:
+        return False
     return (
         target.local_state is LocalState.UPTODATE
         and target.node_id in view.heard
-        and view.info.node(target.node_id).state is NodeState.CONNECTED
+        and node.state is NodeState.CONNECTED
         and not view.book.is_drained(target.node_id, target.disk_index)
         and not (target.low_space or target.is_slow or target.trouble)
     )
 
 
 def _nodes_of(info: RoutingInfo, chain: Chain) -> set[NodeId]:
-    members: Iterable[TargetId] = (m.target_id for m in chain.targets)
-    return {info.target(target_id).node_id for target_id in members}
+    """Return the nodes of a chain's members; of one that is not there nothing is known."""
+    found = (info.targets.get(member.target_id) for member in chain.targets)
+    return {target.node_id for target in found if target is not None}

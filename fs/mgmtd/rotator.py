@@ -39,14 +39,7 @@ class Rotator:
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(LOOK_INTERVAL_S)
-                try:
-                    steps = await self._look()
-                except (
-                    FsError
-                ) as error:  # of a chain that names what is not there; the others can wait
-                    logger.warning("rotations: %s", error)
-                    continue
-                for chain_id, target_id in steps.items():
+                for chain_id, target_id in (await self._look()).items():
                     nursery.start_soon(self._tell, chain_id, target_id)
 
     async def _look(self) -> dict[ChainId, TargetId]:

@@ -162,6 +162,16 @@ def test_nothing_is_rotated_while_something_is_amiss(view):
     assert not after_quiet(view)
 
 
+@pytest.mark.parametrize("state", [S, PublicState.OFFLINE])
+def test_a_chain_that_names_what_is_not_there_holds_up_no_other(state):
+    view = view_of((4, 6, 5), (1, 3, 2), states=[S, S, state])
+    targets = {t: target for t, target in view.info.targets.items() if t != 501}
+    view = replace(view, info=replace(view.info, targets=targets))
+    assert after_quiet(view) == {2: 302}
+    nodes = {n: node for n, node in view.info.nodes.items() if n != 6}
+    assert after_quiet(replace(view, info=replace(view.info, nodes=nodes))) == {2: 302}
+
+
 def test_nothing_is_rotated_while_it_moves():
     chain, leaving, joining = ChainId(1), TargetId(201), TargetId(401)
     move = Move(MoveId(1), chain, leaving, joining, NodeId(4), 0, MoveReason.REBALANCE)
