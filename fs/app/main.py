@@ -473,6 +473,19 @@ def dirlock(context: typer.Context) -> None:
 
 
 @app.command()
+def path(
+    inode: Annotated[int, typer.Argument(help="As `ls -i` and the event log show it.")],
+    directory: DirOption = None,
+) -> None:
+    """Print the path of an inode: of a directory at once, of a file by listing the directory where it counts."""
+    from .quota_commands import connected  # noqa: PLC0415
+
+    with connected(directory) as fs:
+        for found in fs.paths_of(inode):
+            typer.echo(found)
+
+
+@app.command()
 def version() -> None:
     """Print the release."""
     from .release import RELEASE  # noqa: PLC0415

@@ -166,6 +166,10 @@ class BlockingFs:
         """See `EmberFs.stat`."""
         return self.run(lambda: self._native.stat(path, follow=follow))
 
+    def stat_many(self, paths: Sequence[str], *, follow: bool = True) -> list[Inode | FsError]:
+        """See `EmberFs.stat_many`."""
+        return self.run(lambda: self._native.stat_many(paths, follow=follow))
+
     def exists(self, path: str) -> bool:
         """See `EmberFs.exists`."""
         return self.run(lambda: self._native.exists(path))
@@ -209,6 +213,10 @@ class BlockingFs:
     def remove_for_good(self, entry: TrashEntry) -> None:
         """See `EmberFs.remove_for_good`."""
         self.run(lambda: self._native.remove_for_good(entry))
+
+    def paths_of(self, inode_id: int) -> list[str]:
+        """See `EmberFs.paths_of`."""
+        return self.run(lambda: self._native.paths_of(inode_id))
 
     def real_path(self, inode_id: int) -> str:
         """See `EmberFs.real_path`."""

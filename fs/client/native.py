@@ -28,6 +28,7 @@ from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
 
 LIST_PAGE_COUNT = 1000
+STAT_BATCH_COUNT = 512
 SESSION_ID_BYTES = 16
 
 
@@ -138,6 +139,26 @@ class EmberFs:
             ),
         )
         return inode_from_pb(reply.inode)
+
+    async def stat_many(
+        self, paths: Sequence[str], *, follow: bool = True
+    ) -> list[Inode | FsError]:
+        """Return for each path its attributes, or why there are none; asked for in batches."""
+        found: list[Inode | FsError] = []
+        for start in range(0, len(paths), STAT_BATCH_COUNT):
+            request = meta_pb2.BatchResolvePathReq(
+                caller=self._identity.caller(),
+                paths=[os.fsencode(path) for path in paths[start : start + STAT_BATCH_COUNT]],
+                follow_last=follow,
+            )
+            reply = await self._meta.call(services.META_BATCH_RESOLVE_PATH, request)
+            found += [
+                inode_from_pb(slot.inode)
+                if slot.HasField("inode")
+                else FsError(Status(slot.status), slot.detail)
+                for slot in reply.resolved
+            ]
+        return found
 
     async def exists(self, path: str) -> bool:
         """Return whether a path names anything."""
@@ -311,6 +332,22 @@ class EmberFs:
             caller=self._identity.caller(), parent_inode_id=parent, name=name
         )
         await self._meta.call(services.META_MOVE_TO_TRASH, request)
+
+    async def paths_of(self, inode_id: int) -> list[str]:
+        """Return where a directory is, or the names of anything else in the one directory where it counts.
+
+        Raises:
+            FsError: STALE: there is no such inode; NOT_FOUND: it has no name any more; ACCESS_DENIED.
+        """
+        request = meta_pb2.GetAttrReq(caller=self._identity.caller(), inode_id=inode_id)
+        inode = (await self._meta.call(services.META_GET_ATTR, request)).inode
+        if inode.type == common_pb2.DIRECTORY:
+            return [await self.real_path(inode_id)]
+        if not inode.home_inode_id:
+            raise FsError(Status.NOT_FOUND, f"inode {inode_id} has no name any more")
+        above = (await self.real_path(inode.home_inode_id)).rstrip("/")
+        entries = await self._list(inode.home_inode_id, with_inodes=False)
+        return [f"{above}/{os.fsdecode(e.name)}" for e in entries if e.inode_id == inode_id]
 
     async def real_path(self, inode_id: int) -> str:
         """Return where a directory is; raises FsError(NOT_FOUND, STALE, NOT_DIRECTORY or NAME_TOO_LONG)."""

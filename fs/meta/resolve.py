@@ -1,6 +1,6 @@
 """Path walk: a path from the root to an inode, following symbolic links.
 
-Serves ResolvePath; mounts walk by Lookup instead.  Reads are snapshot reads of one transaction.
+Serves ResolvePath and BatchResolvePath; mounts walk by Lookup instead.  Reads are snapshot reads of one transaction.
 
 Source: path_resolution(7).
 """
@@ -10,12 +10,15 @@ from ..schema.ids import ROOT_INODE_ID
 from ..schema.inode import PATH_BYTES_MAX
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto import meta_pb2 as meta
-from ..schema.status import FsError, Status
+from ..schema.status import FsError, Retry, Status
 from .context import OpContext
 from .dentries import check_name, load_dentry
 from .inodes import complete, load_directory, load_inode
 
 SYMLINK_COUNT_MAX = 40
+
+PATH_COUNT_MAX = 1024
+"""Of one BatchResolvePath."""
 
 
 def _split(path: bytes) -> list[bytes]:
@@ -39,6 +42,29 @@ async def _step(tr: Transaction, ctx: OpContext, here: pb.InodePb, name: bytes) 
     return await load_inode(tr, dentry.inode_id, snapshot=True)
 
 
+async def _resolve(
+    tr: Transaction, ctx: OpContext, path: bytes, *, follow_last: bool
+) -> pb.InodePb:
+    if not path:
+        raise FsError(Status.NOT_FOUND, "the empty path")
+    rest = _split(path)
+    root = here = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
+    link_count = 0
+    while rest:
+        name = rest.pop()
+        child = await _step(tr, ctx, here, name)
+        if child.type != pb.SYMLINK or not (rest or follow_last):
+            here = child
+            continue
+        link_count += 1
+        if link_count > SYMLINK_COUNT_MAX:
+            raise FsError(Status.TOO_MANY_SYMLINKS, f"{path!r}")
+        target = child.symlink_target
+        rest.extend(_split(target))
+        here = root if target.startswith(b"/") else here
+    return await complete(tr, here, snapshot=True)
+
+
 async def resolve_path(
     tr: Transaction, ctx: OpContext, request: meta.ResolvePathReq
 ) -> meta.InodeRsp:
@@ -47,21 +73,30 @@ async def resolve_path(
     Raises:
         FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
     """
-    if not request.path:
-        raise FsError(Status.NOT_FOUND, "the empty path")
-    rest = _split(request.path)
-    root = here = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
-    link_count = 0
-    while rest:
-        name = rest.pop()
-        child = await _step(tr, ctx, here, name)
-        if child.type != pb.SYMLINK or not (rest or request.follow_last):
-            here = child
-            continue
-        link_count += 1
-        if link_count > SYMLINK_COUNT_MAX:
-            raise FsError(Status.TOO_MANY_SYMLINKS, f"{request.path!r}")
-        target = child.symlink_target
-        rest.extend(_split(target))
-        here = root if target.startswith(b"/") else here
-    return meta.InodeRsp(inode=await complete(tr, here, snapshot=True))
+    inode = await _resolve(tr, ctx, request.path, follow_last=request.follow_last)
+    return meta.InodeRsp(inode=inode)
+
+
+async def batch_resolve_path(
+    tr: Transaction, ctx: OpContext, request: meta.BatchResolvePathReq
+) -> meta.BatchResolvePathRsp:
+    """Return for each path, in order and of one snapshot, its inode, or what `resolve_path` would raise.
+
+    Raises:
+        FsError: RPC_BAD_REQUEST for more than PATH_COUNT_MAX paths.
+    """
+    if len(request.paths) > PATH_COUNT_MAX:
+        what = f"{len(request.paths)} paths, at most {PATH_COUNT_MAX}"
+        raise FsError(Status.RPC_BAD_REQUEST, what)
+    reply = meta.BatchResolvePathRsp()
+    for path in request.paths:
+        slot = reply.resolved.add()
+        try:
+            inode = await _resolve(tr, ctx, path, follow_last=request.follow_last)
+        except FsError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            slot.status, slot.detail = int(error.status), error.detail
+        else:
+            slot.inode.CopyFrom(inode)
+    return reply

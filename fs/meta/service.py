@@ -75,7 +75,7 @@ from .ops.unlink import unlink
 from .ops.xattr import get_xattr, list_xattrs, remove_xattr, set_xattr
 from .ports import ChunkPort
 from .read_ahead import request_keys
-from .resolve import resolve_path
+from .resolve import batch_resolve_path, resolve_path
 
 ReqT = TypeVar("ReqT", bound=Message)
 RspT = TypeVar("RspT")
@@ -316,6 +316,12 @@ class MetaService:
     async def resolve_path(self, _call: Call, request: meta.ResolvePathReq) -> meta.InodeRsp:
         """Serve ResolvePath."""
         return await self._read(resolve_path, request)
+
+    async def batch_resolve_path(
+        self, _call: Call, request: meta.BatchResolvePathReq
+    ) -> meta.BatchResolvePathRsp:
+        """Serve BatchResolvePath."""
+        return await self._read(batch_resolve_path, request)
 
     async def get_real_path(self, _call: Call, request: meta.GetRealPathReq) -> meta.GetRealPathRsp:
         """Serve GetRealPath."""

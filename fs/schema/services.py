@@ -254,6 +254,9 @@ META_MOVE_TO_TRASH: Final[Method[meta.MoveToTrashReq, meta.MoveToTrashRsp]] = me
 META_LOCK_DIRECTORY: Final[Method[meta.LockDirectoryReq, meta.InodeRsp]] = method(
     _META, "LockDirectory", meta.LockDirectoryReq, meta.InodeRsp
 )
+META_BATCH_RESOLVE_PATH: Final[Method[meta.BatchResolvePathReq, meta.BatchResolvePathRsp]] = method(
+    _META, "BatchResolvePath", meta.BatchResolvePathReq, meta.BatchResolvePathRsp
+)
 META_RESERVE_SPACE: Final[Method[meta.ReserveSpaceReq, meta.InodeRsp]] = method(
     _META, "ReserveSpace", meta.ReserveSpaceReq, meta.InodeRsp
 )

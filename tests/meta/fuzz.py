@@ -193,7 +193,7 @@ class Stranger:
             "path": self._path, "target": self._path, "mode": lambda r: r.choice(MODES),
             "length": lambda r: r.choice(LENGTHS), "session_id": self._session,
             "entry_count_max": lambda r: r.choice((0, 1, 5, 2**32 - 1)),
-            "wants_read": lambda r: r.random() < 0.7, "is_write": lambda r: r.random() < 0.7,
+            "expire_s": lambda r: r.choice((0, 0, 1, 3600, 2**32 - 1)), "wants_read": lambda r: r.random() < 0.7, "is_write": lambda r: r.random() < 0.7,
             "truncate_ver": lambda r: r.choice((0, 0, 1, 2**64 - 1)), "uid": self._user, "gid": self._user,
         }  # fmt: skip
 
@@ -204,7 +204,10 @@ class Stranger:
         fill(rng, request, self._value, left_out=rng.choice((0.0, 0.2, 0.8)))
         self._spare(request)
         holder = request.sync if method is services.META_CLOSE else request
-        if method is services.META_REMOVE_TREE and rng.random() < 0.8:
+        if (
+            method in {services.META_REMOVE_TREE, services.META_MOVE_TO_TRASH}
+            and rng.random() < 0.8
+        ):
             request.ClearField("inode_id")  # of what is removed; unset: whatever has the name
         # Only what owns a session may show it, and an open with its number would: it is the proof.
         if hasattr(holder, "session") and holder.session.session_id == SESSION:

@@ -11,6 +11,7 @@ Invariants:
 Source: deepseek-ai/3FS, lockDirectory; that only the owner may take a lock away is ours.
 """
 
+import stat
 from typing import Final
 
 from ...kv.api import Transaction
@@ -61,9 +62,9 @@ async def _act(
         raise FsError(Status.INVALID_ARGUMENT, f"lock action {action} by a nameless client")
     directory = await complete(tr, await load_directory(tr, ctx, inode_id))
     permissions.require(ctx.caller, directory, permissions.WRITE)
-    if action in _BY_FORCE:
+    if action in _BY_FORCE or directory.mode & stat.S_ISVTX:
         permissions.require_owner(ctx.caller, directory)
-    else:
+    if action not in _BY_FORCE:
         require_unlocked(ctx, directory)
     holder = ctx.caller.client_id if action in _TAKING else ""
     if holder != directory.directory.lock_client_id:
@@ -78,8 +79,8 @@ async def lock_directory(
     """Take or free the lock of a directory for the calling client; what is so already is done.
 
     Raises:
-        FsError: NO_LOCK (another client holds it), ACCESS_DENIED (no write access), NOT_PERMITTED (force by one who does
-            not own it), NOT_DIRECTORY, NOT_FOUND, STALE, INVALID_ARGUMENT.
+        FsError: NO_LOCK (another client holds it), ACCESS_DENIED (no write access), NOT_PERMITTED (by one who does not own it:
+            force, and the lock of a sticky directory, where write access gives no power over the names of others), NOT_DIRECTORY, NOT_FOUND, STALE, INVALID_ARGUMENT.
     """
     return meta.InodeRsp(inode=await _act(tr, ctx, request.inode_id, request.action))
 

@@ -1904,3 +1904,76 @@ class LockDirectoryReq(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LockDirectoryReq: _TypeAlias = LockDirectoryReq  # noqa: Y015
+
+@_typing.final
+class BatchResolvePathReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    FOLLOW_LAST_FIELD_NUMBER: _builtins.int
+    follow_last: _builtins.bool
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        paths: _abc.Iterable[_builtins.bytes] | None = ...,
+        follow_last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "paths", b"paths"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchResolvePathReq: _TypeAlias = BatchResolvePathReq  # noqa: Y015
+
+@_typing.final
+class ResolvedPathPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INODE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    status: _builtins.int
+    detail: _builtins.str
+    @_builtins.property
+    def inode(self) -> _common_pb2.InodePb: ...
+    def __init__(
+        self,
+        *,
+        inode: _common_pb2.InodePb | None = ...,
+        status: _builtins.int = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "inode", b"inode", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolvedPathPb: _TypeAlias = ResolvedPathPb  # noqa: Y015
+
+@_typing.final
+class BatchResolvePathRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOLVED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def resolved(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResolvedPathPb]: ...
+    def __init__(
+        self,
+        *,
+        resolved: _abc.Iterable[Global___ResolvedPathPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resolved", b"resolved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchResolvePathRsp: _TypeAlias = BatchResolvePathRsp  # noqa: Y015

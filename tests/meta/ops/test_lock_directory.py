@@ -113,6 +113,16 @@ async def test_who_may_take_and_free_it(world, place):
         await act(other, place, meta.LOCK_TAKE)
 
 
+async def test_a_sticky_directory_is_its_owners_to_lock(world, root, place):
+    await root.set_attr(place, mode=0o1777)
+    other, owner = world.user(1001, client=ONE), world.user(1000, client=TWO)
+    with refused(Status.NOT_PERMITTED, "EPERM"):
+        await act(other, place, meta.LOCK_TAKE)
+    await act(owner, place, meta.LOCK_TAKE)
+    with refused(Status.NO_LOCK):
+        await other.create(place, b"g")
+
+
 async def test_what_makes_no_sense_is_refused(world, root, place):
     f = (await root.lookup(place, b"f")).inode_id
     with refused(Status.NOT_DIRECTORY):

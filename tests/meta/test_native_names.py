@@ -1,0 +1,126 @@
+"""The native client's trash, locks on directories and lookups by the hundred, right at the service."""
+
+import re
+
+import pytest
+
+from fs.client.native import EmberFs, Identity
+from fs.schema.status import FsError, Status
+from tests.meta.harness import CALL, refused
+
+
+class DirectMeta:
+    """A MetaCaller at the service."""
+
+    def __init__(self, world, client_id):
+        self._world, self.client_id = world, client_id
+
+    async def call(self, method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
+        request.caller.client_id = self.client_id
+        request.caller.request_id = self._world.next_request_id()
+        served = re.sub("(?<!^)(?=[A-Z])", "_", method.name).lower()
+        return await getattr(self._world.meta.service, served)(CALL, request)
+
+
+@pytest.fixture
+def client(world):
+    def make(number=1, uid=0):
+        meta = DirectMeta(world, str(number) * 32)
+        return EmberFs(meta, None, runtime=world.runtime, identity=Identity(uid, uid))
+
+    return make
+
+
+async def test_what_was_trashed_is_listed_and_comes_back(client):
+    fs = client()
+    assert await fs.trash() == []
+    await fs.makedirs("/a/b")
+    await fs.move_to_trash("/a/b", 3600)
+    (entry,) = await fs.trash()
+    assert (entry.name, entry.path, entry.is_dir) == ("b", "/a/b", True)
+    assert entry.due_ns - entry.removed_ns == 3600 * 10**9
+    # Where its directory is by now.
+    await fs.rename("/a", "/z")
+    assert await fs.restore(entry) == "/z/b"
+    assert await fs.trash() == []
+
+
+async def test_restoring_replaces_nothing_and_says_what_is_wrong(client):
+    fs = client()
+    for _ in range(2):
+        await fs.makedirs("/a/b")
+        await fs.move_to_trash("/a/b")
+    await fs.makedirs("/a/b")
+    first, second = await fs.trash()
+    assert (first.name, first.path) == ("b", second.path)
+    with refused(Status.EXISTS):
+        await fs.restore(first)
+    assert await fs.restore(first, "/c") == "/c"
+    await fs.move_to_trash("/a")
+    with refused(Status.BUSY) as told:
+        await fs.restore(second)
+    assert "restore it first" in told.value.detail
+    (above,) = [entry for entry in await fs.trash() if entry.name == "a"]
+    await fs.remove_for_good(above)
+    with refused(Status.NOT_FOUND) as told:
+        await fs.restore(second)
+    assert "say where" in told.value.detail
+    assert await fs.restore(second, "/d") == "/d"
+    assert await fs.trash() == []
+
+
+async def test_one_client_locks_a_directory(client):
+    one, two = client(1), client(2)
+    await one.mkdir("/d")
+    await one.lock_directory("/d")
+    with refused(Status.NO_LOCK):
+        await two.mkdir("/d/x")
+    with refused(Status.NO_LOCK):
+        await two.unlock_directory("/d")
+    await two.lock_directory("/d", preempt=True)
+    await two.mkdir("/d/x")
+    await one.unlock_directory("/d", clear=True)
+    await one.mkdir("/d/y")
+
+
+async def test_many_paths_at_once(client, world):
+    fs, stranger = client(), client(2, uid=1000)
+    await fs.makedirs("/a/b")
+    await world.user().symlink(1, b"link", b"/a/b")
+    await fs.mkdir("/secret", 0o700)
+    await fs.mkdir("/secret/x")
+    paths = ["/a/b", "/no", "/link", "/a/b/c/d", "/secret/x", "", "/"] * 200
+    found = await stranger.stat_many(paths)
+    assert len(found) == len(paths)
+    shown = [f.status if isinstance(f, FsError) else f.inode_id for f in found[:7]]
+    b = (await fs.stat("/a/b")).inode_id
+    assert shown == [
+        b,
+        Status.NOT_FOUND,
+        b,
+        Status.NOT_FOUND,
+        Status.ACCESS_DENIED,
+        Status.NOT_FOUND,
+        1,
+    ]
+    assert found[700].inode_id == b
+    (link,) = await fs.stat_many(["/link"], follow=False)
+    assert link.inode_id != b
+
+
+async def test_where_an_inode_is(client, world):
+    fs, user = client(), world.user()
+    await fs.makedirs("/a/b")
+    b = (await fs.stat("/a/b")).inode_id
+    f = (await user.create(b, b"f")).inode_id
+    await user.link(f, b, b"g")
+    await user.link(f, 1, b"elsewhere")
+    assert await fs.paths_of(b) == ["/a/b"]
+    assert await fs.paths_of(1) == ["/"]
+    assert await fs.paths_of(f) == ["/a/b/f", "/a/b/g"]
+    for parent, name in ((b, b"f"), (b, b"g"), (1, b"elsewhere")):
+        await user.unlink(parent, name)
+    with refused(Status.NOT_FOUND):
+        await fs.paths_of(f)
+    with refused(Status.STALE):
+        await fs.paths_of(0x9999)
