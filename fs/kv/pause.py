@@ -56,8 +56,11 @@ class PausableTransaction(ForwardingTransaction):
 
     async def prefetch(self, keys: Iterable[bytes]) -> None:
         """See Transaction.prefetch."""
-        await super().prefetch(keys if self._is_asked else [*keys, PAUSE_KEY])
-        self._is_asked = True
+        wanted = list(keys)
+        if wanted and not self._is_asked:
+            wanted.append(PAUSE_KEY)
+            self._is_asked = True
+        await super().prefetch(wanted)
 
     async def _ask(self, keys: Sequence[bytes]) -> None:
         """Have the mark come with the first keys: it costs no way there and back of its own."""

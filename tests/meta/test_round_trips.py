@@ -6,7 +6,9 @@ one includes the read version.
 
 import pytest
 
+from fs.kv.pause import PausableEngine
 from fs.kv.remote import RemoteEngine
+from fs.runtime.real import RealClock
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.services import KV_COMMIT, KV_READ
 from tests.kv.harness import CHOSEN_KIND, Lab
@@ -17,9 +19,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-async def counted(tmp_path, nursery, monkeypatch):
-    """A world on a remote store, and a function that runs a call and returns its (reads, commits)."""
+@pytest.fixture(params=["plain", "pausable"])
+async def counted(request, tmp_path, nursery, monkeypatch):
+    """A world on a remote store, and a function that runs a call and returns its (reads, commits).
+
+    Heeding what holds up changes, as on FoundationDB, must cost nothing.
+    """
     asked = []
     call = RemoteEngine.call
 
@@ -29,7 +34,8 @@ async def counted(tmp_path, nursery, monkeypatch):
 
     monkeypatch.setattr(RemoteEngine, "call", counting_call)
     lab = Lab("remote", tmp_path / "kv", nursery)
-    world = World(await lab.open())
+    engine = await lab.open()
+    world = World(PausableEngine(engine, RealClock()) if request.param == "pausable" else engine)
     await world.initialise()
 
     async def cost(awaitable) -> tuple[int, int]:
