@@ -8,6 +8,7 @@ Concurrency: one task runs `run`; tests call `step`.
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
@@ -19,6 +20,9 @@ from . import records
 from .ports import ChunkPort
 
 log = logging.getLogger(__name__)
+
+FAILED_COUNT_MAX: Final = 3
+"""A scan in which so many names could not be removed is given up."""
 
 
 class TrashCleaner:
@@ -64,11 +68,22 @@ class TrashCleaner:
             due = await self._first(prefix_end(records.TRASH), 1)
             if due:
                 log.warning("space is low: the trash is emptied before its time")
+        failed_count = 0
         for key in due:
-            if await self._expire(key):
-                _, parent_id, name = records.trash_parts(key)
-                log.info("removed %r from the trash in directory %#x", name, parent_id)
-        return len(due)
+            try:
+                await self._remove(key)
+            except FsError as error:
+                # One that cannot be removed now must not hold up the others; but a store that is away fails all.
+                failed_count += 1
+                if failed_count == FAILED_COUNT_MAX:
+                    raise
+                log.warning("%r stays in the trash for now: %s", records.trash_parts(key)[2], error)
+        return len(due) - failed_count
+
+    async def _remove(self, key: bytes) -> None:
+        if await self._expire(key):
+            _, parent_id, name = records.trash_parts(key)
+            log.info("removed %r from the trash in directory %#x", name, parent_id)
 
     async def _first(self, end: bytes, limit: int) -> list[bytes]:
         pairs = await snapshot_read(

@@ -9,6 +9,7 @@ from fs.meta.check import check
 from fs.meta.idempotency import refuse
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
+from fs.schema.proto.record_pb2 import DentryRecordPb
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, World, hint, refused, session
 
@@ -80,6 +81,15 @@ def requests(d, f):
             "set_quota",
             meta.SetQuotaReq(inode_id=d, quota=meta.QuotaPb(bytes_max=10**6, inodes_max=100)),
         ),
+        "move_to_trash": ("move_to_trash", meta.MoveToTrashReq(parent_inode_id=d, name=b"f")),
+        "move_to_trash-tree": (
+            "move_to_trash",
+            meta.MoveToTrashReq(parent_inode_id=d, name=b"tree", expire_s=60),
+        ),
+        "lock_directory": (
+            "lock_directory",
+            meta.LockDirectoryReq(inode_id=d, action=meta.LOCK_TAKE),
+        ),
         "stripe": ("extend_stripe", meta.ExtendStripeReq(inode_id=f, dyn_stripe_min=4)),
     }
 
@@ -101,12 +111,19 @@ async def comparable(world, *, with_data_ver):
             if not with_data_ver:
                 inode.file.data_ver = 0
             found[key] = inode.SerializeToString()
+        elif kind == b"DENT":
+            dentry = DentryRecordPb.FromString(value)
+            if dentry.HasField("trash"):
+                dentry.trash.removed_ns = dentry.trash.due_ns = 0
+            found[key] = dentry.SerializeToString()
         elif (
-            kind in (b"DENT", b"DCNT", b"INOS", b"XATR", b"USAG", b"LINK", b"QUOT")
+            kind in (b"DCNT", b"INOS", b"XATR", b"USAG", b"LINK", b"QUOT")
             or key == b"SINGinode-count"
         ):
             found[key] = value if kind != b"INOS" else b""
-        elif kind.startswith(b"GC"):
+        elif kind == b"DLCK":
+            found[key] = b""
+        elif kind.startswith(b"GC") or kind == b"TRSH":
             found[kind + key[12:]] = b""
     return found
 
@@ -222,6 +239,11 @@ def undone(d, f):
         ],
         "append": [[("set_attr", meta.SetAttrReq(inode_id=f, length=20))]],
         "set_quota": [[("set_quota", meta.SetQuotaReq(inode_id=d))]],
+        "move_to_trash": [[new_f]],
+        "move_to_trash-tree": [[("mkdir", meta.MkdirReq(parent_inode_id=d, name=b"tree"))]],
+        "lock_directory": [
+            [("lock_directory", meta.LockDirectoryReq(inode_id=d, action=meta.LOCK_CLEAR))]
+        ],
     }
 
 
@@ -277,6 +299,9 @@ REFUSED = {
     "rename-directory": Status.NOT_FOUND,
     "rename-replace": Status.NOT_FOUND,
     "set_xattr": Status.EXISTS,
+    "move_to_trash": Status.NOT_FOUND,
+    "move_to_trash-tree": Status.NOT_FOUND,
+    "lock_directory": Status.NO_LOCK,
     "remove_xattr": Status.NO_ATTRIBUTE,
 }
 

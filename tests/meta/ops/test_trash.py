@@ -10,7 +10,7 @@ from fs.meta.check import check
 from fs.schema.ids import TRASH_ROOT_INODE_ID
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
-from fs.schema.status import Status
+from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, World, hint, refused, session
 
 HOUR_S = 3600
@@ -282,6 +282,44 @@ async def test_two_cleaners_remove_each_name_once(world, root, autojump_clock):
             nursery.start_soon(cleaner.step)
     assert len(done) == len(set(done)) == 20
     assert await marks(world) == []
+
+
+async def test_a_name_that_cannot_be_removed_holds_up_no_other(world, root, autojump_clock):
+    for name in (b"bad", b"good"):
+        await root.create(ROOT, name)
+        users = (await trash(root, ROOT, name)).trash_inode_id
+    await trio.sleep(HOUR_S + 1)
+    expire = world.meta.trash._expire
+    failing = {b"bad"}
+
+    async def fails(key):
+        if records.trash_parts(key)[2] in failing:
+            raise FsError(Status.KV_CONFLICT, "changed all the time")
+        return await expire(key)
+
+    world.meta.trash._expire = fails
+    assert await world.meta.trash.step() == 1
+    assert await root.names(users) == [b"bad"]
+    failing.clear()
+    assert await world.meta.trash.step() == 1
+    assert await root.names(users) == []
+
+
+async def test_a_store_that_is_away_is_not_asked_for_each_name(world, root, autojump_clock):
+    for number in range(5):
+        await root.create(ROOT, b"%d" % number)
+        await trash(root, ROOT, b"%d" % number)
+    await trio.sleep(HOUR_S + 1)
+    asked = []
+
+    async def away(key):
+        asked.append(key)
+        raise FsError(Status.KV_UNAVAILABLE, "away")
+
+    world.meta.trash._expire = away
+    with refused(Status.KV_UNAVAILABLE):
+        await world.meta.trash.step()
+    assert len(asked) == 3
 
 
 async def test_low_space_empties_what_is_due_first_if_configured(open_lab, autojump_clock):
