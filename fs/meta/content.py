@@ -16,7 +16,7 @@ from ..schema.proto.meta_pb2 import FileSessionPb, LengthHintPb
 from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
-from .context import LengthUnknownError, OpContext, TruncationUnfinishedError
+from .context import LengthUnknownError, OpContext, PreciseLength, TruncationUnfinishedError
 from .inodes import advance_ctime
 
 
@@ -52,14 +52,31 @@ def lengthen(inode: pb.InodePb, length: int) -> None:
         part.length = length
 
 
+def _known(ctx: OpContext, inode: pb.InodePb) -> PreciseLength:
+    known = ctx.precise_length
+    is_of_it = known is not None and known.inode_id == inode.inode_id
+    if known is None or not is_of_it or known.truncate_ver != inode.file.truncate_ver:
+        raise LengthUnknownError(inode)
+    return known
+
+
+def note_used(inode: pb.InodePb, used_bytes: int) -> None:
+    """Take over what the chains said of the space that a file takes."""
+    part = inode.file
+    part.has_holes = used_bytes < part.length
+    inode.used_bytes = min(used_bytes, part.length)
+
+
 def apply_precise_length(ctx: OpContext, inode: pb.InodePb) -> None:
     """Take over what the chains said about the file; raises LengthUnknownError to have them asked."""
-    known = ctx.precise_length
-    part = inode.file
-    if known is None or known.inode_id != inode.inode_id or known.truncate_ver != part.truncate_ver:
-        raise LengthUnknownError(inode)
-    part.length = max(part.length, known.length)
-    inode.used_bytes = known.used_bytes
+    known = _known(ctx, inode)
+    inode.file.length = max(inode.file.length, known.length)
+    note_used(inode, known.used_bytes)
+
+
+def apply_used(ctx: OpContext, inode: pb.InodePb) -> None:
+    """Take over what the chains said of the space that a file takes; raises LengthUnknownError to have them asked."""
+    note_used(inode, _known(ctx, inode).used_bytes)
 
 
 def apply_length_hint(ctx: OpContext, inode: pb.InodePb, hint: LengthHintPb) -> None:
@@ -98,6 +115,10 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
         inode.used_bytes = min(inode.used_bytes, length)
         part.length = length
         cut_behind_end(tr, ctx, inode)
+    elif length > part.length:
+        inode.used_bytes = inode.used_bytes if part.has_holes else part.length
+        part.has_holes = True
+    part.has_holes = part.has_holes and length > 0
     part.length = length
     part.data_ver += 1
     inode.mtime_ns = ctx.now_ns

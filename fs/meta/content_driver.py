@@ -130,7 +130,7 @@ class ContentDriver:
     async def _cut(self, inode_id: int) -> None:
         # Read afresh: what the caller saw may have been finished, and written over, since.
         found = await self._file_part(inode_id)
-        part = found or FilePartPb()
+        part, used_bytes = found or FilePartPb(), None
         if found is not None:
             if not part.truncate_pending:
                 return
@@ -142,7 +142,11 @@ class ContentDriver:
                 part.truncate_ver,
                 partial(self._is_pending, inode_id, part.truncate_ver),
             )
-        await self.transact(lambda tr: finish_truncation(tr, inode_id, part.truncate_ver))
+            if part.has_holes:
+                _, used_bytes = await self._chunks.file_length(file_ref(inode_id, part))
+        await self.transact(
+            lambda tr: finish_truncation(tr, inode_id, part.truncate_ver, used_bytes)
+        )
         if found is not None:
             # Nor may the mark come back with a power loss: who writes behind the new end from now on may
             # outlive that, and what he writes then would be cut when the mark is met at his close.

@@ -42,6 +42,7 @@ from .event_log import EventLog
 from .events import event_of, expiry_event
 from .idempotency import refuse
 from .inode_ids import InodeIds
+from .inodes import load_inode
 from .lineage import Lineages
 from .lock_waits import LockWaits
 from .ops.access import access
@@ -296,6 +297,12 @@ class MetaService:
         if inode.file.truncate_pending:
             await self.driver.finish_truncation(inode.inode_id)
             inode.file.truncate_pending = False
+            if inode.file.has_holes:
+                found = await self._read_inode(inode.inode_id)
+                inode.used_bytes, inode.file.has_holes = found.used_bytes, found.file.has_holes
+
+    async def _read_inode(self, inode_id: int) -> InodePb:
+        return await snapshot_read(self._engine, lambda tr: load_inode(tr, inode_id, snapshot=True))
 
     # ---- reading -----------------------------------------------------------------------------
 

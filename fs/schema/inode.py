@@ -64,6 +64,8 @@ class FilePart:
     """Chunks beyond `length` are still to be removed; until then nobody may write or extend."""
     charged_length: int = 0
     """Promised to writers below a quota of bytes; usage counts the larger of this and `length`."""
+    has_holes: bool = False
+    """`used_bytes` of the inode says what the chunks hold; else every byte below the length takes space."""
 
     @property
     def finished_cut(self) -> int:
@@ -155,6 +157,7 @@ def inode_to_pb(inode: Inode) -> pb.InodePb:
         message.file.data_ver = part.data_ver
         message.file.truncate_pending = part.truncate_pending
         message.file.charged_length = part.charged_length
+        message.file.has_holes = part.has_holes
         message.file.layout.CopyFrom(layout_to_pb(part.layout))
     if inode.directory is not None:
         message.directory.parent_inode_id = inode.directory.parent_inode_id
@@ -177,6 +180,7 @@ def inode_from_pb(message: pb.InodePb) -> Inode:
             part.data_ver,
             part.truncate_pending,
             part.charged_length,
+            part.has_holes,
         )
     if message.HasField("directory"):
         has_layout = message.directory.HasField("default_layout")

@@ -126,7 +126,8 @@ class FakeChunks:
     async def file_length(self, file):
         size = file.layout.chunk_size_bytes
         ends = [k[1] * size + len(c) for k, c in self.chunks.items() if k[0] == file.inode_id and c]
-        return max(ends, default=0), len(ends)
+        used_bytes = sum(len(c) for k, c in self.chunks.items() if k[0] == file.inode_id)
+        return max(ends, default=0), used_bytes
 
     async def space(self):
         return 1 << 40, self.free_bytes
@@ -170,6 +171,7 @@ class FakeCluster:
         self.locks: dict[int, list] = {}
         self.calls: list[str] = []
         self.durable_calls = 0
+        self.counted: list[int] = []
         self.meta_gate = None
         self.meta_faults: dict[str, list] = {}
         now = self.clock_ns()
@@ -303,6 +305,11 @@ class FakeCluster:
                 inode = self.get(request.inode_id)
                 length = max(length, inode.file.length)
             inode = self.put_file(inode, length=length, data_ver=inode.file.data_ver + 1)
+        if request.counts_space:
+            self.counted.append(inode.inode_id)
+            _, used_bytes = await self.chunks.file_length(self.ref(inode))
+            inode = self.put_file(inode, has_holes=used_bytes < inode.length)
+            inode = self.put(inode, used_bytes=used_bytes)
         if request.HasField("mtime_ns"):
             inode = self.put(inode, mtime_ns=request.mtime_ns)
         if request.is_durable:

@@ -33,6 +33,7 @@ class FakeChunks:
 
     def __init__(self):
         self.lengths = {}
+        self.used = {}
         self.truncated = []
         self.removed = []
         self.error = None
@@ -66,7 +67,7 @@ class FakeChunks:
     async def file_length(self, file: FileRef) -> tuple[int, int]:
         self._fail()
         length = self.lengths.get(file.inode_id, 0)
-        return length, length
+        return length, self.used.get(file.inode_id, length)
 
     async def space(self) -> tuple[int, int]:
         self._fail()

@@ -36,7 +36,10 @@ def base(type_: InodeType) -> Inode:
 @pytest.mark.parametrize(
     "inode",
     [
-        replace(base(InodeType.FILE), file=FilePart(2**45, 3, LAYOUT, 2, 9, truncate_pending=True)),
+        replace(
+            base(InodeType.FILE),
+            file=FilePart(2**45, 3, LAYOUT, 2, 9, truncate_pending=True, has_holes=True),
+        ),
         replace(base(InodeType.DIRECTORY), directory=DirectoryPart(InodeId(1), b"\xff\xfe")),
         replace(base(InodeType.DIRECTORY), directory=DirectoryPart(InodeId(1), b"d", LAYOUT)),
         replace(base(InodeType.SYMLINK), symlink_target=b"/a/b"),

@@ -26,8 +26,10 @@ def clamp_time_ns(time_ns: int) -> int:
 
 
 def used_blocks(inode: Inode) -> int:
-    """Return st_blocks; until space is accounted exactly, every byte below the length counts as taken."""
-    return -(-(inode.used_bytes or inode.length) // _STAT_BLOCK_BYTES)
+    """Return st_blocks: what is stored, replicas not counted; known exactly once a file with holes was closed."""
+    has_holes = inode.file is not None and inode.file.has_holes
+    taken = inode.used_bytes if has_holes else inode.length
+    return -(-taken // _STAT_BLOCK_BYTES)
 
 
 def errno_of(error: Exception, what: str, which: object) -> int:

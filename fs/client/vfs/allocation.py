@@ -93,6 +93,7 @@ class Allocation:
             await core.drain(state)
             if state.has_unreported:
                 await core.report(state, is_durable=False)
+            state.is_space_unsure = True
             try:
                 await core.store.empty_chunks(state.ref, first, end)
             finally:

@@ -230,6 +230,8 @@ class VfsCore:
         """Put written bytes into the write buffer; budget already taken.  No checkpoint."""
         if state.run is not None and state.run.end != offset:
             self.start_flush(state)
+        if state.file.has_holes or offset > state.known_end():
+            state.is_space_unsure = True
         run = state.run
         if run is None:
             run = state.run = WriteRun(offset)
@@ -394,9 +396,16 @@ class VfsCore:
     # -- reports to meta --------------------------------------------------------------------------
 
     async def report(
-        self, state: InodeState, *, is_durable: bool, gives_back: bool = False
+        self,
+        state: InodeState,
+        *,
+        is_durable: bool,
+        gives_back: bool = False,
+        counts_space: bool = False,
     ) -> None:
         """Tell meta of acknowledged writes; with `is_durable` make them survive power loss.
+
+        With `counts_space` meta finds out what a file takes whose holes may have changed.
 
         With `gives_back`, under `promise_lock`, also what was promised and is not needed for them.
 
@@ -414,6 +423,9 @@ class VfsCore:
             request = self.sync_request(state)
             request.is_durable = is_durable
             request.gives_back = gives_back and state.give_back()
+            request.counts_space = counts_space and state.is_space_unsure
+            if request.counts_space:
+                state.is_space_unsure, state.space_counted_s = False, self.now_s()
             before_ver = state.file.data_ver
             failures: list[FsError] = []
             async with trio.open_nursery() as nursery:
@@ -423,9 +435,12 @@ class VfsCore:
                     reply = await self.call(services.META_SYNC, request)
                     inode = inode_from_pb(reply.inode)
                     self.note_reported(state, seq, before_ver, inode)
+                    if request.counts_space:
+                        await self.kernel.invalidate_attributes(state.inode_id)
                     if reply.HasField("is_metered"):
                         state.note_metering(reply.is_metered, inode)
                 except FsError as error:
+                    state.is_space_unsure = state.is_space_unsure or request.counts_space
                     failures.insert(0, error)
                     if error.status is Status.QUOTA_EXCEEDED:
                         await self.note_refused(state, seq, error)

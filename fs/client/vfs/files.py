@@ -24,6 +24,8 @@ from .readahead import Block
 
 _log = logging.getLogger(__name__)
 
+SPACE_COUNT_INTERVAL_S = 5.0
+"""What a file with holes takes is found out at each close, and at an fsync this long after the last time."""
 _FMODE_EXEC = 0x20
 """Set by the kernel in the flags of an open for execve(2), which needs no read permission."""
 
@@ -203,7 +205,7 @@ class Files:
             await self._core.drain(state)
             self._raise_pending_error(handle)
             is_durable = self._core.section.durable_close
-            if is_durable or state.has_unreported:
+            if is_durable or state.has_unreported or state.is_space_unsure:
                 await self._report(handle, is_durable=is_durable, gives_back=True)
             handle.is_dirty = state.is_dirty and handle.is_dirty
         else:
@@ -219,12 +221,16 @@ class Files:
     ) -> None:
         """Report for one handle; an error that is raised counts as told to it."""
         core, state = self._core, handle.state
+        age_s = core.now_s() - state.space_counted_s
+        counts_space = gives_back or age_s >= SPACE_COUNT_INTERVAL_S
         try:
             if gives_back and _has_spare_promise(state):
                 async with state.promise_lock:
-                    await core.report(state, is_durable=is_durable, gives_back=True)
+                    await core.report(
+                        state, is_durable=is_durable, gives_back=True, counts_space=counts_space
+                    )
             else:
-                await core.report(state, is_durable=is_durable)
+                await core.report(state, is_durable=is_durable, counts_space=counts_space)
         except FsError as error:
             if error.status is Status.QUOTA_EXCEEDED:
                 handle.seen_error_count = state.error_count

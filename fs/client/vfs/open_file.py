@@ -11,6 +11,7 @@ Sequence numbers instead of flags: `acked_seq` grows with every acknowledged flu
 states are "up to which acked_seq", so that a flush that ends during a report is never taken as reported.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -87,6 +88,7 @@ class InodeState:
         "inode_id",
         "is_length_unknown",
         "is_metered",
+        "is_space_unsure",
         "keep_session",
         "last_error",
         "local_mtime_ns",
@@ -98,6 +100,7 @@ class InodeState:
         "report_lock",
         "reported_seq",
         "run",
+        "space_counted_s",
         "writer",
         "written_end",
     )
@@ -127,6 +130,9 @@ class InodeState:
         self.durable_seq = -1
         self.is_length_unknown = False
         self.is_metered = False
+        self.space_counted_s = -math.inf
+        self.is_space_unsure = False
+        """Bytes were left out or cleared, or written to a file with holes, since meta last counted its space."""
         self.promised_length = 0
         self.local_mtime_ns = 0
         self.content_seq = 0

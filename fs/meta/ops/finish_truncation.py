@@ -3,11 +3,17 @@
 from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from .. import records
+from ..content import note_used
 from ..inodes import store_inode
 
 
-async def finish_truncation(tr: Transaction, inode_id: int, truncate_ver: int) -> None:
-    """Clear the mark, unless another truncation has begun meanwhile or the file is gone."""
+async def finish_truncation(
+    tr: Transaction, inode_id: int, truncate_ver: int, used_bytes: int | None
+) -> None:
+    """Clear the mark, unless another truncation has begun meanwhile or the file is gone.
+
+    `used_bytes`: what is left of a file with holes, as the chains said; None: not asked.
+    """
     value = await tr.get(records.inode_key(inode_id))
     if value is None:
         tr.clear(records.truncation_key(inode_id))
@@ -16,5 +22,7 @@ async def finish_truncation(tr: Transaction, inode_id: int, truncate_ver: int) -
     if not inode.file.truncate_pending or inode.file.truncate_ver != truncate_ver:
         return
     inode.file.truncate_pending = False
+    if used_bytes is not None:
+        note_used(inode, used_bytes)
     store_inode(tr, inode)
     tr.clear(records.truncation_key(inode_id))

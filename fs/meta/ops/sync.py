@@ -21,6 +21,7 @@ def _changes_anything(request: meta.SyncReq) -> bool:
         or request.HasField("mtime_ns")
         or request.HasField("atime_ns")
         or request.gives_back
+        or request.counts_space
     )
 
 
@@ -37,6 +38,8 @@ def _apply_content(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> 
     if request.has_new_data:
         inode.file.data_ver += 1
         inode.mtime_ns = ctx.now_ns
+    if request.counts_space:
+        content.apply_used(ctx, inode)
 
 
 def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
@@ -47,7 +50,7 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
         LengthUnknownError: the chains must be asked.
         TruncationUnfinishedError: new content cannot be judged before the truncation is done.
     """
-    if request.has_new_data or request.HasField("length_hint"):
+    if request.has_new_data or request.counts_space or request.HasField("length_hint"):
         if inode.type != pb.FILE:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id:#x}")
         _apply_content(ctx, inode, request)
@@ -65,7 +68,7 @@ async def _may_report(
     tr: Transaction, ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq
 ) -> bool:
     """A reader may report when he read; what concerns the content takes the right to write."""
-    is_write = _is_content_change(request) or request.clears_suid
+    is_write = _is_content_change(request) or request.clears_suid or request.counts_space
     if not is_write and permissions.is_allowed(ctx.caller, inode, permissions.READ):
         return True
     return await content.may_write(tr, ctx, inode)

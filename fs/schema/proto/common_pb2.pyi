@@ -539,6 +539,7 @@ class FilePartPb(_message.Message):
     TRUNCATE_PENDING_FIELD_NUMBER: _builtins.int
     CHARGED_LENGTH_FIELD_NUMBER: _builtins.int
     UNNAMED_DUE_NS_FIELD_NUMBER: _builtins.int
+    HAS_HOLES_FIELD_NUMBER: _builtins.int
     IS_END_REFUSED_FIELD_NUMBER: _builtins.int
     length: _builtins.int
     truncate_ver: _builtins.int
@@ -553,6 +554,8 @@ class FilePartPb(_message.Message):
     """promised to writers below a quota of bytes: quotas count max(length, charged_length)"""
     unnamed_due_ns: _builtins.int
     """made without a name and may get one: when its GC record is due; else 0"""
+    has_holes: _builtins.bool
+    """used_bytes is what the chains said last; else every byte below length takes space"""
     is_end_refused: _builtins.bool
     """bytes beyond length were refused by a quota while others wrote: cut when nobody writes any more"""
     @_builtins.property
@@ -568,11 +571,12 @@ class FilePartPb(_message.Message):
         truncate_pending: _builtins.bool = ...,
         charged_length: _builtins.int = ...,
         unnamed_due_ns: _builtins.int = ...,
+        has_holes: _builtins.bool = ...,
         is_end_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_length", b"charged_length", "data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "is_end_refused", b"is_end_refused", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver", "unnamed_due_ns", b"unnamed_due_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_length", b"charged_length", "data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "has_holes", b"has_holes", "is_end_refused", b"is_end_refused", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver", "unnamed_due_ns", b"unnamed_due_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -729,7 +733,7 @@ class InodePb(_message.Message):
     symlink_target: _builtins.bytes
     rdev: _builtins.int
     used_bytes: _builtins.int
-    """space taken, best effort until exact accounting exists"""
+    """of files with holes: what their chunks hold"""
     home_inode_id: _builtins.int
     """of what is no directory: the one directory whose usage counts it; 0: it has no name"""
     @_builtins.property

@@ -695,6 +695,7 @@ class SyncReq(_message.Message):
     ATIME_NS_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     CLEARS_SUID_FIELD_NUMBER: _builtins.int
+    COUNTS_SPACE_FIELD_NUMBER: _builtins.int
     GIVES_BACK_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     has_new_data: _builtins.bool
@@ -703,6 +704,8 @@ class SyncReq(_message.Message):
     is_durable: _builtins.bool
     """wait until the metadata is on disk (fsync)"""
     clears_suid: _builtins.bool
+    counts_space: _builtins.bool
+    """bytes were left out, cleared, or filled in: meta asks the chains what the file takes"""
     gives_back: _builtins.bool
     """what was promised beyond the length, unless somebody else writes the file too"""
     @_builtins.property
@@ -722,11 +725,12 @@ class SyncReq(_message.Message):
         atime_ns: _builtins.int | None = ...,
         is_durable: _builtins.bool = ...,
         clears_suid: _builtins.bool = ...,
+        counts_space: _builtins.bool = ...,
         gives_back: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "clears_suid", b"clears_suid", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "clears_suid", b"clears_suid", "counts_space", b"counts_space", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__atime_ns: _TypeAlias = _typing.Literal["atime_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_ns: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns"]  # noqa: Y015
