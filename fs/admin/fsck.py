@@ -115,7 +115,8 @@ class Check:
         if cluster is None:
             return found, None
         report.chunk_count = cluster.chunk_count
-        return [f for f in found if f.chunks is None or await self._holds(cluster, f)], cluster
+        confirmed = [await self._confirmed(cluster, finding) for finding in found]
+        return [finding for finding in confirmed if finding is not None], cluster
 
     async def _scan(
         self, sorter: Sorter, rules: ChunkRules | None, report: Report
@@ -139,12 +140,15 @@ class Check:
         report.inode_count, report.row_count = scan.tally.inode_count, scan.tally.row_count
         return found
 
-    async def _holds(self, cluster: Cluster, finding: Finding) -> bool:
+    async def _confirmed(self, cluster: Cluster, finding: Finding) -> Finding | None:
+        """Look at a suspect again; what cannot be looked at is mentioned, and neither told nor repaired."""
+        if finding.chunks is None:
+            return finding
         try:
-            return await is_still_so(self.engine, cluster, finding)
+            return finding if await is_still_so(self.engine, cluster, finding) else None
         except FsError as error:
-            log.warning("not looked at again: %s: %s", finding.line(), error)
-            return True
+            text = f"{finding.text} (not confirmed: {error})"
+            return Finding(Kind.NOT_LOOKED_AT, finding.inode_id, text, is_notice=True)
 
     async def _repair(self, finding: Finding, cluster: Cluster | None) -> bool:
         """Put one finding right; what cannot be now stays among those that are left."""

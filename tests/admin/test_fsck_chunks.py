@@ -2,9 +2,12 @@
 
 import pytest
 
+from fs.admin.fsck import Check
 from fs.admin.fsck_chunks import DEAD_SESSION_NS, ChunkRules, Cluster, list_all
+from fs.kv.memory import MemoryEngine
 from fs.meta import records
 from fs.meta.fsck_facts import ChunkRun, Facts, Kind
+from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.runtime.sorter import Sorter
 from fs.schema.ids import ChainId, TargetId
 from fs.schema.proto import common_pb2 as pb
@@ -133,3 +136,11 @@ def test_sessions_of_clients_that_are_long_gone():
     assert kinds(with_session(facts(run()), "alive", old)) == []
     assert kinds(with_session(facts(run()), "gone", DEAD_SESSION_NS - 1)) == []
     assert kinds(with_session(facts(run()), "gone", old), cluster(living=None)) == []
+
+
+async def test_a_suspect_that_cannot_be_looked_at_again_is_only_mentioned():
+    check = Check(MemoryEngine(SimulatedClock()), simulated_runtime(None, 1))
+    (suspect,) = ChunkRules(cluster(), is_complete=True).judge(Facts(INODE, chunk_runs=[run()]))
+    told = await check._confirmed(cluster(), suspect)  # whose routing info knows no such target
+    assert (told.kind, told.is_notice, told.is_repairable) == (Kind.NOT_LOOKED_AT, True, False)
+    assert suspect.text in told.text

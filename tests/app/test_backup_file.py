@@ -1,8 +1,15 @@
-"""Where a backup goes: whole or not at all, whoever else writes there."""
+"""Where a backup goes, whole or not at all; where a restore goes, and where not."""
 
 import pytest
 
-from fs.app.backup import _target
+from fs.admin.backup_format import BackupEncoder
+from fs.app import backup
+from fs.app.backup import _target, restore, use_store
+from fs.app.bring_up import write_configs
+from fs.app.cluster_dir import ClusterDir, ClusterRecord, load_record, save_record
+from fs.app.store_access import StoreChoice, parse_store
+from fs.runtime.config_file import read_config
+from fs.schema.proto.backup_pb2 import BackupHeadPb
 from fs.schema.status import FsError, Status
 
 
@@ -31,3 +38,62 @@ def test_what_was_not_finished_leaves_the_former_one(tmp_path):
     assert caught.value.status is Status.IO_ERROR
     assert path.read_bytes() == b"former"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """The directory of a cluster that does not run, and a backup of it."""
+    directory = ClusterDir(tmp_path / "cluster")
+    directory.make_folders()
+    record = ClusterRecord("c", 1, 1, 1, "")
+    save_record(directory, record)
+    write_configs(directory, record)
+    return directory
+
+
+def made_of(cluster_id: str, path) -> str:
+    encoder = BackupEncoder()
+    path.write_bytes(encoder.head(BackupHeadPb(cluster_id=cluster_id)) + encoder.end())
+    return str(path)
+
+
+def test_a_backup_of_another_cluster_is_refused(stopped, tmp_path):
+    with pytest.raises(FsError, match="it is of cluster other") as caught:
+        restore(made_of("other", tmp_path / "b"), stopped, None, is_check=False)
+    assert caught.value.status is Status.BAD_BACKUP
+
+
+def test_a_cluster_that_runs_is_not_restored(stopped, tmp_path, monkeypatch):
+    monkeypatch.setattr(backup, "is_running", lambda _directory: True)
+    with pytest.raises(FsError, match="ember down") as caught:
+        restore(made_of("c", tmp_path / "b"), stopped, None, is_check=False)
+    assert caught.value.status is Status.ALREADY_RUNNING
+
+
+def test_a_check_changes_nothing(stopped, tmp_path, capsys):
+    restore(made_of("c", tmp_path / "b"), stopped, None, is_check=True)
+    assert capsys.readouterr().out == f"{tmp_path / 'b'}: whole, 0 records\n"
+    assert not (stopped.data_path("control") / "kv").exists()
+
+
+def test_a_moved_cluster_finds_its_new_store_in_every_file(stopped):
+    use_store(stopped, "foundationdb:/f")
+    assert load_record(stopped).kv == "foundationdb:/f"
+    section = read_config(stopped.config_path("control")).kv
+    assert (section.engine, section.cluster_file) == ("foundationdb", "/f")
+    use_store(stopped, "rocksdb")
+    section = read_config(stopped.config_path("control")).kv
+    assert (section.engine, section.path) == ("rocksdb", f"{stopped.path}/data/control/kv")
+
+
+def test_nothing_is_made_where_no_store_is(tmp_path):
+    choice = StoreChoice(parse_store(f"rocksdb:{tmp_path}/none"), "c")
+    with pytest.raises(FsError, match="holds no key-value store"):
+        backup.backup(str(tmp_path / "b"), choice, may_pause=False, as_json=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", ["", "rocksdb", "rocksdb:", "remote", "nonsense:x"])
+def test_what_a_store_may_not_be_called(given):
+    with pytest.raises(FsError, match="--kv"):
+        parse_store(given)

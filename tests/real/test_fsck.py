@@ -18,7 +18,7 @@ from fs.schema.proto.common_pb2 import InodePb
 from fs.schema.proto.record_pb2 import DentryRecordPb, FileSessionRecordPb
 from tests.real.conftest import EMBER, Cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.mount, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.mount, pytest.mark.timeout(500)]
 
 MIB = 1 << 20
 
