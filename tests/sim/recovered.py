@@ -87,6 +87,8 @@ def is_linearizable_across(
 ) -> bool:
     """Return whether a register's history is linearizable, epoch by epoch.
 
+    What ends in the very moment of a cut was committed before it, and may be gone.
+
     Args:
         history: of the whole run.
         initial: value at the start.
@@ -99,7 +101,7 @@ def is_linearizable_across(
         epoch = [
             _within(op, begin_s, cut_s)
             for op in history
-            if op.begin_s < cut_s and op.end_s >= begin_s and _counts(op, begin_s, cut_s)
+            if op.begin_s < cut_s and op.end_s > begin_s and _counts(op, begin_s, cut_s)
         ]
         initials = {value for value in initials if is_linearizable_from(epoch, {value})}
         if not initials:

@@ -29,6 +29,10 @@ def r(value, begin, end):
         # Under way at the cut: done before, overwritten, and done again.
         ([w(1, 9, 30), r(1, 11, 12), w(2, 13, 14), r(1, 20, 21)], [(10, 0)], True),
         ([w(1, 9, 15), r(1, 11, 12), w(2, 16, 17), r(1, 20, 21)], [(10, 0)], False),
+        # Acknowledged in the moment of the cut, it may be gone; one that is read after it is there.
+        ([w(1, 9, 10), r(0, 11, 12)], [(10, 0)], True),
+        ([w(1, 9, 10), r(1, 11, 12)], [(10, 0)], True),
+        ([w(1, 9, 10), r(1, 11, 12), r(0, 13, 14)], [(10, 0)], False),
         # Without a cut nothing is forgiven.
         ([w(1, 0, 1), r(0, 11, 12)], [], False),
         # A read on both sides says nothing.
