@@ -21,6 +21,8 @@ from ..schema.ids import ChunkId, TargetId
 
 NOTE_KEY_BYTES_MAX: Final = 64
 NOTE_VALUE_BYTES_MAX: Final = 512
+DISK_LOSS_KEY: Final = b"L"
+"""Of the note, kept by the engine, that counts (u64, big-endian) how often the target's disk was opened and found to lack committed versions."""
 TAG_BYTES_MAX: Final = 255
 
 

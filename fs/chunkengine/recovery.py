@@ -9,12 +9,14 @@ Concurrency: runs before the engine is handed out.
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from ..schema.ids import TargetId
 from ..schema.status import FsError, Status
 from .allocator import Allocator, SizeClass
+from .api import DISK_LOSS_KEY
 from .format import (
     BLOCKS_PER_GROUP,
     CHUNK_KEY_BYTES,
@@ -36,6 +38,7 @@ from .format import (
     chunk_id_of_key,
     group_key,
     make_position,
+    note_key,
     pack_u64,
     place_of,
     split_group_id,
@@ -82,11 +85,14 @@ def open_ledger(meta: MetaStore, files: DataFiles, reader: VerifiedReader) -> Le
         ledger.pendings[ChunkKey(key[1:])] = PendingRecord.unpack(value)
     _flush_data(files)
     _read_from_disk(ledger, files, undos)
-    for chunk, versions in undos.versions.items():
-        _settle_committed(ledger, reader, chunk, versions)
+    lossy = {
+        target_of_key(chunk)
+        for chunk, versions in undos.versions.items()
+        if _settle_committed(ledger, reader, chunk, versions)
+    }
     for chunk, pending in list(ledger.pendings.items()):
         _settle_pending(ledger, reader, chunk, pending)
-    _make_durable(ledger, meta, undos.stored_keys)
+    _make_durable(ledger, meta, undos.stored_keys, lossy)
     _give_back(ledger, meta, files, empty_groups)
     return ledger
 
@@ -132,21 +138,21 @@ def _read_from_disk(ledger: Ledger, files: DataFiles, undos: _Undos) -> None:
 
 def _settle_committed(
     ledger: Ledger, reader: VerifiedReader, key: ChunkKey, versions: list[bytes]
-) -> None:
-    """Keep the newest version of a chunk that is whole."""
+) -> bool:
+    """Keep the newest version of a chunk that is whole; return whether a committed one is lost."""
     current = ledger.record(key)
     chosen = current
     older = list(versions)
     while older and chosen is not None and not reader.is_whole(chosen):
         value = older.pop()
         chosen = ChunkRecord.unpack(value) if value else None
-    if chosen is current:
-        return
+    if chosen is current or current is None:
+        return False
     _log.warning(
         "target %d chunk %s: version %d is torn, back to %s",
         target_of_key(key),
         chunk_id_of_key(key),
-        current.version if current else 0,
+        current.version,
         f"version {chosen.version}" if chosen else "nothing",
     )
     pending = ledger.pendings.get(key)
@@ -156,6 +162,8 @@ def _settle_committed(
         if chosen.position != NO_POSITION and not ledger.allocator.is_used(chosen.position):
             ledger.allocator.claim(chosen.position)
     ledger.change(key, chosen, pending)
+    kept = (chosen.version, chosen.digest) if chosen is not None else None
+    return kept != (current.version, current.digest)  # else it was moved, or repaired
 
 
 def _settle_pending(
@@ -231,14 +239,20 @@ def _flush_data(files: DataFiles) -> None:
         raise FsError(Status.IO_ERROR, error.detail) from error
 
 
-def _make_durable(ledger: Ledger, meta: MetaStore, undo_keys: list[bytes]) -> None:
+def _make_durable(
+    ledger: Ledger, meta: MetaStore, undo_keys: list[bytes], lossy: Collection[TargetId]
+) -> None:
     """Close the epoch: the data was flushed before it was verified, and none has been written since.
 
-    Blocks that an earlier process freed but could not vouch for become reusable only by this.
+    Blocks that an earlier process freed but could not vouch for become reusable only by this.  That targets have lost
+    something is noted in the same batch that takes away what tells it.
     """
     closing = ledger.begin_flush()
     batch: list[tuple[bytes, bytes | None]] = [(EPOCH_KEY, pack_u64(closing.number))]
     batch += [(key, None) for key in undo_keys]
+    for key in (note_key(target_id, DISK_LOSS_KEY) for target_id in sorted(lossy)):
+        stored = meta.get(key)
+        batch.append((key, pack_u64(1 + (unpack_u64(stored) if stored else 0))))
     meta.write(batch)
     ledger.write_durable(closing)
     ledger.end_flush(closing)

@@ -293,10 +293,13 @@ class ClusterState:
         health.heartbeat_version = request.heartbeat_version
         health.heard_s = now_s
         health.disks = {d.disk_index: _disk(d) for d in request.disks}
-        moved, gone = self._hear_targets(known.node_id, request.targets, is_restart=is_restart)
+        moved, gone, lossy = self._hear_targets(
+            known.node_id, request.targets, is_restart=is_restart
+        )
         boot_id = request.node.boot_id or known.boot_id
         rebooted = self._rebooted(known, boot_id, moved)
         rebooted -= self._flushed(known, request.targets)
+        rebooted |= lossy
         health.is_known, health.is_judged = True, False
         node = replace(
             node_from_pb(request.node),
@@ -317,8 +320,8 @@ class ClusterState:
 
     def _hear_targets(
         self, node_id: NodeId, reports: Iterable[TargetReportPb], *, is_restart: bool
-    ) -> tuple[list[Target], frozenset[TargetId]]:
-        """Take the reports in; return the targets that appeared or moved here, and those that ceased to be.
+    ) -> tuple[list[Target], frozenset[TargetId], set[TargetId]]:
+        """Take the reports in; return the targets that changed for good, those that ceased to be, and those that lost something.
 
         A target in no chain is there for as long as its node says so.
         """
@@ -326,12 +329,18 @@ class ClusterState:
         if is_restart:  # whatever the old process said is void
             for target_id in unheard:
                 self._set_local(target_id, LocalState.OFFLINE)
-        moved = []
+        moved, lossy = list[Target](), set[TargetId]()
         for report in reports:
             target_id = TargetId(report.target_id)
             target = self.info.targets.get(target_id)
             if target is None:
-                target = Target(target_id, ChainId(0), node_id, report.disk_index)
+                target = Target(
+                    target_id,
+                    ChainId(0),
+                    node_id,
+                    report.disk_index,
+                    disk_loss_count=report.disk_loss_count,
+                )
                 moved.append(_told(target, report))
             elif (target.node_id, target.disk_index) != (node_id, report.disk_index):
                 if target.node_id != node_id and not self._may_move(target):
@@ -342,11 +351,16 @@ class ClusterState:
                     continue
                 target = replace(target, node_id=node_id, disk_index=report.disk_index)
                 moved.append(_told(target, report))
+            if report.disk_loss_count > target.disk_loss_count:
+                lossy.add(target_id)
+                target = replace(target, disk_loss_count=report.disk_loss_count)
+                moved.append(_told(target, report))
             unheard.pop(target_id, None)
             self._hear_target(target, report)
         for target_id in unheard:
             self._set_local(target_id, LocalState.OFFLINE)
-        return moved, frozenset(t for t in unheard if not self.info.targets[t].chain_id)
+        gone = frozenset(t for t in unheard if not self.info.targets[t].chain_id)
+        return moved, gone, lossy
 
     def _rebooted(self, known: Node, boot_id: str, moved: Iterable[Target]) -> set[TargetId]:
         """Return the targets of a node whose unsynced data was lost, as the start of its machine tells.

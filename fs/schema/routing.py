@@ -120,6 +120,8 @@ class Target:
     is_slow: bool = False
     trouble: str = ""
     """Why its node keeps it out of service; empty when nothing is wrong."""
+    disk_loss_count: int = 0
+    """How often its disk has lost something, as far as its chain has taken note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +295,7 @@ def target_to_pb(target: Target) -> pb.TargetPb:
         resync=None if target.resync is None else resync_to_pb(target.resync),
         is_slow=target.is_slow,
         trouble=target.trouble,
+        disk_loss_count=target.disk_loss_count,
     )
 
 
@@ -309,6 +312,7 @@ def target_from_pb(message: pb.TargetPb) -> Target:
         resync_from_pb(message.resync) if message.HasField("resync") else None,
         message.is_slow,
         message.trouble,
+        message.disk_loss_count,
     )
 
 

@@ -28,7 +28,7 @@ from ..schema.routing import LocalState
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .local_state import Hold
-from .on_disk import keep_offline_if_asked
+from .on_disk import disk_losses, keep_offline_if_asked
 from .target import Disk, LocalTarget
 from .target_changes import TargetChanges
 
@@ -156,6 +156,7 @@ class FailedDisks:
         for target in self._targets_of(disk):
             target.unsettled.clear()
             disk.run_inline(keep_offline_if_asked, target)
+            target.disk_loss_count = disk.run_inline(disk_losses, target)
             targets.release(target, Hold.BROKEN)
 
     def _targets_of(self, disk: Disk) -> list[LocalTarget]:

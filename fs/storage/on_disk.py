@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from ..chunkengine.api import ChunkEngine, Note
+from ..chunkengine.api import DISK_LOSS_KEY, ChunkEngine, Note
 from ..schema.ids import TargetId
 from .forward import result_of
 from .local_state import Hold
@@ -61,6 +61,12 @@ def flushed_by(target: LocalTarget) -> str:
     """Return the incarnation of the last process that stopped in order here, empty if none did."""
     notes = target.disk.engine.notes(target.target_id)
     return next((n.value.decode(errors="replace") for n in notes if n.key == FLUSHED_KEY), "")
+
+
+def disk_losses(target: LocalTarget) -> int:
+    """Return how often the target's disk, when it was opened, lacked what had been committed."""
+    notes = target.disk.engine.notes(target.target_id)
+    return next((int.from_bytes(n.value, "big") for n in notes if n.key == DISK_LOSS_KEY), 0)
 
 
 def commit_pending(target: LocalTarget, chain_version: int) -> int:

@@ -32,6 +32,7 @@ from .links import Links
 from .local_state import Hold, Step
 from .on_disk import (
     commit_pending,
+    disk_losses,
     flushed_by,
     forget_updates,
     keep_offline_if_asked,
@@ -393,4 +394,5 @@ def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:
     for target in targets:
         keep_offline_if_asked(target)
         target.flushed_by = flushed_by(target)
+        target.disk_loss_count = disk_losses(target)
     return targets

@@ -215,6 +215,8 @@ class LocalTarget:
     """Why it is OFFLINE, for people."""
     flushed_by: str = ""
     """Incarnation of the process that stopped in order before this one, having made everything durable."""
+    disk_loss_count: int = 0
+    """How often its disk, when it was opened, lacked what had been committed."""
     locks: ChunkLocks = field(default_factory=ChunkLocks)
     channels: ChannelTable = field(default_factory=ChannelTable)
     inflight: InFlight = field(default_factory=InFlight)
@@ -373,6 +375,7 @@ class Targets:
                 else None,
                 is_slow=target.disk.is_slow,
                 trouble=target.trouble,
+                disk_loss_count=target.disk_loss_count,
             )
             for target in self.targets.values()
         ]

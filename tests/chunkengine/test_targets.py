@@ -5,7 +5,7 @@ import random
 import pytest
 
 from fs.chunkengine import format as f
-from fs.chunkengine.api import Note
+from fs.chunkengine.api import DISK_LOSS_KEY, Note
 from fs.chunkengine.factory import memory_engine
 from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk, SimulatedMetaStore
 from fs.schema.config import StorageSection
@@ -219,9 +219,10 @@ def test_a_note_and_its_commit_are_lost_or_kept_together() -> None:
             put(engine, T, 0, version, b"%d" % version * 3000, note=Note(b"a", b"%d" % version))
         disk.power_loss(random.Random(seed))
         again = open_on(disk)
-        (note,) = again.notes(T)
-        committed = again.get(T, chunk(0)).commit_ver
+        notes = {note.key: note for note in again.notes(T)}
+        note, committed = notes[b"a"], again.get(T, chunk(0)).commit_ver
         assert int(note.value) >= committed
+        assert (DISK_LOSS_KEY in notes) == (int(note.value) > committed)
         kept += int(note.value) == committed
         lost += int(note.value) > committed
     assert kept

@@ -242,6 +242,7 @@ class FakeStorage(Process):
                 chain_version=self.chain_version(t),
                 used_bytes=self.used.get(t, 100),
                 flushed_by=self.cluster.flushed_by.get(t, ""),
+                disk_loss_count=self.cluster.disk_loss_counts.get(t, 0),
             )
             for t, s in self.local.items()
         ]
@@ -306,6 +307,7 @@ class Cluster:
         self.boot_ids: dict[int, str] = {}
         """Of the machines; what is missing is not known."""
         self.flushed_by: dict[int, str] = {}
+        self.disk_loss_counts: dict[int, int] = {}
         """By target: which process stopped in order with everything durable."""
         self.link: MgmtdLink
 

@@ -185,3 +185,28 @@ async def test_a_disk_that_comes_in_another_machine_is_believed_too(
         request.targets.add(target_id=1101, local_state=int(LocalState.ONLINE), flushed_by=note)
         await cluster.call(services.MGMTD_HEARTBEAT, request)
         assert (await cluster.info()).chain(1).loss_count == loss_count
+
+
+async def test_a_disk_that_lost_something_counts_where_nobody_else_has_it(autojump_clock):
+    async with cluster_of() as cluster:
+        await begin(cluster)
+        everybody = cluster.storage_ids
+        cluster.disk_loss_counts = {1101: 1}
+        await restart(cluster, [11], "")
+        assert await counts(cluster) == [0, 0]
+        for node_id in everybody:
+            await cluster.storages[node_id].kill()
+            await cluster.until(lambda i, n=node_id: cluster.state_of(i, n) is not S)
+        last = next(t for t in (await cluster.info()).chain(1).targets if t.public_state is L)
+        cluster.disk_loss_counts[last.target_id] = 2
+        for node_id in everybody:
+            await cluster.start_storage(node_id)
+        assert await counts(cluster) == [1, 0]
+        # Nothing new, also for managers that begin anew.
+        for process in [*cluster.storages.values(), *cluster.managers.values()]:
+            await process.kill()
+        for node_id in cluster.manager_ids:
+            await cluster.start_manager(node_id)
+        for node_id in everybody:
+            await cluster.start_storage(node_id)
+        assert await counts(cluster) == [1, 0]

@@ -301,3 +301,26 @@ async def test_what_an_operator_put_offline_stays_so(mock_clock):
         request.is_released = True
         await client.channel(2).call(services.STORAGE_OFFLINE_TARGET, request)
         await cluster.wait_all_serving()
+
+
+async def test_what_a_failed_flush_took_is_told_to_the_manager(mock_clock):
+    """Also by the process that comes next; but not what a process left to the kernel when it died."""
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        node = cluster.nodes[1]
+        await client.write(0, b"kept")
+        await node.target.disk.sync()
+        await client.write(0, b"lost")
+        await node.kill()
+        await cluster.start_node(1)
+        await cluster.wait_all_serving()
+        assert node.storage.report()[0].disk_loss_count == 0
+        await client.write(0, b"lost again")
+        fill(node, steps=("flush",), status=Status.IO_ERROR, has_room=True)
+        await wait_failed(cluster, [1])
+        empty(node)
+        await cluster.wait_all_serving()
+        assert await client.read() == b"lost"
+        assert node.storage.report()[0].disk_loss_count == 1
+        await node.kill()
+        await cluster.start_node(1)
+        assert node.storage.report()[0].disk_loss_count == 1

@@ -275,6 +275,7 @@ class TargetPb(_message.Message):
     RESYNC_FIELD_NUMBER: _builtins.int
     IS_SLOW_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    DISK_LOSS_COUNT_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     chain_id: _builtins.int
     """0: in no chain"""
@@ -285,6 +286,8 @@ class TargetPb(_message.Message):
     low_space: _builtins.bool
     is_slow: _builtins.bool
     trouble: _builtins.str
+    disk_loss_count: _builtins.int
+    """as last heard and acted upon"""
     @_builtins.property
     def resync(self) -> Global___ResyncProgressPb:
         """while it is syncing"""
@@ -302,10 +305,11 @@ class TargetPb(_message.Message):
         resync: Global___ResyncProgressPb | None = ...,
         is_slow: _builtins.bool = ...,
         trouble: _builtins.str = ...,
+        disk_loss_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "disk_index", b"disk_index", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "node_id", b"node_id", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "node_id", b"node_id", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

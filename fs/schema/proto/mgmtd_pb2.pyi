@@ -177,6 +177,7 @@ class TargetReportPb(_message.Message):
     IS_SLOW_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     FLUSHED_BY_FIELD_NUMBER: _builtins.int
+    DISK_LOSS_COUNT_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     disk_index: _builtins.int
     local_state: _common_pb2.LocalStatePb.ValueType
@@ -190,6 +191,8 @@ class TargetReportPb(_message.Message):
     """why it is out of service, for people; empty: nothing wrong"""
     flushed_by: _builtins.str
     """until the node has a lease: incarnation of the process that stopped last, having made all durable"""
+    disk_loss_count: _builtins.int
+    """how often its disk, when opened, lacked what had been committed"""
     @_builtins.property
     def resync(self) -> _common_pb2.ResyncProgressPb:
         """of the successor that this target is bringing up to date"""
@@ -207,10 +210,11 @@ class TargetReportPb(_message.Message):
         is_slow: _builtins.bool = ...,
         trouble: _builtins.str = ...,
         flushed_by: _builtins.str = ...,
+        disk_loss_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "flushed_by", b"flushed_by", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "flushed_by", b"flushed_by", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
