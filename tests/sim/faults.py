@@ -284,6 +284,7 @@ async def power_loss(world: World) -> None:
             world.count("power_lost")
             world.cluster.lose_power(name, world.random)
         await _revive(world, [name])
+        await world.wait_heard(name)
 
 
 @named_fault

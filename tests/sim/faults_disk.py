@@ -81,6 +81,8 @@ async def _disk_errors(world: World, name: str, *, is_covered: bool) -> None:
     await world.cluster.kill(name)
     await trio.sleep(world.random.choice(DEAD_S))
     world.cluster.start(name)
+    if is_covered:
+        await world.wait_heard(name)
 
 
 @machine_fault(2)

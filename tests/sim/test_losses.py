@@ -1,6 +1,7 @@
 """A client that outlives all storage machines: it is told of lost power, and not bothered with processes that died."""
 
 import pytest
+import trio
 
 from fs.client.native import EmberFs
 from fs.schema.status import FsError, Status
@@ -79,6 +80,48 @@ def test_machines_that_are_stopped_in_order_lose_nothing():
                 await file.fsync()
                 assert await file.read(0, 100) == DATA[count : count + 100]
         await file.close()
+
+    async def scenario() -> None:
+        await cluster.connect_client("client", use)
+
+    cluster = SimCluster(1, Shape.draw(1))
+
+    async def main() -> None:
+        await cluster.run(scenario, _observe)
+
+    run_deterministic(main, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_what_an_fsync_says_after_flushes_that_failed():
+    def refuse(step: str) -> None:
+        if step == "flush":
+            raise FsError(Status.IO_ERROR, "injected")
+
+    async def use(fs: EmberFs) -> None:
+        file = await fs.create("/f")
+        await file.write(0, DATA)
+        await file.fsync()
+        good_steps = [errors.step for errors in cluster.errors.values()]
+        await file.write(0, DATA.upper())
+        for errors in cluster.errors.values():
+            errors.step = refuse
+        with trio.fail_after(60):
+            while any(chain.serving for chain in cluster.watch.chains.values()):  # noqa: ASYNC110
+                await trio.sleep(0.5)
+        for errors, step in zip(cluster.errors.values(), good_steps, strict=True):
+            errors.step = step
+        await cluster.kill(*cluster.storages)
+        for name in cluster.storages:
+            cluster.start(name)
+        await cluster.wait_healthy()
+        with pytest.raises(FsError) as caught:
+            await file.fsync()
+        assert caught.value.status is Status.WRITES_LOST
+        await file.write(0, DATA.upper())
+        await file.close()
+        assert await fs.read_file("/f") == DATA.upper()
 
     async def scenario() -> None:
         await cluster.connect_client("client", use)

@@ -18,6 +18,8 @@ from fs.schema.routing import LocalState, PublicState
 from .cluster import SimCluster
 from .workload import Memory
 
+HEARD_S_MAX: Final = 120.0
+
 
 class World:
     """Given to each fault."""
@@ -69,6 +71,20 @@ class World:
         )
         self.has_harmed = self.has_harmed or is_covered
         return is_covered
+
+    async def wait_heard(self, name: str) -> None:
+        """Wait until the managers know of a storage process's last start.
+
+        Until then they take its targets for serving ones, and a chain may be left with what the machine still has.
+        """
+        process = self.cluster.processes[name]
+        with trio.move_on_after(HEARD_S_MAX):
+            while True:
+                service = process.services.get("Storage")
+                if service is not None and service._context.lease.is_valid():
+                    return
+                await trio.sleep(0.1)
+        raise AssertionError(f"{name}: no lease {HEARD_S_MAX:g} s after its start")
 
     def may_change(self, chain_id: int) -> bool:
         """An operator may tell a member to stop: what a disk has lost is known to the managers, or restored."""
