@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from fs.meta import file_locks
+from fs.meta import acl, file_locks
 from fs.schema.ids import ChainTableId, InodeId
 from fs.schema.inode import (
     DirectoryPart,
@@ -25,6 +25,7 @@ from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 
 CHUNK = 64 * 1024
+DIRECTORY_LOCK_NAME = b"ember.lock"
 USAGE_PREFIX = b"ember.usage."
 
 
@@ -525,12 +526,29 @@ class FakeMeta:
         return c.put(inode, **changes)
 
     async def set_xattr(self, r):
+        if r.name == acl.ACCESS_NAME:
+            return await self._set_acl(r)
+        if r.name == DIRECTORY_LOCK_NAME:
+            self.cluster.xattrs.pop((r.inode_id, r.name), None)
+            if r.value == b"lock":
+                holder = self.client_id.encode().rjust(32, b"0")  # as long as a real one
+                self.cluster.xattrs[r.inode_id, r.name] = holder
+            return meta_pb2.SetXattrRsp()
         exists = (r.inode_id, r.name) in self.cluster.xattrs
         if r.mode == meta_pb2.XATTR_CREATE and exists:
             raise FsError(Status.EXISTS, repr(r.name))
         if r.mode == meta_pb2.XATTR_REPLACE and not exists:
             raise FsError(Status.NO_ATTRIBUTE, repr(r.name))
         self.cluster.xattrs[r.inode_id, r.name] = r.value
+        return meta_pb2.SetXattrRsp()
+
+    async def _set_acl(self, r):
+        message = inode_to_pb(self.cluster.get(r.inode_id))
+        acl.set_access_acl(message, acl.unpack(r.value))
+        self.cluster.xattrs.pop((r.inode_id, r.name), None)
+        if message.HasField("acl"):
+            self.cluster.xattrs[r.inode_id, r.name] = r.value
+        self.cluster.put(self.cluster.get(r.inode_id), mode=message.mode)
         return meta_pb2.SetXattrRsp()
 
     async def get_xattr(self, r):

@@ -7,6 +7,7 @@ import trio
 from fs.client.vfs.namespace import AttrChange
 from fs.client.vfs.ports import Caller
 from fs.schema.status import FsError, Status
+from tests.posix.acl import FULL
 
 from .conftest import ROOT
 
@@ -144,10 +145,10 @@ async def test_attributes_tell_that_there_is_no_access_control_list(
         assert await is_missing(m, inode_id)
         await m.names.getattr(inode_id, ROOT)
         assert not await is_missing(m, inode_id)
-        await m.names.setxattr(inode_id, name, b"list", ROOT)
-        assert await m.names.getxattr(inode_id, name, ROOT) == b"list"
+        await m.names.setxattr(inode_id, name, FULL, ROOT)
+        assert await m.names.getxattr(inode_id, name, ROOT) == FULL
         await m.names.getattr(inode_id, ROOT)  # of this model, it might have been under way before
-        assert await m.names.getxattr(inode_id, name, ROOT) == b"list"
+        assert await m.names.getxattr(inode_id, name, ROOT) == FULL
 
 
 async def test_special_files(autojump_clock, mounts):
