@@ -235,7 +235,7 @@ def repeats_executed_again() -> None:
     table.result_of = lambda _self, _tag: None  # type: ignore[method-assign]
 
 
-@mutant("full_disk", "replay", is_wide=True)
+@mutant("full_disk", "lose_reply", "replay")
 def failures_forgotten() -> None:
     """A copy of an update that comes after its client was told of no space is executed."""
     channels_module.ChannelTable.refuse = lambda *_args: None  # type: ignore[method-assign]
