@@ -8,12 +8,13 @@ none: data is durable before the length that makes it visible, and an old length
 Registers: the history goes on in a new epoch, which begins with a value that nobody had certainly overwritten
 before the last sync, or by a write of a client that outlived the cut and whose next sync succeeded: it would have
 been told of a loss.  A write under way at the cut may have taken effect before it, been read, been lost with the
-power, and taken effect again by its client's repeat.  Cuts that leave the power on forgive nothing: what recognises
+power, and taken effect again by its client's repeat; or it was kept, and the repeat changed nothing.  Cuts that leave the power on forgive nothing: what recognises
 repeats is stored with what they repeat.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from .linearizable import FOREVER, Op, is_linearizable_from
 
@@ -96,20 +97,43 @@ def is_linearizable_across(
         kept: values of writes of which a later sync has said that nothing is lost.
     """
     initials: set[object] = {initial}
-    begin_s = -FOREVER
+    begin_s, before = -FOREVER, list[Op]()
     for cut_s, synced_s in [*cuts, (FOREVER, FOREVER)]:
         epoch = [
             _within(op, begin_s, cut_s)
             for op in history
             if op.begin_s < cut_s and op.end_s > begin_s and _counts(op, begin_s, cut_s)
         ]
-        initials = {value for value in initials if is_linearizable_from(epoch, {value})}
+        initials = {v for v in initials if _is_explained(epoch, v, _done_before(v, before))}
         if not initials:
             return False
         first = [Op("write", value, begin_s, begin_s) for value in initials]
         initials = survivors([*first, *(op for op in epoch if op.kind == "write")], synced_s, kept)
-        begin_s = cut_s
+        begin_s, before = cut_s, epoch + first
     return True
+
+
+def _done_before(value: object, before: Sequence[Op]) -> list[object]:
+    """Return the writes under way at a cut that may be behind `value`, which is what the cut left.
+
+    Such a write was done and survived, so its client's repeat got the first result, and changed nothing.
+    """
+    last = [op for op in before if op.kind == "write" and op.value == value]
+    under_way = [op for op in before if op.kind == "write" and op.end_s == FOREVER]
+    return [w.value for w in under_way if any(not op.end_s < w.begin_s for op in last)]
+
+
+def _is_explained(epoch: Sequence[Op], initial: object, optional: Collection[object]) -> bool:
+    """Return whether an epoch is linearizable without some of the writes that may have been done before it."""
+    ended = {op.value for op in epoch if op.kind == "write" and op.end_s < FOREVER}
+    optional = [value for value in optional if value in ended]  # others need not happen anyway
+    return any(
+        is_linearizable_from(
+            [op for op in epoch if op.value not in left_out or op.kind == "read"], {initial}
+        )
+        for count in range(len(optional) + 1)
+        for left_out in combinations(optional, count)
+    )
 
 
 def _counts(op: Op, begin_s: float, cut_s: float) -> bool:

@@ -75,3 +75,14 @@ def test_trees_after_a_power_loss():
     found = allowed_trees(recent, TreeOp("write", "b", content=b"22"))
     assert {"a": b"1", "b": b"22"} in found and {"b": b""} in found
     assert {"b": b"12"} not in found and {} not in found
+
+
+def test_a_repeat_after_a_cut_may_have_been_done_before_it():
+    slow, fast = Op("write", 1, 1, 12), Op("write", 2, 3, 4)
+    seen = [Op("read", 1, 2, 3), Op("read", 2, 5, 6)]
+    later = [Op("read", 2, 13, 14)]
+    assert is_linearizable_across([slow, fast, *seen, *later], 0, [(10, 0)])
+    # Nobody has overwritten it, so its client was told of a success that did not last.
+    assert not is_linearizable_across([slow, Op("read", 0, 13, 14)], 0, [(10, 0)])
+    early = Op("write", 2, 0.2, 0.5)
+    assert not is_linearizable_across([early, slow, *later], 0, [(10, 0)])
