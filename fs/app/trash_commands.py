@@ -5,6 +5,8 @@ anything: fs/meta/ops/trash.py does.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
@@ -61,9 +63,20 @@ def _rm(
     with connected(directory) as fs:
         for path in paths:
             inside = path_inside(path)
-            if not recursive and fs.stat(inside, follow=False).is_dir:
-                raise FsError(Status.IS_DIRECTORY, f"{path}: say -r to remove a directory")
-            fs.move_to_trash(inside, expiry_s(expire) if expire else 0)
+            with _named(path):
+                if not recursive and fs.stat(inside, follow=False).is_dir:
+                    raise FsError(Status.IS_DIRECTORY, "say -r to remove a directory")
+                fs.move_to_trash(inside, expiry_s(expire) if expire else 0)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Say of an error which of the paths it is about."""
+    try:
+        yield
+    except FsError as error:
+        is_all_said = error.status is Status.NOT_FOUND
+        raise FsError(error.status, path if is_all_said else f"{path}: {error.detail}") from error
 
 
 def _when(time_ns: int) -> str:

@@ -23,6 +23,8 @@ def test_what_was_removed_comes_back(cluster, place):
     end = ("--dir", cluster.directory)
     with pytest.raises(AssertionError, match="say -r"):
         cluster.ember("rm", place / "tree", *end)
+    with pytest.raises(AssertionError, match=rf"no such object \({place / 'missing'}\)"):
+        cluster.ember("rm", place / "missing", *end)
     cluster.ember("rm", "-r", "--expire", "7d", place / "tree", place / "g", *end)
     assert list(place.iterdir()) == []
     found = listed(cluster, place)
