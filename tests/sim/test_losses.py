@@ -1,5 +1,7 @@
 """A client that outlives all storage machines: it is told of lost power, and not bothered with processes that died."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 import trio
 
@@ -29,6 +31,18 @@ async def _restart(cluster: SimCluster, *, with_power: bool, in_order: bool = Fa
     await cluster.wait_healthy()
 
 
+def _run(cluster: SimCluster, use: Callable[[EmberFs], Awaitable[None]]) -> None:
+    """Run a cluster until one client has done its part."""
+
+    async def scenario() -> None:
+        await cluster.connect_client("client", use)
+
+    async def main() -> None:
+        await cluster.run(scenario, _observe)
+
+    run_deterministic(main, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("with_power", [True, False])
@@ -53,15 +67,8 @@ def test_what_a_later_fsync_says(with_power):
         await file.write(0, DATA)
         await file.close()
 
-    async def scenario() -> None:
-        await cluster.connect_client("client", use)
-
     cluster = SimCluster(1, Shape.draw(1))
-
-    async def main() -> None:
-        await cluster.run(scenario, _observe)
-
-    run_deterministic(main, 1)
+    _run(cluster, use)
 
 
 @pytest.mark.slow
@@ -81,15 +88,8 @@ def test_machines_that_are_stopped_in_order_lose_nothing():
                 assert await file.read(0, 100) == DATA[count : count + 100]
         await file.close()
 
-    async def scenario() -> None:
-        await cluster.connect_client("client", use)
-
     cluster = SimCluster(1, Shape.draw(1))
-
-    async def main() -> None:
-        await cluster.run(scenario, _observe)
-
-    run_deterministic(main, 1)
+    _run(cluster, use)
 
 
 @pytest.mark.slow
@@ -123,12 +123,5 @@ def test_what_an_fsync_says_after_flushes_that_failed():
         await file.close()
         assert await fs.read_file("/f") == DATA.upper()
 
-    async def scenario() -> None:
-        await cluster.connect_client("client", use)
-
     cluster = SimCluster(1, Shape.draw(1))
-
-    async def main() -> None:
-        await cluster.run(scenario, _observe)
-
-    run_deterministic(main, 1)
+    _run(cluster, use)
