@@ -87,7 +87,11 @@ async def change_members(world: World) -> None:
 
 
 async def _put_back(world: World, chain_id: int, target_id: int) -> None:
-    """Ask until the target is a member again; a move may have found it another chain meanwhile, or used its node."""
+    """Ask until the target is a member again.
+
+    A move may have found it another chain meanwhile, used its node, or ended it: one that left for good when it was to
+    be taken out stays out.
+    """
     back = mgmtd_pb2.UpdateChainReq(
         chain_id=chain_id, target_id=target_id, update=mgmtd_pb2.ADD_MEMBER
     )
@@ -97,7 +101,8 @@ async def _put_back(world: World, chain_id: int, target_id: int) -> None:
             taken = {m.target_id for chain in watch.chains.values() for m in chain.targets}
             taken |= {t for move in watch.moves.values() for t in (move.joining, move.leaving)}
             members = {watch.node_of[m.target_id] for m in watch.chains[chain_id].targets}
-            if target_id in taken or watch.node_of[target_id] in members:
+            is_gone = target_id not in watch.targets
+            if is_gone or target_id in taken or watch.node_of[target_id] in members:
                 return
             if await world.cluster.ask_manager(services.MGMTD_UPDATE_CHAIN, back) is not None:
                 world.count("member_put_back")

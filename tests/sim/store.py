@@ -34,6 +34,8 @@ class RoutingWatch:
     """All chains by routing version."""
     node_of: dict[int, int] = field(default_factory=dict)
     """By target, also of those that are gone."""
+    targets: set[int] = field(default_factory=set)
+    """Those that exist."""
     moves: dict[int, Move] = field(default_factory=dict)
     """Under way."""
     move_counts: Counter[str] = field(default_factory=Counter)
@@ -85,8 +87,11 @@ class RoutingWatch:
         for key, value in written.items():
             if key.startswith(keys.TARGET_PREFIX) and value is not None:
                 target = record_pb2.TargetRecordPb.FromString(value).target
+                self.targets.add(target.target_id)
                 old = self.node_of.setdefault(target.target_id, target.node_id)
                 assert old == target.node_id, f"target {target.target_id} on {old} and {target}"
+            elif key.startswith(keys.TARGET_PREFIX):
+                self.targets.discard(int.from_bytes(key[len(keys.TARGET_PREFIX) :], "big"))
             if key.startswith(keys.MOVE_PREFIX):
                 move_id = int.from_bytes(key[len(keys.MOVE_PREFIX) :], "big")
                 if value is None:
@@ -157,5 +162,6 @@ class WatchedStore(MemoryEngine):
                 seen_version=seen_version,
             )
             self.watch.node_of.clear()
+            self.watch.targets.clear()
             self.watch.moves.clear()
             self.watch.see_places(self.dump())
