@@ -1,0 +1,134 @@
+"""The batch interface: many reads or writes of files in one call, right into and out of the caller's memory.
+
+Purpose: one interface for everything that moves many pieces at once (data loaders, checkpoints, KV caches), with
+several ways below it: the mount daemon's rings in shared memory, a client inside the process, plain system calls.
+
+Invariants every implementation keeps:
+    - A call returns when all its transfers have ended; until then the caller leaves their buffers alone.
+    - A transfer that failed does not keep the others from being done; the first failure is raised at the end.
+    - A client made before a fork opens itself anew in the child at its first use there.
+    - Calls come from any number of threads.
+
+What this module does not do: anything; it declares.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+OpenMode = Literal["r", "r+", "w", "x"]
+"""Read; read and write; write a new or emptied file; write a file that must not exist."""
+
+
+class BatchFile(Protocol):
+    """An open file; closed by `close`, with its client, or at the end of a `with` block."""
+
+    @property
+    def path(self) -> str:
+        """As it was opened; named in errors."""
+        ...
+
+    def length(self) -> int:
+        """Return the bytes in the file now."""
+        ...
+
+    def fsync(self) -> None:
+        """Return when all bytes written through this file would survive a power loss."""
+        ...
+
+    def close(self) -> None:
+        """Make what was written durable and visible to others; twice is harmless.
+
+        Raises:
+            OSError: a write could not be completed (ENOSPC, EDQUOT, EIO).
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Iov(Protocol):
+    """Memory that transfers reach without a copy.  Freed by `close`, or when nothing refers to it or its views."""
+
+    @property
+    def view(self) -> memoryview:
+        """The whole of it: writable, contiguous bytes; numpy.frombuffer and torch.frombuffer take slices of it."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back.
+
+        Raises:
+            BufferError: views of it are still in use.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One read or write: `len(buffer)` bytes at `offset` of a file.
+
+    `buffer` is a contiguous view of bytes, writable for reads.  Slices of an `Iov` of the same client are moved without
+    a copy; other memory works too, with one.
+    """
+
+    file: BatchFile
+    offset: int
+    buffer: memoryview
+
+
+class BatchClient(Protocol):
+    """Opens files, hands out memory, moves batches."""
+
+    def open(self, path: str, mode: OpenMode = "r") -> BatchFile:
+        """Open a file.
+
+        Raises:
+            OSError: as `open` of the standard library, with errno and path.
+        """
+        ...
+
+    def allocate(self, size: int) -> Iov:
+        """Return `size` (>= 1) zeroed bytes.
+
+        Raises:
+            OSError: ENOMEM, ENOSPC.
+        """
+        ...
+
+    def read(self, transfers: Sequence[Transfer]) -> list[int]:
+        """Fill the buffers; return for each how many bytes were read: fewer than asked for only at the end of the file.
+
+        Raises:
+            OSError: the first failure by position, with errno and the file's path.
+        """
+        ...
+
+    def write(self, transfers: Sequence[Transfer]) -> None:
+        """Write the buffers; durable after `BatchFile.fsync` or `close`.  Overlapping writes of one call: any order.
+
+        Raises:
+            OSError: as `read`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close its files and give everything back; twice is harmless."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
