@@ -18,7 +18,7 @@ from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 
 FULL_OPTIONS: Final = ("-n", "2", "--dist", "loadfile")
 """Two files at a time: much of the time of tests with real processes is spent waiting."""
-FAST_OPTIONS: Final = ("-m", "not slow and not mount", *FULL_OPTIONS)
+FAST_OPTIONS: Final = ("-m", "not slow and not thorough and not mount", *FULL_OPTIONS)
 KV_SUITES: Final = ("tests/kv", "tests/meta", "tests/mgmtd")
 EMBEDDED_KINDS: Final = ("memory", "rocksdb", "remote")
 FAKE_FOUNDATIONDB: Final = "foundationdb-fake"

@@ -23,6 +23,8 @@ from fs.schema.status import FsError, Status
 
 from .workload import CHUNK_SIZE_BYTES, Model, Workload, check_books
 
+pytestmark = pytest.mark.thorough
+
 SEEDS = int(os.environ.get("EMBERFS_COMPACTION_SEEDS", "60"))
 SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
 T = TargetId(1)

@@ -20,6 +20,8 @@ from fs.schema.status import FsError
 from .crash import LIVES, CrashPlan, check_disk_of, live, open_on, run_seed
 from .workload import Workload, read
 
+pytestmark = pytest.mark.thorough
+
 SEEDS = 48
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.kv.isolation import Run, serializable
 
+pytestmark = pytest.mark.thorough
+
 SEED_COUNT = int(os.environ.get("KV_RANDOM_SEEDS", "6"))
 
 

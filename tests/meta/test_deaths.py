@@ -20,6 +20,8 @@ from tests.meta.harness import World
 from tests.meta.pauses import PausingEngine
 from tests.meta.test_idempotency import NAMES, NOT_COUNTED, comparable, prepare, requests
 
+pytestmark = pytest.mark.thorough
+
 FATES = {
     "none": [],
     "committed": [Fate.UNKNOWN_COMMITTED],

@@ -15,6 +15,8 @@ from tests.meta.model import SUPERUSER, Model
 from tests.meta.serial import Event, NotSerialError, require_serial
 from tests.sim.determinism import run_deterministic
 
+pytestmark = pytest.mark.thorough
+
 ROOT_DIRECTORY = Path(__file__).resolve().parents[2]
 ROOT = 1
 

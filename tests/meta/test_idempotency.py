@@ -13,6 +13,8 @@ from fs.schema.proto.record_pb2 import DentryRecordPb
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, World, hint, refused, session
 
+pytestmark = pytest.mark.thorough
+
 
 async def prepare(world: World):
     """A small tree that every request below can act on."""

@@ -14,6 +14,8 @@ from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import ROOT, World
 from tests.meta.model import Model
 
+pytestmark = pytest.mark.thorough
+
 NAMES = [b"a", b"b", b"c"]
 
 

@@ -15,6 +15,8 @@ from fs.runtime.simulated import SimulatedClock
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, World
 
+pytestmark = pytest.mark.thorough
+
 ROOTS = [b"one", b"two"]
 NAMES = [b"a", b"b", b"c"]
 EXPECTED = {

@@ -17,6 +17,8 @@ from tests.meta.harness import ROOT, World, hint
 from tests.meta.model import Model
 from tests.meta.test_model import NAMES, Pair
 
+pytestmark = pytest.mark.thorough
+
 LENGTHS = [0, 1, 10, 100]
 
 

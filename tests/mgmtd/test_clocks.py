@@ -9,6 +9,8 @@ import trio
 from fs.schema.config import CLOCK_DRIFT_MAX, MgmtdSection, certain_s
 from tests.mgmtd.harness import JumpingClock, O, S, cluster_of
 
+pytestmark = pytest.mark.thorough
+
 HOUR_NS = 3600 * 10**9
 STEPS_NS = [sign * step for step in (10**9, HOUR_NS, 365 * 24 * HOUR_NS) for sign in (1, -1)]
 

@@ -21,6 +21,8 @@ from fs.schema.routing import LocalState, chain_from_pb
 from fs.schema.status import FsError, Status
 from tests.mgmtd.harness import O, S, cluster_of
 
+pytestmark = pytest.mark.thorough
+
 
 def committed(cluster):
     rows = cluster.engine.dump()

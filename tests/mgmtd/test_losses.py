@@ -8,6 +8,8 @@ from fs.schema.proto import mgmtd_pb2 as pb
 from fs.schema.routing import LocalState
 from tests.mgmtd.harness import L, S, cluster_of
 
+pytestmark = pytest.mark.thorough
+
 
 def all_serve(cluster):
     """Return the condition that every process of now has been heard and serves."""

@@ -10,6 +10,8 @@ from fs.schema.proto import mgmtd_pb2 as pb
 from fs.schema.status import FsError, Status
 from tests.mgmtd.harness import O, S, Y, cluster_of
 
+pytestmark = pytest.mark.thorough
+
 SECTION = MgmtdSection(replace_after_s=10.0, move_stall_s=5.0)
 
 

@@ -30,6 +30,8 @@ from fs.schema.routing import (
 from tests.mgmtd.harness import S, cluster_of
 from tests.mgmtd.test_moves import Moving
 
+pytestmark = pytest.mark.thorough
+
 SECTION = MgmtdSection(rotate_after_s=20.0, rotations_max=2, move_stall_s=50.0)
 NODE_IDS = frozenset(NodeId(n) for n in range(1, 10))
 

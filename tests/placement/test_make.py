@@ -15,6 +15,8 @@ from placement.model import Disk, PlacementError, Site, feeder, shape_of
 from placement.quotas import quotas
 from placement.spread import NodeSearch, cost_bound, dealt, least_squares
 
+pytestmark = pytest.mark.thorough
+
 LITTLE = Effort(0.05)
 
 

@@ -17,6 +17,8 @@ from fs.storage.local_state import Hold
 
 from .cluster import content, open_caller, open_cluster
 
+pytestmark = pytest.mark.thorough
+
 LONG_S = 60.0
 
 

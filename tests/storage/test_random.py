@@ -13,6 +13,8 @@ from fs.schema.status import FsError, Status
 
 from .cluster import CHAIN, CHUNK, INODE, content, open_caller, open_cluster
 
+pytestmark = pytest.mark.thorough
+
 SEEDS = range(1, 1 + int(os.environ.get("EMBER_STORAGE_SEEDS", "3")))
 CHUNK_COUNT = 2
 LOAD_S = 12.0

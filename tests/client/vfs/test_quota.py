@@ -22,6 +22,8 @@ from tests.meta.harness import CALL
 from .conftest import ROOT, RW, RecordingKernel, small_section
 from .unreliable import Service, snake
 
+pytestmark = pytest.mark.thorough
+
 LIMIT = 10 * CHUNK
 
 
