@@ -5,7 +5,7 @@ while it runs, but for caches whose content makes no difference.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..schema.config import MetaSection
 from ..schema.proto.common_pb2 import CallerPb, InodePb, LayoutPb
@@ -15,6 +15,10 @@ SESSION_ID_BYTES = 32
 CLIENT_ID_BYTES_MAX = 64
 REQUEST_ID_BYTES = 16
 GROUP_COUNT_MAX = 65_536
+
+CLOCK_ERROR_S_MAX: Final = 60.0
+"""Of the wall clocks of two services against each other.  What is further in the future than any delay and this was
+written by a clock that has been set back since: nothing may wait until that time comes again."""
 
 
 @dataclass(frozen=True, slots=True)

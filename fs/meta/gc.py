@@ -23,7 +23,7 @@ from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb
 from ..schema.status import FsError
 from . import records
 from .content_driver import ContentDriver, file_ref
-from .context import OpContext
+from .context import CLOCK_ERROR_S_MAX, OpContext
 from .event_log import EventLog
 from .events import gc_event
 from .ops.retire import empty_tree, forget, postpone, retire
@@ -42,10 +42,6 @@ CHUNK_RETRY_S: Final = 10.0
 
 TRUNCATION_AGE_S_MIN: Final = 10.0
 """A younger truncation is left to whoever began it."""
-
-CLOCK_ERROR_S_MAX: Final = 60.0
-"""Of the wall clocks of two services against each other.  What is further in the future than any delay and this was
-written by a clock that has been set back since: it must not wait until that time comes again."""
 
 FORGET_COUNT: Final = 512
 """Remembered outcomes looked at per transaction."""

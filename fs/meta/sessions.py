@@ -2,7 +2,8 @@
 
 Invariant: no session is ended unless the manager says its list of clients is complete and the
 session is older than session_grace_s, so a client that just appeared, or a manager that just
-started, costs nobody an open file.
+started, costs nobody an open file.  The age of one that a clock wrote which has been set back since is counted from when
+it was first seen here.
 
 Concurrency: one task runs `run`; tests call `step`.
 """
@@ -21,6 +22,7 @@ from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.services import MGMTD_LIST_CLIENT_SESSIONS
 from ..schema.status import FsError
 from . import records
+from .context import CLOCK_ERROR_S_MAX
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class SessionPruner:
             records.DIRECTORY_LOCKS: end_directory_lock,
         }
         self._now_ns = now_ns
+        self._ahead: dict[bytes, float] = {}
+        """Records that say they are of the future: when each was first seen, on trio's clock."""
 
     async def run(self) -> None:
         """Prune every session_scan_interval_s until cancelled."""
@@ -70,24 +74,37 @@ class SessionPruner:
         if not reply.is_complete:
             return 0
         living = {session.client_id for session in reply.sessions}
-        # Taken after the answer: whoever opened a file later is not judged by it.
-        old_before_ns = self._now_ns() - int(self._config.session_grace_s * 1e9)
+        is_old = self._judge_ages()
 
         async def end_if_dead(key: bytes, value: bytes) -> bool:
             record = FileSessionRecordPb.FromString(value)
-            if record.client_id in living or record.created_ns >= old_before_ns:
+            if record.client_id in living or not is_old(key, record.created_ns):
                 return False
             return await self._end(records.file_session_inode(key), record)
 
         async def free_if_dead(key: bytes, value: bytes) -> bool:
             client_id, inode_id = records.client_locks_parts(key)
-            if client_id in living or records.unpack_u64(value) >= old_before_ns:
+            if client_id in living or not is_old(key, records.unpack_u64(value)):
                 return False
             return await self._free(key[:4], inode_id, client_id)
 
         for prefix in self._free_by_prefix:
             await self._each(prefix, free_if_dead)
         return await self._each(records.FILE_SESSION, end_if_dead)
+
+    def _judge_ages(self) -> Callable[[bytes, int], bool]:
+        """Return who says whether a dead client's record is older than the grace, from now on: made after the answer."""
+        now_ns, now_s = self._now_ns(), trio.current_time()
+        grace_s = self._config.session_grace_s
+        seen, self._ahead = self._ahead, {}
+
+        def is_old(key: bytes, created_ns: int) -> bool:
+            if created_ns <= now_ns + int(CLOCK_ERROR_S_MAX * 1e9):
+                return created_ns < now_ns - int(grace_s * 1e9)
+            since_s = self._ahead[key] = seen.get(key, now_s)
+            return now_s - since_s > grace_s
+
+        return is_old
 
     async def _each(self, prefix: bytes, visit: Callable[[bytes, bytes], Awaitable[bool]]) -> int:
         """Visit all records under a prefix; return for how many `visit` was true."""

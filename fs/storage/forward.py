@@ -1,4 +1,4 @@
-"""Passing an update on to the successor, and completing leftover pending versions.
+"""Passing an update on to the successor.
 
 Every attempt acts on the newest routing info, so an update follows its chain through changes: the successor may
 disappear (then we are the tail), be replaced, or be syncing (then it gets the whole chunk).
@@ -11,7 +11,7 @@ Concurrency: the caller holds the chunk lock of the update's chunk on our target
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -27,10 +27,9 @@ from ..schema.routing import ChainTarget, PublicState
 from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
-from .copies import find_bytes
 from .replica import UpdateType
 from .target import LocalTarget, Place
-from .update_notes import note_of, unpack_tag
+from .update_notes import note_of
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ async def forward(
         is_whole = is_whole_wanted or successor.public_state is PublicState.SYNCING
         info = context.targets.look()
         try:
-            sent = await _whole(target, update, prepared) if is_whole else update
+            sent = await whole(target, update, prepared) if is_whole else update
             reply = await _attempt(context, place, successor, sent, deadline_s)
             if _agrees(reply, update, prepared):
                 return Forwarded(place.chain.chain_version, reply)
@@ -145,114 +144,6 @@ async def forward(
         with trio.move_on_after(pause_s):
             await context.routing.wait_newer(info.routing_version)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
-
-
-async def settle(
-    context: StorageContext,
-    target: LocalTarget,
-    chain_id: int,
-    state: ChunkState,
-    *,
-    deadline_s: float,
-    only_version: int = 0,
-) -> bool:
-    """Complete a leftover pending version down the chain, or drop it when NO_SPACE proves it absent below.
-
-    Any replica may do it: everybody below gets it first, and predecessors that have it pending will be
-    answered "already committed".  If its bytes are damaged they are fetched from whoever has them; if nobody has,
-    the version is committed here as damaged, since it may have been shown, and whoever lacks it below is resynced.
-
-    Returns:
-        Whether everybody below has it now.
-
-    Raises:
-        FsError: as `forward`, except NO_SPACE; OUTCOME_UNKNOWN if the bytes are damaged and somebody who may have
-            them does not answer.
-    """
-    engine, chunk_id, version = target.disk.engine, state.chunk_id, state.pending_ver
-    assert version > 0, state
-    tag = unpack_tag(state.pending_tag) if state.pending_tag else None
-    update = Outgoing(
-        chunk_id,
-        UpdateType.REMOVE if state.pending_is_remove else UpdateType.WRITE,
-        version,
-        state.chunk_size_bytes,
-        tag=tag,
-    )
-    if not state.pending_is_remove:
-        whole = await _whole_or_found(context, target, chain_id, update, state)
-        if whole is None:
-            return False
-        update = whole
-    try:
-        forwarded = await forward(
-            context,
-            target,
-            chain_id,
-            update,
-            state,
-            deadline_s=deadline_s,
-            only_version=only_version,
-        )
-    except FsError as error:
-        if error.status is not Status.NO_SPACE:
-            raise
-        await target.disk.run(engine.drop_pending, target.target_id, chunk_id)
-        target.unsettled.pop(chunk_id, None)
-        return False
-    result = result_of(state)
-    commit(target, result, forwarded.chain_version, tag)
-    if update.is_found:
-        repair = partial(engine.repair, target.target_id, chunk_id)
-        await target.disk.run(partial(repair, version=version, data=update.payload))
-    log.info("target %d chunk %s: completed leftover %d", target.target_id, chunk_id, version)
-    if tag is not None:
-        target.channels.record(tag, result, trio.current_time())
-    return True
-
-
-async def _whole_or_found(
-    context: StorageContext,
-    target: LocalTarget,
-    chain_id: int,
-    update: Outgoing,
-    state: ChunkState,
-) -> Outgoing | None:
-    """As `_whole`, of a leftover; damaged bytes are looked for elsewhere.  None: committed as damaged."""
-    try:
-        return await _whole(target, update, state)
-    except FsError as error:
-        if error.status is not Status.CHECKSUM_MISMATCH:
-            raise
-    place = context.targets.place(chain_id)
-    data, have_all_answered = await find_bytes(
-        context, place, update.chunk_id, state.pending_length, state.pending_checksum
-    )
-    if data is not None:
-        return replace(_made_whole(update, state, data), is_found=True)
-    if not have_all_answered:
-        raise FsError(Status.OUTCOME_UNKNOWN, f"{update.chunk_id}: leftover is damaged here")
-    log.error(
-        "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or remove it",
-        target.target_id,
-        update.chunk_id,
-        update.version,
-    )
-    await target.disk.run(
-        partial(
-            target.disk.engine.put_damaged,
-            target.target_id,
-            update.chunk_id,
-            version=update.version,
-            chain_version=place.chain.chain_version,
-            length=state.pending_length,
-            checksum=state.pending_checksum,
-            chunk_size_bytes=state.chunk_size_bytes,
-        )
-    )
-    target.lost_count += 1
-    target.unsettled.pop(update.chunk_id, None)
-    return None
 
 
 def result_of(prepared: ChunkState) -> UpdateResult:
@@ -369,7 +260,7 @@ def _place_to_forward(
     return place
 
 
-async def _whole(target: LocalTarget, update: Outgoing, state: ChunkState | None) -> Outgoing:
+async def whole(target: LocalTarget, update: Outgoing, state: ChunkState | None) -> Outgoing:
     """Return the update as one that carries the whole new content."""
     if update.type is UpdateType.REMOVE or update.is_whole:
         return update
@@ -386,10 +277,11 @@ async def _whole(target: LocalTarget, update: Outgoing, state: ChunkState | None
         content = await target.disk.run(
             lambda: engine.read_whole(target.target_id, update.chunk_id, version=state.pending_ver)
         )
-    return _made_whole(update, state, content)
+    return made_whole(update, state, content)
 
 
-def _made_whole(update: Outgoing, state: ChunkState, content: Buffer) -> Outgoing:
+def made_whole(update: Outgoing, state: ChunkState, content: Buffer) -> Outgoing:
+    """Return the update as one that carries `content`, the chunk's whole new content."""
     return Outgoing(
         update.chunk_id,
         UpdateType.WRITE,

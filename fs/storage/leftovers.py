@@ -17,7 +17,7 @@ from ..schema.ids import ChunkId
 from ..schema.routing import PublicState
 from ..schema.status import FsError
 from .context import StorageContext
-from .forward import settle
+from .settle import settle
 from .target import LocalTarget, Place
 
 log = logging.getLogger(__name__)

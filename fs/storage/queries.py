@@ -254,8 +254,14 @@ async def space_info(context: StorageContext) -> storage_pb2.SpaceInfoRsp:
 async def list_chunks(
     context: StorageContext, request: storage_pb2.ListChunksReq
 ) -> storage_pb2.ListChunksRsp:
-    """List chunks of one of our targets as they are, whatever its state (for checks)."""
+    """List chunks of one of our targets as they are, whatever its state, unless the caller wants it to serve.
+
+    Raises:
+        FsError: TARGET_UNKNOWN, RPC_BAD_REQUEST; LEASE_EXPIRED, ROUTING_MISMATCH or NOT_SERVING if it does not serve
+            as wanted, when it was asked or by the time it answers.
+    """
     target = context.targets.target(request.target_id)
+    _check_serving(context, request)
     limit = min(request.chunk_count_max or PAGE_CHUNK_COUNT, PAGE_CHUNK_COUNT)
     engine = target.disk.engine
     if request.inode_id:
@@ -273,6 +279,17 @@ async def list_chunks(
     else:
         listing = partial(engine.list_chunks, target.target_id, after=request.after, limit=limit)
     states = await target.disk.run(listing)
+    _check_serving(context, request)
     return storage_pb2.ListChunksRsp(
         chunks=[state_to_pb(state) for state in states], has_more=len(states) == limit
     )
+
+
+def _check_serving(context: StorageContext, request: storage_pb2.ListChunksReq) -> None:
+    if not request.HasField("serving_in"):
+        return
+    context.check_lease()
+    wanted = request.serving_in
+    place = context.place_now(wanted.chain_id, wanted.chain_version)
+    if place.target.target_id != request.target_id or not place.can_read:
+        raise FsError(Status.NOT_SERVING, f"target {request.target_id}")

@@ -29,10 +29,12 @@ from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
-from .forward import Outgoing, forward, settle, transfer
+from .forward import Outgoing, forward, transfer
 from .replica import UpdateType
 from .resync_plan import Item, Need, merge, window_end
+from .settle import settle
 from .target import LocalTarget, Place, ResyncProgress
+from .there import state_from_pb
 
 log = logging.getLogger(__name__)
 
@@ -288,20 +290,6 @@ def state_to_pb(state: ChunkState) -> storage_pb2.ChunkMetaPb:
         checksum=state.checksum,
         chunk_size_bytes=state.chunk_size_bytes,
         is_damaged=state.is_damaged,
-    )
-
-
-def state_from_pb(message: storage_pb2.ChunkMetaPb) -> ChunkState:
-    """Inverse of `state_to_pb`, as far as it goes: nothing of a pending version but its number."""
-    return ChunkState(
-        ChunkId(InodeId(message.inode_id), message.chunk_index),
-        message.commit_ver,
-        message.chain_version,
-        message.length,
-        message.checksum,
-        message.chunk_size_bytes,
-        message.pending_ver,
-        is_damaged=message.is_damaged,
     )
 
 

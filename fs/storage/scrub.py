@@ -23,18 +23,16 @@ from typing import Final
 import trio
 
 from ..chunkengine.api import ChunkState, Note
-from ..schema import services
 from ..schema.ids import ChunkId, TargetId
-from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError
 from .context import StorageContext
 from .damage import is_whole, note_damage
 from .forward import evict, transfer
 from .local_state import Hold
-from .resync import state_from_pb
 from .resync_plan import window_end
 from .target import LocalTarget, Place
+from .there import list_there, state_there
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +43,6 @@ BEGIN_AFTER_S: Final = 60.0
 PASS_S_MIN: Final = 600.0
 """From the start of one pass over all targets to that of the next, at least."""
 
-CALL_TIMEOUT_S: Final = 10.0
 _KEY: Final = b"s"
 _PASSES: Final = struct.Struct(">Q")
 
@@ -54,7 +51,9 @@ class Verdict(Enum):
     """What a difference between two serving targets means."""
 
     NONE = "none"
-    SUCCESSOR_LACKS = "successor lacks"  # it gets the whole chunk
+    SUCCESSOR_LACKS = (
+        "successor lacks"  # it gets the chunk; by resync, if the bytes are lost here too
+    )
     WE_LACK = "we lack"  # we leave the chain and come back through resync
     CONTRADICTION = "contradiction"  # the successor does: the predecessor is the truth
 
@@ -198,7 +197,7 @@ class Scrub:
         self, place: Place, successor_id: TargetId, page: list[ChunkState], after: bytes
     ) -> None:
         """Compare a page with the successor's, as far as both reach."""
-        theirs = await self._list(successor_id, after, PAGE_CHUNK_COUNT)
+        theirs = await list_there(self._context, successor_id, after, PAGE_CHUNK_COUNT)
         end = window_end(_last_of_full(page), _last_of_full(theirs))
         here, there = _up_to(page, end), _up_to(theirs, end)
         for chunk_id in sorted({**here, **there}):
@@ -209,10 +208,7 @@ class Scrub:
         context, target, chain = self._context, place.target, place.chain
         deadline_s = trio.current_time() + context.section.forward_timeout_s
         async with target.locks.hold(chunk_id):
-            before = chunk_id.index - 1
-            after = ChunkId(chunk_id.inode_id, before).pack() if before >= 0 else b""
-            listed = await self._list(successor_id, after, 1, chunk_id.inode_id)
-            there = next((state for state in listed if state.chunk_id == chunk_id), None)
+            there = await state_there(context, successor_id, chunk_id)
             here = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
             context.check_lease()
             context.place_now(chain.chain_id, chain.chain_version)
@@ -231,7 +227,8 @@ class Scrub:
                 here,
                 there,
             )
-            if verdict is Verdict.SUCCESSOR_LACKS:
+            is_lost_here = here is not None and here.is_damaged
+            if verdict is Verdict.SUCCESSOR_LACKS and not is_lost_here:
                 assert here is not None, there
                 await transfer(
                     context,
@@ -247,18 +244,6 @@ class Scrub:
                 )
             else:
                 await evict(context, successor_id)
-
-    async def _list(
-        self, target_id: TargetId, after: bytes, limit: int, inode_id: int = 0
-    ) -> list[ChunkState]:
-        received = await self._context.channel_to(target_id).call(
-            services.STORAGE_LIST_CHUNKS,
-            storage_pb2.ListChunksReq(
-                target_id=target_id, after=after, chunk_count_max=limit, inode_id=inode_id
-            ),
-            timeout_s=CALL_TIMEOUT_S,
-        )
-        return [state_from_pb(chunk) for chunk in received.message.chunks]
 
 
 def _list_page(target: LocalTarget, after: bytes) -> list[ChunkState]:

@@ -38,9 +38,10 @@ from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
 from .finished_cuts import WHOLE
-from .forward import Forwarded, Outgoing, commit, forward, result_of, settle
+from .forward import Forwarded, Outgoing, commit, forward, result_of
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
+from .settle import settle
 from .target import LocalTarget, Place
 from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, note_of, pack_tag
 

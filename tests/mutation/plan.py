@@ -21,7 +21,7 @@ GROUPS = {
         "fs/rpc/server_connection.py",
     ],
     "tests/storage": [
-        "fs/storage/replica.py", "fs/storage/write_path.py", "fs/storage/forward.py", "fs/storage/resync.py",
+        "fs/storage/replica.py", "fs/storage/write_path.py", "fs/storage/forward.py", "fs/storage/settle.py", "fs/storage/resync.py",
         "fs/storage/channels.py",
     ],
     "tests/chunkengine": [

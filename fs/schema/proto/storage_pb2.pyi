@@ -924,10 +924,16 @@ class ListChunksReq(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     CHUNK_COUNT_MAX_FIELD_NUMBER: _builtins.int
     INODE_ID_FIELD_NUMBER: _builtins.int
+    SERVING_IN_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     after: _builtins.bytes
     chunk_count_max: _builtins.int
     inode_id: _builtins.int
+    """0: all"""
+    @_builtins.property
+    def serving_in(self) -> Global___ChainRefPb:
+        """if given: refused unless the target serves in this chain, in this version of it"""
+
     def __init__(
         self,
         *,
@@ -935,10 +941,11 @@ class ListChunksReq(_message.Message):
         after: _builtins.bytes = ...,
         chunk_count_max: _builtins.int = ...,
         inode_id: _builtins.int = ...,
+        serving_in: Global___ChainRefPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["serving_in", b"serving_in"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunk_count_max", b"chunk_count_max", "inode_id", b"inode_id", "target_id", b"target_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunk_count_max", b"chunk_count_max", "inode_id", b"inode_id", "serving_in", b"serving_in", "target_id", b"target_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -156,3 +156,30 @@ async def test_locks_of_dead_clients_are_freed(world, root, other):
     world.mgmtd.client_ids = []
     await pruner.step()
     assert await conflict(other, inode_id, wish()) is None
+
+
+@pytest.mark.parametrize("ahead_s", [3600, 10**7])
+async def test_a_clock_that_was_set_back_keeps_no_dead_client_for_long(
+    world, root, autojump_clock, ahead_s
+):
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    await lock(root, inode_id, wish())
+    service, config = world.meta.service, world.config.meta
+    pruner = SessionPruner(
+        world.engine,
+        config,
+        mgmtd=world.mgmtd,
+        end_session=service.end_session,
+        end_locks=service.end_locks,
+        end_directory_lock=service.end_directory_lock,
+        now_ns=lambda: service.now_ns() - int(ahead_s * 1e9),
+    )
+    world.mgmtd.client_ids = []
+    await pruner.step()
+    await trio.sleep(config.session_grace_s - 1)
+    await pruner.step()
+    key = records.client_locks_key(root.client, inode_id)
+    assert await snapshot_read(world.engine, lambda tr: tr.get(key)) is not None
+    await trio.sleep(2)
+    await pruner.step()
+    assert await snapshot_read(world.engine, lambda tr: tr.get(key)) is None

@@ -1,0 +1,177 @@
+"""Completing pending versions that were left over by a fault.
+
+Why one may be dropped: an update passes through every target from its head down before the tail commits it first, and a
+target comes to serve only with all that was committed.  So a target below that serves, and holds neither this version
+nor a newer one, proves that nobody has committed it: nobody was shown it or told that it is done.
+
+Concurrency: the caller holds the chunk lock on our target, so nothing of this chunk reaches the successor meanwhile.
+"""
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from ..chunkengine.api import ChunkState
+from ..schema.ids import ChunkId
+from ..schema.routing import PublicState
+from ..schema.status import FsError, Status
+from .context import StorageContext
+from .copies import find_bytes
+from .forward import Outgoing, commit, forward, made_whole, result_of, whole
+from .replica import UpdateType
+from .target import LocalTarget, Place
+from .there import state_there
+from .update_notes import unpack_tag
+
+log = logging.getLogger(__name__)
+
+
+async def settle(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    state: ChunkState,
+    *,
+    deadline_s: float,
+    only_version: int = 0,
+) -> bool:
+    """Complete a leftover pending version down the chain, or drop it when NO_SPACE proves it absent below.
+
+    Any replica may do it: everybody below gets it first, and predecessors that have it pending will be
+    answered "already committed".  If its bytes are damaged they are fetched from whoever has them.  If nobody has,
+    everybody below is asked for the version: when one lacks it, it was never committed, and is dropped; otherwise it
+    is committed here as damaged, since it may have been shown.
+
+    Returns:
+        Whether everybody below has it now.
+
+    Raises:
+        FsError: as `forward`, except NO_SPACE; OUTCOME_UNKNOWN if the bytes are damaged and somebody who may have
+            them does not answer.
+    """
+    engine, chunk_id, version = target.disk.engine, state.chunk_id, state.pending_ver
+    assert version > 0, state
+    tag = unpack_tag(state.pending_tag) if state.pending_tag else None
+    update = Outgoing(
+        chunk_id,
+        UpdateType.REMOVE if state.pending_is_remove else UpdateType.WRITE,
+        version,
+        state.chunk_size_bytes,
+        tag=tag,
+    )
+    if not state.pending_is_remove:
+        whole = await _whole_or_found(context, target, chain_id, update, state)
+        if whole is None:
+            return False
+        update = whole
+    try:
+        forwarded = await forward(
+            context,
+            target,
+            chain_id,
+            update,
+            state,
+            deadline_s=deadline_s,
+            only_version=only_version,
+        )
+    except FsError as error:
+        if error.status is not Status.NO_SPACE:
+            raise
+        await _drop(target, chunk_id)
+        return False
+    result = result_of(state)
+    commit(target, result, forwarded.chain_version, tag)
+    if update.is_found:
+        repair = partial(engine.repair, target.target_id, chunk_id)
+        await target.disk.run(partial(repair, version=version, data=update.payload))
+    log.info("target %d chunk %s: completed leftover %d", target.target_id, chunk_id, version)
+    if tag is not None:
+        target.channels.record(tag, result, trio.current_time())
+    return True
+
+
+async def _whole_or_found(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    update: Outgoing,
+    state: ChunkState,
+) -> Outgoing | None:
+    """As `whole`, of a leftover; damaged bytes are looked for elsewhere.  None: dropped, or committed as damaged."""
+    try:
+        return await whole(target, update, state)
+    except FsError as error:
+        if error.status is not Status.CHECKSUM_MISMATCH:
+            raise
+    place = context.targets.place(chain_id)
+    data, have_all_answered = await find_bytes(
+        context, place, update.chunk_id, state.pending_length, state.pending_checksum
+    )
+    if data is not None:
+        return replace(made_whole(update, state, data), is_found=True)
+    if not have_all_answered:
+        raise FsError(Status.OUTCOME_UNKNOWN, f"{update.chunk_id}: leftover is damaged here")
+    if await _was_never_committed(context, place, update.chunk_id, update.version):
+        log.warning(
+            "target %d chunk %s: dropped leftover %d, whose bytes nobody has: it was never committed",
+            target.target_id,
+            update.chunk_id,
+            update.version,
+        )
+        await _drop(target, update.chunk_id)
+        return None
+    log.error(
+        "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or remove it",
+        target.target_id,
+        update.chunk_id,
+        update.version,
+    )
+    await target.disk.run(
+        partial(
+            target.disk.engine.put_damaged,
+            target.target_id,
+            update.chunk_id,
+            version=update.version,
+            chain_version=place.chain.chain_version,
+            length=state.pending_length,
+            checksum=state.pending_checksum,
+            chunk_size_bytes=state.chunk_size_bytes,
+        )
+    )
+    target.lost_count += 1
+    target.unsettled.pop(update.chunk_id, None)
+    return None
+
+
+async def _was_never_committed(
+    context: StorageContext, place: Place, chunk_id: ChunkId, version: int
+) -> bool:
+    """Return whether a serving target below knows neither this version nor a newer one.
+
+    Raises:
+        FsError: none says so, and one does not answer; ROUTING_MISMATCH: the chain has changed meanwhile.
+    """
+    chain, trouble = place.chain, None
+    position = [member.target_id for member in chain.targets].index(place.target.target_id)
+    for member in chain.targets[position + 1 :]:
+        if member.public_state is not PublicState.SERVING:
+            continue
+        try:
+            there = await state_there(context, member.target_id, chunk_id, serving_in=chain)
+        except FsError as error:
+            trouble = error
+            continue
+        context.check_lease()
+        context.place_now(chain.chain_id, chain.chain_version)
+        if there is None or max(there.commit_ver, there.pending_ver) < version:
+            return True
+    if trouble is not None:
+        raise trouble
+    return False
+
+
+async def _drop(target: LocalTarget, chunk_id: ChunkId) -> None:
+    await target.disk.run(target.disk.engine.drop_pending, target.target_id, chunk_id)
+    target.unsettled.pop(chunk_id, None)
