@@ -381,9 +381,13 @@ class Targets:
         ]
 
     def put_offline(self, target: LocalTarget, hold: Hold, reason: str) -> None:
-        """Take a target out of service at once; `hold` says when it may come back."""
+        """Take a target out of service at once; `hold` says when it may come back.
+
+        A target that is kept offline for a stronger reason stays so; a start, above all, is over only when the manager
+        has taken the target out of its chain, whoever wants it to leave meanwhile.
+        """
         stronger = {Hold.BROKEN, Hold.REQUESTED, Hold.REMOVED}
-        if target.hold in stronger and hold not in stronger:
+        if target.hold in stronger | {Hold.STARTING} and hold not in stronger:
             return
         log.warning(
             "node %d target %d goes offline (%s): %s",
@@ -438,6 +442,8 @@ class Targets:
             target.hold = Hold.EVICTED
 
     def _decide_steps(self, info: RoutingInfo) -> None:
+        if info.routing_version == 0:
+            return  # who is in which chain is not known yet
         place_of = {place.target.target_id: place for place in self._places.values()}
         if any(t.hold is Hold.STARTING for t in self.targets.values()) and start_is_over(
             info, self.targets

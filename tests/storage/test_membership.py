@@ -8,6 +8,7 @@ import trio
 
 from fs.schema.ids import TargetId
 from fs.schema.routing import ChainTarget, LocalState, PublicState
+from fs.storage.local_state import Hold
 
 from .cluster import content, open_caller, open_cluster
 
@@ -135,3 +136,27 @@ async def test_a_lost_last_server_is_replaced_by_hand(mock_clock):
             assert content(cluster, node_id, 0) == (2, 0, b"Both")
             assert content(cluster, node_id, 1) == (1, 0, b"both")
             assert content(cluster, node_id, 2) is None
+
+
+@pytest.mark.parametrize("hold", [Hold.EVICTED, Hold.CUT_OFF, Hold.REQUESTED])
+async def test_a_start_is_over_only_when_the_manager_has_seen_it(mock_clock, hold):
+    """Whatever is asked of a target before its node knows its chain: it does not serve on as if it had never been away."""
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"before")
+        cluster.is_frozen = True
+        await cluster.nodes[2].kill()
+        cluster.cut_off.add(2)
+        await cluster.start_node(2)
+        node = cluster.nodes[2]
+        assert node.routing.info.routing_version == 0
+        node.storage.targets.put_offline(node.target, hold, "test")
+        node.storage.targets.release(node.target, Hold.REQUESTED)
+        await trio.sleep(0.5)
+        cluster.cut_off.discard(2)
+        await trio.sleep(0.5)
+        assert cluster.states()[2] == "SERVING"
+        assert node.target.local_state is LocalState.OFFLINE
+        cluster.is_frozen = False
+        await client.write(0, b"after", 1)
+        await cluster.wait_all_serving()
+        assert_equal(cluster, (1, 2, 3), {0: b"before", 1: b"after"})
