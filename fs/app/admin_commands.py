@@ -82,8 +82,10 @@ def cluster_init(
         Server(str(file), role, read_config(file)) for files, role in roles for file in files or []
     ]
     made = plan(servers, replicas)
-    process = servers[0].config.process
-    initialise(process.mgmtd_addresses, process.cluster_id, made, timeout_s=ROUTING_TIMEOUT_S)
+    process, auth = servers[0].config.process, servers[0].config.auth
+    initialise(
+        process.mgmtd_addresses, process.cluster_id, made, timeout_s=ROUTING_TIMEOUT_S, auth=auth
+    )
     typer.echo(
         f"cluster {process.cluster_id}: {len(made.nodes)} nodes,"
         f" {len(made.chains)} chains of {replicas}"

@@ -23,6 +23,8 @@ import trio
 from ..rpc.api import Identity
 from ..rpc.channel import ChannelPool, open_channels
 from ..rpc.core_service import CoreService
+from ..rpc.credential_files import configured_secrets
+from ..rpc.guard import Guard, KeyGuard
 from ..rpc.server import Server
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
@@ -56,6 +58,8 @@ class Process:
     identity: Identity
     channels: ChannelPool
     stopping: trio.Event
+    guard: Guard | None = None
+    """Whom it serves; None: everybody."""
 
     def node(self, roles: frozenset[Role]) -> Node:
         """Return how this process presents itself to the manager.
@@ -75,7 +79,7 @@ class Process:
 
     def server(self, targets: Mapping[str, object]) -> Server:
         """Return a server that offers the named services, and Core."""
-        server = Server(self.identity, self.config.rpc)
+        server = Server(self.identity, self.config.rpc, guard=self.guard)
         for name, target in targets.items():
             server.add_service(name, target)
         server.add_service("Core", CoreService(self.identity, self.runtime.clock, [*targets]))
@@ -132,12 +136,14 @@ async def _run(root: Root, config: ProcessConfig) -> None:
     runtime = real_runtime(SocketNetwork())
     identity = new_identity(config, runtime)
     stopping = trio.Event()
+    secrets = configured_secrets(config.auth)
+    guard = KeyGuard(secrets, runtime.random) if config.auth.key_file else None
     if not config.process.mgmtd_addresses:
         raise FsError(Status.BAD_CONFIG, "process.mgmtd_addresses: where is the manager?")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, stopping)
-        async with open_channels(runtime, identity, config.rpc) as channels:
-            await root(Process(config, runtime, identity, channels, stopping))
+        async with open_channels(runtime, identity, config.rpc, secrets=secrets) as channels:
+            await root(Process(config, runtime, identity, channels, stopping, guard))
         nursery.cancel_scope.cancel()
 
 

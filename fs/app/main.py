@@ -448,6 +448,14 @@ def quota(context: typer.Context) -> None:
     group(context.args, prog_name="ember quota")
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def key(context: typer.Context) -> None:
+    """Make the key that closes a cluster to strangers."""
+    from .key_commands import key as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember key")
+
+
 @app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="PATH ...")
 def rm(context: typer.Context) -> None:
     """Move files and, with -r, directories to the trash."""

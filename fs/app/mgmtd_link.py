@@ -10,10 +10,11 @@ from ..admin.cluster import initialise as initialise_cluster
 from ..node.mgmtd_link import MgmtdLink
 from ..rpc.api import Identity
 from ..rpc.channel import ChannelPool, open_channels
+from ..rpc.credential_files import caller_secrets
 from ..rpc.transport import SocketNetwork
 from ..runtime.real import real_runtime
 from ..schema import services
-from ..schema.config import RpcSection
+from ..schema.config import AuthSection, RpcSection
 from ..schema.proto import common_pb2, mgmtd_pb2
 from ..schema.routing import Node, Role, RoutingInfo, routing_info_from_pb
 from ..schema.status import FsError, Status
@@ -39,19 +40,28 @@ def run_with_mgmtd(
     use: Callable[[MgmtdLink, ChannelPool], Awaitable[T]],
     *,
     timeout_s: float,
+    auth: AuthSection | None = None,
 ) -> T:
     """Run `use` from plain code, with a way to the manager and channels to everybody else.
 
+    Args:
+        addresses: of managers.
+        cluster_id: expected there.
+        use: gets the way to the manager, and the channels.
+        timeout_s: for all of it.
+        auth: what proves who we are; default: as the environment says.
+
     Raises:
-        FsError: what `use` raises, or RPC_TIMEOUT.
+        FsError: what `use` raises, BAD_CONFIG, or RPC_TIMEOUT.
     """
+    secrets = caller_secrets(auth or AuthSection())
 
     async def run() -> T:
         runtime = real_runtime(SocketNetwork())
         client_id = runtime.random.randbytes(16).hex()
         identity = Identity(cluster_id=cluster_id, client_id=client_id, release=RELEASE)
         with trio.move_on_after(timeout_s):
-            async with open_channels(runtime, identity, RpcSection()) as channels:
+            async with open_channels(runtime, identity, RpcSection(), secrets=secrets) as channels:
                 return await use(MgmtdLink(channels, addresses, runtime), channels)
         at = ", ".join(addresses)
         raise FsError(Status.RPC_TIMEOUT, f"no primary manager at {at} within {timeout_s:g} s")
@@ -179,8 +189,15 @@ def replace_nodes(
         run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)
 
 
-def initialise(addresses: Sequence[str], cluster_id: str, plan: Plan, *, timeout_s: float) -> None:
-    """Make a planned cluster; repeating is harmless.
+def initialise(
+    addresses: Sequence[str],
+    cluster_id: str,
+    plan: Plan,
+    *,
+    timeout_s: float,
+    auth: AuthSection | None = None,
+) -> None:
+    """Make a planned cluster; repeating is harmless.  Arguments as of `run_with_mgmtd`.
 
     Raises:
         FsError: what the manager says, or RPC_TIMEOUT.
@@ -189,4 +206,4 @@ def initialise(addresses: Sequence[str], cluster_id: str, plan: Plan, *, timeout
     async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> None:
         await initialise_cluster(mgmtd, plan, timeout_s)
 
-    run_with_mgmtd(addresses, cluster_id, use, timeout_s=timeout_s)
+    run_with_mgmtd(addresses, cluster_id, use, timeout_s=timeout_s, auth=auth)

@@ -16,6 +16,7 @@ import trio
 
 from ..kv.api import KvEngine
 from ..rpc.channel import ChannelPool, open_channels
+from ..rpc.credential_files import caller_secrets
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
 from ..runtime.ports import Runtime
@@ -114,7 +115,9 @@ async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
     config = ProcessConfig(process=ProcessSection(cluster_id=choice.cluster_id), kv=choice.section)
     runtime = real_runtime(SocketNetwork())
     identity = new_identity(config, runtime)
-    async with open_channels(runtime, identity, config.rpc) as channels:
+    async with open_channels(
+        runtime, identity, config.rpc, secrets=caller_secrets(config.auth)
+    ) as channels:
         process = Process(config, runtime, identity, channels, trio.Event())
         async with open_store(process) as engine:
             yield OpenStore(engine, runtime, channels)

@@ -22,6 +22,7 @@ from ..node.routing_cache import RoutingCache
 from ..rpc.api import Channels
 from ..rpc.api import Identity as RpcIdentity
 from ..rpc.channel import open_channels
+from ..rpc.credential_files import caller_secrets
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
@@ -124,16 +125,18 @@ async def connect(
         mgmtd_addresses: one or more managers, `tcp:HOST:PORT` or `unix:/PATH`.
         cluster_id: of the cluster that is expected there.
         runtime: clock, network, randomness; `fs.runtime.real` makes one.
-        config: limits and retry times; default: as built in.
+        config: limits, retry times, credentials; default: as built in, credentials as the environment says.
         identity: on whose behalf; default: this process's user.
     """
     given = config or ProcessConfig()
     process = type(given.process)(cluster_id=cluster_id, mgmtd_addresses=list(mgmtd_addresses))
-    config = ProcessConfig(process=process, rpc=given.rpc, client=given.client)
+    config = ProcessConfig(process=process, rpc=given.rpc, auth=given.auth, client=given.client)
     client_id = ClientId(runtime.random.randbytes(CLIENT_ID_BYTES).hex())
     speaker = RpcIdentity(cluster_id=cluster_id, client_id=client_id)
     async with (
-        open_channels(runtime, speaker, config.rpc) as channels,
+        open_channels(
+            runtime, speaker, config.rpc, secrets=caller_secrets(config.auth)
+        ) as channels,
         open_client(runtime, config, channels, client_id=client_id) as client,
     ):
         yield EmberFs(

@@ -36,8 +36,6 @@ class Identity:
     incarnation: str = ""
     client_id: str = ""
     release: str = ""
-    credentials: bytes = b""
-    """Place for authentication; empty while no cluster key is set."""
 
 
 @dataclass(slots=True)

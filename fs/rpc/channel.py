@@ -22,8 +22,8 @@ from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import ConnectionRefused, Identity, Into, Received
 from .connection import Connection
+from .credentials import NONCE_BYTES, Secret
 from .frame import FrameLimits
-from .handshake import Authenticator, OpenAuthenticator
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class RpcChannel:
             stream = await pool.runtime.network.connect(self.address)
             connection = Connection(stream, pool.frame_limits, pool.identity, self.address)
             try:
-                await connection.shake_hands(pool.authenticator, self._node_id)
+                await connection.shake_hands(self._node_id, pool.secrets, pool.nonce())
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 await connection.aclose()
                 detail = f"{self.address}: connection lost in the handshake: {error}"
@@ -151,16 +151,20 @@ class ChannelPool:
         identity: Identity,
         limits: RpcSection,
         nursery: trio.Nursery,
-        authenticator: Authenticator,
+        secrets: Sequence[Secret],
     ) -> None:
         self.runtime = runtime
         self.identity = identity
         self.limits = limits
         self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
-        self.authenticator = authenticator
+        self.secrets = secrets
         self.start_soon = nursery.start_soon
         self.is_closed = False
         self._channels: dict[tuple[str, int], RpcChannel] = {}
+
+    def nonce(self) -> bytes:
+        """Return fresh random bytes for one handshake; nothing when we have nothing to prove."""
+        return self.runtime.random.randbytes(NONCE_BYTES) if self.secrets else b""
 
     def get(self, address: str, *, node_id: int = 0) -> RpcChannel:
         """Return the channel to an address; with `node_id`, a peer that says another id is refused."""
@@ -182,18 +186,18 @@ async def open_channels(
     identity: Identity,
     limits: RpcSection,
     *,
-    authenticator: Authenticator | None = None,
+    secrets: Sequence[Secret] = (),
 ) -> AsyncIterator[ChannelPool]:
     """Make the channels of one process, alive as long as the block.
 
     Args:
-        runtime: its network is used.
+        runtime: its network and randomness are used.
         identity: who calls.
         limits: the [rpc] section.
-        authenticator: judges the peers; default: accept everybody.
+        secrets: what proves who we are, preferred first; then peers have to know it, too.  Default: nothing.
     """
     async with open_background() as nursery:
-        pool = ChannelPool(runtime, identity, limits, nursery, authenticator or OpenAuthenticator())
+        pool = ChannelPool(runtime, identity, limits, nursery, secrets)
         try:
             yield pool
         finally:

@@ -22,6 +22,7 @@ from ..runtime.ports import Buffer, Stream
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import Identity, Into, Received
+from .credentials import Secret, chosen_secret, transcript_of
 from .frame import (
     TIMEOUT_MS_MAX,
     FrameLimits,
@@ -31,7 +32,16 @@ from .frame import (
     encode_header,
 )
 from .framed_stream import FramedStream
-from .handshake import Authenticator, check_hello, decode_hello, encode_hello, negotiate
+from .handshake import (
+    check_hello,
+    check_kind,
+    check_nonce,
+    decode_hello,
+    decode_proof,
+    encode_hello,
+    encode_proof,
+    negotiate,
+)
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +111,15 @@ class Connection:
         """Calls that wait for a reply."""
         return len(self._waiters)
 
-    async def shake_hands(self, authenticator: Authenticator, expected_node_id: int) -> None:
-        """Exchange hellos, before anything else.
+    async def shake_hands(
+        self, expected_node_id: int, secrets: Sequence[Secret] = (), nonce: bytes = b""
+    ) -> None:
+        """Exchange hellos, and proofs if we hold secrets, before anything else.
+
+        Args:
+            expected_node_id: the node meant to be at the other end; 0: any.
+            secrets: what we can prove, preferred first; then the listener has to prove it, too.
+            nonce: fresh random bytes, with secrets.
 
         Raises:
             FsError: the listener's refusal, or RPC_BAD_VERSION, RPC_WRONG_CLUSTER, RPC_WRONG_NODE,
@@ -110,20 +127,34 @@ class Connection:
             trio.BrokenResourceError: the listener went away.
         """
         framed = self._framed
-        await framed.send(encode_hello(self._identity))
+        key_ids = [secret.key_id for secret in secrets]
+        own, spoken = encode_hello(self._identity, key_ids=key_ids, nonce=nonce)
+        await framed.send((own, spoken))
+        heard = await self._next(Kind.HELLO)
+        hello = decode_hello(heard)
+        version = negotiate(hello)
+        peer = check_hello(hello, self._identity, expected_node_id=expected_node_id)
+        if secrets:
+            secret = chosen_secret(secrets, hello.key_ids)
+            check_nonce(hello)
+            transcript = transcript_of(spoken, heard)
+            secret.check_listener(transcript, decode_proof(await self._next(Kind.PROOF)))
+            await framed.send(encode_proof(secret.caller_proof(transcript)))
+            await self._next(Kind.PROOF)
+        framed.version = version
+        self.peer = peer
+
+    async def _next(self, wanted: Kind) -> bytes:
+        """Receive the message of the next frame of a handshake; raises what the listener's goodbye says."""
+        framed = self._framed
         header = await framed.receive_header()
         if header is None:
             raise trio.BrokenResourceError("the listener closed the connection")
         message = await framed.receive_message(header.message_bytes)
         if header.kind == Kind.GOODBYE:
             raise decode_error(header.status, message)
-        if header.kind != Kind.HELLO or header.payload_bytes:
-            raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} instead of a hello")
-        hello = decode_hello(message)
-        framed.version = negotiate(hello)
-        self.peer = check_hello(
-            hello, self._identity, authenticator, expected_node_id=expected_node_id
-        )
+        check_kind(header, wanted)
+        return bytes(message)
 
     async def run(self) -> None:
         """Receive replies until the connection ends; closes it.  Raises nothing but trio.Cancelled."""

@@ -6,7 +6,7 @@ numbers are little-endian:
     offset  size  field
          0     4  magic "EMBR"
          4     1  protocol version
-         5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye
+         5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof
          6     2  flags, 0
          8     8  request id: chosen by the caller, unique within the connection
         16     2  service number      (request)
@@ -18,7 +18,7 @@ numbers are little-endian:
         32     8  payload bytes
         40     8  xxh3-64 of bytes 0..39
 
-The message is a protobuf message in hello and request frames and in replies with status OK; in replies
+The message is a protobuf message in hello, proof and request frames and in replies with status OK; in replies
 with another status and in goodbye frames it is the error's detail in UTF-8.  A cancel frame has neither
 message nor payload; nothing answers it.
 
@@ -45,7 +45,7 @@ MAGIC: Final = b"EMBR"
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
 HELLO_VERSION: Final = 1
-"""Header version of hello frames, and of goodbye frames that answer one, for ever."""
+"""Header version of hello and proof frames, and of goodbye frames that answer one, for ever."""
 
 HEADER_BYTES: Final = 48
 _BODY: Final = struct.Struct("<4sBBHQHHHHIIQ")
@@ -65,6 +65,7 @@ class Kind(IntEnum):
     REPLY = 3
     CANCEL = 4
     GOODBYE = 5
+    PROOF = 6
 
 
 _KIND_MAX: Final = max(Kind)

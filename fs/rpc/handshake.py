@@ -1,44 +1,42 @@
 """Handshake: what both sides say first, and what they check before anything else.  Pure; no I/O.
 
 The caller sends a hello frame; the listener answers with its own, or with a goodbye frame that carries
-the status of its refusal.  Both sides pick the highest protocol version they have in common.
+the status of its refusal.  Both sides pick the highest protocol version they have in common.  In a closed cluster the
+caller's hello names the keys it holds, the listener's the one that counts, and three proof frames follow:
+
+    caller   -> hello (key ids, nonce)
+    listener -> hello (key id, nonce), proof
+    caller   -> proof
+    listener -> empty proof: accepted
 
 Invariants:
     - Nothing is served on a connection whose handshake has not been accepted.
+    - Whoever holds a key accepts no peer that does not prove that it knows it, too: there is no way back to less.
     - The HelloPb message keeps its meaning in every protocol version, so any two releases can at
       least tell each other why they do not fit.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
 from ..runtime.ports import Buffer
-from ..schema.proto.rpc_pb2 import HelloPb
+from ..schema.proto.rpc_pb2 import HelloPb, ProofPb
 from ..schema.status import FsError, Status
 from .api import Identity
-from .frame import HELLO_VERSION, VERSION_MAX, VERSION_MIN, Kind, encode_header
-
-
-class Authenticator(Protocol):
-    """Decides whether a peer is who it says it is."""
-
-    def check(self, identity: Identity) -> None:
-        """Return when `identity` is accepted; raise FsError(RPC_UNAUTHENTICATED) otherwise."""
-        ...
-
-
-class OpenAuthenticator:
-    """Accepts everybody: for clusters without a key."""
-
-    def check(self, identity: Identity) -> None:
-        """Accept."""
+from .credentials import NONCE_BYTES
+from .frame import HELLO_VERSION, VERSION_MAX, VERSION_MIN, Header, Kind, encode_header
 
 
 def encode_hello(
-    identity: Identity, *, version_min: int = VERSION_MIN, version_max: int = VERSION_MAX
-) -> list[Buffer]:
-    """Return the buffers of a hello frame."""
+    identity: Identity,
+    *,
+    key_ids: Sequence[bytes] = (),
+    nonce: bytes = b"",
+    version_min: int = VERSION_MIN,
+    version_max: int = VERSION_MAX,
+) -> tuple[Buffer, bytes]:
+    """Return a hello frame: its header, and its message, to which proofs are bound."""
     message = HelloPb(
         version_min=version_min,
         version_max=version_max,
@@ -47,10 +45,18 @@ def encode_hello(
         incarnation=identity.incarnation,
         client_id=identity.client_id,
         release=identity.release,
-        credentials=identity.credentials,
+        key_ids=key_ids,
+        nonce=nonce,
     ).SerializeToString()
     header = encode_header(Kind.HELLO, 0, message_bytes=len(message), version=HELLO_VERSION)
-    return [header, message]
+    return header, message
+
+
+def encode_proof(proof: bytes = b"") -> tuple[Buffer, bytes]:
+    """Return a proof frame: its header and its message."""
+    message = ProofPb(proof=proof).SerializeToString()
+    header = encode_header(Kind.PROOF, 0, message_bytes=len(message), version=HELLO_VERSION)
+    return header, message
 
 
 def decode_hello(message: Buffer) -> HelloPb:
@@ -59,6 +65,21 @@ def decode_hello(message: Buffer) -> HelloPb:
         return HelloPb.FromString(bytes(message))
     except DecodeError as error:
         raise FsError(Status.RPC_BAD_FRAME, f"hello message: {error}") from error
+
+
+def decode_proof(message: Buffer) -> bytes:
+    """Parse the message of a proof frame; raises FsError(RPC_BAD_FRAME)."""
+    try:
+        return ProofPb.FromString(bytes(message)).proof
+    except DecodeError as error:
+        raise FsError(Status.RPC_BAD_FRAME, f"proof message: {error}") from error
+
+
+def check_kind(header: Header, wanted: Kind) -> None:
+    """Raise FsError(RPC_BAD_FRAME) for a frame that is not the next one of a handshake."""
+    if header.kind != wanted or header.payload_bytes:
+        detail = f"frame of kind {header.kind} where a {wanted.name.lower()} is due"
+        raise FsError(Status.RPC_BAD_FRAME, detail)
 
 
 def negotiate(
@@ -75,19 +96,16 @@ def negotiate(
     return version
 
 
-def check_hello(
-    hello: HelloPb, own: Identity, authenticator: Authenticator, *, expected_node_id: int = 0
-) -> Identity:
-    """Check what a peer said of itself and return it.
+def check_hello(hello: HelloPb, own: Identity, *, expected_node_id: int = 0) -> Identity:
+    """Check what a peer said of itself and return it; nothing of it is proved yet.
 
     Args:
         hello: the peer's hello.
         own: this side's identity.
-        authenticator: judges the peer's credentials.
         expected_node_id: the node meant to be at the other end; 0: any.
 
     Raises:
-        FsError: RPC_WRONG_CLUSTER, RPC_WRONG_NODE, RPC_UNAUTHENTICATED.
+        FsError: RPC_WRONG_CLUSTER, RPC_WRONG_NODE.
     """
     if hello.cluster_id != own.cluster_id:
         raise FsError(
@@ -98,13 +116,17 @@ def check_hello(
         raise FsError(
             Status.RPC_WRONG_NODE, f"expected node {expected_node_id}, found node {hello.node_id}"
         )
-    peer = Identity(
+    return Identity(
         hello.cluster_id,
         hello.node_id,
         hello.incarnation,
         hello.client_id,
         hello.release,
-        hello.credentials,
     )
-    authenticator.check(peer)
-    return peer
+
+
+def check_nonce(hello: HelloPb) -> None:
+    """Raise FsError(RPC_UNAUTHENTICATED) for a hello that names keys without a nonce of the right size."""
+    if len(hello.nonce) != NONCE_BYTES:
+        detail = f"a nonce of {len(hello.nonce)} bytes, {NONCE_BYTES} are wanted"
+        raise FsError(Status.RPC_UNAUTHENTICATED, detail)

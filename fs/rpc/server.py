@@ -5,6 +5,7 @@ schema; it returns the reply message, or a `Reply` when raw bytes go with it, or
 
 Invariants:
     - Every request is answered exactly once, unless it was cancelled or its connection died.
+    - No method runs for a peer that the guard has not let in for it.
     - A method is cancelled when its deadline passes, its caller gives up, or its connection dies.
     - A connection that is stuck inside a frame ends: its peer may be stopped for hours.
     - Nothing a peer sends ends the server: what cannot be trusted ends its connection.
@@ -30,7 +31,8 @@ from ..schema.method import Method
 from .api import Handler, Identity
 from .buffer_pool import BufferPool
 from .frame import FrameLimits
-from .handshake import Authenticator, OpenAuthenticator
+from .guard import Guard
+from .refusal_log import RefusalLog
 from .server_connection import Binding, ServerConnection
 
 log = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ class Server:
         identity: Identity,
         limits: RpcSection,
         *,
-        authenticator: Authenticator | None = None,
+        guard: Guard | None = None,
         on_bug: Callable[[str, BaseException], None] = log_bug,
     ) -> None:
         """Make a server without services.
@@ -80,13 +82,14 @@ class Server:
         Args:
             identity: who this process is.
             limits: the [rpc] section.
-            authenticator: judges peers; default: accept everybody.
+            guard: judges peers; default: accept everybody.
             on_bug: called with (where, error) for each bug in a method; must not raise.
         """
         self.identity = identity
         self.limits = limits
         self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
-        self.authenticator = authenticator or OpenAuthenticator()
+        self.guard = guard
+        self.refusals = RefusalLog()
         self.on_bug = on_bug
         self.on_disconnect: Callable[[Identity], None] | None = None
         """Called with what the peer said of itself when a connection that served has ended; must not raise."""

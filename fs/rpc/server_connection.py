@@ -12,12 +12,24 @@ from google.protobuf.message import DecodeError, Message
 
 from ..runtime.ports import Buffer, Stream
 from ..schema.method import Method
+from ..schema.proto.rpc_pb2 import HelloPb
 from ..schema.status import FsError, Status
 from .api import Call, Handler, Identity, Reply
 from .buffer_pool import Lease
+from .credentials import transcript_of
 from .frame import Header, Kind, encode_error, encode_header
 from .framed_stream import FramedStream
-from .handshake import check_hello, decode_hello, encode_hello, negotiate
+from .guard import OPEN_GRANT, Grant, Guard
+from .handshake import (
+    check_hello,
+    check_kind,
+    check_nonce,
+    decode_hello,
+    decode_proof,
+    encode_hello,
+    encode_proof,
+    negotiate,
+)
 
 if TYPE_CHECKING:
     from .server import Server
@@ -67,6 +79,7 @@ class ServerConnection:
         self._stream = stream
         self._scopes: dict[int, trio.CancelScope] = {}
         self._peer = Identity("")
+        self._grant = OPEN_GRANT
         self._is_accepted = False
         self._framed: FramedStream
         self._progress_seen = -1
@@ -107,7 +120,8 @@ class ServerConnection:
                 self._is_accepted = True
                 await self._receive_requests()
         except FsError as error:
-            log.warning("connection from %s refused or closed: %s", self._stream.peer_name, error)
+            name = self._stream.peer_name
+            self._server.refusals.note(name, "connection refused or closed", error)
             await self._say_goodbye(error)
         except _BROKEN as error:
             log.debug("connection from %s broke: %s", self._stream.peer_name, error)
@@ -135,21 +149,58 @@ class ServerConnection:
         """Exchange hellos; False when the peer left without a word."""
         server, framed = self._server, self._framed
         with trio.move_on_after(server.limits.handshake_timeout_s):
-            header = await framed.receive_header()
-            if header is None:
+            heard = await self._next(Kind.HELLO)
+            if heard is None:
                 return False
-            if header.kind != Kind.HELLO or header.payload_bytes:
-                raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} before a hello")
-            if header.message_bytes > HELLO_BYTES_MAX:
-                detail = f"hello of {header.message_bytes} bytes, at most {HELLO_BYTES_MAX}"
-                raise FsError(Status.RPC_TOO_LARGE, detail)
-            hello = decode_hello(await framed.receive_message(header.message_bytes))
+            hello = decode_hello(heard)
             version = negotiate(hello)
-            self._peer = check_hello(hello, server.identity, server.authenticator)
-            await framed.send(encode_hello(server.identity))
+            peer = check_hello(hello, server.identity)
+            if server.guard is None:
+                await framed.send(encode_hello(server.identity))
+            else:
+                self._grant = await self._challenge(server.guard, heard, hello, peer)
+            self._peer = peer
             framed.version = version
             return True
-        raise FsError(Status.RPC_TIMEOUT, "no hello in time")
+        raise FsError(Status.RPC_TIMEOUT, "no hello, or no proof, in time")
+
+    async def _next(self, wanted: Kind) -> bytes | None:
+        """Receive the message of the next frame of a handshake; None at the end of the stream."""
+        framed = self._framed
+        header = await framed.receive_header()
+        if header is None:
+            return None
+        check_kind(header, wanted)
+        if header.message_bytes > HELLO_BYTES_MAX:
+            detail = (
+                f"{wanted.name.lower()} of {header.message_bytes} bytes, at most {HELLO_BYTES_MAX}"
+            )
+            raise FsError(Status.RPC_TOO_LARGE, detail)
+        return bytes(await framed.receive_message(header.message_bytes))
+
+    async def _challenge(self, guard: Guard, heard: bytes, hello: HelloPb, peer: Identity) -> Grant:
+        """Prove to a caller that we know its key, and have it prove it, too.
+
+        Raises:
+            FsError: RPC_UNAUTHENTICATED when it does not.
+        """
+        server, framed = self._server, self._framed
+        challenge = await guard.challenge(hello.key_ids, peer)
+        check_nonce(hello)
+        header, said = encode_hello(
+            server.identity, key_ids=[challenge.key_id], nonce=guard.nonce()
+        )
+        transcript = transcript_of(heard, said)
+        proof = challenge.verifier.listener_proof(transcript)
+        await framed.send((header, said, *encode_proof(proof)))
+        answer = await self._next(Kind.PROOF)
+        if answer is None:
+            raise FsError(Status.RPC_UNAUTHENTICATED, "the caller left without a proof")
+        if not challenge.verifier.accepts(transcript, decode_proof(answer)):
+            detail = f"the proof of {peer.client_id or peer.node_id} does not hold"
+            raise FsError(Status.RPC_UNAUTHENTICATED, detail)
+        await framed.send(encode_proof())
+        return challenge.grant
 
     async def _receive_requests(self) -> None:
         framed = self._framed
@@ -170,11 +221,13 @@ class ServerConnection:
         framed, limits = self._framed, self._server.limits
         message = await framed.receive_message(header.message_bytes)
         binding = self._server.bindings.get((header.service, header.method))
-        refusal: FsError | None = None
+        refusal = None if binding is None else self._judge(binding)
         if binding is None:
             refusal = FsError(
                 Status.RPC_UNKNOWN_METHOD, f"service {header.service} method {header.method}"
             )
+        elif refusal is not None:
+            self._server.refusals.note(self._stream.peer_name, str(binding.method), refusal)
         elif header.request_id in self._scopes:
             raise FsError(Status.RPC_BAD_FRAME, f"request id {header.request_id} is in use")
         elif len(self._scopes) >= limits.inflight_per_connection_max:
@@ -207,6 +260,17 @@ class ServerConnection:
         scope = trio.CancelScope()
         self._scopes[header.request_id] = scope
         self._nursery.start_soon(self._execute, binding, header, message, lease, scope)
+
+    def _judge(self, binding: Binding) -> FsError | None:
+        """Return why the peer may not call a method; None: it may."""
+        grant = self._grant
+        if grant is OPEN_GRANT:
+            return None
+        try:
+            grant.check(binding.method)
+        except FsError as error:
+            return error
+        return None
 
     async def _acquire_buffer(self, length: int) -> Lease | None:
         with trio.move_on_after(BUFFER_WAIT_S_MAX):

@@ -9,6 +9,7 @@ Invariants (`check_relations`):
     - Several heartbeats fit into a lease.
 """
 
+from ipaddress import ip_address
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -74,6 +75,16 @@ class KvSection(Section, frozen=True):
     """Conditions on the peer's certificate, as FoundationDB writes them: Check.Valid=1,S.O=Example."""
     trace_directory: str = ""
     """Where FoundationDB's client library writes trace files; empty: nowhere."""
+
+
+class AuthSection(Section, frozen=True):
+    """[auth]: what proves who a process is, and what it asks of others (specs/authentication.md)."""
+
+    key_file: str = ""
+    """File of mode 0600 with the cluster's key, or two while one replaces the other, the new one first; only for
+    processes of the cluster.  Empty: the process asks nothing of its peers, and may listen on this machine only."""
+    is_open_network_allowed: bool = False
+    """True: listen beyond this machine without a key, and serve whoever comes."""
 
 
 class MgmtdSection(Section, frozen=True):
@@ -214,6 +225,7 @@ class ProcessConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     meta: MetaSection = MetaSection()
     storage: StorageSection = StorageSection()
     client: ClientSection = ClientSection()
+    auth: AuthSection = AuthSection()
 
 
 LEASE_MARGIN_S = 0.5
@@ -266,11 +278,36 @@ def check_relations(config: ProcessConfig) -> None:
         )
     if config.kv.engine == "remote":
         _check_remote_store(config)
+    check_closed(config)
     block = config.storage.checksum_block_bytes
     size = config.meta.chunk_size_bytes
     for name, value in (("storage.checksum_block_bytes", block), ("meta.chunk_size_bytes", size)):
         if value & (value - 1):
             raise FsError(Status.BAD_CONFIG, f"{name} ({value}) must be a power of two")
+
+
+def is_on_this_machine(address: str) -> bool:
+    """Return whether only processes of this machine can reach an address; a host name other than localhost counts as beyond."""
+    kind, _, rest = address.partition(":")
+    host = rest.rpartition(":")[0].strip("[]")
+    if kind != "tcp" or host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_closed(config: ProcessConfig) -> None:
+    """Check that nobody beyond this machine is served without a key; raises FsError(BAD_CONFIG)."""
+    auth, listen = config.auth, config.process.listen
+    if auth.key_file or auth.is_open_network_allowed or is_on_this_machine(listen):
+        return
+    raise FsError(
+        Status.BAD_CONFIG,
+        f"process.listen ({listen}) reaches beyond this machine, so it needs auth.key_file;"
+        " `ember key new FILE` makes one for all processes of the cluster",
+    )
 
 
 KV_MESSAGE_BYTES_MIN = 16 * MIB

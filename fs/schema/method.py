@@ -1,6 +1,7 @@
 """What a remote method is: the typed form of one `rpc` line of a .proto file.  Pure."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Generic, TypeVar
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -10,6 +11,14 @@ from .proto import rule_pb2
 
 ReqT = TypeVar("ReqT", bound=Message)
 RspT = TypeVar("RspT", bound=Message)
+
+
+class Access(IntEnum):
+    """Who may call a method of a closed cluster, in growing order of trust; each may call what those below it may."""
+
+    USER = rule_pb2.ACCESS_USER
+    ADMIN = rule_pb2.ACCESS_ADMIN
+    SERVICE = rule_pb2.ACCESS_SERVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class Method(Generic[ReqT, RspT]):
     is_idempotent: bool
     has_request_payload: bool
     has_reply_payload: bool
+    access: Access
 
     def __str__(self) -> str:
         return f"{self.service_name}.{self.name}"
@@ -50,4 +60,5 @@ def method(
         rule.idempotent,
         rule.request_payload,
         rule.reply_payload,
+        Access(rule.access),
     )

@@ -43,6 +43,7 @@ class Status(IntEnum):
     RPC_OVERLOADED = 111
     RPC_WRONG_NODE = 112
     INTERNAL_ERROR = 113
+    RPC_NOT_ALLOWED = 114
     # 2xx: key-value layer
     KV_CONFLICT = 200
     KV_TOO_OLD = 201
@@ -178,6 +179,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.INTERNAL_ERROR: _s(
         "the peer failed on a bug of its own", errno.EIO, definite=False, retry=Retry.OTHER
     ),
+    Status.RPC_NOT_ALLOWED: _s("the caller may not ask for this", errno.EPERM),
     Status.KV_CONFLICT: _s(
         "a concurrent transaction changed what this one read", errno.EAGAIN, retry=Retry.SAME
     ),

@@ -36,6 +36,8 @@ class ByHand:
         self.mount = base / "mount"
         self.mount.mkdir()
         self.running = {}
+        self.key_file = base / "cluster.key"
+        subprocess.run([EMBER, "key", "new", self.key_file], check=True, timeout=60)
         ports = free_ports(5)
         self.manager = f"tcp:127.0.0.1:{ports[0]}"
         self.write("mgmtd", 1, ports[0], f'[kv]\npath = "{base}/mgmtd-kv"\n')
@@ -45,7 +47,7 @@ class ByHand:
             self.write(f"storage-{node_id}", node_id, port, f"[[storage.disks]]\n{disk}")
         self.file("mountd").write_text(
             f'[process]\ncluster_id = "training"\nmgmtd_addresses = ["{self.manager}"]\n'
-            f'[client]\nmount_point = "{self.mount}"\n'
+            f'[client]\nmount_point = "{self.mount}"\n[auth]\nkey_file = "{self.key_file}"\n'
         )
 
     def file(self, name):
@@ -54,7 +56,8 @@ class ByHand:
     def write(self, name, node_id, port, rest):
         self.file(name).write_text(
             f'[process]\ncluster_id = "training"\nnode_id = {node_id}\n'
-            f'listen = "tcp:127.0.0.1:{port}"\nmgmtd_addresses = ["{self.manager}"]\n{rest}'
+            f'listen = "tcp:127.0.0.1:{port}"\nmgmtd_addresses = ["{self.manager}"]\n'
+            f'[auth]\nkey_file = "{self.key_file}"\n{rest}'
         )
 
     def start(self, name):
@@ -120,6 +123,31 @@ def test_a_cluster_of_hand_written_files(by_hand):
     assert by_hand.running.pop("mountd").wait(10) == 0
     for name in reversed(servers):
         by_hand.stop(name)
+
+
+def test_what_has_no_key_is_refused(by_hand):
+    """Neither served, nor started where strangers could reach it."""
+    by_hand.wait_ready(by_hand.start("mgmtd"))
+    stranger = by_hand.file("mountd")
+    stranger.write_text(stranger.read_text().replace("key_file", "# key_file"))
+    done = subprocess.run(
+        [EMBER, "mountd", "--config", stranger],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "RPC_UNAUTHENTICATED" in done.stderr and "gave no credentials" in done.stderr
+    assert "RPC_UNAUTHENTICATED" in by_hand.logs()
+    open_one = by_hand.file("meta")
+    text = open_one.read_text().replace("key_file", "# key_file").replace("127.0.0.1", "0.0.0.0")
+    open_one.write_text(text)
+    done = subprocess.run(
+        [EMBER, "meta", "--config", open_one],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "reaches beyond this machine, so it needs auth.key_file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    by_hand.stop("mgmtd")
 
 
 def test_a_broken_file_is_one_line(by_hand):

@@ -46,7 +46,15 @@ def process():
 
     @asynccontextmanager
     async def make(
-        net, *, limits=None, services=(), identity=None, caller=None, node_id=0, **server_options
+        net,
+        *,
+        limits=None,
+        services=(),
+        identity=None,
+        caller=None,
+        node_id=0,
+        secrets=(),
+        **server_options,
     ):
         limits = limits or RpcSection()
         identity = identity or Identity(CLUSTER, 7, "incarnation-7")
@@ -64,7 +72,7 @@ def process():
         async with trio.open_nursery() as nursery:
             address = await nursery.start(server.run, net.a, net.address())
             caller = caller or Identity(CLUSTER, client_id="client-1")
-            async with open_channels(runtime, caller, RpcSection()) as channels:
+            async with open_channels(runtime, caller, RpcSection(), secrets=secrets) as channels:
                 yield SimpleNamespace(
                     server=server,
                     channels=channels,

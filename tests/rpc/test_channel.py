@@ -273,22 +273,6 @@ async def test_a_retired_connection_closes_after_its_last_call(net, process, cor
         await eventually(lambda: p.server.connection_count == 1)
 
 
-class KeyAuthenticator:
-    def check(self, identity):
-        if identity.credentials != b"key":
-            raise FsError(Status.RPC_UNAUTHENTICATED, f"node {identity.node_id} has no key")
-
-
-async def test_an_authenticator_is_asked(net, process):
-    async with process(net, authenticator=KeyAuthenticator()) as p:
-        with pytest.raises(FsError) as caught:
-            await p.channel.call(ECHO, core.EchoReq())
-        assert caught.value.status is Status.RPC_UNAUTHENTICATED
-    good = Identity("test-cluster", credentials=b"key")
-    async with process(net, authenticator=KeyAuthenticator(), caller=good) as p:
-        await p.channel.call(ECHO, core.EchoReq())
-
-
 async def test_limits_are_kept_on_both_sides(net, process, core_service):
     small = RpcSection(
         message_bytes_max=65536, payload_bytes_max=1 << 20, inflight_per_connection_max=2
@@ -306,7 +290,8 @@ async def test_limits_are_kept_on_both_sides(net, process, core_service):
             for _ in range(2):
                 nursery.start_soon(p.channel.call, ECHO, core.EchoReq(data=b"wait"))
             await core_service.started.wait()
-            await trio.sleep(0.1)
+            # What comes later on the same connection is judged after both.
+            await eventually(lambda: p.channel._connection.in_flight_count == 2)
             with pytest.raises(FsError) as caught:
                 await p.channel.call(ECHO, core.EchoReq(data=b"ok"))
             assert caught.value.status is Status.RPC_OVERLOADED

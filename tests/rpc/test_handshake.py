@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from fs.rpc.api import Identity
 from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_header
 from fs.rpc.handshake import (
-    OpenAuthenticator,
     check_hello,
     decode_hello,
     encode_hello,
@@ -35,23 +34,23 @@ def test_both_sides_pick_the_same_highest_version(one, two):
 
 
 def test_what_is_said_is_heard():
-    identity = Identity("c", 9, "inc", "client", "1.0", b"\x00key")
+    identity = Identity("c", 9, "inc", "client", "1.0")
     header, message = encode_hello(identity)
     assert len(header) == HEADER_BYTES
     decoded = decode_header(header, FrameLimits(1000, 0))
     assert (decoded.kind, decoded.message_bytes) == (Kind.HELLO, len(message))
-    assert check_hello(decode_hello(message), OWN, OpenAuthenticator()) == identity
+    assert check_hello(decode_hello(message), OWN) == identity
 
 
 def test_refusals_name_both_sides():
     hello = HelloPb(cluster_id="d", node_id=4)
     with pytest.raises(FsError, match=r"'c'.*'d'") as caught:
-        check_hello(hello, OWN, OpenAuthenticator())
+        check_hello(hello, OWN)
     assert caught.value.status is Status.RPC_WRONG_CLUSTER
     hello.cluster_id = "c"
-    check_hello(hello, OWN, OpenAuthenticator(), expected_node_id=4)
+    check_hello(hello, OWN, expected_node_id=4)
     with pytest.raises(FsError, match="expected node 5, found node 4") as caught:
-        check_hello(hello, OWN, OpenAuthenticator(), expected_node_id=5)
+        check_hello(hello, OWN, expected_node_id=5)
     assert caught.value.status is Status.RPC_WRONG_NODE
     with pytest.raises(FsError) as caught:
         decode_hello(b"\xff\xff\xff")

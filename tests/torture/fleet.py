@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ import trio
 
 from fs.admin.chunks import ChainComparison, Facts, compare
 from fs.app.mgmtd_link import newest_routing, run_with_mgmtd
+from fs.rpc.credential_files import KEY_FILE_VARIABLE, write_new_key
 from fs.schema.ids import TargetId
 from fs.schema.routing import PublicState, RoutingInfo
 from fs.schema.status import FsError
@@ -138,6 +140,9 @@ class Fleet:
         self._is_over = threading.Event()
         for name in ("config", "logs", "data", "mnt"):
             (base / name).mkdir(parents=True)
+        self.key_file = base / "cluster.key"
+        write_new_key(self.key_file, random.SystemRandom())
+        os.environ[KEY_FILE_VARIABLE] = str(self.key_file)  # for what calls the cluster from here
         try:
             self._make_files(extra)
         except BaseException:
@@ -182,7 +187,8 @@ class Fleet:
         listen = f'listen = "{addresses[name]}"\n' if name != "mountd" else ""
         self.config(name).write_text(
             f'[process]\ncluster_id = "{CLUSTER_ID}"\n{number}{listen}'
-            f"mgmtd_addresses = {json.dumps(self.addresses)}\n{rest}"
+            f"mgmtd_addresses = {json.dumps(self.addresses)}\n"
+            f'[auth]\nkey_file = "{self.key_file}"\n{rest}'
         )
 
     def _make_disk(self, name: str) -> Path:

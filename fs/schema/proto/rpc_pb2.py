@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\trpc.proto\x12\x05\x65mber\"\xa6\x01\n\x07HelloPb\x12\x13\n\x0bversion_min\x18\x01 \x01(\r\x12\x13\n\x0bversion_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07node_id\x18\x04 \x01(\r\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x0f\n\x07release\x18\x07 \x01(\t\x12\x13\n\x0b\x63redentials\x18\x08 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\trpc.proto\x12\x05\x65mber\"\xb7\x01\n\x07HelloPb\x12\x13\n\x0bversion_min\x18\x01 \x01(\r\x12\x13\n\x0bversion_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07node_id\x18\x04 \x01(\r\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x0f\n\x07release\x18\x07 \x01(\t\x12\x0f\n\x07key_ids\x18\t \x03(\x0c\x12\r\n\x05nonce\x18\n \x01(\x0cJ\x04\x08\x08\x10\t\"\x18\n\x07ProofPb\x12\r\n\x05proof\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rpc_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLOPB']._serialized_start=21
-  _globals['_HELLOPB']._serialized_end=187
+  _globals['_HELLOPB']._serialized_end=204
+  _globals['_PROOFPB']._serialized_start=206
+  _globals['_PROOFPB']._serialized_end=230
 # @@protoc_insertion_point(module_scope)

@@ -3,8 +3,10 @@
 isort:skip_file
 What the framed transport itself says (fs/rpc); services never see it."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -29,7 +31,8 @@ class HelloPb(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
-    CREDENTIALS_FIELD_NUMBER: _builtins.int
+    KEY_IDS_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
     version_min: _builtins.int
     """protocol versions the sender speaks, both included"""
     version_max: _builtins.int
@@ -39,7 +42,12 @@ class HelloPb(_message.Message):
     incarnation: _builtins.str
     client_id: _builtins.str
     release: _builtins.str
-    credentials: _builtins.bytes
+    nonce: _builtins.bytes
+    """fresh random bytes; set when key_ids are"""
+    @_builtins.property
+    def key_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """of the keys and tokens that a caller holds, preferred first; of a listener: the one that counts"""
+
     def __init__(
         self,
         *,
@@ -50,12 +58,34 @@ class HelloPb(_message.Message):
         incarnation: _builtins.str = ...,
         client_id: _builtins.str = ...,
         release: _builtins.str = ...,
-        credentials: _builtins.bytes = ...,
+        key_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        nonce: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_id", b"cluster_id", "credentials", b"credentials", "incarnation", b"incarnation", "node_id", b"node_id", "release", b"release", "version_max", b"version_max", "version_min", b"version_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "key_ids", b"key_ids", "node_id", b"node_id", "nonce", b"nonce", "release", b"release", "version_max", b"version_max", "version_min", b"version_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HelloPb: _TypeAlias = HelloPb  # noqa: Y015
+
+@_typing.final
+class ProofPb(_message.Message):
+    """The message of a proof frame; they follow hellos with key_ids: listener, caller, and the listener's empty one that accepts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROOF_FIELD_NUMBER: _builtins.int
+    proof: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProofPb: _TypeAlias = ProofPb  # noqa: Y015

@@ -6,6 +6,7 @@ How a service or a method is carried by the framed transport (fs/rpc); read thro
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf.internal import extension_dict as _extension_dict
 import builtins as _builtins
 import sys
@@ -18,6 +19,32 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _AccessPb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AccessPbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AccessPb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ACCESS_NONE: _AccessPb.ValueType  # 0
+    ACCESS_USER: _AccessPb.ValueType  # 1
+    """whoever holds a token of a user"""
+    ACCESS_ADMIN: _AccessPb.ValueType  # 2
+    """a user with the admin flag"""
+    ACCESS_SERVICE: _AccessPb.ValueType  # 3
+    """processes of the cluster, which hold its key"""
+
+class AccessPb(_AccessPb, metaclass=_AccessPbEnumTypeWrapper):
+    """Who may call a method of a closed cluster; whoever is further down the list may call what those above it may."""
+
+ACCESS_NONE: AccessPb.ValueType  # 0
+ACCESS_USER: AccessPb.ValueType  # 1
+"""whoever holds a token of a user"""
+ACCESS_ADMIN: AccessPb.ValueType  # 2
+"""a user with the admin flag"""
+ACCESS_SERVICE: AccessPb.ValueType  # 3
+"""processes of the cluster, which hold its key"""
+Global___AccessPb: _TypeAlias = AccessPb  # noqa: Y015
+
 @_typing.final
 class MethodRule(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -26,6 +53,7 @@ class MethodRule(_message.Message):
     IDEMPOTENT_FIELD_NUMBER: _builtins.int
     REQUEST_PAYLOAD_FIELD_NUMBER: _builtins.int
     REPLY_PAYLOAD_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """within its service, 1..65535; never reused"""
     idempotent: _builtins.bool
@@ -34,6 +62,8 @@ class MethodRule(_message.Message):
     """raw bytes follow the request message"""
     reply_payload: _builtins.bool
     """raw bytes follow the reply message"""
+    access: Global___AccessPb.ValueType
+    """every method says it"""
     def __init__(
         self,
         *,
@@ -41,10 +71,11 @@ class MethodRule(_message.Message):
         idempotent: _builtins.bool = ...,
         request_payload: _builtins.bool = ...,
         reply_payload: _builtins.bool = ...,
+        access: Global___AccessPb.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotent", b"idempotent", "number", b"number", "reply_payload", b"reply_payload", "request_payload", b"request_payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "idempotent", b"idempotent", "number", b"number", "reply_payload", b"reply_payload", "request_payload", b"request_payload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,108 @@
+"""Who may call what: what a listener asks of a peer before it serves it.
+
+Invariants:
+    - Without a proof a guarded listener serves nothing; what the proof gives is the connection's `Grant`.
+    - A grant that was withdrawn counts no more, also on connections that exist.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from ..schema.method import Access, Method
+from ..schema.status import FsError, Status
+from ..schema.user import User
+from .api import Identity
+from .credentials import CLUSTER_KEY, KEY_IDS_MAX, NONCE_BYTES, Secret, Verifier
+
+NO_CREDENTIALS: Final = "the caller gave no credentials, and this cluster is closed: auth.key_file, or EMBERFS_KEY_FILE for commands, names the file with its key"
+
+
+@dataclass(slots=True)
+class Grant:
+    """On whose authority a connection calls, and how far that goes.  Shared by all connections of one token."""
+
+    access: Access
+    user: User | None = None
+    """None: a process of the cluster, or the cluster is open."""
+    withdrawn: str = ""
+    """Why it holds no more; empty: it holds."""
+
+    @property
+    def is_bound(self) -> bool:
+        """True if the peer may speak for nobody but `user`."""
+        return self.user is not None and not self.user.is_root
+
+    def check(self, method: Method[Any, Any]) -> None:
+        """Raise FsError unless this grant covers a method: RPC_UNAUTHENTICATED or RPC_NOT_ALLOWED."""
+        if self.withdrawn:
+            raise FsError(Status.RPC_UNAUTHENTICATED, self.withdrawn)
+        if self.access < method.access:
+            who = "nobody" if self.user is None else self.user.name
+            detail = f"{method} is for {method.access.name.lower()}s, {who} is {self.access.name.lower()}"
+            raise FsError(Status.RPC_NOT_ALLOWED, detail)
+
+
+OPEN_GRANT: Final = Grant(Access.SERVICE)
+"""Of every peer of an open cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """A caller is to prove that it knows one of the secrets it named."""
+
+    key_id: bytes
+    verifier: Verifier
+    grant: Grant
+
+
+class Guard(Protocol):
+    """Decides whom the listener of a closed cluster serves."""
+
+    def nonce(self) -> bytes:
+        """Return NONCE_BYTES fresh random bytes."""
+        ...
+
+    async def challenge(self, key_ids: Sequence[bytes], peer: Identity) -> Challenge:
+        """Return what a caller that names these keys has to prove.
+
+        Raises:
+            FsError: RPC_UNAUTHENTICATED when nothing that it could prove would do.
+        """
+        ...
+
+
+def check_key_ids(key_ids: Sequence[bytes]) -> None:
+    """Raise FsError(RPC_UNAUTHENTICATED) for a hello that names no key, or too many."""
+    if not key_ids:
+        raise FsError(Status.RPC_UNAUTHENTICATED, NO_CREDENTIALS)
+    if len(key_ids) > KEY_IDS_MAX:
+        raise FsError(
+            Status.RPC_UNAUTHENTICATED, f"{len(key_ids)} keys named, {KEY_IDS_MAX} allowed"
+        )
+
+
+class KeyGuard:
+    """Accepts who knows one of the cluster's keys."""
+
+    def __init__(self, keys: Sequence[Secret], random_source: random.Random) -> None:
+        """Accept these keys; several while one replaces another."""
+        assert keys, "a guard without a key"
+        self._verifiers = {key.key_id: key.verifier() for key in keys}
+        self._random = random_source
+
+    def nonce(self) -> bytes:
+        """Return fresh random bytes."""
+        return self._random.randbytes(NONCE_BYTES)
+
+    async def challenge(self, key_ids: Sequence[bytes], peer: Identity) -> Challenge:
+        """Return the challenge for the first of the caller's keys that is one of ours."""
+        check_key_ids(key_ids)
+        for key_id in key_ids:
+            verifier = self._verifiers.get(key_id)
+            if verifier is not None:
+                return Challenge(key_id, verifier, Grant(Access.SERVICE))
+        kind = "key" if key_ids[0][:1] == CLUSTER_KEY else "token"
+        detail = f"the {kind} of {peer.client_id or peer.node_id} is not known to this cluster"
+        raise FsError(Status.RPC_UNAUTHENTICATED, detail)

@@ -1,0 +1,18 @@
+"""Users of a closed cluster, as everybody sees them.  Pure."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who may hold tokens."""
+
+    uid: int
+    name: str
+    gid: int
+    groups: frozenset[int] = frozenset()
+    """Supplementary groups."""
+    is_root: bool = False
+    """May speak for everybody: a mount daemon for which the kernel vouches."""
+    is_admin: bool = False
+    """May call what changes the cluster."""
