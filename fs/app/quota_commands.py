@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..client.blocking import BlockingFs, connect_blocking
-from ..client.native import DirectoryUsage
+from ..client.entries import DirectoryUsage
 from ..schema.status import FsError, Status
 from .cluster_dir import mgmtd_addresses, need_record
 from .mount_point import is_mounted

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..client.native import TrashEntry
+from ..client.entries import TrashEntry
 from ..schema.status import FsError, Status
 from .quota_commands import DirOption, JsonOption, connected, path_inside
 

@@ -23,7 +23,9 @@ from ..runtime.real import real_runtime
 from ..schema.inode import Inode
 from ..schema.status import FsError, Status
 from .connect import connect
-from .native import DirectoryUsage, DirEntry, EmberFile, EmberFs, Identity, TrashEntry
+from .entries import DirectoryUsage, DirEntry, Identity, TrashEntry
+from .native import EmberFs
+from .native_file import EmberFile
 
 T = TypeVar("T")
 

@@ -30,8 +30,9 @@ from ..schema.ids import ClientId
 from ..schema.proto.mgmtd_pb2 import GetPrimaryReq
 from ..schema.services import MGMTD_GET_PRIMARY
 from ..schema.status import FsError, Status
+from .entries import Identity
 from .meta_client import MetaClient
-from .native import EmberFs, Identity
+from .native import EmberFs
 from .storage_client import StorageClient
 
 CLIENT_ID_BYTES = 16

@@ -1,0 +1,229 @@
+"""An open file of the native client: unbuffered reads and writes, lengths, fsync, close.
+
+Invariants:
+    - A write is replicated when it returns, and durable after `fsync` or `close`.
+    - What was written is reported with its length at the latest by `close`, and once.
+
+Does not: cache, read ahead, or gather small writes.
+"""
+
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from ..runtime.ports import Buffer
+from ..schema import services
+from ..schema.inode import Inode, inode_from_pb
+from ..schema.layout import MAX_FILE_LENGTH_BYTES, FileRef, Layout
+from ..schema.proto import meta_pb2
+from ..schema.status import FsError, Status
+from .api import ChunkStore, FileRead, MetaCaller
+from .entries import Identity
+
+
+def check_offset(path: str, offset: int) -> None:
+    """Refuse an offset before the start; raises FsError(INVALID_ARGUMENT)."""
+    if offset < 0:
+        raise FsError(Status.INVALID_ARGUMENT, f"{path}: offset {offset}")
+
+
+class EmberFile:
+    """An open file.  Tasks may read at once; writes of overlapping ranges are the caller's to order."""
+
+    def __init__(
+        self,
+        inode: Inode,
+        path: str,
+        meta: MetaCaller,
+        chunks: ChunkStore,
+        *,
+        identity: Identity,
+        session_id: str,
+    ) -> None:
+        assert inode.file is not None
+        self.path = path
+        self._inode = inode
+        self._meta = meta
+        self._chunks = chunks
+        self._identity = identity
+        self._session_id = session_id
+        self._dyn_stripe = inode.file.dyn_stripe
+        self._truncate_ver = inode.file.truncate_ver
+        self._length = inode.file.length
+        self._written_end = 0
+        self._is_length_unknown = False
+        self._write_count = 0
+        self.is_metered = False
+        """A quota of bytes lies above: growth must be promised first."""
+        self._promised_length = inode.file.promised_length
+        self._reported_count = 0
+        """Of `_write_count`: a write that ends during a report is not taken for reported."""
+
+    @property
+    def length(self) -> int:
+        """Bytes in the file, as known at open and grown by writes through this object."""
+        return self._length
+
+    @property
+    def layout(self) -> Layout:
+        """How the file is cut and spread."""
+        assert self._inode.file is not None
+        return self._inode.file.layout
+
+    @property
+    def ref(self) -> FileRef:
+        """Names the file's chunks to the storage side."""
+        assert self._inode.file is not None
+        cut = self._inode.file.finished_cut
+        return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe, cut)
+
+    async def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file."""
+        check_offset(self.path, offset)
+        wanted = buffer[: max(0, self._length - offset)]
+        if len(wanted):
+            await self._chunks.read([FileRead(self.ref, offset, wanted)])
+        return len(wanted)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset` on."""
+        check_offset(self.path, offset)
+        buffer = bytearray(max(0, min(length, self._length - offset)))
+        await self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    async def write(self, offset: int, data: Buffer) -> None:
+        """Write bytes; replicated when it returns, durable after `fsync`.
+
+        Raises:
+            FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may have been.
+        """
+        check_offset(self.path, offset)
+        if not self._session_id:
+            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+        view = memoryview(data)
+        end = offset + len(view)
+        if end > MAX_FILE_LENGTH_BYTES:
+            raise FsError(Status.FILE_TOO_LARGE, f"{self.path}: {end} bytes")
+        if self.is_metered and end > self._promised_length:
+            await self._secure(end)
+        await self._cover(end)
+        is_written = False
+        try:
+            await self._chunks.write(self.ref, offset, view)
+            is_written = True
+        finally:
+            self._write_count += 1
+            # Bytes of a failed write may be there, beyond what is known: the chains must tell the length.
+            self._is_length_unknown = self._is_length_unknown or not is_written
+        self._written_end = max(self._written_end, end)
+        self._length = max(self._length, end)
+
+    async def _secure(self, end: int) -> None:
+        request = meta_pb2.ReserveSpaceReq(
+            caller=self._identity.caller(), inode_id=self._inode.inode_id, length=end
+        )
+        reply = await self._meta.call(services.META_RESERVE_SPACE, request)
+        inode = inode_from_pb(reply.inode)
+        assert inode.file is not None
+        self.is_metered, self._promised_length = reply.is_metered, inode.file.promised_length
+
+    async def _cover(self, end: int) -> None:
+        """Extend the dynamic stripe so that chunks up to byte `end` may exist."""
+        chunk_count = -(-end // self.layout.chunk_size_bytes)
+        needed = min(chunk_count, self.layout.stripe_size)
+        if needed <= self._dyn_stripe:
+            return
+        request = meta_pb2.ExtendStripeReq(
+            caller=self._identity.caller(),
+            inode_id=self._inode.inode_id,
+            dyn_stripe_min=needed,
+        )
+        reply = await self._meta.call(services.META_EXTEND_STRIPE, request)
+        self._dyn_stripe = reply.inode.file.dyn_stripe
+
+    @property
+    def _has_new_data(self) -> bool:
+        return self._write_count > self._reported_count
+
+    def _sync_request(self) -> meta_pb2.SyncReq:
+        request = meta_pb2.SyncReq(
+            caller=self._identity.caller(),
+            inode_id=self._inode.inode_id,
+            has_new_data=self._has_new_data,
+            is_durable=True,
+        )
+        if self._has_new_data and not self._is_length_unknown:
+            request.length_hint.length = self._written_end
+            request.length_hint.truncate_ver = self._truncate_ver
+        return request
+
+    async def fsync(self) -> None:
+        """Return when everything written so far, and the length, would survive a power loss.
+
+        Raises:
+            FsError: QUOTA_EXCEEDED: a limit was set after the file was opened, and what was written since the
+                last fsync is dropped; and others.
+        """
+        if not self._session_id:
+            return
+        request, write_count = self._sync_request(), self._write_count
+        try:
+            reply = await self._durable(self._meta.call(services.META_SYNC, request))
+        except FsError as error:
+            if error.status is Status.QUOTA_EXCEEDED:
+                await self._forget_refused(write_count)
+            raise
+        self._reported_count = max(self._reported_count, write_count)
+        self._length = max(self._written_end, reply.inode.file.length)
+
+    async def _forget_refused(self, write_count: int) -> None:
+        request = meta_pb2.GetAttrReq(caller=self._identity.caller(), inode_id=self._inode.inode_id)
+        inode = inode_from_pb((await self._meta.call(services.META_GET_ATTR, request)).inode)
+        assert inode.file is not None
+        self._reported_count = max(self._reported_count, write_count)
+        self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
+        self._written_end, self._is_length_unknown = 0, False
+        self.is_metered, self._promised_length = True, inode.file.promised_length
+
+    async def close(self) -> None:
+        """Make a written file durable and visible, and end its session; repeating does nothing."""
+        if not self._session_id:
+            return
+        request = meta_pb2.CloseReq(sync=self._sync_request(), session_id=self._session_id)
+        self._session_id = ""
+        call = self._meta.call(services.META_CLOSE, request)
+        await (self._durable(call) if self._has_new_data else call)
+
+    async def _durable(self, report: Awaitable[meta_pb2.InodeRsp]) -> meta_pb2.InodeRsp:
+        """Make the chunks durable while the metadata is reported; return the reply."""
+        failures: list[FsError] = []
+
+        async def sync_chunks() -> None:
+            try:
+                await self._chunks.sync([self.ref])
+            except FsError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sync_chunks)
+            try:
+                reply = await report
+            except FsError as error:
+                failures.insert(0, error)
+        if failures:
+            raise failures[0]
+        return reply  # type: ignore[possibly-undefined]  # set unless a failure was noted
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,182 @@
+"""The native client's names: looking up, listing, making, linking, renaming, removing; attributes.
+
+Does not: open files (native.py); nor look at what a path means to a program: a path is absolute, and `/` is the root.
+"""
+
+import os
+from collections.abc import Sequence
+
+from ..schema import services
+from ..schema.ids import InodeId
+from ..schema.inode import Inode, inode_from_pb
+from ..schema.proto import common_pb2, meta_pb2
+from ..schema.status import FsError, Status
+from .api import MetaCaller
+from .entries import DirEntry, Identity
+
+LIST_PAGE_COUNT = 1000
+STAT_BATCH_COUNT = 512
+
+
+class Paths:
+    """The half of `EmberFs` that deals with names, and what the other parts of it ask meta with."""
+
+    def __init__(self, meta: MetaCaller, identity: Identity) -> None:
+        self._meta = meta
+        self._identity = identity
+
+    async def stat(self, path: str, *, follow: bool = True) -> Inode:
+        """Return the attributes of what a path names; raises FsError(NOT_FOUND and others)."""
+        reply = await self._meta.call(
+            services.META_RESOLVE_PATH,
+            meta_pb2.ResolvePathReq(
+                caller=self._identity.caller(), path=os.fsencode(path), follow_last=follow
+            ),
+        )
+        return inode_from_pb(reply.inode)
+
+    async def stat_many(
+        self, paths: Sequence[str], *, follow: bool = True
+    ) -> list[Inode | FsError]:
+        """Return for each path its attributes, or why there are none; asked for in batches."""
+        found: list[Inode | FsError] = []
+        for start in range(0, len(paths), STAT_BATCH_COUNT):
+            request = meta_pb2.BatchResolvePathReq(
+                caller=self._identity.caller(),
+                paths=[os.fsencode(path) for path in paths[start : start + STAT_BATCH_COUNT]],
+                follow_last=follow,
+            )
+            reply = await self._meta.call(services.META_BATCH_RESOLVE_PATH, request)
+            found += [
+                inode_from_pb(slot.inode)
+                if slot.HasField("inode")
+                else FsError(Status(slot.status), slot.detail)
+                for slot in reply.resolved
+            ]
+        return found
+
+    async def exists(self, path: str) -> bool:
+        """Return whether a path names anything."""
+        try:
+            await self.stat(path)
+        except FsError as error:
+            if error.status is Status.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _parent(self, path: str) -> tuple[InodeId, bytes]:
+        """Return (inode id of the directory, last component) of a path."""
+        directory, name = os.path.split(path.rstrip("/"))
+        if not name:
+            raise FsError(Status.INVALID_ARGUMENT, f"{path!r} has no last component")
+        return (await self.stat(directory or "/")).inode_id, os.fsencode(name)
+
+    async def listdir(self, path: str) -> list[DirEntry]:
+        """Return the entries of a directory in byte order of their names, without . and .. ."""
+        inode_id = (await self.stat(path)).inode_id
+        found = await self._list(inode_id, with_inodes=True)
+        return [DirEntry(os.fsdecode(e.name), inode_from_pb(e.inode)) for e in found]
+
+    async def _list(self, inode_id: int, *, with_inodes: bool) -> list[meta_pb2.DentryPb]:
+        entries: list[meta_pb2.DentryPb] = []
+        after = b""
+        while True:
+            request = meta_pb2.ListReq(
+                caller=self._identity.caller(),
+                inode_id=inode_id,
+                after=after,
+                entry_count_max=LIST_PAGE_COUNT,
+                with_inodes=with_inodes,
+            )
+            page = await self._meta.call(services.META_LIST, request)
+            entries.extend(page.entries)
+            if not page.has_more:
+                return entries
+            after = page.entries[-1].name
+
+    async def mkdir(self, path: str, mode: int = 0o755, *, exist_ok: bool = False) -> Inode:
+        """Make one directory; raises FsError(EXISTS) unless `exist_ok` and it is a directory."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.MkdirReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name, mode=mode
+        )
+        try:
+            reply = await self._meta.call(services.META_MKDIR, request)
+        except FsError as error:
+            if error.status is not Status.EXISTS or not exist_ok:
+                raise
+            found = await self.stat(path)
+            if not found.is_dir:
+                raise
+            return found
+        return inode_from_pb(reply.inode)
+
+    async def makedirs(self, path: str, mode: int = 0o755) -> None:
+        """Make a directory and all that are missing above it."""
+        parts = [part for part in path.split("/") if part]
+        for count in range(1, len(parts) + 1):
+            await self.mkdir("/" + "/".join(parts[:count]), mode, exist_ok=True)
+
+    async def unlink(self, path: str) -> None:
+        """Remove a name that is not a directory."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.UnlinkReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_UNLINK, request)
+
+    async def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.RmdirReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_RMDIR, request)
+
+    async def remove_tree(self, path: str) -> None:
+        """Remove a directory with all below it, in one step for every other client."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.RemoveTreeReq(
+            caller=self._identity.caller(), parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_REMOVE_TREE, request)
+
+    async def rename(
+        self, old: str, new: str, *, no_replace: bool = False, exchange: bool = False
+    ) -> None:
+        """Rename atomically, replacing what `new` names unless told otherwise."""
+        old_parent, old_name = await self._parent(old)
+        new_parent, new_name = await self._parent(new)
+        request = meta_pb2.RenameReq(
+            caller=self._identity.caller(),
+            old_parent_inode_id=old_parent,
+            old_name=old_name,
+            new_parent_inode_id=new_parent,
+            new_name=new_name,
+            no_replace=no_replace,
+            exchange=exchange,
+        )
+        await self._meta.call(services.META_RENAME, request)
+
+    async def paths_of(self, inode_id: int) -> list[str]:
+        """Return where a directory is, or the names of anything else in the one directory where it counts.
+
+        Raises:
+            FsError: STALE: there is no such inode; NOT_FOUND: it has no name any more; ACCESS_DENIED.
+        """
+        request = meta_pb2.GetAttrReq(caller=self._identity.caller(), inode_id=inode_id)
+        inode = (await self._meta.call(services.META_GET_ATTR, request)).inode
+        if inode.type == common_pb2.DIRECTORY:
+            return [await self.real_path(inode_id)]
+        if not inode.home_inode_id:
+            raise FsError(Status.NOT_FOUND, f"inode {inode_id} has no name any more")
+        above = (await self.real_path(inode.home_inode_id)).rstrip("/")
+        entries = await self._list(inode.home_inode_id, with_inodes=False)
+        return [f"{above}/{os.fsdecode(e.name)}" for e in entries if e.inode_id == inode_id]
+
+    async def real_path(self, inode_id: int) -> str:
+        """Return where a directory is; raises FsError(NOT_FOUND, STALE, NOT_DIRECTORY or NAME_TOO_LONG)."""
+        request = meta_pb2.GetRealPathReq(caller=self._identity.caller(), inode_id=inode_id)
+        reply = await self._meta.call(services.META_GET_REAL_PATH, request)
+        return os.fsdecode(reply.path)
