@@ -10,7 +10,7 @@ Invariants:
 
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Self, TypeVar
@@ -23,7 +23,7 @@ from ..runtime.real import real_runtime
 from ..schema.inode import Inode
 from ..schema.status import FsError, Status
 from .connect import connect
-from .entries import DirectoryUsage, DirEntry, Identity, TrashEntry
+from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
 from .native import EmberFs
 from .native_file import EmberFile
 
@@ -59,6 +59,11 @@ class BlockingFile:
         """Bytes in the file."""
         return self._file.length
 
+    @property
+    def inode_id(self) -> int:
+        """Names the file as long as it lives, whatever its path becomes."""
+        return self._file.ref.inode_id
+
     def read(self, offset: int, length: int) -> bytes:
         """See `EmberFile.read`."""
         return self._owner.run(lambda: self._file.read(offset, length))
@@ -70,6 +75,14 @@ class BlockingFile:
     def write(self, offset: int, data: Buffer) -> None:
         """See `EmberFile.write`."""
         self._owner.run(lambda: self._file.write(offset, data))
+
+    def append(self, data: Buffer) -> int:
+        """See `EmberFile.append`."""
+        return self._owner.run(lambda: self._file.append(data))
+
+    def truncate(self, length: int) -> None:
+        """See `EmberFile.truncate`."""
+        self._owner.run(lambda: self._file.truncate(length))
 
     def fsync(self) -> None:
         """See `EmberFile.fsync`."""
@@ -145,6 +158,11 @@ class BlockingFs:
             trio.from_thread.run_sync(stop.set, trio_token=token)
         self._thread.join()
 
+    @property
+    def is_usable(self) -> bool:
+        """False when it is closed, its event loop has failed, or this is the child of a fork."""
+        return self._token is not None and os.getpid() == self._pid and self._thread.is_alive()
+
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run an async function of the client on its event loop and return its result."""
         if self._token is None or os.getpid() != self._pid:
@@ -179,6 +197,10 @@ class BlockingFs:
     def listdir(self, path: str) -> list[DirEntry]:
         """See `EmberFs.listdir`."""
         return self.run(lambda: self._native.listdir(path))
+
+    def find(self, path: str, *, depth_max: int | None = None) -> list[FoundPath]:
+        """See `EmberFs.find`."""
+        return self.run(lambda: self._native.find(path, depth_max=depth_max))
 
     def mkdir(self, path: str, mode: int = 0o755, *, exist_ok: bool = False) -> Inode:
         """See `EmberFs.mkdir`."""
@@ -250,9 +272,54 @@ class BlockingFs:
         """See `EmberFs.rename`."""
         self.run(lambda: self._native.rename(old, new, no_replace=no_replace, exchange=exchange))
 
-    def open(self, path: str) -> BlockingFile:
+    def link(self, old: str, new: str) -> None:
+        """See `EmberFs.link`."""
+        self.run(lambda: self._native.link(old, new))
+
+    def symlink(self, target: str, path: str) -> None:
+        """See `EmberFs.symlink`."""
+        self.run(lambda: self._native.symlink(target, path))
+
+    def readlink(self, path: str) -> str:
+        """See `EmberFs.readlink`."""
+        return self.run(lambda: self._native.readlink(path))
+
+    def set_attributes(
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        atime_ns: int | None = None,
+        mtime_ns: int | None = None,
+        times_now: bool = False,
+        follow: bool = True,
+    ) -> Inode:
+        """See `EmberFs.set_attributes`."""
+        return self.run(
+            lambda: self._native.set_attributes(
+                path,
+                mode=mode,
+                uid=uid,
+                gid=gid,
+                atime_ns=atime_ns,
+                mtime_ns=mtime_ns,
+                times_now=times_now,
+                follow=follow,
+            )
+        )
+
+    def open(self, path: str, *, is_writable: bool = False) -> BlockingFile:
         """See `EmberFs.open`."""
-        return BlockingFile(self, self.run(lambda: self._native.open(path)))
+        return BlockingFile(
+            self, self.run(lambda: self._native.open(path, is_writable=is_writable))
+        )
+
+    def open_many(self, paths: Sequence[str]) -> list[BlockingFile | FsError]:
+        """See `EmberFs.open_many`."""
+        opened = self.run(lambda: self._native.open_many(paths))
+        return [file if isinstance(file, FsError) else BlockingFile(self, file) for file in opened]
 
     def create(
         self, path: str, mode: int = 0o644, *, exclusive: bool = False, truncate: bool = True
@@ -272,6 +339,14 @@ class BlockingFs:
     def write_file(self, path: str, data: Buffer) -> None:
         """See `EmberFs.write_file`."""
         self.run(lambda: self._native.write_file(path, data))
+
+    def write_files(self, contents: Mapping[str, Buffer]) -> dict[str, FsError]:
+        """See `EmberFs.write_files`."""
+        return self.run(lambda: self._native.write_files(contents))
+
+    def copy_file(self, source: str, target: str, mode: int = 0o644) -> int:
+        """See `EmberFs.copy_file`."""
+        return self.run(lambda: self._native.copy_file(source, target, mode))
 
     def read_batch(self, reads: Sequence[tuple[BlockingFile, int, memoryview]]) -> list[int]:
         """See `EmberFs.read_batch`."""

@@ -35,6 +35,14 @@ class DirEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundPath:
+    """One path of a tree, with the attributes of what it names."""
+
+    path: str
+    inode: Inode
+
+
+@dataclass(frozen=True, slots=True)
 class DirectoryUsage:
     """What lies below a directory, itself not counted, and the limits set there."""
 

@@ -10,22 +10,41 @@ Invariants:
 Does not: cache, read ahead, or gather small writes; the mount's vfs does.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import trio
 
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.inode import Inode, InodeType, inode_from_pb
+from ..schema.layout import MIB
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
-from .entries import DirectoryUsage, DirEntry, Identity, TrashEntry
+from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
 from .native_file import EmberFile, check_offset
 from .native_limits import Limits
 from .native_trash import Trash
+from .side_by_side import each_or_error
 
-__all__ = ["DirEntry", "DirectoryUsage", "EmberFile", "EmberFs", "Identity", "TrashEntry"]
+__all__ = [
+    "DirEntry",
+    "DirectoryUsage",
+    "EmberFile",
+    "EmberFs",
+    "FoundPath",
+    "Identity",
+    "TrashEntry",
+]
 
 SESSION_ID_BYTES = 16
+CALLS_AT_ONCE = 64
+"""Files that are opened or written side by side."""
+LINKS_FOLLOWED_MAX = 40
+COPY_PIECE_BYTES = 8 * MIB
+"""Read while the piece before it is written."""
 
 
 class EmberFs(Trash, Limits):
@@ -38,21 +57,64 @@ class EmberFs(Trash, Limits):
         self._chunks = chunks
         self._runtime = runtime
 
-    async def open(self, path: str) -> EmberFile:
-        """Open a file for reading; `async with` or `close` it."""
-        found = await self.stat(path)
+    async def open(self, path: str, *, is_writable: bool = False) -> EmberFile:
+        """Open a file that exists, for reading, and for writing if `is_writable`; `async with` or `close` it."""
+        return await self._open(await self.stat(path), path, is_writable=is_writable)
+
+    async def open_many(self, paths: Sequence[str]) -> list[EmberFile | FsError]:
+        """Open files for reading, side by side; return each, or why it could not be opened."""
+
+        async def open_found(found: Inode | FsError, path: str) -> EmberFile:
+            if isinstance(found, FsError):
+                raise found
+            return await self._open(found, path, is_writable=False)
+
+        inodes = await self.stat_many(paths)
+        calls = [partial(open_found, *pair) for pair in zip(inodes, paths, strict=True)]
+        return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+
+    async def _open(self, found: Inode, path: str, *, is_writable: bool) -> EmberFile:
+        session_id = self._new_session_id() if is_writable else ""
         request = meta_pb2.OpenReq(
-            caller=self._identity.caller(), inode_id=found.inode_id, wants_read=True
+            caller=self._identity.caller(),
+            inode_id=found.inode_id,
+            wants_read=True,
+            wants_write=is_writable,
         )
+        if is_writable:
+            request.session.session_id, request.session.is_write = session_id, True
         reply = await self._meta.call(services.META_OPEN, request)
-        return self._file(inode_from_pb(reply.inode), path, session_id="")
+        file = self._file(inode_from_pb(reply.inode), path, session_id)
+        file.is_metered = reply.is_metered
+        return file
+
+    def _new_session_id(self) -> str:
+        return self._runtime.random.randbytes(SESSION_ID_BYTES).hex()
 
     async def create(
         self, path: str, mode: int = 0o644, *, exclusive: bool = False, truncate: bool = True
     ) -> EmberFile:
-        """Open a file for reading and writing, made if it does not exist; emptied if `truncate`."""
+        """Open a file for reading and writing, made if it does not exist; emptied if `truncate`.
+
+        A symbolic link is followed, also to where nothing is yet, unless `exclusive`.
+        """
+        followed = path
+        for _ in range(LINKS_FOLLOWED_MAX):
+            try:
+                return await self._create(followed, mode, exclusive=exclusive, truncate=truncate)
+            except FsError as error:
+                if error.status is not Status.EXISTS or exclusive:
+                    raise
+                found = await self.stat(followed, follow=False)
+                if found.type is not InodeType.SYMLINK:
+                    raise
+                target = os.fsdecode(found.symlink_target)
+                followed = os.path.join(os.path.dirname(followed), target)  # noqa: PTH118, PTH120
+        raise FsError(Status.TOO_MANY_SYMLINKS, path)
+
+    async def _create(self, path: str, mode: int, *, exclusive: bool, truncate: bool) -> EmberFile:
         parent, name = await self._parent(path)
-        session_id = self._runtime.random.randbytes(SESSION_ID_BYTES).hex()
+        session_id = self._new_session_id()
         request = meta_pb2.CreateReq(
             caller=self._identity.caller(),
             parent_inode_id=parent,
@@ -85,6 +147,64 @@ class EmberFs(Trash, Limits):
         """Replace the content of a file and make it durable."""
         async with await self.create(path) as file:
             await file.write(0, data)
+
+    async def write_files(self, contents: Mapping[str, Buffer]) -> dict[str, FsError]:
+        """Do `write_file` for many files side by side; return those that failed, and why."""
+        calls = [partial(self.write_file, path, data) for path, data in contents.items()]
+        done = await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+        results = zip(contents, done, strict=True)
+        return {path: result for path, result in results if isinstance(result, FsError)}
+
+    async def copy_file(self, source: str, target: str, mode: int = 0o644) -> int:
+        """Make `target` a copy of what `source` holds, durable when it returns; return its bytes.
+
+        The bytes pass through this client, in large pieces; holes are not filled.  Others may see a part of the copy
+        before it is complete.
+
+        Raises:
+            FsError: INVALID_ARGUMENT: both are the same file; and as of opening, reading and writing.
+        """
+        async with (
+            await self.open(source) as reading,
+            await self.create(target, mode, truncate=False) as writing,
+        ):
+            if reading.ref.inode_id == writing.ref.inode_id:
+                raise FsError(Status.INVALID_ARGUMENT, f"{source} and {target} are the same file")
+            if writing.length:
+                await writing.truncate(0)
+            await self._copy_pieces(reading, writing)
+            if writing.length < reading.length:  # it ends with a hole
+                await writing.truncate(reading.length)
+            return reading.length
+
+    async def _copy_pieces(self, reading: EmberFile, writing: EmberFile) -> None:
+        give, take = trio.open_memory_channel[FileRead](0)
+        failures: list[FsError] = []
+
+        async def write_pieces() -> None:
+            async with take:
+                try:
+                    async for piece in take:
+                        await writing.write(piece.offset, piece.buffer)
+                except FsError as error:
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery, give:
+            nursery.start_soon(write_pieces)
+            for offset in range(0, reading.length, COPY_PIECE_BYTES):
+                length = min(COPY_PIECE_BYTES, reading.length - offset)
+                piece = FileRead(reading.ref, offset, memoryview(bytearray(length)))
+                try:
+                    await self._chunks.read([piece])
+                    if piece.hole_bytes < length:
+                        await give.send(piece)
+                except FsError as error:
+                    failures.append(error)
+                    break
+                except trio.BrokenResourceError:  # the writer failed, and has said why
+                    break
+        if failures:
+            raise failures[0]
 
     async def read_batch(self, reads: Sequence[tuple[EmberFile, int, memoryview]]) -> list[int]:
         """Read (file, offset, buffer) triples in as few requests as possible.

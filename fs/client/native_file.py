@@ -121,6 +121,65 @@ class EmberFile:
         self._written_end = max(self._written_end, end)
         self._length = max(self._length, end)
 
+    async def append(self, data: Buffer) -> int:
+        """Write bytes at the end of the file, wherever others have moved it, and return where that was.
+
+        Nobody else's append gets the same place; when the write fails, the place reads as zeros.
+
+        Raises:
+            FsError: as `write`.
+        """
+        view = memoryview(data)
+        if not view:
+            return self._length
+        if not self._session_id:
+            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+        if self._has_new_data and self._is_length_unknown:
+            await self.fsync()
+        request = meta_pb2.ReserveAppendReq(
+            caller=self._identity.caller(), inode_id=self._inode.inode_id, length=len(view)
+        )
+        if self._has_new_data:
+            request.length_hint.CopyFrom(self._length_hint())
+        reply = await self._meta.call(services.META_RESERVE_APPEND, request)
+        inode = inode_from_pb(reply.inode)
+        assert inode.file is not None
+        self._inode, self._dyn_stripe = inode, max(self._dyn_stripe, inode.file.dyn_stripe)
+        if inode.file.truncate_ver != self._truncate_ver:  # cut by others: what was known is void
+            self._truncate_ver, self._written_end = inode.file.truncate_ver, 0
+        self._length = inode.file.length
+        self._promised_length = max(self._promised_length, inode.file.promised_length)
+        await self.write(reply.offset, view)
+        return reply.offset
+
+    async def truncate(self, length: int) -> None:
+        """Cut the file or, with a hole, lengthen it to `length` bytes; durable after `fsync` or `close`.
+
+        Raises:
+            FsError: BAD_FILE, INVALID_ARGUMENT, FILE_TOO_LARGE, QUOTA_EXCEEDED.
+        """
+        check_offset(self.path, length)
+        if not self._session_id:
+            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+        if self._has_new_data and self._is_length_unknown:
+            await self.fsync()
+        request = meta_pb2.SetAttrReq(
+            caller=self._identity.caller(),
+            inode_id=self._inode.inode_id,
+            length=length,
+            has_open_file=True,
+        )
+        write_count = self._write_count
+        if self._has_new_data:
+            request.length_hint.CopyFrom(self._length_hint())
+        inode = inode_from_pb((await self._meta.call(services.META_SET_ATTR, request)).inode)
+        assert inode.file is not None
+        self._inode, self._dyn_stripe = inode, inode.file.dyn_stripe
+        self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
+        self._written_end, self._promised_length = 0, inode.file.promised_length
+        self._reported_count = max(self._reported_count, write_count)
+        self._write_count += 1  # the next report makes it durable
+
     async def _secure(self, end: int) -> None:
         request = meta_pb2.ReserveSpaceReq(
             caller=self._identity.caller(), inode_id=self._inode.inode_id, length=end
@@ -156,9 +215,11 @@ class EmberFile:
             is_durable=True,
         )
         if self._has_new_data and not self._is_length_unknown:
-            request.length_hint.length = self._written_end
-            request.length_hint.truncate_ver = self._truncate_ver
+            request.length_hint.CopyFrom(self._length_hint())
         return request
+
+    def _length_hint(self) -> meta_pb2.LengthHintPb:
+        return meta_pb2.LengthHintPb(length=self._written_end, truncate_ver=self._truncate_ver)
 
     async def fsync(self) -> None:
         """Return when everything written so far, and the length, would survive a power loss.

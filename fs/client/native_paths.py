@@ -5,17 +5,21 @@ Does not: open files (native.py); nor look at what a path means to a program: a 
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from ..schema import services
 from ..schema.ids import InodeId
-from ..schema.inode import Inode, inode_from_pb
+from ..schema.inode import Inode, InodeType, inode_from_pb
 from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
 from .api import MetaCaller
-from .entries import DirEntry, Identity
+from .entries import DirEntry, FoundPath, Identity
+from .side_by_side import side_by_side
 
 LIST_PAGE_COUNT = 1000
 STAT_BATCH_COUNT = 512
+LISTINGS_AT_ONCE = 32
+"""Directories that `find` asks for side by side."""
 
 
 class Paths:
@@ -95,6 +99,48 @@ class Paths:
                 return entries
             after = page.entries[-1].name
 
+    async def find(self, path: str, *, depth_max: int | None = None) -> list[FoundPath]:
+        """Return everything below a directory, by path; links are named, not followed.
+
+        Directories are listed side by side, so this is no snapshot: what others remove meanwhile may be missing.
+
+        Args:
+            path: of a directory.
+            depth_max: 1: what lies right in it, and so on; default: all.
+
+        Raises:
+            FsError: NOT_FOUND, NOT_DIRECTORY; ACCESS_DENIED also for a directory below.
+        """
+        found: list[FoundPath] = []
+        level = [(path.rstrip("/"), (await self.stat(path)).inode_id)]
+        depth = 0
+        while level and (depth_max is None or depth < depth_max):
+            listings = await side_by_side(
+                [
+                    partial(self._list_if_there, inode_id, is_first=depth == 0)
+                    for _, inode_id in level
+                ],
+                at_once_max=LISTINGS_AT_ONCE,
+            )
+            below = [
+                FoundPath(f"{above}/{os.fsdecode(entry.name)}", inode_from_pb(entry.inode))
+                for (above, _), entries in zip(level, listings, strict=True)
+                for entry in entries
+            ]
+            found += below
+            level = [(one.path, one.inode.inode_id) for one in below if one.inode.is_dir]
+            depth += 1
+        found.sort(key=lambda one: one.path)
+        return found
+
+    async def _list_if_there(self, inode_id: int, *, is_first: bool) -> list[meta_pb2.DentryPb]:
+        try:
+            return await self._list(inode_id, with_inodes=True)
+        except FsError as error:
+            if is_first or error.status not in {Status.NOT_FOUND, Status.STALE}:
+                raise
+            return []  # removed since its parent was listed
+
     async def mkdir(self, path: str, mode: int = 0o755, *, exist_ok: bool = False) -> Inode:
         """Make one directory; raises FsError(EXISTS) unless `exist_ok` and it is a directory."""
         parent, name = await self._parent(path)
@@ -158,6 +204,64 @@ class Paths:
             exchange=exchange,
         )
         await self._meta.call(services.META_RENAME, request)
+
+    async def link(self, old: str, new: str) -> None:
+        """Give a file one more name; a symbolic link at `old` is not followed."""
+        inode_id = (await self.stat(old, follow=False)).inode_id
+        parent, name = await self._parent(new)
+        request = meta_pb2.LinkReq(
+            caller=self._identity.caller(), inode_id=inode_id, parent_inode_id=parent, name=name
+        )
+        await self._meta.call(services.META_LINK, request)
+
+    async def symlink(self, target: str, path: str) -> None:
+        """Make a symbolic link at `path`; its target, absolute or relative to where it is, need not exist."""
+        parent, name = await self._parent(path)
+        request = meta_pb2.SymlinkReq(
+            caller=self._identity.caller(),
+            parent_inode_id=parent,
+            name=name,
+            target=os.fsencode(target),
+        )
+        await self._meta.call(services.META_SYMLINK, request)
+
+    async def readlink(self, path: str) -> str:
+        """Return the target of a symbolic link; raises FsError(INVALID_ARGUMENT) for anything else."""
+        found = await self.stat(path, follow=False)
+        if found.type is not InodeType.SYMLINK:
+            raise FsError(Status.INVALID_ARGUMENT, f"{path} is no symbolic link")
+        return os.fsdecode(found.symlink_target)
+
+    async def set_attributes(
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        atime_ns: int | None = None,
+        mtime_ns: int | None = None,
+        times_now: bool = False,
+        follow: bool = True,
+    ) -> Inode:
+        """Change what is given, and leave the rest; `times_now`: both times, which needs only the right to write.
+
+        Raises:
+            FsError: NOT_PERMITTED, ACCESS_DENIED, NOT_FOUND.
+        """
+        inode_id = (await self.stat(path, follow=follow)).inode_id
+        request = meta_pb2.SetAttrReq(
+            caller=self._identity.caller(),
+            inode_id=inode_id,
+            mode=mode,
+            uid=uid,
+            gid=gid,
+            atime_ns=atime_ns,
+            mtime_ns=mtime_ns,
+            atime_now=times_now,
+            mtime_now=times_now,
+        )
+        return inode_from_pb((await self._meta.call(services.META_SET_ATTR, request)).inode)
 
     async def paths_of(self, inode_id: int) -> list[str]:
         """Return where a directory is, or the names of anything else in the one directory where it counts.

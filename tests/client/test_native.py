@@ -32,13 +32,23 @@ class PathMeta:
         self.client_id = name
 
     async def call(self, method, request, *, timeout_s=None):
-        if method.name != "ResolvePath":
-            return await self.inner.call(method, request, timeout_s=timeout_s)
-        name = request.path.lstrip(b"/")
-        found = self.cluster.child(1, name) if name else self.cluster.get(1)
         reply = method.reply_type()
-        reply.inode.CopyFrom(inode_to_pb(found))
+        if method.name == "ResolvePath":
+            reply.inode.CopyFrom(inode_to_pb(self.found(request.path)))
+        elif method.name == "BatchResolvePath":
+            for path in request.paths:
+                slot = reply.resolved.add()
+                try:
+                    slot.inode.CopyFrom(inode_to_pb(self.found(path)))
+                except FsError as error:
+                    slot.status, slot.detail = error.status, error.detail
+        else:
+            return await self.inner.call(method, request, timeout_s=timeout_s)
         return reply
+
+    def found(self, path):
+        name = path.lstrip(b"/")
+        return self.cluster.child(1, name) if name else self.cluster.get(1)
 
 
 @pytest.fixture
@@ -203,3 +213,103 @@ def test_a_client_whose_event_loop_has_failed_says_so(client):
             fs.stat("/")
     assert caught.value.status is Status.NOT_RUNNING
     assert "a bug" in repr(caught.value.__cause__)
+
+
+async def test_an_open_file_is_appended_to_and_cut(autojump_clock, client):
+    a, b = client("a"), client("b")
+    await a.write_file("/f", b"head ")
+    async with (
+        await a.open("/f", is_writable=True) as one,
+        await b.open("/f", is_writable=True) as two,
+    ):
+        assert await one.append(b"one ") == 5
+        assert await two.append(b"two ") == 9
+        assert await one.append(b"three") == 13
+        assert await one.append(b"") == one.length == 18
+    assert await b.read_file("/f") == b"head one two three"
+    async with await b.open("/f", is_writable=True) as file:
+        await file.write(18, b" and what is cut off")
+        await file.truncate(4)
+        assert file.length == 4
+        await file.write(CHUNK + 5, b"end")
+        await file.truncate(2 * CHUNK)
+    assert await a.read_file("/f") == (b"head".ljust(CHUNK + 5, b"\0") + b"end").ljust(
+        2 * CHUNK, b"\0"
+    )
+    async with await a.open("/f") as reader:
+        for refused in (reader.append(b"x"), reader.truncate(0)):
+            with pytest.raises(FsError) as caught:
+                await refused
+            assert caught.value.status is Status.BAD_FILE
+
+
+async def test_a_cut_after_a_failed_write_leaves_nothing_behind(autojump_clock, client, cluster):
+    fs = client()
+    file = await fs.create("/f")
+    real = cluster.chunks.write
+
+    async def writes_and_fails(ref, offset, data):
+        await real(ref, offset, data)
+        raise FsError(Status.RPC_TIMEOUT, "the answer was lost")
+
+    cluster.chunks.write = writes_and_fails
+    with pytest.raises(FsError, match="lost"):
+        await file.write(0, b"y" * 10)
+    cluster.chunks.write = real
+    await file.truncate(3)
+    assert await file.append(b"end") == 3
+    await file.close()
+    assert await fs.read_file("/f") == b"yyyend"
+
+
+@pytest.mark.parametrize("length", [0, 1, CHUNK, 5 * CHUNK + 7])
+async def test_a_copy(autojump_clock, client, monkeypatch, length):
+    monkeypatch.setattr("fs.client.native.COPY_PIECE_BYTES", 2 * CHUNK)
+    fs, data = client(), os.urandom(length)
+    await fs.write_file("/f", data)
+    await fs.write_file("/longer", bytes(range(256)) * CHUNK)
+    assert await fs.copy_file("/f", "/new") == length
+    assert await fs.copy_file("/f", "/longer") == length
+    assert await fs.read_file("/new") == await fs.read_file("/longer") == data
+    with pytest.raises(FsError) as caught:
+        await fs.copy_file("/f", "/f")
+    assert caught.value.status is Status.INVALID_ARGUMENT
+    assert await fs.read_file("/f") == data
+
+
+async def test_a_copy_keeps_holes_and_tells_failures(autojump_clock, client, cluster, monkeypatch):
+    monkeypatch.setattr("fs.client.native.COPY_PIECE_BYTES", CHUNK)
+    fs = client()
+    async with await fs.create("/f") as file:
+        await file.write(3 * CHUNK, b"data")
+        await file.truncate(9 * CHUNK)
+    written = []
+    real = cluster.chunks.write
+
+    async def noting(ref, offset, data):
+        written.append(offset)
+        await real(ref, offset, data)
+
+    cluster.chunks.write = noting
+    await fs.copy_file("/f", "/g")
+    assert written == [3 * CHUNK]
+    assert await fs.read_file("/g") == b"".ljust(3 * CHUNK, b"\0") + b"data".ljust(6 * CHUNK, b"\0")
+
+    async def fails(ref, offset, data):
+        raise FsError(Status.NO_SPACE, "full")
+
+    cluster.chunks.write = fails
+    with pytest.raises(FsError, match="full"):
+        await fs.copy_file("/f", "/h")
+
+
+async def test_many_files_are_opened_and_written_at_once(autojump_clock, client):
+    fs = client()
+    contents = {f"/f{i}": bytes([i]) * i for i in range(100)}
+    assert await fs.write_files(contents) == {}
+    opened = await fs.open_many([*contents, "/missing"])
+    assert opened[-1].status is Status.NOT_FOUND
+    assert [file.length for file in opened[:-1]] == list(range(100))
+    failed = await fs.write_files({"/": b"x", "/good": b"y"})
+    assert [error.status for error in failed.values()] == [Status.INVALID_ARGUMENT]
+    assert await fs.read_file("/good") == b"y"

@@ -124,3 +124,81 @@ async def test_where_an_inode_is(client, world):
         await fs.paths_of(f)
     with refused(Status.STALE):
         await fs.paths_of(0x9999)
+
+
+async def test_a_tree_is_found(client, world):
+    fs = client()
+    await fs.makedirs("/t/a/b/c")
+    await fs.mkdir("/t/z")
+    await fs.symlink("/t/a", "/t/z/link")
+    await world.user().create((await fs.stat("/t/a")).inode_id, b"f")
+    everything = ["/t/a", "/t/a/b", "/t/a/b/c", "/t/a/f", "/t/z", "/t/z/link"]
+    assert [one.path for one in await fs.find("/t")] == everything
+    assert [one.path for one in await fs.find("/t/", depth_max=1)] == ["/t/a", "/t/z"]
+    assert [one.path for one in await fs.find("/", depth_max=1)][0:1] == ["/t"]
+    for path, status in (("/no", Status.NOT_FOUND), ("/t/a/f", Status.NOT_DIRECTORY)):
+        with refused(status):
+            await fs.find(path)
+    await fs.mkdir("/t/z/secret", 0o700)
+    with refused(Status.ACCESS_DENIED):
+        await client(2, uid=1000).find("/t")
+
+
+async def test_what_is_removed_during_a_search_is_left_out(client, monkeypatch):
+    fs = client()
+    await fs.makedirs("/t/a/b")
+    await fs.makedirs("/t/c/d")
+    gone = (await fs.stat("/t/c")).inode_id
+    real = fs._list
+
+    async def list_what_is_there(inode_id, *, with_inodes):
+        if inode_id == gone:
+            raise FsError(Status.STALE, "removed meanwhile")
+        return await real(inode_id, with_inodes=with_inodes)
+
+    monkeypatch.setattr(fs, "_list", list_what_is_there)
+    assert [one.path for one in await fs.find("/t")] == ["/t/a", "/t/a/b", "/t/c"]
+    with refused(Status.STALE):
+        await fs.find("/t/c")
+
+
+async def test_links_and_attributes(client, world):
+    fs = client()
+    await fs.mkdir("/d")
+    d = (await fs.stat("/d")).inode_id
+    f = (await world.user().create(d, b"f")).inode_id
+    await fs.symlink("f", "/d/link")
+    assert await fs.readlink("/d/link") == "f"
+    with refused(Status.INVALID_ARGUMENT):
+        await fs.readlink("/d/f")
+    await fs.link("/d/f", "/g")
+    assert (await fs.stat("/g")).inode_id == f
+    await fs.link("/d/link", "/second-link")
+    assert await fs.readlink("/second-link") == "f"
+    changed = await fs.set_attributes("/d/link", mode=0o640, uid=5, gid=6, mtime_ns=7)
+    assert (changed.inode_id, changed.mode, changed.uid, changed.gid) == (f, 0o640, 5, 6)
+    assert changed.mtime_ns == 7
+    changed = await fs.set_attributes("/d/f", times_now=True)
+    assert changed.mtime_ns == changed.atime_ns > 7
+    assert changed.mode == 0o640
+    with refused(Status.NOT_PERMITTED):
+        await client(2, uid=1000).set_attributes("/g", mode=0o777)
+    assert (await fs.set_attributes("/d/link", uid=9, follow=False)).inode_id != f
+
+
+async def test_files_are_made_where_links_lead(client):
+    fs = client()
+    await fs.makedirs("/a/b")
+    await fs.symlink("../a/f", "/a/link")
+    await fs.symlink("/a/link", "/top")
+    await fs.symlink("/round", "/round")
+    await fs.create("/top")
+    made = await fs.stat("/a/f")
+    assert made.length == 0
+    assert (await fs.create("/top")).ref.inode_id == made.inode_id
+    with refused(Status.TOO_MANY_SYMLINKS):
+        await fs.create("/round")
+    with refused(Status.IS_DIRECTORY):
+        await fs.create("/a/b")
+    with refused(Status.EXISTS):
+        await fs.create("/top", exclusive=True)
