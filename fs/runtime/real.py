@@ -154,11 +154,10 @@ def _boot_id() -> str:
 
 def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:
     """Return the runtime of a real process."""
-    seed = int.from_bytes(random.SystemRandom().randbytes(16))
     return Runtime(
         RealClock(),
         network,
         ThreadRunBlocking(thread_count_max),
-        random.Random(seed),  # noqa: S311 - ids and jitter; nothing here is a secret
+        random.SystemRandom(),  # nonces and session ids must not be foretold from earlier ones
         _boot_id(),
     )
