@@ -44,6 +44,9 @@ CORES = [
     "fs/storage/channels.py",
     "fs/storage/local_state.py",
     "fs/storage/resync_plan.py",
+    "fs/client/batchio/checks.py",
+    "fs/client/batchio/gathering.py",
+    "fs/client/user/emberfs/protocol.py",
     "fs/app/cluster_plan.py",
 ]
 OPERATIONS = sorted(p.relative_to(ROOT) for p in (ROOT / "fs/meta/ops").glob("*.py"))

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from .layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN, KIB, MIB, STRIPE_SIZE_MAX
+from .layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN, GIB, KIB, MIB, STRIPE_SIZE_MAX
 from .status import FsError, Status
 
 Seconds = Annotated[float, Meta(ge=0.001, le=86_400.0)]
@@ -213,6 +213,10 @@ class ClientSection(Section, frozen=True):
     max_background: Count = 64
     fuse_frontend: Annotated[str, Meta(pattern="^(direct|libfuse)$")] = "direct"
     """Who talks to the kernel: EmberFS itself (direct), or pyfuse3 (libfuse), which is slower and knows fewer operations."""
+    batch_socket: str = ""
+    """Where programs reach the mount for batches: a path, for containers to share; empty: a name in the kernel's own space."""
+    batch_memory_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 64 * GIB
+    """Memory that programs may have shared with this mount at the same time; it is taken as far as it is used."""
 
 
 class ProcessConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -22,6 +22,7 @@ from .status import FsError, Status
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
 CHUNK_SIZE_BYTES_MIN: Final = 64 * KIB
 CHUNK_SIZE_BYTES_MAX: Final = 64 * MIB
 STRIPE_SIZE_MAX: Final = 1024

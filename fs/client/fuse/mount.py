@@ -14,6 +14,7 @@ import trio
 
 from ...runtime.ports import Runtime
 from ...schema.config import ClientSection
+from ..batchio.server import BatchServer
 from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
 from .frontend import Frontend
@@ -58,6 +59,11 @@ async def run_mount(
             nursery.start_soon(_serve, frontend, served)
             # The first stat makes the kernel finish its handshake with the main loop.
             await trio.to_thread.run_sync(raise_read_ahead, mount_point)
+            batching = _Batching()
+            if (
+                section.fuse_frontend == "direct"
+            ):  # pyfuse3 has no hook for the ioctl that gives out tickets
+                await nursery.start(batching.run, BatchServer(vfs, section))
             _log.info("mounted %s on %s", cluster_id, mount_point)
             task_status.started()
             try:
@@ -65,11 +71,35 @@ async def run_mount(
             finally:
                 with trio.CancelScope(shield=True):
                     is_unmounted = not served.is_set()
+                    await batching.stop()
                     await _stop(vfs, frontend, mount_point, served)
             nursery.cancel_scope.cancel()
     finally:
         frontend.close(is_unmounted=is_unmounted)
         _log.info("unmounted %s", mount_point)
+
+
+class _Batching:
+    """The server of batches: it ends before the vfs does, whatever cancels the mount."""
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope(shield=True)
+        self._ended = trio.Event()
+        self._ended.set()
+
+    async def run(self, server: BatchServer, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until `stop`."""
+        self._ended = trio.Event()
+        try:
+            with self._scope:
+                await server.run(task_status=task_status)
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Return when no batch is under way any more."""
+        self._scope.cancel()
+        await self._ended.wait()
 
 
 async def _shielded_vfs(vfs: Vfs, *, task_status: trio.TaskStatus[None]) -> None:

@@ -145,6 +145,8 @@ class VfsCore:
         self.known: dict[InodeId, Known] = {}
         self.seen: dict[InodeId, tuple[int, int]] = {}
         self.readahead_bytes = 0
+        self.batch_socket_name = b""
+        """Where programs find the server of batches; empty: there is none."""
         self._nursery: trio.Nursery | None = None
         self._handle_id_last = 0
 
@@ -253,11 +255,24 @@ class VfsCore:
         if run is not None:
             self._launch(state, run)
 
-    def _launch(self, state: InodeState, run: WriteRun) -> None:
+    def send(self, state: InodeState, offset: int, data: Buffer) -> Flush:
+        """Send bytes on their way, after what is buffered; budget already taken.  No checkpoint."""
+        self.start_flush(state)
+        if state.file.has_holes or offset > state.known_end():
+            state.is_space_unsure = True
+        run = WriteRun(offset)
+        run.append(data)
+        state.written_end = max(state.written_end, run.end)
+        state.local_mtime_ns = self.runtime.clock.wall_ns()
+        state.content_seq += 1
+        return self._launch(state, run)
+
+    def _launch(self, state: InodeState, run: WriteRun) -> Flush:
         flush = Flush(run, state.ref.layout.chunk_size_bytes, state.file.truncate_ver)
         flush.waits_for = [f for f in state.flushes if f.touches(flush)]
         state.flushes.append(flush)
         self.spawn(self._run_flush, state, flush)
+        return flush
 
     async def _run_flush(self, state: InodeState, flush: Flush) -> None:
         run = flush.run
@@ -273,6 +288,7 @@ class VfsCore:
             failure = error
         finally:
             state.flushes.remove(flush)
+            flush.failure = failure
             if failure is None:
                 self._note_acked(state, flush)
             else:
@@ -292,6 +308,11 @@ class VfsCore:
         state.acked_seq += 1
         state.recompute_written_end()
         self._drop_pages(state)
+
+    async def forget_pages(self, state: InodeState) -> None:
+        """Have the kernel forget what it shows of a file; waits for its reads, so a request must not await it."""
+        state.cached_ver = None
+        await self.kernel.invalidate_content(state.inode_id)
 
     def _drop_pages(self, state: InodeState) -> None:
         """Have the kernel forget what it shows of an inode: some of it was lost."""

@@ -18,7 +18,7 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import FileRead
 from .core import VfsCore
-from .open_file import FetchedBlock, FileHandle, InodeState
+from .open_file import FetchedBlock, FileHandle, FileSession, InodeState
 from .ports import Caller
 from .readahead import Block
 
@@ -169,7 +169,7 @@ class Files:
             can_read=flags & os.O_ACCMODE != os.O_WRONLY,
             can_write=can_write,
             is_append=is_append,
-            session_id=SessionId(session.session_id) if session is not None else None,
+            file_session=FileSession(SessionId(session.session_id)) if session else None,
             seen_error_count=state.error_count,
         )
         if can_write:
@@ -188,6 +188,34 @@ class Files:
             await core.kernel.invalidate_attributes(inode.inode_id)
         return Opened(handle.handle_id, keep_cache, direct_io=is_append)
 
+    def share(self, handle_id: int) -> int:
+        """Return a further handle of what is open, with the same rights; to be flushed and released as any other.
+
+        Errors of writes are told to each of both.
+
+        Raises:
+            FsError: BAD_FILE; NOT_SUPPORTED for a file opened with O_APPEND.
+        """
+        base = self.handle(handle_id)
+        if base.is_append:
+            what = f"inode {base.state.inode_id} is open for appending, which batches cannot do"
+            raise FsError(Status.NOT_SUPPORTED, what)
+        if base.file_session is not None:
+            base.file_session.handle_count += 1
+        handle = FileHandle(
+            handle_id=self._core.new_handle_id(),
+            state=base.state,
+            caller=base.caller,
+            can_read=base.can_read,
+            can_write=base.can_write,
+            is_append=False,
+            file_session=base.file_session,
+            seen_error_count=base.state.error_count,
+        )
+        base.state.handles[handle.handle_id] = handle
+        self._handles[handle.handle_id] = handle
+        return handle.handle_id
+
     async def flush(self, handle_id: int) -> None:
         """What close(2) does: send and report everything; durable when durable_close is set.
 
@@ -197,7 +225,7 @@ class Files:
         Raises:
             FsError: an earlier write failed, or this one did; once per handle.
         """
-        handle = self._handle(handle_id)
+        handle = self.handle(handle_id)
         if not handle.can_write:
             return
         state = handle.state
@@ -246,7 +274,7 @@ class Files:
             FsError: an earlier write failed, or this one did; once per handle.
         """
         del is_data_only
-        handle = self._handle(handle_id)
+        handle = self.handle(handle_id)
         await self._core.drain(handle.state)
         self._raise_pending_error(handle)
         await self._report(handle, is_durable=True)
@@ -266,8 +294,11 @@ class Files:
         try:
             if handle.can_write:
                 await core.drain(state)
-            if handle.session_id is not None:
-                await self._close_session(state, handle.session_id)
+            session = handle.file_session
+            if session is not None:
+                session.handle_count -= 1
+                if session.handle_count == 0:
+                    await self._close_session(state, session.session_id)
             if len(state.handles) == 1 and state.keep_session is not None:
                 session_id, state.keep_session = state.keep_session, None
                 await self._close_session(state, session_id)
@@ -313,15 +344,7 @@ class Files:
         if state.is_metered:
             data = await self._fitting(state, None if is_append else offset, data)
         count = len(data)
-        if not core.budget.try_acquire(count):
-            await core.wait_for_room(count)
-        if state.append.length and not is_append:
-            # Records appended before this write come before it: they need their place in the file now.
-            await core.drain(state)
-        while state.lock.locked():
-            async with state.lock:
-                pass
-        handle.is_dirty = True
+        await self._prepare(handle, count, is_append=is_append)
         if is_append:
             await self._append(state, offset, data)
         else:
@@ -331,6 +354,44 @@ class Files:
             await core.drain(state)
             self._raise_pending_error(handle)
         return count
+
+    async def _prepare(self, handle: FileHandle, count: int, *, is_append: bool) -> None:
+        """Take room for `count` bytes, and wait until they may be written."""
+        core, state = self._core, handle.state
+        if not core.budget.try_acquire(count):
+            await core.wait_for_room(count)
+        if state.append.length and not is_append:
+            # Records appended before this write come before it: they need their place in the file now.
+            await core.drain(state)
+        while state.lock.locked():
+            async with state.lock:
+                pass
+        handle.is_dirty = True
+
+    async def write_unbuffered(self, handle_id: int, offset: int, data: Buffer) -> int:
+        """Write after all that was written before, straight from `data`; return the count when storage has it.
+
+        Cancelled, the write still ends as it would have; `data` is kept until then.
+        The kernel may go on to show what it had of these bytes: see `VfsCore.forget_pages`.
+
+        Raises:
+            FsError: as `write`; the error of this very write is not told to this handle again.
+        """
+        handle = self.writable(handle_id)
+        _check_end(handle, offset, len(data))
+        core, state = self._core, handle.state
+        if len(data) == 0:
+            return 0
+        if state.is_metered:
+            data = await self._fitting(state, offset, data)
+        await self._prepare(handle, len(data), is_append=False)
+        flush = core.send(state, offset, data)
+        core.space.note_written(len(data))
+        await flush.done.wait()
+        if flush.failure is not None:
+            handle.seen_error_count = state.error_count
+            raise flush.failure
+        return len(data)
 
     async def _fitting(self, state: InodeState, offset: int | None, data: Buffer) -> Buffer:
         """Return as much of `data` as the quotas of bytes above have room for, promised; offset None: at the end.
@@ -396,7 +457,7 @@ class Files:
         """
         core = self._core
         if handle_id is not None:
-            request.has_open_file = self._handle(handle_id).can_write
+            request.has_open_file = self.handle(handle_id).can_write
         state = core.states.get(inode_id)
         if state is None:
             reply = await core.call(services.META_SET_ATTR, request)
@@ -540,7 +601,8 @@ class Files:
 
     # -- the rest ---------------------------------------------------------------------------------
 
-    def _handle(self, handle_id: int) -> FileHandle:
+    def handle(self, handle_id: int) -> FileHandle:
+        """Return what a handle stands for; raises FsError(BAD_FILE)."""
         handle = self._handles.get(handle_id)
         if handle is None:
             raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
@@ -548,11 +610,11 @@ class Files:
 
     def open_state(self, handle_id: int) -> InodeState:
         """Return the state of the file that a handle is for; raises FsError(BAD_FILE)."""
-        return self._handle(handle_id).state
+        return self.handle(handle_id).state
 
     def readable(self, handle_id: int) -> FileHandle:
         """Return a handle that can read; raises FsError(BAD_FILE)."""
-        handle = self._handle(handle_id)
+        handle = self.handle(handle_id)
         if not handle.can_read:
             inode_id = handle.state.inode_id
             raise FsError(Status.BAD_FILE, f"inode {inode_id} is open for writing only")
@@ -564,7 +626,7 @@ class Files:
         Raises:
             FsError: BAD_FILE, or the error of an earlier write, once per handle.
         """
-        handle = self._handle(handle_id)
+        handle = self.handle(handle_id)
         state = handle.state
         if not handle.can_write:
             raise FsError(Status.BAD_FILE, f"inode {state.inode_id} is open for reading only")

@@ -9,6 +9,8 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from emberfs.protocol import SOCKET_ATTRIBUTE
+
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, InodeType, inode_from_pb
@@ -21,6 +23,7 @@ from .ports import Caller
 
 DENTRY_COUNT_MAX = 65_536
 _CAPABILITY = b"security.capability"
+_BATCH_ATTRIBUTE = SOCKET_ATTRIBUTE.encode()
 _ACL_NAMES = (b"system.posix_acl_access", b"system.posix_acl_default")
 _TYPE_OF_MODE = {
     0: InodeType.FILE,
@@ -384,6 +387,8 @@ class Namespace:
         """
         self.require_maybe_there(inode_id, name)
         core = self._core
+        if name == _BATCH_ATTRIBUTE and core.batch_socket_name:
+            return core.batch_socket_name
         state = core.states.get(inode_id) if name == _CAPABILITY else None
         request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         try:

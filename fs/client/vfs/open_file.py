@@ -28,9 +28,9 @@ from .write_run import WriteRun
 
 
 class Flush:
-    """One run on its way to storage."""
+    """One run on its way to storage; once it is `done`, `failure` says whether it arrived."""
 
-    __slots__ = ("chunk_end", "chunk_first", "done", "run", "truncate_ver", "waits_for")
+    __slots__ = ("chunk_end", "chunk_first", "done", "failure", "run", "truncate_ver", "waits_for")
 
     def __init__(self, run: WriteRun, chunk_size_bytes: int, truncate_ver: int) -> None:
         self.run = run
@@ -38,6 +38,7 @@ class Flush:
         self.chunk_end = -(-run.end // chunk_size_bytes)
         self.truncate_ver = truncate_ver
         self.done = trio.Event()
+        self.failure: FsError | None = None
         self.waits_for: list[Flush] = []
 
     def touches(self, other: "Flush") -> bool:
@@ -251,8 +252,16 @@ class InodeState:
 
 
 @dataclass(slots=True, eq=False)
+class FileSession:
+    """A file session of one open file description and of what shares it; ends with the last of them."""
+
+    session_id: SessionId
+    handle_count: int = 1
+
+
+@dataclass(slots=True, eq=False)
 class FileHandle:
-    """One open file description."""
+    """One open file description, or a program's share of one for its batches."""
 
     handle_id: int
     state: InodeState
@@ -260,7 +269,7 @@ class FileHandle:
     can_read: bool
     can_write: bool
     is_append: bool
-    session_id: SessionId | None
+    file_session: FileSession | None
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
     readahead_seq: int = 0
     seen_error_count: int = 0

@@ -21,6 +21,7 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import ChunkStore, MetaCaller
 from .allocation import Allocation
+from .batches import Batches
 from .copying import Copying
 from .core import VfsCore
 from .directory import Directories
@@ -77,6 +78,7 @@ class Vfs:
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)
         self.allocation = Allocation(self._core, self.files)
+        self.batches = Batches(self._core, self.files)
         self.copying = Copying(self._core, self.files, self.allocation)
         self.seeking = Seeking(self._core, self.files)
         self.locks = Locks(self._core, self.files)
@@ -87,6 +89,15 @@ class Vfs:
     def connect_kernel(self, kernel: KernelCache) -> None:
         """Say whose caches are to be kept honest; before the first operation."""
         self._core.kernel = kernel
+
+    def announce_batches(self, socket_name: bytes) -> None:
+        """Say where programs find the server of batches: they read it as an attribute of any path of the mount."""
+        self._core.batch_socket_name = socket_name
+
+    @property
+    def is_serving_batches(self) -> bool:
+        """True while programs find a server of batches."""
+        return bool(self._core.batch_socket_name)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Do the background work until `shut_down`; cancelled instead, buffered bytes are lost."""

@@ -12,6 +12,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
+from emberfs.protocol import IOCTL_TICKET
+
 from ....runtime.ports import Buffer, Runtime
 from ....schema.ids import InodeId
 from ....schema.inode import NAME_BYTES_MAX
@@ -305,7 +307,7 @@ class Operations:
         return (p.WRITE_OUT.pack(count, 0),)
 
     async def _ioctl(self, request: Request) -> Reply:
-        _, _, command, _, in_bytes, out_bytes = p.IOCTL_IN.unpack_from(request.body)
+        handle_id, _, command, _, in_bytes, out_bytes = p.IOCTL_IN.unpack_from(request.body)
         inode_id, caller = InodeId(request.node_id), self._caller(request)
         done = p.IOCTL_OUT.pack(0, 0, 0, 0)
         if command == p.IOC_GETFLAGS and out_bytes >= p.IOC_FLAGS.size:
@@ -315,6 +317,8 @@ class Operations:
             (iflags,) = p.IOC_FLAGS.unpack_from(request.body, p.IOCTL_IN.size)
             await self._names.setattr(inode_id, AttrChange(iflags=iflags), None, caller)
             return (done,)
+        if command == IOCTL_TICKET and self._vfs.is_serving_batches:
+            return (done, self._vfs.batches.ticket(handle_id))
         raise WantsErrno(errno.ENOTTY)
 
     # -- locks --------------------------------------------------------------------------------------

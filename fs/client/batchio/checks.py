@@ -1,0 +1,78 @@
+"""What the daemon makes of an entry that a program wrote into a ring.  Pure.
+
+Nothing in a ring is trusted: an entry names files and memory by ids that count for its own program only, and each
+of its numbers is checked here.  It is checked in a copy, so rewriting it meanwhile changes nothing.
+"""
+
+import errno
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from emberfs.protocol import ENTRY, LENGTH_MAX, EntryFlag, Op
+
+from ...schema.layout import MAX_FILE_LENGTH_BYTES
+
+_KNOWN_FLAGS: Final = int(EntryFlag.RELAXED | EntryFlag.HOLES_ARE_ERRORS)
+
+
+class Entry(NamedTuple):
+    """An entry as it stands in a ring."""
+
+    user_data: int
+    offset: int
+    memory_offset: int
+    length: int
+    file_id: int
+    memory_id: int
+    op: int
+    flags: int
+
+
+class Share(NamedTuple):
+    """A program's share of an open file."""
+
+    handle_id: int
+    can_read: bool
+    can_write: bool
+
+
+class Extended(Protocol):
+    """Memory, as far as it is looked at here."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def block_size(self) -> int:
+        """No transfer may cross a multiple of it; 0: any may."""
+
+
+def unpack(copied: bytes) -> list[Entry]:
+    """Return the entries of a whole number of them."""
+    return [Entry._make(fields) for fields in ENTRY.iter_unpack(copied)]
+
+
+def fault_of(entry: Entry, files: Mapping[int, Share], memories: Mapping[int, Extended]) -> int:
+    """Return why an entry cannot be done, as an errno; 0: it can."""
+    # 1. the words of it
+    if entry.op not in (Op.READ, Op.WRITE) or entry.flags & ~_KNOWN_FLAGS:
+        return errno.EINVAL
+    if entry.length > LENGTH_MAX:
+        return errno.EINVAL
+    # 2. the file
+    share = files.get(entry.file_id)
+    if share is None:
+        return errno.EBADF
+    if not (share.can_read if entry.op == Op.READ else share.can_write):
+        return errno.EBADF
+    if entry.offset + entry.length > MAX_FILE_LENGTH_BYTES:
+        return errno.EFBIG if entry.op == Op.WRITE else errno.EINVAL
+    # 3. the memory
+    memory = memories.get(entry.memory_id)
+    if memory is None or entry.memory_offset + entry.length > memory.size:
+        return errno.EFAULT
+    block = memory.block_size
+    if block and entry.length and entry.memory_offset % block + entry.length > block:
+        return errno.EINVAL
+    return 0

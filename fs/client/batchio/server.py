@@ -1,0 +1,132 @@
+"""Listens for programs that want to move batches, as long as the mount lasts.
+
+Anybody may connect: what he reaches is what he holds open on the mount, which tickets prove, and the memory that he and the
+daemon share.  What one program can take is bounded (fs/client/batchio/program.py), and what one user's programs can.
+"""
+
+import errno
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from ...schema.config import ClientSection
+from ...schema.status import FsError, Status
+from ..vfs.vfs import Vfs
+from .program import Program
+from .turns import Turns
+
+_log = logging.getLogger(__name__)
+
+BATCHES_AT_ONCE: Final = 64
+PROGRAMS_PER_USER_MAX: Final = 256
+_BACKLOG: Final = 128
+_NAME_BYTES: Final = 16
+_PAUSE_S: Final = 0.1
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class MemoryRoom:
+    """Bytes that programs may have mapped here, all together."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.used_bytes = 0
+
+    def take(self, count: int) -> None:
+        """See Room."""
+        if self.used_bytes + count > self._bytes_max:
+            what = f"{count} bytes more than {self.used_bytes} are beyond client.batch_memory_bytes_max"
+            raise FsError(Status.NO_SPACE, what)
+        self.used_bytes += count
+
+    def give_back(self, count: int) -> None:
+        """See Room."""
+        self.used_bytes -= count
+
+
+class BatchServer:
+    """See module head."""
+
+    def __init__(self, vfs: Vfs, section: ClientSection) -> None:
+        self._vfs = vfs
+        self._path = section.batch_socket
+        self.room = MemoryRoom(section.batch_memory_bytes_max)
+        self._turns = Turns(BATCHES_AT_ONCE)
+        self._program_counts: Counter[int] = Counter()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled.
+
+        Raises:
+            OSError: client.batch_socket cannot be made.
+        """
+        with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_SEQPACKET) as listener:
+            name = await self._bind(listener)
+            listener.listen(_BACKLOG)
+            self._vfs.announce_batches(name)
+            task_status.started()
+            try:
+                async with trio.open_nursery() as nursery:
+                    await self._accept(listener, nursery)
+            finally:
+                self._vfs.announce_batches(b"")
+                _remove(self._path)
+
+    async def _bind(self, listener: trio.socket.SocketType) -> bytes:
+        """Return the name as it is announced: a path, or @ and a name in the kernel's own space."""
+        if not self._path:
+            # A name that nobody can have taken before.
+            name = f"emberfs-batch-{os.urandom(_NAME_BYTES).hex()}".encode()
+            await listener.bind(b"\0" + name)
+            return b"@" + name
+        _remove(self._path)
+        await listener.bind(self._path)
+        _open_to_all(self._path)
+        return os.fsencode(self._path)
+
+    async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                connection, _ = await listener.accept()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS:
+                    raise
+                _log.warning("no program can connect: %s", error)
+                await trio.sleep(_PAUSE_S)
+                continue
+            nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: trio.socket.SocketType) -> None:
+        """An edge of the process: a bug that one program meets must not end the mount of all others."""
+        try:
+            program = Program(connection, self._vfs.batches, self._turns, self.room)
+        except OSError as error:
+            _log.info("a program went away at once: %s", error)
+            connection.close()
+            return
+        if self._program_counts[program.uid] >= PROGRAMS_PER_USER_MAX:
+            _log.warning("user %d has %d programs connected", program.uid, PROGRAMS_PER_USER_MAX)
+            connection.close()
+            return
+        self._program_counts[program.uid] += 1
+        try:
+            await program.run()
+        except Exception:  # noqa: BLE001 - logged; the program sees its connection end
+            _log.exception("bug in serving process %d", program.pid)
+        finally:
+            self._program_counts[program.uid] -= 1
+
+
+def _remove(path: str) -> None:
+    """Remove a socket, if there is one that has a name."""
+    if path:
+        Path(path).unlink(missing_ok=True)
+
+
+def _open_to_all(path: str) -> None:
+    """Let whoever reaches the mount connect: see module head."""
+    Path(path).chmod(0o666)

@@ -1,0 +1,137 @@
+"""A program's connection to the mount daemon: finding it, requests and answers.
+
+Invariants:
+    - Any number of threads may call at once; whoever waits for an answer receives for the others, too.
+    - A connection that has ended stays ended: every call then raises ENOTCONN.
+
+After a fork the child must drop its copy (`abandon`), or the daemon could take the parent for alive.
+"""
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from .protocol import PACKET_BYTES_MAX, REPLY, REQUEST, SOCKET_ATTRIBUTE, VERSION, Call
+
+_FDS_MAX = 2
+_GONE = "the mount daemon has ended this connection"
+
+
+class Answer(NamedTuple):
+    """What the daemon says; descriptors are the receiver's to close."""
+
+    error_number: int
+    detail: str
+    id: int
+    number: int
+    fds: Sequence[int]
+
+
+def socket_address(path: str) -> str | bytes:
+    """Return where the daemon of the mount that `path` is on listens.
+
+    Raises:
+        OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOENT and others: as of stat(2).
+    """
+    try:
+        name = os.getxattr(path, SOCKET_ATTRIBUTE)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+            raise
+        name = b""
+    if not name:
+        raise OSError(errno.EOPNOTSUPP, "not on an EmberFS mount that serves batches", path)
+    return b"\0" + name[1:] if name.startswith(b"@") else os.fsdecode(name)
+
+
+class Connection:
+    """See module head."""
+
+    def __init__(self, path: str) -> None:
+        """Connect to the daemon of the mount that `path` is on; raises OSError."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._heard = threading.Condition(self._lock)
+        self._is_receiving = False
+        self._answers: dict[int, Answer] = {}
+        self._serial = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.connect(socket_address(path))
+            self.call(Call.HELLO, VERSION)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def call(
+        self,
+        call: Call,
+        id_: int = 0,
+        *,
+        depth: int = 0,
+        timeout_ms: int = 0,
+        priority: int = 0,
+        first: int = 0,
+        second: int = 0,
+        fd: int = -1,
+    ) -> Answer:
+        """Make one request and wait for its answer.
+
+        Raises:
+            OSError: what the daemon says, or ENOTCONN.
+        """
+        with self._lock:
+            serial = self._serial = (self._serial + 1) % 2**32
+        packet = REQUEST.pack(call, serial, id_, depth, timeout_ms, priority, first, second)
+        try:
+            socket.send_fds(self._socket, [packet], [fd] if fd >= 0 else [], socket.MSG_NOSIGNAL)
+        except OSError as error:
+            raise OSError(errno.ENOTCONN, _GONE, self._path) from error
+        answer = self._wait(serial)
+        if answer.error_number:
+            raise OSError(answer.error_number, answer.detail)
+        return answer
+
+    def _wait(self, serial: int) -> Answer:
+        with self._heard:
+            while serial not in self._answers:
+                if self._is_receiving:
+                    self._heard.wait()
+                    continue
+                self._is_receiving = True
+                self._lock.release()
+                try:
+                    received = self._receive()
+                finally:
+                    self._lock.acquire()
+                    self._is_receiving = False
+                    self._heard.notify_all()
+                self._answers[received[0]] = received[1]
+            return self._answers.pop(serial)
+
+    def _receive(self) -> tuple[int, Answer]:
+        try:
+            packet, fds, _, _ = socket.recv_fds(
+                self._socket, PACKET_BYTES_MAX, _FDS_MAX, socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError as error:
+            raise OSError(errno.ENOTCONN, _GONE, self._path) from error
+        if len(packet) < REPLY.size:
+            raise OSError(errno.ENOTCONN, _GONE, self._path)
+        serial, error_number, id_, _, number = REPLY.unpack_from(packet)
+        detail = packet[REPLY.size :].decode(errors="replace")
+        return serial, Answer(error_number, detail, id_, number, fds)
+
+    def abandon(self) -> None:
+        """Close this process's copy; threads that wait for an answer are not woken."""
+        self._socket.close()
+
+    def close(self) -> None:
+        """End the connection: the daemon frees all that was registered by it."""
+        with suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()

@@ -1,0 +1,254 @@
+"""A ring of entries and completions: the lower level of the batch interface (see specs/batch.md).
+
+    ring = client.ring(entry_count=256)
+    ring.prepare(Op.READ, file, offset, iov, 0, 4096, user_data=7)
+    ring.submit()
+    for user_data, result in ring.wait(1): ...
+
+Invariants:
+    - Entries that are prepared and not collected yet never exceed `entry_count`.
+    - A ring belongs to one thread at a time, and to the process that made it.
+"""
+
+import errno
+import mmap
+import os
+import select
+import socket
+import time
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from .connection import Connection
+from .protocol import (
+    COMPLETION,
+    COUNT,
+    ENTRY,
+    Call,
+    EntryFlag,
+    Op,
+    Priority,
+    completion_offset,
+    entry_offset,
+    ring_bytes,
+)
+from .waiting import readable
+
+if TYPE_CHECKING:
+    from .ring import RingFile, SharedIov
+
+_BELL_BYTES: Final = 1024
+_NO_FLAGS: Final = EntryFlag(0)
+
+
+class Result(NamedTuple):
+    """What became of an entry."""
+
+    user_data: int
+    result: int
+    """Bytes moved: fewer than asked for only at the end of the file; or a negative errno."""
+
+
+class Ior:
+    """See module head; made by `RingClient.ring`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        entry_count: int,
+        *,
+        depth: int = 0,
+        timeout_s: float = 0.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
+        """Register a ring.
+
+        Args:
+            connection: to the mount daemon.
+            entry_count: entries that may be under way at once, 1..65536.
+            depth: what the daemon does at once; n > 0: exactly n entries; 0: what is there; -n: at most n.
+            timeout_s: with a negative depth: how long fewer than n may wait for more.
+            priority: among all rings of the mount.
+
+        Raises:
+            OSError: the daemon refuses.
+        """
+        self.entry_count = entry_count
+        self._connection = connection
+        self._pid = os.getpid()
+        answer = connection.call(
+            Call.NEW_RING,
+            entry_count,
+            depth=depth,
+            timeout_ms=round(timeout_s * 1000),
+            priority=priority,
+        )
+        self._id = answer.id
+        memory_fd, bell_fd = answer.fds
+        self._bell = socket.socket(fileno=bell_fd)
+        try:
+            self._memory = mmap.mmap(memory_fd, ring_bytes(entry_count))
+        finally:
+            os.close(memory_fd)
+        self._prepared = self._submitted = self._collected = 0
+        self._heard: deque[Result] = deque()
+        self._heard_count = 0
+        self._poll: select.poll | None = None
+
+    @property
+    def outstanding(self) -> int:
+        """Entries that were submitted and not collected."""
+        return self._submitted - self._collected
+
+    @property
+    def free_count(self) -> int:
+        """Entries that can be prepared now."""
+        return self.entry_count - (self._prepared - self._collected)
+
+    def fileno(self) -> int:
+        """Return what becomes readable when there are completions, for event loops."""
+        return self._bell.fileno()
+
+    def prepare(  # noqa: PLR0917 - what, where from, where to
+        self,
+        op: Op,
+        file: "RingFile",
+        offset: int,
+        iov: "SharedIov",
+        iov_offset: int,
+        length: int,
+        *,
+        user_data: int = 0,
+        flags: EntryFlag = _NO_FLAGS,
+    ) -> None:
+        """Put an entry into the ring; the daemon learns of it by `submit`.
+
+        Raises:
+            BlockingIOError: the ring is full: wait first.
+        """
+        self.put(user_data, offset, iov_offset, length, file.id, iov.id, op, flags)
+
+    def put(self, *fields: int) -> None:
+        """Do what `prepare` does, with ids: the fields of `ENTRY` in their order."""
+        if self._prepared - self._collected >= self.entry_count:
+            raise BlockingIOError(errno.EAGAIN, "the ring is full")
+        place = entry_offset(self._prepared, self.entry_count)
+        ENTRY.pack_into(self._memory, place, *fields)
+        self._prepared += 1
+
+    def submit(self) -> int:
+        """Hand all prepared entries in; return how many.
+
+        Raises:
+            OSError: ENOTCONN: the mount daemon has gone.
+        """
+        count = self._prepared - self._submitted
+        if count:
+            try:
+                self._bell.send(COUNT.pack(count), socket.MSG_NOSIGNAL)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                raise _gone() from error
+            self._submitted += count
+        return count
+
+    def wait(
+        self,
+        min_results: int = 1,
+        *,
+        max_results: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Result]:
+        """Return completions, in the order in which they came.
+
+        Args:
+            min_results: wait for so many.
+            max_results: return no more; the others keep.
+            timeout_s: then return what there is; None: wait for ever.
+
+        Raises:
+            ValueError: more are waited for than are under way.
+            OSError: ENOTCONN: the mount daemon has gone; what was under way may be done or not.
+        """
+        most = self.entry_count if max_results is None else max_results
+        wanted = min(min_results, most)
+        if wanted > self.outstanding:
+            raise ValueError(f"{wanted} results wanted of {self.outstanding} under way")
+        due_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._listen(block=False)
+        while len(self._heard) < wanted:
+            if due_s is not None and not self._is_readable(due_s):
+                break
+            self._listen(block=True)
+        return self._take(most)
+
+    async def wait_async(self, min_results: int = 1) -> list[Result]:
+        """Do what `wait` does in a coroutine of asyncio or trio."""
+        wanted = min(min_results, self.outstanding)
+        self._listen(block=False)
+        while len(self._heard) < wanted:
+            await readable(self._bell.fileno())
+            self._listen(block=False)
+        return self._take(self.entry_count)
+
+    def _is_readable(self, due_s: float) -> bool:
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._bell, select.POLLIN)
+        return bool(self._poll.poll(max(0.0, due_s - time.monotonic()) * 1000))
+
+    def _listen(self, *, block: bool) -> None:
+        try:
+            heard = self._bell.recv(_BELL_BYTES, 0 if block else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionResetError as error:
+            raise _gone() from error
+        if not heard:
+            raise _gone()
+        for (count,) in COUNT.iter_unpack(heard):
+            for _ in range(count):
+                place = completion_offset(self._heard_count, self.entry_count)
+                self._heard.append(Result._make(COMPLETION.unpack_from(self._memory, place)))
+                self._heard_count += 1
+
+    def _take(self, most: int) -> list[Result]:
+        count = min(most, len(self._heard))
+        self._collected += count
+        return [self._heard.popleft() for _ in range(count)]
+
+    def close(self) -> None:
+        """Give the ring up; reads that are under way reach no memory any more.  Twice is harmless."""
+        if self._bell.fileno() < 0:
+            return
+        try:
+            if os.getpid() == self._pid:
+                self._connection.call(Call.DROP_RING, self._id)
+        except OSError as error:
+            if error.errno not in (
+                errno.ENOTCONN,
+                errno.EINVAL,
+            ):  # it ended with the connection, or before
+                raise
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close this process's copy without a word; twice is harmless."""
+        self._bell.close()
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _gone() -> OSError:
+    return OSError(errno.ENOTCONN, "the mount daemon has ended this ring")

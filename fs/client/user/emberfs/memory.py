@@ -1,0 +1,78 @@
+"""Memory that a program shares with the mount daemon, found again by address.
+
+A buffer belongs to shared memory when its bytes lie there, whatever object it is a view of: a memoryview, a numpy array, a
+tensor.  Memory lives as long as anything refers to it; what nothing refers to any more is dropped at the next call.
+"""
+
+import ctypes
+import mmap
+import os
+import weakref
+from bisect import bisect_right
+from collections import deque
+
+
+def address_of(buffer: memoryview) -> int | None:
+    """Return where the bytes of a buffer lie; None where that cannot be told (read-only or empty)."""
+    if buffer.readonly or not buffer.nbytes:
+        return None
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+class Region:
+    """Shared memory; refers to the mapping only weakly, for what lives by its users' views."""
+
+    __slots__ = ("__weakref__", "base", "block_size", "fd", "id", "size")
+
+    def __init__(self, mapping: mmap.mmap, fd: int, block_size: int) -> None:
+        """Take over `fd`, the memory file."""
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        self.size = len(mapping)
+        self.block_size = block_size
+        self.fd = fd
+        self.id = 0
+        """At the daemon, for the present connection; 0: it does not know of it."""
+
+
+class Regions:
+    """All shared memory of a client, by address.  Guarded by its owner's lock, but for `end`."""
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._regions: dict[int, Region] = {}
+        self._ended: deque[Region] = deque()
+
+    def add(self, mapping: mmap.mmap, region: Region) -> None:
+        """Take a region in until its mapping goes."""
+        self._regions[region.base] = region
+        self._bases = sorted(self._regions)
+        weakref.finalize(mapping, self._ended.append, region).atexit = False
+
+    def find(self, buffer: memoryview) -> tuple[Region, int] | None:
+        """Return the region that a buffer lies in, and where in it; None: in none."""
+        address = address_of(buffer) if self._bases else None
+        if address is None:
+            return None
+        index = bisect_right(self._bases, address) - 1
+        if index < 0:
+            return None
+        region = self._regions[self._bases[index]]
+        start = address - region.base
+        return (region, start) if start + buffer.nbytes <= region.size else None
+
+    def take_ended(self) -> list[Region]:
+        """Forget and return the regions whose mapping has gone; their descriptors are closed."""
+        ended = []
+        while self._ended:
+            region = self._ended.popleft()
+            if self._regions.get(region.base) is region:
+                del self._regions[region.base]
+                self._bases = sorted(self._regions)
+            os.close(region.fd)
+            ended.append(region)
+        return ended
+
+    def forget_ids(self) -> None:
+        """After a fork: the new connection knows of none."""
+        for region in self._regions.values():
+            region.id = 0

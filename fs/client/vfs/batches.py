@@ -1,0 +1,156 @@
+"""Batches of reads and writes that go between storage and a caller's own memory, past the kernel and all buffers.
+
+A program's share of an open file is had by a ticket, which only who holds the file open can ask the kernel for; see
+specs/batch.md.  Semantics are those of direct I/O on the same mount: own buffered writes are seen and stay in order, and the
+kernel forgets what it shows of a file that was written.
+
+Does not: rings, memory, who may call; fs/client/batchio does.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from ...schema.ids import InodeId
+from ...schema.status import FsError, Status
+from ..api import FileRead
+from .core import VfsCore
+from .files import Files
+from .open_file import InodeState
+
+TICKET_BYTES: Final = 16
+_TICKET_COUNT_MAX = 65_536
+"""Of tickets that were never used, the oldest are forgotten."""
+
+
+@dataclass(slots=True)
+class BatchIo:
+    """One read or write of a batch, and what became of it."""
+
+    handle_id: int
+    offset: int
+    buffer: memoryview
+    count: int = 0
+    """Bytes that were moved: fewer than wanted at the end of the file, or where a quota ends."""
+    hole_bytes: int = 0
+    """Of the bytes read: how many were never written."""
+    error: FsError | None = None
+
+
+class Batches:
+    """The batch half of `Vfs`."""
+
+    def __init__(self, core: VfsCore, files: Files) -> None:
+        self._core = core
+        self._files = files
+        self._tickets: dict[bytes, int] = {}
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def ticket(self, handle_id: int) -> bytes:
+        """Return a secret that stands for an open file, once."""
+        if len(self._tickets) >= _TICKET_COUNT_MAX:
+            del self._tickets[next(iter(self._tickets))]
+        ticket = os.urandom(TICKET_BYTES)  # a secret, unlike what the runtime's generator gives
+        self._tickets[ticket] = handle_id
+        return ticket
+
+    def open(self, ticket: bytes) -> int:
+        """Return a handle for batches; raises FsError(BAD_FILE) for what is no ticket, or of a file closed meanwhile."""
+        handle_id = self._tickets.pop(ticket, None)
+        if handle_id is None:
+            raise FsError(Status.BAD_FILE, "this ticket stands for no open file")
+        return self._files.share(handle_id)
+
+    def rights(self, handle_id: int) -> tuple[bool, bool]:
+        """Return whether a handle can (read, write)."""
+        handle = self._files.handle(handle_id)
+        return handle.can_read, handle.can_write
+
+    def length(self, handle_id: int) -> int:
+        """Return the bytes in the file, as this mount knows them."""
+        return self._files.open_state(handle_id).local_length()
+
+    async def sync(self, handle_id: int) -> None:
+        """Return when all writes to the file through this mount would survive power loss; raises FsError."""
+        await self._files.fsync(handle_id, is_data_only=False)
+
+    async def close(self, handle_id: int) -> None:
+        """End a share with all that a program is told when it closes a file.
+
+        Raises:
+            FsError: a write failed; the share is gone all the same.
+        """
+        try:
+            await self._files.flush(handle_id)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._files.release(handle_id)
+
+    # -- bytes ------------------------------------------------------------------------------------
+
+    async def read(self, ios: Sequence[BatchIo], *, is_relaxed: bool = False) -> None:
+        """Fill all buffers, in as few requests as possible; each says for itself how it went."""
+        wanted: list[tuple[BatchIo, FileRead]] = []
+        for io in ios:
+            try:
+                read = await self._clipped(io)
+            except FsError as error:
+                io.error = error
+                continue
+            if read is not None:
+                wanted.append((io, read))
+        try:
+            await self._core.store.read([read for _, read in wanted], is_relaxed=is_relaxed)
+        except FsError as error:
+            if len(wanted) == 1:
+                wanted[0][0].error = error
+                return
+            await self._read_singly(wanted, is_relaxed=is_relaxed)
+        for io, read in wanted:
+            io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
+
+    async def _clipped(self, io: BatchIo) -> FileRead | None:
+        state = self._files.readable(io.handle_id).state
+        if state.is_dirty:
+            await self._core.wait_written(state, io.offset, io.offset + len(io.buffer))
+        count = min(len(io.buffer), state.local_length() - io.offset)
+        return FileRead(state.ref, io.offset, io.buffer[:count]) if count > 0 else None
+
+    async def _read_singly(
+        self, wanted: Sequence[tuple[BatchIo, FileRead]], *, is_relaxed: bool
+    ) -> None:
+        """Find out which reads of a batch cannot be done, and do the others."""
+
+        async def read_one(io: BatchIo, read: FileRead) -> None:
+            try:
+                await self._core.store.read([read], is_relaxed=is_relaxed)
+            except FsError as error:
+                io.error = error
+
+        async with trio.open_nursery() as nursery:
+            for io, read in wanted:
+                nursery.start_soon(read_one, io, read)
+
+    async def write(self, ios: Sequence[BatchIo]) -> None:
+        """Write all buffers; each says for itself how it went."""
+        changed: dict[InodeId, InodeState] = {}
+        if len(ios) == 1:
+            await self._write_one(ios[0], changed)
+        else:
+            async with trio.open_nursery() as nursery:
+                for io in ios:
+                    nursery.start_soon(self._write_one, io, changed)
+        for state in changed.values():
+            await self._core.forget_pages(state)
+
+    async def _write_one(self, io: BatchIo, changed: dict[InodeId, InodeState]) -> None:
+        try:
+            state = self._files.open_state(io.handle_id)
+            io.count = await self._files.write_unbuffered(io.handle_id, io.offset, io.buffer)
+            changed[state.inode_id] = state
+        except FsError as error:
+            io.error = error

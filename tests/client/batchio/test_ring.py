@@ -1,0 +1,295 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""A ring over the model of a cluster, seen from the program's end."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import random
+
+import pytest
+import trio
+import trio.lowlevel
+from emberfs.protocol import ENTRY, EntryFlag, Op
+
+from fs.client.batchio.checks import Share
+from fs.client.batchio.memory import is_memory_file, shared_memory
+from fs.schema.status import FsError, Status
+
+from .conftest import ENTRY_COUNT
+
+CONTENT = random.Random(3).randbytes(300_000)
+
+
+def address(view):
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+async def test_reads_and_writes(autojump_clock, program):
+    async with program() as it:
+        it.memory.view[: len(CONTENT)] = CONTENT
+        half = len(CONTENT) // 2
+        assert await it.do(
+            {"op": Op.WRITE, "length": half},
+            {"op": Op.WRITE, "offset": half, "place": half, "length": half},
+        ) == [half, half]
+        assert await it.do(
+            {"place": 500_000, "offset": 100, "length": 200_000},
+            {"place": 800_000, "offset": len(CONTENT) - 5, "length": 10},
+            {"place": 900_000, "offset": len(CONTENT), "length": 10},
+            {"length": 0},
+        ) == [200_000, 5, 0, 0]
+        assert it.memory.view[500_000:700_000] == CONTENT[100:200_100]
+        assert it.mount.vfs.batches.length(it.files[1].handle_id) == len(CONTENT)
+        assert it.mount.kernel.content  # it was told that its pages are old
+
+
+async def test_bytes_go_straight_into_and_out_of_the_programs_memory(autojump_clock, program):
+    """Nothing lies between: what storage fills and sends is the program's memory itself."""
+    seen = []
+    async with program(CONTENT) as it:
+        store, start = it.mount.vfs._core.store, address(it.memory.view)
+        read, write = store.chunks.read, store.chunks.write
+
+        async def watched_read(reads, **kwargs):
+            seen.extend((address(r.buffer) - start, len(r.buffer)) for r in reads)
+            await read(reads, **kwargs)
+
+        async def watched_write(file, offset, data):
+            seen.append((address(data) - start, len(data)))
+            await write(file, offset, data)
+
+        await it.mount.files.flush(it.base)
+        store.chunks.read, store.chunks.write = watched_read, watched_write
+        await it.do({"place": 10, "length": 1000}, {"place": 5000, "offset": 7, "length": 200_000})
+        await it.do({"op": Op.WRITE, "place": 123, "length": 150_000})
+        del store.chunks.read, store.chunks.write
+    assert sorted(seen) == [(10, 1000), (123, 150_000), (5000, 200_000)]
+
+
+async def test_own_buffered_writes_are_seen_and_stay_in_order(autojump_clock, program):
+    async with program() as it:
+        await it.mount.files.write(it.base, 0, b"first" * 100)
+        assert await it.do({"length": 500}) == [500]
+        assert it.memory.view[:500] == b"first" * 100
+        await it.mount.files.write(it.base, 0, b"second")
+        it.memory.view[:5] = b"THIRD"
+        assert await it.do({"op": Op.WRITE, "length": 5}) == [5]
+        await it.do({"place": 1000, "length": 6})
+        assert it.memory.view[1000:1006] == b"THIRDd"
+
+
+async def test_batches_end_out_of_order(autojump_clock, program):
+    async with program(CONTENT) as it:
+        await it.mount.files.flush(it.base)
+        gate = it.mount.cluster.chunks.gate = trio.Event()
+        it.put(op=Op.WRITE, user_data=1)
+        it.ring_bell(1)
+        await trio.testing.wait_all_tasks_blocked()
+        it.put(user_data=2, offset=200_000)
+        it.ring_bell(1)
+        assert await it.results(1) == [(2, 100)]
+        gate.set()
+        it.mount.cluster.chunks.gate = None
+        assert await it.results(1) == [(1, 100)]
+
+
+async def test_exact_depth_waits_for_as_many(autojump_clock, program):
+    async with program(CONTENT, depth=3) as it:
+        for _ in range(8):
+            it.put()
+        it.ring_bell(2)
+        await trio.sleep(100)
+        assert it.heard() == []
+        it.ring_bell(6)
+        assert len(await it.results(6)) == 6
+        await trio.sleep(100)
+        assert it.heard() == []
+        it.put()
+        it.ring_bell(1)
+        assert len(await it.results(3)) == 3
+
+
+async def test_depth_at_most_waits_until_the_timeout(autojump_clock, program):
+    async with program(CONTENT, depth=-4, timeout_s=10.0) as it:
+        for _ in range(6):
+            it.put()
+        it.ring_bell(2)
+        await trio.sleep(9)
+        assert it.heard() == []
+        await trio.sleep(2)
+        assert len(it.heard()) == 2
+        began_s = trio.current_time()
+        it.ring_bell(4)
+        assert len(await it.results(4)) == 4
+        assert trio.current_time() - began_s < 1
+
+
+async def test_holes_are_zeros_or_errors_as_one_asks(autojump_clock, program):
+    async with program() as it:
+        await it.mount.files.write(it.base, 200_000, b"end")
+        it.memory.view[:10] = b"0123456789"
+        holes = {"flags": EntryFlag.HOLES_ARE_ERRORS}
+        assert await it.do({"length": 5}, {"length": 5, **holes}) == [5, -errno.ENODATA]
+        assert it.memory.view[:5] == bytes(5)
+        relaxed = {"flags": EntryFlag.RELAXED | EntryFlag.HOLES_ARE_ERRORS}
+        assert await it.do({"offset": 200_000, "length": 5, **relaxed}) == [3]
+
+
+async def test_one_that_fails_leaves_the_others(autojump_clock, program):
+    async with program(CONTENT) as it:
+        await it.mount.files.flush(it.base)
+        it.files[2] = Share(it.files[1].handle_id, True, False)
+        failure = FsError(Status.NO_SPACE, "test")
+        it.mount.cluster.chunks.write_faults = [failure]
+        results = await it.do(
+            {"op": Op.WRITE, "length": 10},
+            {"op": Op.WRITE, "offset": 200_000, "length": 10},
+            {"op": Op.WRITE, "file": 2},
+            {"file": 3},
+            {"memory": 3},
+            {"place": (1 << 20) - 50},
+            {"length": 100},
+        )
+        assert sorted(results[:2]) == [-errno.ENOSPC, 10]
+        assert results[2:] == [-errno.EBADF, -errno.EBADF, -errno.EFAULT, -errno.EFAULT, 100]
+        with pytest.raises(
+            FsError
+        ):  # the other descriptor of the file learns of it, as of any write
+            await it.mount.files.fsync(it.base, is_data_only=False)
+        await it.mount.vfs.batches.sync(it.files[1].handle_id)
+
+
+async def test_a_bug_in_one_batch_is_an_error_of_this_batch(autojump_clock, program, caplog):
+    async with program(CONTENT) as it:
+
+        async def broken(*_, **__):
+            raise ZeroDivisionError
+
+        it.mount.vfs.batches.read = broken
+        assert await it.do({"length": 10}) == [-errno.EIO]
+        del it.mount.vfs.batches.read
+        assert await it.do({"length": 10}) == [10]
+    assert "bug in a batch" in caplog.text
+
+
+async def broken(ring):
+    with trio.fail_after(60):
+        while not ring.breach:  # noqa: ASYNC110 - the ring tells nobody here
+            await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("counts", [[17], [2**32 - 1], [16, 1], [8, 9]])
+async def test_more_entries_than_there_is_room_for_break_the_ring(autojump_clock, program, counts):
+    async with program(depth=ENTRY_COUNT) as it:
+        for count in counts:
+            it.ring_bell(count)
+        await broken(it.ring)
+
+
+async def test_half_a_count_breaks_the_ring(autojump_clock, program):
+    async with program() as it:
+        it.bell.send(b"\x01\x00")
+        await broken(it.ring)
+
+
+async def test_the_daemon_does_not_wait_for_who_does_not_listen(autojump_clock, program):
+    async with program() as it:
+        for _ in range(2000):  # more counts than fit the socket
+            it.put(file=9)
+            it.ring_bell(1)
+            await trio.testing.wait_all_tasks_blocked()
+        assert it.ring._unsaid
+        assert len(await it.results(2000)) == 2000
+
+
+async def test_memory_that_may_shrink_is_copied_and_never_touched(autojump_clock, program):
+    async with program(CONTENT) as it:
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, 100_000)
+        assert is_memory_file(fd)
+        it.memories[2] = shared_memory(os.dup(fd), 100_000, 0)
+        assert it.memories[2].mapped_bytes == 0
+        assert await it.do({"memory": 2, "offset": 5, "place": 10, "length": 1000}) == [1000]
+        assert os.pread(fd, 1000, 10) == CONTENT[5:1005]
+        os.pwrite(fd, b"written", 50)
+        assert await it.do({"memory": 2, "op": Op.WRITE, "place": 50, "length": 7}) == [7]
+        os.ftruncate(fd, 0)
+        assert await it.do({"memory": 2, "op": Op.WRITE, "length": 7}) == [-errno.EFAULT]
+        assert await it.do({"memory": 2}) == [100]
+        await it.do({"length": 7})
+        assert it.memory.view[:7] == b"written"
+        it.memories.pop(2).close()
+        os.close(fd)
+
+
+def test_memory_is_taken_as_it_is_sealed():
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 8192)
+    with pytest.raises(FsError):
+        shared_memory(os.dup(fd), 8193, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    memory = shared_memory(os.dup(fd), 8192, 0)
+    memory.window(10, 3)[:] = b"abc"
+    assert os.pread(fd, 3, 10) == b"abc"
+    os.close(fd)
+    with open(__file__) as plain:
+        assert not is_memory_file(plain.fileno())
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_rings(autojump_clock, program, seed):
+    """Row R6, the short form: whatever stands in a ring, the daemon answers, and touches nothing of others."""
+    await random_rings(program, seed, 300)
+
+
+async def random_rings(program, seed, count):
+    rng = random.Random(seed)
+    async with program(CONTENT) as it:
+        it.files[2] = Share(it.files[1].handle_id, True, False)
+        other = await it.mount.create(b"other")
+        await it.mount.files.write(other, 0, b"mine" * 1000)
+        await it.mount.files.flush(other)
+        answered = 0
+        while answered < count:
+            n = rng.randint(1, ENTRY_COUNT)
+            for _ in range(n):
+                it.put(**random_entry(rng))
+                if rng.random() < 0.1:
+                    spoil(it, rng)
+            it.ring_bell(n)
+            if rng.random() < 0.3:
+                await trio.lowlevel.checkpoint()
+                spoil(it, rng)  # rewritten while it is read
+            answered += len(await it.results(n))
+        assert not it.ring.breach
+        content = bytes(await it.mount.files.read(other, 0, 10_000))
+        assert content == b"mine" * 1000
+        await it.mount.close(other)
+
+
+def random_entry(rng):
+    wild = rng.random() < 0.5
+
+    def number(good, bits):
+        return (
+            rng.choice([rng.getrandbits(bits), 2**bits - 1, 0])
+            if wild and rng.random() < 0.3
+            else good
+        )
+
+    return {
+        "op": number(rng.choice([Op.READ, Op.WRITE]), 32),
+        "offset": number(rng.randrange(400_000), 64),
+        "place": number(rng.randrange(1 << 20), 64),
+        "length": number(rng.randrange(70_000), 64),
+        "user_data": rng.getrandbits(64),
+        "file": number(rng.randint(1, 2), 32),
+        "memory": number(1, 32),
+        "flags": number(rng.randrange(4), 32),
+    }
+
+
+def spoil(it, rng):
+    place = rng.randrange(ENTRY_COUNT * ENTRY.size - 8)
+    it.view[place : place + 8] = rng.randbytes(8)

@@ -1,0 +1,352 @@
+"""The batch interface through a mount daemon that serves a model of a cluster: real rings, real processes."""
+
+import asyncio
+import errno
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+from emberfs.batch import Transfer
+from emberfs.protocol import Op
+from emberfs.ring import STAGE_BYTES, RingClient
+
+from tests.client.user.pieces import CONTENT, read_pieces
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
+]
+ROOT_FOLDER = Path(__file__).parents[3]
+SERVER = ROOT_FOLDER / "tests/client/fuse/serve_fakes.py"
+PATHS = os.pathsep.join([str(ROOT_FOLDER), str(ROOT_FOLDER / "fs/client/user")])
+
+
+class Server:
+    def __init__(self, mount_point):
+        self.mount_point = mount_point
+        mount_point.mkdir()
+        self.process = subprocess.Popen(
+            [sys.executable, str(SERVER), str(mount_point)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": PATHS},
+        )
+        assert self.process.stdout.readline().strip() == "ready"
+
+    def held(self):
+        """Return how many pieces of shared memory the daemon has mapped."""
+        maps = Path(f"/proc/{self.process.pid}/maps").read_text()
+        return maps.count("memfd:emberfs-batch")
+
+    def cpu_s(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        output, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, output
+        return json.loads(output)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+            subprocess.run(
+                ["umount", "-l", str(self.mount_point)], check=False, capture_output=True
+            )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("ring") / "mnt")
+    yield server
+    try:
+        assert server.stop()["sessions"] == 0
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def mnt(server):
+    return server.mount_point
+
+
+@pytest.fixture
+def client(mnt):
+    with RingClient(mnt) as client:
+        yield client
+
+
+@pytest.fixture
+def path(mnt, request):
+    path = mnt / request.node.name
+    path.write_bytes(CONTENT)
+    return str(path)
+
+
+def eventually(is_true, what):
+    for _ in range(600):
+        if is_true():
+            return
+        time.sleep(0.05)
+    raise AssertionError(what)
+
+
+def test_many_threads_share_a_client(client, path):
+    failures = []
+
+    def work(seed):
+        try:
+            for step in range(3):
+                read_pieces(client, path, seed * 100 + step)
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize("run", [asyncio.run, lambda main: trio.run(lambda: main)])
+def test_coroutines(client, path, run):
+    async def main():
+        buffer = bytearray(10_000)
+        with client.open(path, "r+") as file:
+            await client.write_async([Transfer(file, 5, memoryview(b"coroutine"))])
+            counts = await client.read_async([Transfer(file, 0, memoryview(buffer))])
+        assert counts == [10_000]
+        assert buffer == CONTENT[:5] + b"coroutine" + CONTENT[14:10_000]
+
+    run(main())
+
+
+def test_numpy_memory_is_moved_without_the_stage(client, path):
+    iov = client.allocate(1 << 20)
+    array = np.frombuffer(iov.view, dtype=np.float32)
+    with client.open(path) as file:
+        rows = array.reshape(-1, 64)[3:7]
+        assert client.read([Transfer(file, 128, memoryview(rows))]) == [rows.nbytes]
+        assert all(lane._stage is None for lane in client._lanes)
+    assert rows.tobytes() == CONTENT[128 : 128 + rows.nbytes]
+
+
+def test_other_memory_goes_through_the_stage(client, mnt):
+    size = 2 * STAGE_BYTES + 12_345
+    content = random.Random(1).randbytes(size)
+    with client.open(str(mnt / "staged"), "w") as file:
+        client.write([Transfer(file, 0, memoryview(content))])
+        buffers = [bytearray(size), bytearray(100), bytearray(0)]
+        transfers = [Transfer(file, i, memoryview(b)) for i, b in enumerate(buffers)]
+        assert client.read(transfers) == [size, 100, 0]
+    assert buffers[0] == content
+    assert buffers[1] == content[1:101]
+
+
+def test_what_the_kernel_holds_is_not_shown_after_a_write(client, path):
+    with open(path, "rb") as seen, client.open(path, "r+") as file:
+        assert seen.read(10) == CONTENT[:10]
+        client.write([Transfer(file, 0, memoryview(b"0123456789"))])
+        assert os.pread(seen.fileno(), 10, 0) == b"0123456789"
+        client.write([Transfer(file, len(CONTENT), memoryview(b"more"))])
+        assert os.fstat(seen.fileno()).st_size == file.length() == len(CONTENT) + 4
+
+
+def test_memory_lives_as_long_as_something_refers_to_it(server, client):
+    before = server.held()
+    iov = client.allocate(4096)
+    array = np.frombuffer(iov.view, dtype=np.uint8)
+    with pytest.raises(BufferError):
+        iov.close()
+    array.flags.writeable = True
+    array[0] = 7
+    del iov
+    assert array[0] == 7
+    assert server.held() == before + 1
+    del array
+    client.allocate(4096).close()
+    assert server.held() == before
+
+
+def test_blocks_are_not_crossed(client, path):
+    iov = client.allocate(40_000, block_size=8192)
+    with client.open(path) as file:
+        assert client.read([Transfer(file, 0, iov.view[100:40_000])]) == [39_900]
+    assert iov.view[100:] == CONTENT[:39_900]
+
+
+def test_errors_say_number_and_path(client, path, mnt, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(b"")
+    for wrong, number in [
+        (str(mnt / "missing"), errno.ENOENT),
+        (str(tmp_path / "elsewhere"), errno.EOPNOTSUPP),
+        (str(mnt), errno.EISDIR),
+    ]:
+        with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
+            client.open(wrong)
+        assert (failed.value.errno, failed.value.filename) == (number, wrong)
+    with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
+        RingClient(tmp_path)
+    assert failed.value.errno == errno.EOPNOTSUPP
+    with pytest.raises(FileExistsError):
+        client.open(path, "x")
+    file = client.open(path)
+    buffer = memoryview(bytearray(10))
+    with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
+        client.write([Transfer(file, 0, buffer)])
+    assert (failed.value.errno, failed.value.filename) == (errno.EBADF, path)
+    file.close()
+    with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
+        client.read([Transfer(file, 0, buffer)])
+    assert failed.value.errno == errno.EBADF
+
+
+def test_what_another_program_has_registered_is_out_of_reach(client, path, mnt):
+    iov = client.allocate(4096)
+    with RingClient(mnt) as other, client.open(path) as file, other.open(path) as own:
+        assert iov.id and file.id
+        ring = other.ring(8)  # which ends with its client
+        own_memory = other.allocate(100)
+        for file_id, memory_id in [(file.id + 1000, own_memory.id), (own.id, iov.id + 1000)]:
+            ring.put(1, 0, 0, 10, file_id, memory_id, Op.READ, 0)
+        ring.submit()
+        results = [r.result for r in ring.wait(2)]
+        assert results == [-errno.EBADF, -errno.EFAULT]
+
+
+def test_a_ring_in_the_hands_of_a_program(client, path):
+    iov = client.allocate(64 * 1024)
+    with client.open(path) as file, client.ring(4, depth=-4, timeout_s=0.05) as ring:
+        for i in range(4):
+            ring.prepare(Op.READ, file, i * 1000, iov, i * 1000, 1000, user_data=i)
+        with pytest.raises(BlockingIOError):
+            ring.prepare(Op.READ, file, 0, iov, 0, 1)
+        assert ring.wait(0) == []
+        with pytest.raises(ValueError, match="1 results wanted of 0"):
+            ring.wait(1)
+        assert ring.submit() == 4
+        first = ring.wait(4, max_results=3)
+        assert len(first) == 3 and ring.free_count == 3
+        rest = ring.wait(1, timeout_s=60)
+        assert sorted(r.user_data for r in first + rest) == [0, 1, 2, 3]
+        ring.prepare(Op.READ, file, 0, iov, 0, 10, user_data=9)
+        ring.submit()
+        assert ring.wait(1) == [(9, 10)]
+    assert iov.view[:4000] == CONTENT[:4000]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.slow
+def test_children_use_a_client_of_their_parent(client, path, method):
+    context = multiprocessing.get_context(method)
+    read_pieces(client, path, 1)
+    child = context.Process(target=read_pieces, args=(client, path, 5))
+    child.start()
+    read_pieces(client, path, 2)
+    child.join(100)
+    assert child.exitcode == 0
+    read_pieces(client, path, 3)
+
+
+def test_after_a_fork_files_and_memory_of_the_parent_are_good(client, path):
+    iov = client.allocate(10_000)
+    file = client.open(path, "r+")
+    client.read([Transfer(file, 0, iov.view[:100])])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            client.read([Transfer(file, 1000, iov.view[5000:6000])])
+            client.write([Transfer(file, 50, memoryview(b"child"))])
+            client.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert iov.view[5000:6000] == CONTENT[1000:2000]
+    client.read([Transfer(file, 0, iov.view[:100])])
+    assert iov.view[50:55] == b"child"
+
+
+KILLED = """
+import os, sys, time
+from emberfs.ring import RingClient
+from emberfs.batch import Transfer
+client = RingClient(sys.argv[1])
+iovs = [client.allocate(1 << 20) for _ in range(5)]
+file = client.open(sys.argv[2], "r+")
+client.read([Transfer(file, 0, iovs[0].view)])
+ring = client.ring(16, depth=16)
+ring.prepare(1, file, 0, iovs[0], 0, 10)
+ring.submit()
+if os.fork() == 0:  # without Python's knowledge a child would hold copies of everything
+    time.sleep(1000)
+print("here", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_all_of_a_killed_process_is_freed(server, path):
+    before = server.held()
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(server.mount_point), path],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": PATHS},
+    ) as process:
+        try:
+            assert process.stdout.readline() == "here\n"
+            assert server.held() > before + 5
+            process.kill()
+            eventually(lambda: server.held() == before, "memory of a dead process is held")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_nobody_works_while_nothing_happens(server, client, path):
+    read_pieces(client, path, 1)
+    done = threading.Event()
+    with client.open(path) as file, client.ring(4, depth=2) as ring:
+        ring.prepare(Op.READ, file, 0, client.allocate(10), 0, 10)
+        ring.submit()
+        waiter = threading.Thread(target=lambda: (ring.wait(1, timeout_s=1.5), done.set()))
+        waiter.start()
+        time.sleep(0.2)
+        before = server.cpu_s(), time.process_time()
+        time.sleep(1)
+        after = server.cpu_s(), time.process_time()
+        waiter.join()
+    assert done.is_set()
+    assert after[0] - before[0] < 0.1
+    assert after[1] - before[1] < 0.1
+
+
+def test_an_unmount_ends_what_programs_have(tmp_path):
+    server = Server(tmp_path / "mnt")
+    try:
+        client = RingClient(server.mount_point)
+        buffer = memoryview(bytearray(10))
+        file = client.open(str(server.mount_point / "file"), "w")
+        client.write([Transfer(file, 0, memoryview(b"kept" * 10))])
+        assert server.stop()["lengths"] == {"file": 40}
+        with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
+            client.read([Transfer(file, 0, buffer)])
+        assert failed.value.errno == errno.ENOTCONN
+        with pytest.raises(OSError, match="ended this connection"):
+            client.close()
+    finally:
+        server.close()
