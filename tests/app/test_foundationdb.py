@@ -87,7 +87,7 @@ class Ember:
 
     def run(self, *arguments, check=True):
         command = [sys.executable, "-m", "fs.app.main", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": f"{SITE}:{ROOT}"}
+        environment = os.environ | {"PYTHONPATH": f"{SITE}:{ROOT}:{ROOT}/fs/client/user"}
         done = subprocess.run(
             [*command, "--dir", self.directory],
             env=environment, capture_output=True, text=True, check=False, timeout=150, cwd=ROOT,

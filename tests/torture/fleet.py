@@ -285,7 +285,11 @@ class Fleet:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **child.environment},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": f"{ROOT}:{ROOT}/fs/client/user",
+                    **child.environment,
+                },
             )
         child.start_count += 1
         child.started_s = time.monotonic()

@@ -28,7 +28,7 @@ class Server:
             [sys.executable, str(SERVER), str(mount_point), *settings],
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT_FOLDER)},
+            env=os.environ | {"PYTHONPATH": f"{ROOT_FOLDER}:{ROOT_FOLDER}/fs/client/user"},
         )
         self.first_line = self.process.stdout.readline().strip()
 

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 ROOT_FOLDER = Path(__file__).parents[3]
 SERVER = ROOT_FOLDER / "tests/client/fuse/serve_fakes.py"
-PATHS = os.pathsep.join([str(ROOT_FOLDER), str(ROOT_FOLDER / "fs/client/user")])
+PATHS = f"{ROOT_FOLDER}:{ROOT_FOLDER}/fs/client/user"
 
 
 class Server:
