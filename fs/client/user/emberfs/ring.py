@@ -253,7 +253,7 @@ class RingClient:
         self.generation = 0
         """Grows with every connection; what was registered under another is registered again."""
         self._is_closed = False
-        self._files: weakref.WeakSet[RingFile] = weakref.WeakSet()
+        self._files: set[RingFile] = set()
         self._regions = Regions()
         self._reset()
         self.connection()
