@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ..schema import services
-from ..schema.ids import InodeId
+from ..schema.ids import ROOT_INODE_ID, InodeId
 from ..schema.inode import Inode, InodeType, inode_from_pb
 from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
@@ -159,10 +159,23 @@ class Paths:
         return inode_from_pb(reply.inode)
 
     async def makedirs(self, path: str, mode: int = 0o755) -> None:
-        """Make a directory and all that are missing above it."""
-        parts = [part for part in path.split("/") if part]
-        for count in range(1, len(parts) + 1):
-            await self.mkdir("/" + "/".join(parts[:count]), mode, exist_ok=True)
+        """Make a directory and all that are missing above it, all or none; that it is there is no error.
+
+        Args:
+            path: may lead through symbolic links; at most 256 directories may be missing.
+            mode: of what is made; whoever makes it may write and search what lies on the way.
+
+        Raises:
+            FsError: EXISTS or NOT_DIRECTORY: something on the path is no directory; ACCESS_DENIED, QUOTA_EXCEEDED,
+                NAME_TOO_LONG, NOT_FOUND (a link that leads nowhere), ARGUMENT_TOO_LARGE.
+        """
+        request = meta_pb2.MakeDirectoriesReq(
+            caller=self._identity.caller(),
+            parent_inode_id=ROOT_INODE_ID,
+            path=os.fsencode(path),
+            mode=mode,
+        )
+        await self._meta.call(services.META_MAKE_DIRECTORIES, request)
 
     async def unlink(self, path: str) -> None:
         """Remove a name that is not a directory."""
@@ -280,7 +293,7 @@ class Paths:
         return [f"{above}/{os.fsdecode(e.name)}" for e in entries if e.inode_id == inode_id]
 
     async def real_path(self, inode_id: int) -> str:
-        """Return where a directory is; raises FsError(NOT_FOUND, STALE, NOT_DIRECTORY or NAME_TOO_LONG)."""
+        """Return where a directory is; raises FsError(NOT_FOUND, STALE, NOT_DIRECTORY, ACCESS_DENIED or NAME_TOO_LONG)."""
         request = meta_pb2.GetRealPathReq(caller=self._identity.caller(), inode_id=inode_id)
         reply = await self._meta.call(services.META_GET_REAL_PATH, request)
         return os.fsdecode(reply.path)

@@ -25,6 +25,7 @@ from ..schema.proto.common_pb2 import FilePartPb, InodePb
 from ..schema.status import FsError, Status
 from . import records
 from .context import LengthUnknownError, PreciseLength, TruncationUnfinishedError
+from .damage import decoded
 from .ops.finish_truncation import finish_truncation
 from .ports import ChunkPort
 
@@ -158,10 +159,9 @@ class ContentDriver:
         return part is not None and part.truncate_pending and part.truncate_ver == truncate_ver
 
     async def _file_part(self, inode_id: int) -> FilePartPb | None:
-        value = await snapshot_read(
-            self._engine, lambda tr: tr.get(records.inode_key(inode_id), snapshot=True)
-        )
-        return None if value is None else InodePb.FromString(value).file
+        key = records.inode_key(inode_id)
+        value = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
+        return None if value is None else decoded(InodePb, key, value).file
 
     async def _ask_length(self, inode: InodePb) -> PreciseLength:
         part = inode.file

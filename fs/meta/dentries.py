@@ -6,6 +6,7 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import DentryRecordPb
 from ..schema.status import FsError, Status
 from . import records
+from .damage import decoded
 
 
 def check_name(name: bytes) -> None:
@@ -25,8 +26,9 @@ async def find_dentry(
     tr: Transaction, parent_id: int, name: bytes, *, snapshot: bool = False
 ) -> DentryRecordPb | None:
     """Return the dentry of a name, or None."""
-    value = await tr.get(records.dentry_key(parent_id, name), snapshot=snapshot)
-    return None if value is None else DentryRecordPb.FromString(value)
+    key = records.dentry_key(parent_id, name)
+    value = await tr.get(key, snapshot=snapshot)
+    return None if value is None else decoded(DentryRecordPb, key, value)
 
 
 async def load_dentry(

@@ -41,6 +41,21 @@ def _made(event: str) -> Callable[[Any, Any], Event]:
     }
 
 
+def _make_directories(
+    request: meta.MakeDirectoriesReq, reply: meta.MakeDirectoriesRsp
+) -> Event | None:
+    if not reply.made_inode_ids:
+        return None
+    return {
+        "event": "makedirs",
+        "inode": reply.inode.inode_id,
+        "parent": request.parent_inode_id,
+        "path": _text(request.path),
+        "mode": reply.inode.mode,
+        "made": " ".join(map(str, reply.made_inode_ids)),
+    }
+
+
 def _create(request: meta.CreateReq, reply: meta.CreateRsp) -> Event | None:
     if reply.was_created:
         return _made("create")(request, reply) | {"writes": request.wants_write}
@@ -172,6 +187,7 @@ def _xattr(event: str, request: meta.SetXattrReq | meta.RemoveXattrReq) -> Event
 _MAKERS: Final[dict[type[Message], Callable[[Any, Any], Event | None]]] = {
     meta.CreateReq: _create,
     meta.MkdirReq: _made("mkdir"),
+    meta.MakeDirectoriesReq: _make_directories,
     meta.SymlinkReq: _symlink,
     meta.MknodReq: _mknod,
     meta.LinkReq: _link,

@@ -69,6 +69,7 @@ class Kind(StrEnum):
     NO_CHAIN = "no-chain"
     NO_CHUNKS = "no-chunks"
     NOT_LOOKED_AT = "not-looked-at"
+    DAMAGED_RECORD = "damaged-record"
 
 
 Row = tuple[bytes, bytes | None]
@@ -192,6 +193,8 @@ class Facts:
     """Keys that say when names in this directory are removed."""
     chunk_runs: list[ChunkRun] = field(default_factory=list)
     inode: pb.InodePb | None = None
+    is_unreadable: bool = False
+    """There is a record of the inode, and it says nothing."""
 
     @property
     def key(self) -> bytes:

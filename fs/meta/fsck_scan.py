@@ -16,8 +16,15 @@ from ..kv.api import KeyValue, next_key, prefix_end
 from ..kv.lasting import LastingSnapshot, rows_of
 from ..runtime.sorter import Entry, Sorter
 from ..schema.proto import common_pb2 as pb
-from ..schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
+from ..schema.proto.record_pb2 import (
+    DentryRecordPb,
+    FileLocksRecordPb,
+    FileSessionRecordPb,
+    GcRecordPb,
+)
+from ..schema.status import FsError
 from . import records
+from .damage import MessageT, decoded, gc_record
 from .fsck import judge
 from .fsck_facts import (
     BY_INODE,
@@ -34,6 +41,7 @@ from .fsck_facts import (
     Entries,
     Facts,
     Finding,
+    Kind,
     Name,
 )
 from .fsck_tree import Tree
@@ -111,6 +119,10 @@ class Scan:
         self._sorter = sorter
         self._judge_more = judge_more
         self._on_progress = on_progress
+        self._damaged: list[Finding] = []
+        """Found, and not told yet."""
+        self._is_unreadable = False
+        """So is some inode or name."""
         self.tally = Tally()
 
     async def findings(self) -> AsyncGenerator[Finding, None]:
@@ -134,13 +146,20 @@ class Scan:
                 self.tally.inode_count += facts.inode is not None
                 if self.tally.inode_count % PROGRESS_COUNT == 0:
                     self._on_progress(self.tally)
+                if facts.is_unreadable:
+                    continue
                 tree.add(facts)
                 for finding in judge(facts, blocks):
                     yield finding
                 for finding in self._judge_more(facts):
                     yield finding
-        for finding in tree.findings(singletons):
-            yield finding
+                while self._damaged:
+                    yield self._damaged.pop()
+        while self._damaged:
+            yield self._damaged.pop()
+        if not self._is_unreadable:  # else too much is missing to tell what is wrong above it
+            for finding in tree.findings(singletons):
+                yield finding
 
     async def _rows(self, prefix: bytes) -> AsyncIterator[KeyValue]:
         async for page in rows_of(self._snapshot, prefix, prefix_end(prefix)):
@@ -154,8 +173,11 @@ class Scan:
         await self._sort_names()
         for prefix in (records.GC_FILE, records.GC_DIRECTORY):
             async for key, value in self._rows(prefix):
-                inode_id = GcRecordPb.FromString(value).inode_id
-                add(_le(inode_id), GC, bytes([len(key)]) + key + value)
+                if not records.is_gc_key(key):
+                    self._note_damage(key, value, "cannot be a key")
+                elif self._read(GcRecordPb, key, value, judge=gc_record) is not None:
+                    inode_id = records.gc_inode_id(key)
+                    add(_le(inode_id), GC, bytes([len(key)]) + key + value)
         indexes = (records.CLIENT_LOCKS, LOCK_INDEX), (records.DIRECTORY_LOCKS, DIRECTORY_LOCK)
         for prefix, kind in indexes:
             async for key, _ in self._rows(prefix):
@@ -172,8 +194,11 @@ class Scan:
             if key[4:12] != parent:
                 self._add_entries(parent, entries)
                 entries, parent = Entries(), key[4:12]
-            record = DentryRecordPb.FromString(value)
             entries.name_count += 1
+            record = self._read(DentryRecordPb, key, value)
+            if record is None:
+                self._is_unreadable = True
+                continue
             entries.subdirectory_count += record.type == pb.DIRECTORY
             packed = len(key).to_bytes(2, "big") + key + value
             self._sorter.add(_le(record.inode_id), NAME, packed)
@@ -208,9 +233,47 @@ class Scan:
             while entry is not None and entry[0] == inode:
                 _add_entry(facts, entry)
                 entry = next(entries, None)
-            stored = facts.rows.get(records.INODE)
-            facts.inode = pb.InodePb.FromString(stored[0][1]) if stored else None
+            self._read_rows(facts)
             yield facts
+
+    def _read_rows(self, facts: Facts) -> None:
+        """Read the inode's record; take out what else cannot be read."""
+        for prefix, type_ in (
+            (records.FILE_SESSION, FileSessionRecordPb),
+            (records.FILE_LOCKS, FileLocksRecordPb),
+        ):
+            if prefix in facts.rows:
+                rows = facts.rows[prefix]
+                facts.rows[prefix] = [row for row in rows if self._read(type_, *row) is not None]
+        for key, value in facts.rows.get(records.INODE, ()):
+            facts.inode = self._read(pb.InodePb, key, value, is_repairable=False)
+            facts.is_unreadable = facts.inode is None
+            self._is_unreadable |= facts.is_unreadable
+
+    def _read(
+        self,
+        type_: type[MessageT],
+        key: bytes,
+        value: bytes,
+        *,
+        judge: Callable[[bytes, bytes], MessageT] | None = None,
+        is_repairable: bool = True,
+    ) -> MessageT | None:
+        """Return what a record says; None: nothing, and that is noted."""
+        try:
+            return judge(key, value) if judge else decoded(type_, key, value)
+        except FsError as error:
+            self._note_damage(key, value, error.detail, is_repairable=is_repairable)
+            return None
+
+    def _note_damage(
+        self, key: bytes, value: bytes, text: str, *, is_repairable: bool = True
+    ) -> None:
+        writes = ((key, None),) if is_repairable else ()
+        finding = Finding(
+            Kind.DAMAGED_RECORD, 0, f"{key!r}: {text}", guards=((key, value),), writes=writes
+        )
+        self._damaged.append(finding)
 
 
 def _le(inode_id: int) -> bytes:

@@ -7,6 +7,8 @@ Four kinds of work, each found by a range read and safe to be done twice or by s
     3. truncations that a dead service left unfinished are finished;
     4. remembered outcomes older than idempotency_expiry_s are forgotten.
 
+A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.
+
 Concurrency: one task runs `run`; tests call `step`.
 """
 
@@ -20,13 +22,14 @@ from ..kv.api import KeyValue, KvEngine, prefix_end
 from ..kv.transact import snapshot_read
 from ..schema.config import MetaSection
 from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from . import records
 from .content_driver import ContentDriver, file_ref
 from .context import CLOCK_ERROR_S_MAX, OpContext
+from .damage import decoded
 from .event_log import EventLog
 from .events import gc_event
-from .ops.retire import empty_tree, forget, postpone, retire
+from .ops.retire import empty_tree, forget, postpone, put_off, retire
 from .ports import ChunkPort
 
 log = logging.getLogger(__name__)
@@ -105,7 +108,16 @@ class GarbageCollector:
 
     async def _due(self, prefix: bytes) -> list[bytes]:
         end = records.gc_key(prefix, self._make_context().now_ns + 1, 0)
-        return [key for key, _ in await self._range(prefix, end, self._config.gc_batch_count)]
+        return self._keys(await self._range(prefix, end, self._config.gc_batch_count))
+
+    @staticmethod
+    def _keys(pairs: Sequence[KeyValue]) -> list[bytes]:
+        """Return the keys of GC records; what cannot be one is named."""
+        keys = [key for key, _ in pairs]
+        for key in keys:
+            if not records.is_gc_key(key):
+                log.warning("%r cannot be the key of a removal: `ember fsck --repair`", key)
+        return [key for key in keys if records.is_gc_key(key)]
 
     async def _pull_in(self, prefix: bytes, delay_s: float) -> None:
         """Let work that a wrong clock put off for long wait `delay_s` from now."""
@@ -113,9 +125,9 @@ class GarbageCollector:
         longest_s = max(delay_s, CHUNK_RETRY_S) + CLOCK_ERROR_S_MAX
         begin = records.gc_key(prefix, now_ns + int(longest_s * 1e9), 0)
         pairs = await self._range(begin, prefix_end(prefix), self._config.gc_batch_count)
-        if pairs:
-            log.warning("%d removals were put off by a clock that was ahead", len(pairs))
-            keys, due_ns = [key for key, _ in pairs], now_ns + int(delay_s * 1e9)
+        keys, due_ns = self._keys(pairs), now_ns + int(delay_s * 1e9)
+        if keys:
+            log.warning("%d removals were put off by a clock that was ahead", len(keys))
             await self._driver.transact(lambda tr: postpone(tr, keys, due_ns))
 
     async def _empty_trees(self) -> int:
@@ -126,7 +138,14 @@ class GarbageCollector:
 
     async def _empty_tree(self, key: bytes) -> int:
         ctx = self._make_context()
-        return await self._driver.transact(lambda tr: empty_tree(tr, ctx, key, EMPTY_COUNT_MAX))
+        try:
+            return await self._driver.transact(lambda tr: empty_tree(tr, ctx, key, EMPTY_COUNT_MAX))
+        except FsError as error:
+            if error.status is not Status.METADATA_DAMAGED:
+                raise
+            log.warning("a removed directory stays for now: %s", error)
+        await self._driver.transact(lambda tr: put_off(tr, ctx, key))
+        return 0
 
     async def _delete_inodes(self) -> int:
         keys = await self._due(records.GC_FILE)
@@ -137,19 +156,21 @@ class GarbageCollector:
     async def _delete_some(self, keys: Sequence[bytes]) -> None:
         ctx = self._make_context()
         retired = await self._driver.transact(lambda tr: retire(tr, ctx, keys))
-        if not retired:
+        for error in retired.damaged:
+            log.warning("a removed inode stays for now: %s", error)
+        if not retired.gone:
             return
-        done = [key for key, _ in retired]
+        done = [key for key, _ in retired.gone]
         await self._engine.sync()  # a power loss must not bring back a file whose chunks are gone
         try:
-            await self._remove_chunks([record for _, record in retired])
+            await self._remove_chunks([record for _, record in retired.gone])
         except FsError as error:
             log.warning("chunks of %d removed files stay for now: %s", len(done), error)
             due_ns = self._make_context().now_ns + int(CHUNK_RETRY_S * 1e9)
             await self._driver.transact(lambda tr: postpone(tr, done, due_ns))
             return
         await self._driver.transact(lambda tr: forget(tr, done))
-        for _, record in retired:
+        for _, record in retired.gone:
             self._events.note(gc_event(record))
 
     async def _remove_chunks(self, gone: Sequence[GcRecordPb]) -> None:
@@ -187,11 +208,16 @@ class GarbageCollector:
         )
         now_ns = self._make_context().now_ns
         expired_before_ns = now_ns - int(self._config.idempotency_expiry_s * 1e9)
-        old = [
-            key
-            for key, value in pairs
-            if IdempotencyRecordPb.FromString(value).created_ns < expired_before_ns
-        ]
+        old = [key for key, value in pairs if _is_old(key, value, expired_before_ns)]
         if old:
             await self._driver.transact(lambda tr: forget(tr, old))
         return len(pairs), len(old)
+
+
+def _is_old(key: bytes, value: bytes, before_ns: int) -> bool:
+    """Return whether a remembered outcome may be forgotten; one that cannot be read is of no use to anybody."""
+    try:
+        return decoded(IdempotencyRecordPb, key, value).created_ns < before_ns
+    except FsError as error:
+        log.warning("forgotten: %s", error)
+        return True

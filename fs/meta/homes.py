@@ -15,6 +15,7 @@ to its caller.
 from ..kv.api import Transaction
 from ..schema.proto import common_pb2 as pb
 from . import records
+from .damage import damaged
 from .usage import Change, usage_of
 
 Place = tuple[int, bytes]
@@ -33,7 +34,7 @@ def _change_home(inode: pb.InodePb, home_id: int) -> list[Change]:
 
 
 async def remove_name(tr: Transaction, inode: pb.InodePb, place: Place) -> list[Change]:
-    """Note that a name goes; `nlink` still counts it."""
+    """Note that a name goes; `nlink` still counts it.  Raises FsError(METADATA_DAMAGED)."""
     if inode.nlink == 1:
         return _change_home(inode, 0)
     key = records.link_key(inode.inode_id, *place)
@@ -42,7 +43,8 @@ async def remove_name(tr: Transaction, inode: pb.InodePb, place: Place) -> list[
         return []
     prefix = records.link_prefix(inode.inode_id)
     pairs = await tr.get_range(prefix, prefix + b"\xff", limit=1)
-    assert pairs, f"inode {inode.inode_id:#x} with {inode.nlink} names has no link record"
+    if not pairs:
+        raise damaged(records.inode_key(inode.inode_id), f"{inode.nlink} names, and no LINK record")
     other_key = pairs[0][0]
     tr.clear(other_key)
     return _change_home(inode, records.link_place(other_key)[0])

@@ -15,6 +15,7 @@ from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import OpContext
+from .damage import decoded
 from .homes import remove_name
 from .read_ahead import directory_keys
 from .usage import Change
@@ -26,7 +27,7 @@ async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) 
     value = await tr.get(records.inode_key(inode_id), snapshot=snapshot)
     if value is None:
         raise FsError(Status.STALE, f"inode {inode_id:#x}")
-    return pb.InodePb.FromString(value)
+    return decoded(pb.InodePb, records.inode_key(inode_id), value)
 
 
 async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) -> pb.InodePb:

@@ -23,6 +23,7 @@ from ..schema.ids import ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import QuotaRecordPb, UsageFenceRecordPb
 from . import records
+from .damage import damaged, decoded
 
 PLACES_MAX: Final = 65_536
 """Directories remembered; beyond that all are forgotten."""
@@ -93,7 +94,7 @@ async def _load(tr: Transaction, directory_id: int) -> Ancestor | None:
     stored, quota, fence = await tr.get_many(keys, snapshot=True)
     if stored is None:
         return None
-    inode = pb.InodePb.FromString(stored)
+    inode = decoded(pb.InodePb, keys[0], stored)
     return _ancestor(inode, quota, fence) if inode.nlink else None
 
 
@@ -112,6 +113,9 @@ class Lineages:
         """Return a directory and all above it, nearest first; empty in a removed tree.
 
         The transaction then conflicts with whatever begins another epoch.
+
+        Raises:
+            FsError: METADATA_DAMAGED: parents lead in a circle.
         """
         epoch = await self._current(tr)
         found = epoch.lineages.get(directory_id)
@@ -131,6 +135,7 @@ class Lineages:
         self, tr: Transaction, epoch: _Epoch, directory_id: int
     ) -> tuple[Ancestor, ...]:
         lineage: list[Ancestor] = []
+        seen: set[int] = set()
         here = directory_id
         while True:
             place = epoch.places.get(here)
@@ -142,6 +147,9 @@ class Lineages:
             lineage.append(place)
             if here == ROOT_INODE_ID:
                 break
+            seen.add(here)
             here = place.parent_id
+            if here in seen:
+                raise damaged(records.inode_key(here), "this directory lies below itself")
         found = epoch.lineages[directory_id] = tuple(lineage)
         return found

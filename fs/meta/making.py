@@ -68,6 +68,18 @@ def new_inode(
     return inode
 
 
+def put_uncounted(
+    tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
+) -> None:
+    """Store a new inode under its name; the caller counts it."""
+    store_inode(tr, inode)
+    store_dentry(tr, parent.inode_id, name, inode)
+    stamp_directory(tr, ctx, parent)
+    tr.atomic_add(records.INODE_COUNT_KEY, 1)
+    if inode.type == pb.DIRECTORY:
+        add_subdirectories(tr, parent.inode_id, 1)
+
+
 async def put(
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
 ) -> None:
@@ -75,9 +87,4 @@ async def put(
     if inode.type != pb.DIRECTORY:
         inode.home_inode_id = parent.inode_id
     await charge(tr, ctx, (parent.inode_id, usage_of(inode)))
-    store_inode(tr, inode)
-    store_dentry(tr, parent.inode_id, name, inode)
-    stamp_directory(tr, ctx, parent)
-    tr.atomic_add(records.INODE_COUNT_KEY, 1)
-    if inode.type == pb.DIRECTORY:
-        add_subdirectories(tr, parent.inode_id, 1)
+    put_uncounted(tr, ctx, parent, name, inode)

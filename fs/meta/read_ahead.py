@@ -73,6 +73,12 @@ def _of_open(caller: Caller, request: meta.OpenReq) -> Iterator[bytes]:
         yield records.USAGE_EPOCH_KEY
 
 
+def _of_path(caller: Caller, request: meta.MakeDirectoriesReq) -> Iterator[bytes]:
+    yield records.USAGE_EPOCH_KEY
+    yield from _remembered(caller)
+    yield records.inode_key(request.parent_inode_id)
+
+
 def _of_content(_caller: Caller, request: Any) -> Iterator[bytes]:
     yield records.inode_key(request.inode_id)
     yield records.USAGE_EPOCH_KEY
@@ -92,6 +98,7 @@ KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.LookupReq: _of_name,
     meta.CreateReq: _of_change,
     meta.MkdirReq: _of_change,
+    meta.MakeDirectoriesReq: _of_path,
     meta.MknodReq: _of_change,
     meta.SymlinkReq: _of_change,
     meta.LinkReq: _of_link,

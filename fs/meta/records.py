@@ -172,6 +172,11 @@ def gc_key(prefix: bytes, due_ns: int, inode_id: int) -> bytes:
     return prefix + _DUE_AND_INODE.pack(due_ns, inode_id)
 
 
+def is_gc_key(key: bytes) -> bool:
+    """Return whether a key can be one of a GC record, as far as its length tells."""
+    return len(key) == len(GC_FILE) + _DUE_AND_INODE.size
+
+
 def gc_prefix(key: bytes) -> bytes:
     """Return which kind of GC record this key is of: GC_FILE or GC_DIRECTORY."""
     return key[:4]

@@ -42,17 +42,27 @@ async def _step(tr: Transaction, ctx: OpContext, here: pb.InodePb, name: bytes) 
     return await load_inode(tr, dentry.inode_id, snapshot=True)
 
 
-async def _resolve(
-    tr: Transaction, ctx: OpContext, path: bytes, *, follow_last: bool
-) -> pb.InodePb:
-    if not path:
-        raise FsError(Status.NOT_FOUND, "the empty path")
-    rest = _split(path)
-    root = here = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
-    link_count = 0
+async def walk(
+    tr: Transaction, ctx: OpContext, start: pb.InodePb, path: bytes, *, follow_last: bool = True
+) -> tuple[pb.InodePb, list[bytes]]:
+    """Walk as far as the path exists; return the last inode there is (as stored), and the names that are missing.
+
+    Raises:
+        FsError: NOT_FOUND (a symbolic link on the way leads nowhere), NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS,
+            NAME_TOO_LONG, INVALID_ARGUMENT.
+    """
+    rest, here, link_count = _split(path), start, 0
+    own_count = len(rest)  # names at the bottom of the stack that are not those of a link
     while rest:
         name = rest.pop()
-        child = await _step(tr, ctx, here, name)
+        is_own = len(rest) < own_count
+        own_count = min(own_count, len(rest))
+        try:
+            child = await _step(tr, ctx, here, name)
+        except FsError as error:
+            if error.status is not Status.NOT_FOUND or not is_own:
+                raise
+            return here, [name, *reversed(rest)]
         if child.type != pb.SYMLINK or not (rest or follow_last):
             here = child
             continue
@@ -61,7 +71,20 @@ async def _resolve(
             raise FsError(Status.TOO_MANY_SYMLINKS, f"{path!r}")
         target = child.symlink_target
         rest.extend(_split(target))
-        here = root if target.startswith(b"/") else here
+        if target.startswith(b"/"):
+            here = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
+    return here, []
+
+
+async def _resolve(
+    tr: Transaction, ctx: OpContext, path: bytes, *, follow_last: bool
+) -> pb.InodePb:
+    if not path:
+        raise FsError(Status.NOT_FOUND, "the empty path")
+    root = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
+    here, missing = await walk(tr, ctx, root, path, follow_last=follow_last)
+    if missing:
+        raise FsError(Status.NOT_FOUND, f"{missing[0]!r} in directory {here.inode_id:#x}")
     return await complete(tr, here, snapshot=True)
 
 

@@ -58,6 +58,7 @@ from .ops.list_ import list_
 from .ops.lock import end_client_locks, find_lock_conflict, set_lock
 from .ops.lock_directory import end_directory_lock, lock_directory
 from .ops.lookup import lookup
+from .ops.make_directories import make_directories, new_count_max
 from .ops.mkdir import mkdir
 from .ops.mknod import mknod
 from .ops.open import open_
@@ -376,6 +377,14 @@ class MetaService:
     async def mkdir(self, _call: Call, request: meta.MkdirReq) -> meta.InodeRsp:
         """Serve Mkdir."""
         return await self._make(mkdir, request)
+
+    async def make_directories(
+        self, _call: Call, request: meta.MakeDirectoriesReq
+    ) -> meta.MakeDirectoriesRsp:
+        """Serve MakeDirectories."""
+        count = new_count_max(request.path)
+        op = make_directories([await self.inode_ids.take() for _ in range(count)])
+        return await self._change(op, request)
 
     async def symlink(self, _call: Call, request: meta.SymlinkReq) -> meta.InodeRsp:
         """Serve Symlink."""

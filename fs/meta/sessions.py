@@ -20,9 +20,10 @@ from ..schema.config import MetaSection
 from ..schema.proto.mgmtd_pb2 import ListClientSessionsReq
 from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.services import MGMTD_LIST_CLIENT_SESSIONS
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from . import records
 from .context import CLOCK_ERROR_S_MAX
+from .damage import decoded
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class SessionPruner:
         is_old = self._judge_ages()
 
         async def end_if_dead(key: bytes, value: bytes) -> bool:
-            record = FileSessionRecordPb.FromString(value)
+            record = decoded(FileSessionRecordPb, key, value)
             if record.client_id in living or not is_old(key, record.created_ns):
                 return False
             return await self._end(records.file_session_inode(key), record)
@@ -112,10 +113,22 @@ class SessionPruner:
         while True:
             page = await self._page(cursor, prefix_end(prefix))
             for key, value in page:
-                count += await visit(key, value)
+                count += await self._visit(visit, key, value)
             if len(page) < PAGE_COUNT:
                 return count
             cursor = next_key(page[-1][0])
+
+    @staticmethod
+    async def _visit(
+        visit: Callable[[bytes, bytes], Awaitable[bool]], key: bytes, value: bytes
+    ) -> bool:
+        try:
+            return await visit(key, value)
+        except FsError as error:
+            if error.status is not Status.METADATA_DAMAGED:
+                raise
+            log.warning("left alone: %s", error)
+            return False
 
     async def _page(self, cursor: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         return await snapshot_read(

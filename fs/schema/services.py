@@ -260,6 +260,9 @@ META_BATCH_RESOLVE_PATH: Final[Method[meta.BatchResolvePathReq, meta.BatchResolv
 META_RESERVE_SPACE: Final[Method[meta.ReserveSpaceReq, meta.InodeRsp]] = method(
     _META, "ReserveSpace", meta.ReserveSpaceReq, meta.InodeRsp
 )
+META_MAKE_DIRECTORIES: Final[Method[meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp]] = method(
+    _META, "MakeDirectories", meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp
+)
 
 _KV = kv.DESCRIPTOR.services_by_name["Kv"]
 KV_READ: Final[Method[kv.KvReadReq, kv.KvReadRsp]] = method(_KV, "Read", kv.KvReadReq, kv.KvReadRsp)

@@ -85,6 +85,7 @@ class Status(IntEnum):
     NO_LOCKS_LEFT = 324
     LOCK_HELD = 325
     BEYOND_END = 326
+    METADATA_DAMAGED = 327
     # 4xx: storage
     ROUTING_MISMATCH = 400
     NOT_SERVING = 401
@@ -231,6 +232,10 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.NO_LOCKS_LEFT: _s("the file has as many locks as it can have", errno.ENOLCK),
     Status.LOCK_HELD: _s("somebody else holds a lock on these bytes", errno.EAGAIN),
     Status.BEYOND_END: _s("nothing is there from this offset on", errno.ENXIO),
+    Status.METADATA_DAMAGED: _s(
+        "a metadata record is damaged or contradicts another: `ember fsck` says how much, and repairs",
+        errno.EIO,
+    ),
     Status.ROUTING_MISMATCH: _s(
         "sender and receiver hold different chain versions", errno.EAGAIN, retry=Retry.ROUTING
     ),

@@ -417,3 +417,54 @@ for _key, _value in (
     (records.link_key(GONE, ROOT, b"a"), b""),
 ):
     _left_over(_key[:4], _key, _value)
+
+
+NONSENSE = b"\xff\xff\xff"
+"""No message."""
+
+
+def _unreadable(name: str, key_of, *, repairable: bool = True) -> None:
+    async def plant(p):
+        await p.change({await key_of(p): NONSENSE})
+
+    plant.__name__ = f"unreadable_{name}"
+    defect(Kind.DAMAGED_RECORD, repairable=repairable)(plant)
+
+
+async def _first_key(p, prefix: bytes) -> bytes:
+    return min(await p.rows(prefix))
+
+
+_unreadable("gc_record", lambda p: p.gc_key(p.removed))
+_unreadable("gc_tree", lambda p: p.gc_key(p.removed_tree))
+_unreadable("name", lambda p: _first_key(p, records.dentry_key(p.deep, b"file")))
+_unreadable("name_of_directory", lambda p: _first_key(p, records.dentry_key(p.directory, b"deep")))
+_unreadable("name_in_removed_tree", lambda p: _first_key(p, records.dentry_prefix(p.removed_tree)))
+_unreadable("locks", lambda p: _first_key(p, records.file_locks_key(p.locked)))
+_unreadable("session", lambda p: _first_key(p, records.file_session_prefix(p.open)))
+_unreadable("inode", lambda p: _first_key(p, records.inode_key(p.file)), repairable=False)
+_unreadable(
+    "removed_inode", lambda p: _first_key(p, records.inode_key(p.removed)), repairable=False
+)
+
+
+@defect(Kind.DAMAGED_RECORD)
+async def gc_record_of_another(p):
+    key = await p.gc_key(p.removed)
+    record = GcRecordPb(inode_id=p.file, type=pb.FILE).SerializeToString()
+    await p.change({key: record})
+
+
+@defect(Kind.DAMAGED_RECORD)
+async def gc_key_too_short(p):
+    await p.change({records.GC_FILE + bytes(3): b""})
+
+
+@defect(Kind.EXTRA_NAME)
+async def name_in_removed_tree_of_what_lives(p):
+    await p.change({records.dentry_key(p.removed_tree, b"deep"): dentry(p.deep, pb.DIRECTORY)})
+
+
+@defect(Kind.DANGLING_NAME)
+async def name_of_nothing_in_removed_tree(p):
+    await p.change({records.dentry_key(p.removed_tree, b"x"): dentry(GONE)})

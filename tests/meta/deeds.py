@@ -12,9 +12,17 @@ from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
 from tests.meta.harness import hint
-from tests.meta.model import Model, Person
+from tests.meta.model import Acl, Model, Person
 
-KIND_OF_TYPE = {pb.FILE: "file", pb.DIRECTORY: "dir", pb.SYMLINK: "symlink"}
+KIND_OF_TYPE = {
+    pb.FILE: "file",
+    pb.DIRECTORY: "dir",
+    pb.SYMLINK: "symlink",
+    pb.FIFO: "fifo",
+    pb.SOCKET: "socket",
+    pb.CHAR_DEVICE: "char",
+    pb.BLOCK_DEVICE: "block",
+}
 
 DONE = "done"
 
@@ -35,7 +43,20 @@ def facts_of(inode):
     """What `Node.facts` is of the model's."""
     kind = KIND_OF_TYPE[inode.type]
     target = bytes(inode.symlink_target)
-    return (kind, inode.mode, inode.uid, inode.gid, inode.nlink, inode.file.length, target)
+    plain = (kind, inode.mode, inode.uid, inode.gid, inode.nlink, inode.file.length, target)
+    default = None
+    if inode.directory.HasField("default_acl"):
+        whole = inode.directory.default_acl
+        mask = whole.mask if whole.HasField("mask") else None
+        group, users, groups = _entries(whole)
+        default = Acl(whole.owner, group, whole.other, mask, users, groups)
+    acl = _entries(inode.acl) if inode.HasField("acl") else None
+    return (*plain, inode.rdev, acl, default, inode.directory.lock_client_id)
+
+
+def _entries(acl):
+    users, groups = (tuple((e.id, e.rights) for e in named) for named in (acl.users, acl.groups))
+    return acl.group, users, groups
 
 
 # ---- the service's side: the request of a deed, and what its reply says ------------------------------
@@ -48,13 +69,14 @@ def request_of(deed):
     return _REQUESTS[deed.kind](*deed.args)
 
 
-def _create(parent, name, mode, is_exclusive, is_truncate):
+def _create(parent, name, mode, is_exclusive, is_truncate, umask=0):  # noqa: PLR0917 - as a deed says it
     return "create", meta.CreateReq(
         parent_inode_id=parent,
         name=name,
         mode=mode,
         is_exclusive=is_exclusive,
         is_truncate=is_truncate,
+        umask=umask,
     )
 
 
@@ -81,9 +103,9 @@ _REQUESTS: dict[str, Callable] = {
     "attr": lambda ident: ("get_attr", meta.GetAttrReq(inode_id=ident)),
     "list": lambda ident: ("list", meta.ListReq(inode_id=ident, with_inodes=True)),
     "create": _create,
-    "mkdir": lambda parent, name, mode: (
+    "mkdir": lambda parent, name, mode, umask=0: (
         "mkdir",
-        meta.MkdirReq(parent_inode_id=parent, name=name, mode=mode),
+        meta.MkdirReq(parent_inode_id=parent, name=name, mode=mode, umask=umask),
     ),
     "symlink": lambda parent, name, target: (
         "symlink",
@@ -229,14 +251,14 @@ class Expectation:
             (name, Ident(node), node.facts() if is_searchable else None) for name, node in entries
         )
 
-    def _create(self, parent, name, mode, is_exclusive, is_truncate):
+    def _create(self, parent, name, mode, is_exclusive, is_truncate, umask=0):  # noqa: PLR0917 - as the deed says it
         before = self._at(parent, name)
         how = {"is_exclusive": is_exclusive, "is_truncate": is_truncate}
-        status = self.model.create(self._node(parent), name, self.deed.who, mode, **how)
+        status = self.model.create(self._node(parent), name, self.deed.who, mode, umask, **how)
         return status or (DONE, Ident(self._at(parent, name)), before is None)
 
-    def _mkdir(self, parent, name, mode):
-        status = self.model.make(self._node(parent), name, "dir", self.deed.who, mode)
+    def _mkdir(self, parent, name, mode, umask=0):
+        status = self.model.make(self._node(parent), name, "dir", self.deed.who, mode, umask)
         return status or (DONE, Ident(self._at(parent, name)))
 
     def _symlink(self, parent, name, target):

@@ -208,6 +208,10 @@ class User:
         request = meta.MkdirReq(parent_inode_id=parent, name=name, mode=mode, **fields)
         return (await self.call("mkdir", request)).inode
 
+    async def makedirs(self, parent, path, mode=0o755, **fields) -> meta.MakeDirectoriesRsp:
+        request = meta.MakeDirectoriesReq(parent_inode_id=parent, path=path, mode=mode, **fields)
+        return await self.call("make_directories", request)
+
     async def symlink(self, parent, name, target) -> InodePb:
         request = meta.SymlinkReq(parent_inode_id=parent, name=name, target=target)
         return (await self.call("symlink", request)).inode

@@ -24,12 +24,32 @@ class Person:
     uid: int
     gid: int
     groups: frozenset[int] = frozenset()
+    client: str = "c" * 32
 
     def is_in(self, gid):
         return gid == self.gid or gid in self.groups
 
 
 SUPERUSER = Person(0, 0)
+
+
+@dataclass(frozen=True)
+class Acl:
+    """A whole access control list."""
+
+    owner: int
+    group: int
+    rest: int
+    mask: int | None = None
+    users: tuple = ()
+    groups: tuple = ()
+
+    def entries(self):
+        """What the mode does not say; None: nothing."""
+        return None if self.mask is None else (self.group, self.users, self.groups)
+
+    def mode(self):
+        return self.owner << 6 | (self.group if self.mask is None else self.mask) << 3 | self.rest
 
 
 class Node:
@@ -45,6 +65,13 @@ class Node:
         self.uid = self.gid = 0
         self.length = 0
         self.target = b""
+        self.rdev = 0
+        self.acl = None
+        """What the access list has beyond the mode: (rights of the group, ((uid, rights), ...), ((gid, rights), ...))."""
+        self.default_acl = None
+        """A directory's, whole: an Acl."""
+        self.holder = ""
+        """The client that has locked the directory."""
 
     def below(self):
         yield self
@@ -67,6 +94,10 @@ class Node:
             self.link_count(),
             self.length,
             self.target,
+            self.rdev,
+            self.acl,
+            self.default_acl,
+            self.holder,
         )
 
     def allows(self, who, mask):
@@ -74,11 +105,26 @@ class Node:
             return not mask & SEARCH or self.kind == "dir" or bool(self.mode & 0o111)
         if who.uid == self.uid:
             granted = self.mode >> 6
+        elif self.acl is not None:
+            return self._lists(who, mask)
         elif who.is_in(self.gid):
             granted = self.mode >> 3
         else:
             granted = self.mode
         return granted & mask == mask
+
+    def _lists(self, who, wanted):
+        """acl(5): the entry of the user decides, else any one of those of his groups, each under the mask."""
+        group, users, groups = self.acl
+        for uid, rights in users:
+            if uid == who.uid:
+                return rights & self.mode >> 3 & wanted == wanted
+        found = [rights for gid, rights in groups if who.is_in(gid)]
+        if who.is_in(self.gid):
+            found.append(group)
+        if not found:
+            return self.mode & wanted == wanted
+        return any(rights & self.mode >> 3 & wanted == wanted for rights in found)
 
     def is_owned_by(self, who):
         return who.uid in {0, self.uid}
@@ -95,11 +141,11 @@ class Model:
 
     def copy(self):
         """Return an equal one that shares nothing with this."""
-        made = Model.__new__(Model)
+        made = type(self).__new__(type(self))
         made._last_ident = self._last_ident
         made.nodes = {}
         for ident, node in self.nodes.items():
-            twin = made.nodes[ident] = Node.__new__(Node)
+            twin = made.nodes[ident] = Node.__new__(type(node))
             twin.__dict__.update(node.__dict__)
         for node in made.nodes.values():
             if node.entries is not None:
@@ -118,6 +164,7 @@ class Model:
                 node.gid,
                 node.nlink,
                 node.length,
+                (node.acl, node.default_acl, node.holder),
                 frozenset((k, n.ident) for k, n in node.entries.items()) if node.entries else None,
             )
             for ident, node in self.nodes.items()
@@ -146,7 +193,9 @@ class Model:
 
     @staticmethod
     def _may_change(directory, who):
-        return None if directory.allows(who, WRITE | SEARCH) else Status.ACCESS_DENIED
+        if not directory.allows(who, WRITE | SEARCH):
+            return Status.ACCESS_DENIED
+        return None if directory.holder in {"", who.client} else Status.NO_LOCK
 
     @staticmethod
     def _may_take_away(directory, node, who):
@@ -184,13 +233,17 @@ class Model:
 
     # ---- names -------------------------------------------------------------------------------
 
-    def make(self, parent, name, kind, who=SUPERUSER, mode=0o755):
+    def make(self, parent, name, kind, who=SUPERUSER, mode=0o755, umask=0):  # noqa: PLR0917 - as mknod(2)
         status = self._enter(parent, who)
         if status is None and name in parent.entries:
             status = Status.EXISTS
         status = status or self._may_change(parent, who)
         if status is not None:
             return status
+        if kind in {"char", "block"} and who.uid != 0:
+            return Status.NOT_PERMITTED
+        inherited = None if kind == "symlink" else parent.default_acl
+        mode &= 0o7777 if inherited else 0o7777 & ~umask
         self._last_ident -= 1
         node = Node(kind, parent, self._last_ident, mode)
         node.uid, node.gid, node.nlink = who.uid, who.gid, 1
@@ -201,17 +254,31 @@ class Model:
                 node.mode |= SET_GID
             elif runs_as_group and who.uid != 0 and not who.is_in(parent.gid):
                 node.mode &= ~SET_GID
+        if inherited is not None:
+            self._inherit(node, inherited)
         self.nodes[node.ident] = parent.entries[name] = node
         return None
 
-    def create(self, parent, name, who=SUPERUSER, mode=0o644, *, is_exclusive, is_truncate=False):
+    @staticmethod
+    def _inherit(node, default):
+        """A directory's default list, for a new object; nothing is granted that the mode does not ask for."""
+        node.mode &= ~0o777 | default.mode()
+        node.acl = default.entries()
+        if default.mask is None:
+            node.acl = None
+        if node.kind == "dir":
+            node.default_acl = default
+
+    def create(
+        self, parent, name, who=SUPERUSER, mode=0o644, umask=0, *, is_exclusive, is_truncate=False
+    ):
         """open(O_CREAT), neither to read nor to write; the file is what stands there then."""
         status = self._enter(parent, who)
         if status is not None:
             return status
         node = parent.entries.get(name)
         if node is None:
-            return self.make(parent, name, "file", who, mode)
+            return self.make(parent, name, "file", who, mode, umask)
         if is_exclusive:
             return Status.EXISTS
         if node.kind == "dir":
@@ -359,6 +426,40 @@ class Model:
             self._written(node)
         node.uid = node.uid if uid is None else uid
         node.gid = node.gid if gid is None else gid
+        return None
+
+    def set_acl(self, node, acl, who=SUPERUSER, *, is_default):
+        """setfacl; None removes a list."""
+        if node is None:
+            return Status.STALE
+        if node.kind == "symlink":
+            return Status.NOT_SUPPORTED
+        if is_default and node.kind != "dir":
+            return None if acl is None else Status.ACCESS_DENIED
+        if not node.is_owned_by(who):
+            return Status.NOT_PERMITTED
+        if is_default:
+            node.default_acl = acl
+            return None
+        node.acl = None
+        if acl is not None:
+            node.acl = acl.entries()
+            return self.chmod(node, node.mode & ~0o777 | acl.mode(), who)
+        return None
+
+    def lock_directory(self, directory, action, who=SUPERUSER):
+        """`action`: lock, preempt, unlock or clear."""
+        status = self._enter(directory, who)
+        if status is not None:
+            return status
+        if not directory.allows(who, WRITE):
+            return Status.ACCESS_DENIED
+        by_force = action in {"preempt", "clear"}
+        if (by_force or directory.mode & STICKY) and not directory.is_owned_by(who):
+            return Status.NOT_PERMITTED
+        if not by_force and directory.holder not in {"", who.client}:
+            return Status.NO_LOCK
+        directory.holder = who.client if action in {"lock", "preempt"} else ""
         return None
 
     def truncate(self, node, length, who=SUPERUSER):

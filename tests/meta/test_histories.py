@@ -60,7 +60,7 @@ def test_what_was_answered_before_stands_before():
 @pytest.mark.parametrize("happened", [False, True])
 def test_a_deed_of_unknown_outcome_may_have_happened_or_not(happened):
     tried = Event(deed("mkdir", ROOT, b"d", 0o750), 1)
-    facts = ("dir", 0o750, 0, 0, 2, 0, b"")
+    facts = ("dir", 0o750, 0, 0, 2, 0, b"", 0, None, None, "")
     answer = (DONE, 9, facts) if happened else Status.NOT_FOUND
     first = Event(deed("lookup", ROOT, b"d"), 2, 3, Status.NOT_FOUND)
     then = Event(deed("lookup", ROOT, b"d"), 4, 5, answer)

@@ -44,6 +44,10 @@ def requests(d, f):
             meta.CreateReq(parent_inode_id=d, name=b"f", is_truncate=True, **write),
         ),
         "mkdir": ("mkdir", meta.MkdirReq(**place)),
+        "make_directories": (
+            "make_directories",
+            meta.MakeDirectoriesReq(parent_inode_id=d, path=b"new/a/b", mode=0o755),
+        ),
         "symlink": ("symlink", meta.SymlinkReq(target=b"t", **place)),
         "mknod": ("mknod", meta.MknodReq(type=pb.FIFO, **place)),
         "link": ("link", meta.LinkReq(inode_id=f, **place)),
@@ -207,6 +211,11 @@ def undone(d, f):
             moved_on,
             [("rmdir", meta.RmdirReq(**new))],
             [("remove_tree", meta.RemoveTreeReq(parent_inode_id=ROOT, name=b"d"))],
+        ],
+        "make_directories": [
+            moved_on,
+            [("remove_tree", meta.RemoveTreeReq(**new))],
+            [*moved_on, ("create", meta.CreateReq(**new))],
         ],
         "symlink": [moved_on, gone, [*gone, ("create", meta.CreateReq(**new))]],
         "mknod": [moved_on, gone],

@@ -37,10 +37,10 @@ FLAGS = {"replace": 0, "no_replace": RENAME_NOREPLACE, "exchange": RENAME_EXCHAN
 class KernelModel(Model):
     """What the kernel does in another order, or by itself, before a file system is asked."""
 
-    def make(self, parent, name, kind, who=SUPERUSER, mode=0o755):
+    def make(self, parent, name, kind, who=SUPERUSER, mode=0o755, umask=0):  # noqa: PLR0917 - as mknod(2)
         # mkdir(2) takes no set-id bits
         mode = mode & (0o777 | STICKY) if kind == "dir" else mode
-        return super().make(parent, name, kind, who, mode)
+        return super().make(parent, name, kind, who, mode, umask)
 
     def link_node(self, node, parent, name, who=SUPERUSER):
         status = self._enter(parent, who)
@@ -289,6 +289,6 @@ class Company:
 
     @staticmethod
     def _facts(node: Node) -> list:
-        kind, mode, uid, gid, nlink, length, _ = node.facts()
+        kind, mode, uid, gid, nlink, length, *_ = node.facts()
         type_ = {"dir": stat.S_IFDIR, "file": stat.S_IFREG, "symlink": stat.S_IFLNK}[kind]
         return [type_, mode, uid, gid, nlink, length, "x" if kind == "symlink" else ""]

@@ -8,6 +8,7 @@ from ...schema.proto import common_pb2 as pb
 from ...schema.proto.record_pb2 import FileSessionRecordPb
 from .. import content, records
 from ..context import OpContext
+from ..damage import decoded
 from ..inodes import advance_ctime, store_inode
 from ..promises import settle
 
@@ -27,14 +28,15 @@ async def end_session(
     value = await tr.get(key)
     if value is None:
         return False
-    record = FileSessionRecordPb.FromString(value)
+    record = decoded(FileSessionRecordPb, key, value)
     if record.client_id != client_id:
         return False
     tr.clear(key)
-    found = await tr.get(records.inode_key(inode_id))
+    inode_key = records.inode_key(inode_id)
+    found = await tr.get(inode_key)
     if found is None or not record.is_write:
         return True
-    inode = pb.InodePb.FromString(found)
+    inode = decoded(pb.InodePb, inode_key, found)
     if inode.type != pb.FILE:
         return True
     content.require_truncated(inode)

@@ -4,6 +4,7 @@ from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from .. import records
 from ..content import note_used
+from ..damage import decoded
 from ..inodes import store_inode
 
 
@@ -18,7 +19,7 @@ async def finish_truncation(
     if value is None:
         tr.clear(records.truncation_key(inode_id))
         return
-    inode = pb.InodePb.FromString(value)
+    inode = decoded(pb.InodePb, records.inode_key(inode_id), value)
     if not inode.file.truncate_pending or inode.file.truncate_ver != truncate_ver:
         return
     inode.file.truncate_pending = False

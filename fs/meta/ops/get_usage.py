@@ -12,8 +12,8 @@ from ..usage import load_usage
 from .get_real_path import path_of
 
 
-async def describe(tr: Transaction, directory: pb.InodePb) -> meta.DirectoryUsagePb:
-    """Return usage, quota and path of a directory; the path is empty when it is too long."""
+async def describe(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> meta.DirectoryUsagePb:
+    """Return usage, quota and path of a directory; the path is empty when it is too long, or not for the caller to know."""
     usage = await load_usage(tr, directory.inode_id, snapshot=True)
     reply = meta.DirectoryUsagePb(inode_id=directory.inode_id)
     reply.usage.bytes = max(0, usage.byte_count)
@@ -24,9 +24,9 @@ async def describe(tr: Transaction, directory: pb.InodePb) -> meta.DirectoryUsag
         quota = QuotaRecordPb.FromString(stored)
         reply.quota.bytes_max, reply.quota.inodes_max = quota.bytes_max, quota.inodes_max
     try:
-        reply.path = await path_of(tr, directory.inode_id)
+        reply.path = await path_of(tr, directory.inode_id, caller=ctx.caller)
     except FsError as error:
-        if error.status is not Status.NAME_TOO_LONG:
+        if error.status not in {Status.NAME_TOO_LONG, Status.ACCESS_DENIED}:
             raise
     return reply
 
@@ -53,9 +53,9 @@ async def get_usage(tr: Transaction, ctx: OpContext, request: meta.GetUsageReq) 
         FsError: as `load_readable`; NOT_FOUND in a removed tree.
     """
     directory = await load_readable(tr, ctx, request.inode_id)
-    reply = meta.GetUsageRsp(directory=await describe(tr, directory))
+    reply = meta.GetUsageRsp(directory=await describe(tr, ctx, directory))
     for ancestor in await ctx.lineages.above(tr, directory.inode_id):
         if ancestor.bytes_max or ancestor.inodes_max:
             above = await load_inode(tr, ancestor.directory_id, snapshot=True)
-            reply.limiting.append(await describe(tr, above))
+            reply.limiting.append(await describe(tr, ctx, above))
     return reply

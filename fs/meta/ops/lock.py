@@ -15,6 +15,7 @@ from ...schema.services import META_SET_LOCK
 from ...schema.status import FsError, Status
 from .. import records
 from ..context import OpContext
+from ..damage import decoded
 from ..file_locks import (
     END_MAX,
     LOCK_COUNT_MAX,
@@ -47,10 +48,11 @@ def _wanted(ctx: OpContext, message: FileLockPb) -> FileLock:
 
 
 async def _load(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> list[FileLock]:
-    value = await tr.get(records.file_locks_key(inode_id), snapshot=snapshot)
+    key = records.file_locks_key(inode_id)
+    value = await tr.get(key, snapshot=snapshot)
     if value is None:
         return []
-    return [lock_from_pb(lock) for lock in FileLocksRecordPb.FromString(value).locks]
+    return [lock_from_pb(lock) for lock in decoded(FileLocksRecordPb, key, value).locks]
 
 
 def _store(tr: Transaction, inode_id: int, locks: list[FileLock]) -> None:

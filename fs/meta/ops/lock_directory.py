@@ -21,6 +21,7 @@ from ...schema.services import META_LOCK_DIRECTORY
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
+from ..damage import decoded
 from ..idempotency import once
 from ..inodes import (
     advance_ctime,
@@ -106,9 +107,10 @@ async def end_directory_lock(
 ) -> None:
     """Free what a client that is gone holds."""
     tr.clear(records.directory_lock_key(client_id, inode_id))
-    stored = await tr.get(records.inode_key(inode_id))
+    key = records.inode_key(inode_id)
+    stored = await tr.get(key)
     if stored is None:
         return
-    directory = await complete(tr, pb.InodePb.FromString(stored))
+    directory = await complete(tr, decoded(pb.InodePb, key, stored))
     if directory.directory.lock_client_id == client_id:
         _set_holder(tr, ctx, directory, "")

@@ -10,6 +10,25 @@ from ..idempotency import once
 from ..making import find_place, new_inode, put
 
 
+def new_directory(
+    ctx: OpContext,
+    parent: pb.InodePb,
+    name: bytes,
+    mode: int,
+    layout: pb.LayoutPb | None = None,
+    *,
+    umask: int = 0,
+) -> pb.InodePb:
+    """Return an empty directory that is to be made; nothing is stored."""
+    inode = new_inode(ctx, parent, pb.DIRECTORY, mode, umask=umask)
+    inode.directory.parent_inode_id = parent.inode_id
+    inode.directory.name = name
+    inode.directory.default_layout.CopyFrom(
+        parent.directory.default_layout if layout is None else layout
+    )
+    return inode
+
+
 async def make_directory(  # noqa: PLR0917 - who, where, what
     tr: Transaction,
     ctx: OpContext,
@@ -21,12 +40,7 @@ async def make_directory(  # noqa: PLR0917 - who, where, what
     umask: int = 0,
 ) -> pb.InodePb:
     """Make an empty directory under a free name; raises what `put` raises."""
-    inode = new_inode(ctx, parent, pb.DIRECTORY, mode, umask=umask)
-    inode.directory.parent_inode_id = parent.inode_id
-    inode.directory.name = name
-    inode.directory.default_layout.CopyFrom(
-        parent.directory.default_layout if layout is None else layout
-    )
+    inode = new_directory(ctx, parent, name, mode, layout, umask=umask)
     await put(tr, ctx, parent, name, inode)
     return inode
 

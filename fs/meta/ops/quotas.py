@@ -44,12 +44,14 @@ async def set_quota(tr: Transaction, ctx: OpContext, request: meta.SetQuotaReq) 
     return meta.SetQuotaRsp()
 
 
-async def _describe_if_there(tr: Transaction, inode_id: int) -> meta.DirectoryUsagePb | None:
+async def _describe_if_there(
+    tr: Transaction, ctx: OpContext, inode_id: int
+) -> meta.DirectoryUsagePb | None:
     stored = await tr.get(records.inode_key(inode_id), snapshot=True)
     if stored is None:
         return None
     try:
-        return await describe(tr, pb.InodePb.FromString(stored))
+        return await describe(tr, ctx, pb.InodePb.FromString(stored))
     except FsError as error:
         if error.status is not Status.NOT_FOUND:
             raise
@@ -71,7 +73,7 @@ async def list_quotas(
     reply = meta.ListQuotasRsp(has_more=len(pairs) > limit)
     for key, _ in pairs[:limit]:
         reply.last_inode_id = records.quota_directory(key)
-        found = await _describe_if_there(tr, records.quota_directory(key))
+        found = await _describe_if_there(tr, ctx, records.quota_directory(key))
         if found is not None:
             reply.entries.append(found)
     return reply

@@ -2,21 +2,38 @@
 
 An inode goes before its chunks do: once it is deleted nobody can open the file, and the GC record,
 which then carries the file part, leads to the chunks until they are gone.
+
+A damaged record is left alone: everything is judged before anything of it is changed.
 """
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
+from ...schema.status import FsError, Status
 from .. import records
 from ..context import OpContext
+from ..damage import damaged, decoded, gc_record
 from ..dentries import clear_dentry
 from ..inodes import complete, drop_link, load_complete
 from ..read_ahead import object_keys
 from ..usage import charge, clear_usage
 from .remove_tree import detach_tree
 from .unnamed import follow_record
+
+DAMAGED_RETRY_S: Final = 60.0
+"""A damaged record is looked at again after this long: it may have been repaired."""
+
+
+class Retired(NamedTuple):
+    """What became of some GC records."""
+
+    gone: list[tuple[bytes, GcRecordPb]]
+    """Key and record of those whose chunks are to be removed next."""
+    damaged: list[FsError]
+    """Why others were put off."""
 
 
 def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
@@ -42,23 +59,34 @@ async def _is_open(tr: Transaction, inode_id: int) -> bool:
     return bool(await tr.get_range(prefix, prefix + b"\xff", limit=1))
 
 
+async def _removed_inode(tr: Transaction, gc_key: bytes, inode_id: int) -> pb.InodePb:
+    """Return the inode of a GC record (of a directory: as stored); raises FsError(METADATA_DAMAGED)."""
+    inode_key = records.inode_key(inode_id)
+    stored = await tr.get(inode_key)
+    if stored is None:
+        raise damaged(gc_key, f"inode {inode_id:#x} does not exist")
+    inode = decoded(pb.InodePb, inode_key, stored)
+    if inode.inode_id != inode_id:
+        raise damaged(inode_key, f"it says it is inode {inode.inode_id:#x}")
+    if inode.nlink:
+        raise damaged(gc_key, f"inode {inode_id:#x} has {inode.nlink} names")
+    return inode
+
+
 async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb | None:
     value = await tr.get(key)
     if value is None:
         return None
-    record = GcRecordPb.FromString(value)
+    record = gc_record(key, value)
     if record.HasField("file"):
         return record
+    inode = await _removed_inode(tr, key, record.inode_id)
     if await _is_open(tr, record.inode_id):
         tr.clear(key)
         due_ns = ctx.now_ns + int(ctx.config.session_scan_interval_s * 1e9)
         tr.set(records.gc_key(records.GC_FILE, due_ns, record.inode_id), value)
         await follow_record(tr, record.inode_id, records.gc_due_ns(key), due_ns)
         return None
-    stored = await tr.get(records.inode_key(record.inode_id))
-    assert stored is not None, f"GC record of inode {record.inode_id:#x}, which does not exist"
-    inode = pb.InodePb.FromString(stored)
-    assert inode.nlink == 0, f"GC record of inode {record.inode_id:#x} with {inode.nlink} names"
     _delete_inode(tr, inode)
     if inode.type != pb.FILE:
         tr.clear(key)
@@ -68,34 +96,45 @@ async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb
     return record
 
 
-async def retire(
-    tr: Transaction, ctx: OpContext, keys: Sequence[bytes]
-) -> list[tuple[bytes, GcRecordPb]]:
-    """Delete the inodes of due GC records that nobody has open; others become due later.
-
-    Returns the records whose chunks are to be removed next.
-    """
-    found = []
+async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Retired:
+    """Delete the inodes of due GC records that nobody has open; others, and damaged ones, become due later."""
+    found = Retired([], [])
     await tr.prefetch(keys)
     await tr.prefetch(records.inode_key(records.gc_inode_id(key)) for key in keys)
     for key in keys:
-        record = await _retire_one(tr, ctx, key)
-        if record is not None:
-            found.append((key, record))
+        try:
+            record = await _retire_one(tr, ctx, key)
+        except FsError as error:
+            if error.status is not Status.METADATA_DAMAGED:
+                raise
+            await put_off(tr, ctx, key)
+            found.damaged.append(error)
+        else:
+            if record is not None:
+                found.gone.append((key, record))
     return found
 
 
+async def put_off(tr: Transaction, ctx: OpContext, key: bytes) -> None:
+    """Have a damaged record looked at again later, whatever it holds, so that it stands in nobody's way."""
+    value = await tr.get(key)
+    if value is not None:
+        tr.clear(key)
+        due_ns = ctx.now_ns + int(DAMAGED_RETRY_S * 1e9)
+        tr.set(records.gc_key(records.gc_prefix(key), due_ns, records.gc_inode_id(key)), value)
+
+
 async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
-    """Make GC records due at another time."""
+    """Make GC records due at another time; damaged ones too."""
     await tr.prefetch(keys)
     for key in keys:
         value = await tr.get(key)
         if value is not None:
             tr.clear(key)
-            record, prefix = GcRecordPb.FromString(value), records.gc_prefix(key)
-            tr.set(records.gc_key(prefix, due_ns, record.inode_id), value)
-            if prefix == records.GC_FILE and not record.HasField("file"):
-                await follow_record(tr, record.inode_id, records.gc_due_ns(key), due_ns)
+            inode_id, prefix = records.gc_inode_id(key), records.gc_prefix(key)
+            tr.set(records.gc_key(prefix, due_ns, inode_id), value)
+            if prefix == records.GC_FILE:
+                await follow_record(tr, inode_id, records.gc_due_ns(key), due_ns)
 
 
 async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:
@@ -108,8 +147,17 @@ async def _detach_child(
     tr: Transaction, ctx: OpContext, directory_id: int, name: bytes, record: DentryRecordPb
 ) -> None:
     clear_dentry(tr, directory_id, name)
-    child = await load_complete(tr, record.inode_id)
+    try:
+        child = await load_complete(tr, record.inode_id)
+    except FsError as error:
+        if error.status is not Status.STALE:
+            raise
+        return  # the name leads to nothing
     if child.type == pb.DIRECTORY:
+        place = child.directory.parent_inode_id, child.directory.name
+        if place != (directory_id, name):
+            key = records.inode_key(child.inode_id)
+            raise damaged(key, f"is not {name!r} in the removed directory {directory_id:#x}")
         detach_tree(tr, ctx, child)
     else:
         changes = await drop_link(tr, ctx, child, directory_id, name)
@@ -120,16 +168,20 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
     """Take some names out of a removed directory; delete it when none is left.
 
     Returns how many names and directories went; 0 when somebody else did the work.
+
+    Raises:
+        FsError: METADATA_DAMAGED; nothing is changed.
     """
     value = await tr.get(key)
     if value is None:
         return 0
-    directory_id = GcRecordPb.FromString(value).inode_id
+    directory_id = gc_record(key, value).inode_id
+    directory = await _removed_inode(tr, key, directory_id)
     begin, end = records.dentry_prefix(directory_id), records.dentry_end(directory_id)
     # Not cut by the limit, this read also conflicts with names being added.
     pairs = await tr.get_range(begin, end, limit=entry_count_max + 1)
     children = [
-        (records.dentry_name(key), DentryRecordPb.FromString(value))
+        (records.dentry_name(key), decoded(DentryRecordPb, key, value))
         for key, value in pairs[:entry_count_max]
     ]
     await tr.prefetch(object_keys(record for _, record in children))
@@ -137,8 +189,6 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
         await _detach_child(tr, ctx, directory_id, name, record)
     if len(pairs) > entry_count_max:
         return entry_count_max
-    stored = await tr.get(records.inode_key(directory_id))
-    assert stored is not None, f"removed directory {directory_id:#x} does not exist"
-    _delete_inode(tr, await complete(tr, pb.InodePb.FromString(stored)))
+    _delete_inode(tr, await complete(tr, directory))
     tr.clear(key)
     return len(pairs) + 1

@@ -12,7 +12,8 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
 from .. import content, records
 from ..context import OpContext
-from ..inodes import hand_to_gc, load_inode, store_inode
+from ..damage import decoded
+from ..inodes import hand_to_gc, store_inode
 from ..usage import charge, usage_of
 
 
@@ -53,8 +54,11 @@ async def give_first_name(
 
 
 async def follow_record(tr: Transaction, inode_id: int, old_due_ns: int, due_ns: int) -> None:
-    """Note that the record of garbage collection of an inode that exists is due at another time."""
-    inode = await load_inode(tr, inode_id)
+    """Note that the record of garbage collection of an inode, if it still exists, is due at another time."""
+    stored = await tr.get(records.inode_key(inode_id))
+    if stored is None:
+        return  # its chunks are being removed
+    inode = decoded(pb.InodePb, records.inode_key(inode_id), stored)
     if inode.type == pb.FILE and inode.file.unnamed_due_ns == old_due_ns:
         inode.file.unnamed_due_ns = due_ns
         store_inode(tr, inode)

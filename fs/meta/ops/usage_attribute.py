@@ -34,7 +34,7 @@ async def usage_attribute(tr: Transaction, ctx: OpContext, request: meta.GetXatt
     )
     if number is None or inode.type != pb.DIRECTORY:
         raise missing
-    found = number(await describe(tr, await load_readable(tr, ctx, request.inode_id)))
+    found = number(await describe(tr, ctx, await load_readable(tr, ctx, request.inode_id)))
     if not found and request.name.startswith(b"ember.quota."):
         raise missing
     return b"%d" % found

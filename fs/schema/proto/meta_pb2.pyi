@@ -1981,3 +1981,63 @@ class BatchResolvePathRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchResolvePathRsp: _TypeAlias = BatchResolvePathRsp  # noqa: Y015
+
+@_typing.final
+class MakeDirectoriesReq(_message.Message):
+    """Makes all directories that are missing on a path below a directory, in one transaction; mode as in Mkdir, but whoever makes those on the way may
+    write and search them.  The path may lead through symbolic links and ".." as long as what it names exists.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UMASK_FIELD_NUMBER: _builtins.int
+    parent_inode_id: _builtins.int
+    path: _builtins.bytes
+    mode: _builtins.int
+    umask: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        parent_inode_id: _builtins.int = ...,
+        path: _builtins.bytes = ...,
+        mode: _builtins.int = ...,
+        umask: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "mode", b"mode", "parent_inode_id", b"parent_inode_id", "path", b"path", "umask", b"umask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MakeDirectoriesReq: _TypeAlias = MakeDirectoriesReq  # noqa: Y015
+
+@_typing.final
+class MakeDirectoriesRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INODE_FIELD_NUMBER: _builtins.int
+    MADE_INODE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def inode(self) -> _common_pb2.InodePb: ...
+    @_builtins.property
+    def made_inode_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        inode: _common_pb2.InodePb | None = ...,
+        made_inode_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode", "made_inode_ids", b"made_inode_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MakeDirectoriesRsp: _TypeAlias = MakeDirectoriesRsp  # noqa: Y015

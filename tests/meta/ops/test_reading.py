@@ -189,6 +189,13 @@ async def test_resolve_path(root, alice):
     assert path == b"/"
     with refused(Status.NOT_DIRECTORY):
         await root.call("get_real_path", meta.GetRealPathReq(inode_id=f))
+    with refused(Status.ACCESS_DENIED):
+        await alice.call("get_real_path", meta.GetRealPathReq(inode_id=b))
+    assert (await alice.call("get_real_path", meta.GetRealPathReq(inode_id=a))).path == b"/a"
+    reply = await alice.call("batch_resolve_path", meta.BatchResolvePathReq(paths=[b"/a", b"/a/b"]))
+    assert [r.status for r in reply.resolved] == [0, Status.ACCESS_DENIED]
+    assert (await alice.usage(b)).directory.path == b""
+    assert (await root.usage(b)).directory.path == b"/a/b"
 
 
 async def test_access_and_batches(root, alice):

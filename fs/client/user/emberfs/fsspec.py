@@ -373,14 +373,12 @@ class EmberFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has n
             if not exist_ok:
                 raise FileExistsError(errno.EEXIST, "this is the root", path)
             return
-        for is_last in (False, True):
-            try:
-                self.connection.mkdir(path, mode, exist_ok=exist_ok)
-                break
-            except FsError as error:
-                if error.status is not Status.NOT_FOUND or is_last:
-                    raise os_error(error, path) from error
-                self._makedirs(self._parent(path), mode, exist_ok=True)
+        with os_errors(path):
+            if exist_ok:
+                self.connection.makedirs(path, mode)
+            else:
+                self.connection.makedirs(self._parent(path), mode)
+                self.connection.mkdir(path, mode)
         self._changed(path)
 
     def rmdir(self, path: Any) -> None:
