@@ -16,7 +16,7 @@ Concurrency: one event loop; many tasks, each with its own transaction.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import trio
 
@@ -49,12 +49,16 @@ class View(Protocol):
 class LocalEngine(ABC):
     """A KvEngine whose store is in this process; see the module head for what it guarantees."""
 
+    COMMITS_PER_TURN: ClassVar[int] = 1
+    """Every so many commits other tasks get a turn first."""
+
     def __init__(self, clock: Clock, version: int) -> None:
         """Continue after the commit `version`."""
         self._clock = clock
         self._version = version
         self._window = ConflictWindow(version)
         self._generation = 0
+        self._commits_to_turn = self.COMMITS_PER_TURN
 
     @property
     def version(self) -> int:
@@ -93,6 +97,15 @@ class LocalEngine(ABC):
     def generation(self) -> int:
         """Changes when commits were lost: snapshots of an older generation are void."""
         return self._generation
+
+    async def take_turn(self) -> None:
+        """A checkpoint; of most commits one that does not wait."""
+        self._commits_to_turn -= 1
+        if self._commits_to_turn:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._commits_to_turn = self.COMMITS_PER_TURN
+            await trio.lowlevel.checkpoint()
 
     def now_s(self) -> float:
         """Monotonic seconds, for the age of transactions."""
@@ -177,7 +190,7 @@ class LocalTransaction(BufferedTransaction):
 
     async def _commit(self) -> bytes:
         """A checkpoint comes before the work, none after it."""
-        await trio.lowlevel.checkpoint()
+        await self._engine.take_turn()
         view = self._view
         if view is None:
             return self._engine.commit_now(None, self._buffer)

@@ -219,7 +219,7 @@ class RemoteTransaction(BufferedTransaction):
 
     async def _fetch(self, key: bytes) -> bytes | None:
         if key in self._ahead:
-            return self._ahead.pop(key)
+            return self._ahead[key]
         (value,) = await self._values([key])
         return value
 

@@ -29,7 +29,7 @@ each call, and nowhere else.
 
 import logging
 import shutil
-from typing import Final
+from typing import ClassVar, Final
 from weakref import WeakSet
 
 import trio
@@ -78,6 +78,8 @@ assert 4 * ROTATE_COST_BYTES <= WRITE_BUFFER_BYTES
 
 class RocksDbEngine(LocalEngine):
     """See the module head; made by `open`, needs `run` to keep the durability promise."""
+
+    COMMITS_PER_TURN: ClassVar[int] = 16
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.record_pb2 import DentryRecordPb
 from . import records
-from .context import Caller
+from .context import SESSION_ID_BYTES, Caller
 
 
 def _named(parent_id: int, name: bytes) -> Iterator[bytes]:
@@ -38,6 +38,7 @@ def _of_change(caller: Caller, request: Any) -> Iterator[bytes]:
     yield records.USAGE_EPOCH_KEY
     yield from _remembered(caller)
     yield from _of_name(caller, request)
+    yield from directory_keys(request.parent_inode_id)  # for fs/meta/told.py
 
 
 def _of_trash(caller: Caller, request: meta.MoveToTrashReq) -> Iterator[bytes]:
@@ -49,6 +50,7 @@ def _of_link(caller: Caller, request: meta.LinkReq) -> Iterator[bytes]:
     yield from _remembered(caller)
     yield from _of_name(caller, request)
     yield records.inode_key(request.inode_id)
+    yield from directory_keys(request.parent_inode_id)
 
 
 def _of_rename(caller: Caller, request: meta.RenameReq) -> Iterator[bytes]:
@@ -56,6 +58,9 @@ def _of_rename(caller: Caller, request: meta.RenameReq) -> Iterator[bytes]:
     yield from _remembered(caller)
     yield from _named(request.old_parent_inode_id, request.old_name)
     yield from _named(request.new_parent_inode_id, request.new_name)
+    yield from directory_keys(request.old_parent_inode_id)
+    if request.new_parent_inode_id != request.old_parent_inode_id:
+        yield from directory_keys(request.new_parent_inode_id)
 
 
 def _of_set_attr(caller: Caller, request: meta.SetAttrReq) -> Iterator[bytes]:
@@ -94,6 +99,13 @@ def _of_close(caller: Caller, request: meta.CloseReq) -> Iterator[bytes]:
         yield from _of_content(caller, request.sync)
 
 
+def _of_prune(_caller: Caller, request: meta.PruneSessionsReq) -> Iterator[bytes]:
+    for ended in request.sessions:
+        yield records.inode_key(ended.inode_id)
+        if len(ended.session_id) == SESSION_ID_BYTES:  # another one is refused
+            yield records.file_session_key(ended.inode_id, ended.session_id)
+
+
 KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.LookupReq: _of_name,
     meta.CreateReq: _of_change,
@@ -111,6 +123,7 @@ KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.OpenReq: _of_open,
     meta.SyncReq: _of_content,
     meta.CloseReq: _of_close,
+    meta.PruneSessionsReq: _of_prune,
     meta.ReserveAppendReq: _of_append,
     meta.ReserveSpaceReq: _of_content,
 }

@@ -71,13 +71,14 @@ from .ops.rmdir import rmdir
 from .ops.set_attr import set_attr
 from .ops.stat_fs import stat_fs
 from .ops.symlink import symlink
-from .ops.sync import close, sync
+from .ops.sync import close, close_settled, sync
 from .ops.trash import expire, move_to_trash
 from .ops.unlink import unlink
 from .ops.xattr import get_xattr, list_xattrs, remove_xattr, set_xattr
 from .ports import ChunkPort
 from .read_ahead import request_keys
 from .resolve import batch_resolve_path, resolve_path
+from .told import tell_directories
 
 ReqT = TypeVar("ReqT", bound=Message)
 RspT = TypeVar("RspT")
@@ -119,7 +120,9 @@ def _begun(
 
     async def run(tr: Transaction) -> RspT:
         await tr.prefetch(request_keys(ctx.caller, request))
-        return await op(tr, ctx, request)
+        reply = await op(tr, ctx, request)
+        await tell_directories(tr, request, reply)
+        return reply
 
     return run
 
@@ -555,6 +558,9 @@ class MetaService:
         client_id = self._caller(request).client_id
         if len(request.sessions) > PRUNE_COUNT_MAX:
             raise FsError(Status.RPC_BAD_REQUEST, f"{len(request.sessions)} sessions")
+        if request.is_settled:
+            await self._change(close_settled, request)
+            return meta.PruneSessionsRsp()
         for pruned in request.sessions:
             await self.end_session(pruned.inode_id, pruned.session_id, client_id)
         return meta.PruneSessionsRsp()

@@ -14,6 +14,8 @@ Small frames of a busy connection are posted: copied to a queue that one task se
 after every task that is ready now has had its turn.  Waking the other process costs more
 than all the rest of a small call.
 
+Small replies are held while the receive buffer has more requests, and go in one system call before more is received.
+
 Concurrency: many tasks may send, in the order they came; one task at a time may receive.
 """
 
@@ -83,6 +85,7 @@ class FramedStream:
         self._queue: list[bytes] = []
         self._queue_bytes = 0
         self._queue_filled: trio.lowlevel.ParkingLot | None = None
+        self._held: list[Buffer] = []
 
     @property
     def is_inside_frame(self) -> bool:
@@ -166,6 +169,8 @@ class FramedStream:
 
     async def _fill(self) -> int:
         """Receive more into the receive buffer; 0 at end of stream."""
+        if self._held:
+            await self.send_held()
         if self._start == self._end:
             self._start = self._end = 0
         elif len(self._view) - self._start < HEADER_BYTES:
@@ -177,6 +182,8 @@ class FramedStream:
         return count
 
     async def _receive_scatter(self, buffers: Sequence[memoryview]) -> int:
+        if self._held:
+            await self.send_held()
         self._is_receiving = True
         if len(buffers) == 1:
             count = await self.stream.receive_into(buffers[0])
@@ -209,6 +216,22 @@ class FramedStream:
                     self._queue_filled.unpark()
                 return
         await self.send(buffers)
+
+    def hold(self, buffers: Sequence[Buffer]) -> bool:
+        """Take over one small frame, if another one is there to be received before this stream waits; else return False.
+
+        It is sent before anything more is received: by whoever receives.
+        """
+        if self._start == self._end or self._is_closed or sum(map(len, buffers)) > POST_BYTES_MAX:
+            return False
+        self._held.append(b"".join(buffers))
+        return True
+
+    async def send_held(self) -> None:
+        """Send what is held; only who receives may call it."""
+        if self._held:
+            frames, self._held = b"".join(self._held), []
+            await self.send([frames])
 
     async def _send_queue(self) -> None:
         """Send what is posted, for as long as the connection lives."""

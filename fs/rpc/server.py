@@ -12,8 +12,8 @@ Invariants:
     - A failed assertion in a method is a bug: it is logged with its traceback, reported to `on_bug`, and
       answered by INTERNAL_ERROR.
 
-Concurrency: one receiving task per connection, one task per request; requests of one connection run side
-by side, at most `inflight_per_connection_max`.
+Concurrency: requests of one connection run side by side, at most `inflight_per_connection_max`.  One task per connection
+receives; it serves what it received by itself until that has to wait, when another task goes on receiving.
 """
 
 import logging

@@ -11,6 +11,7 @@ import trio
 from google.protobuf.message import DecodeError, Message
 
 from ..runtime.ports import Buffer, Stream
+from ..runtime.until_wait import until_wait
 from ..schema.method import Method
 from ..schema.proto.rpc_pb2 import HelloPb
 from ..schema.status import FsError, Status
@@ -49,6 +50,9 @@ Bounded, because storage nodes whose buffers are all held by requests that wait 
 would otherwise wait for ever.
 """
 
+SERVED_IN_A_ROW_MAX: Final = 16
+"""Requests that did not wait, before other tasks get a turn."""
+
 _NO_PAYLOAD: Final = memoryview(b"")
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -84,6 +88,9 @@ class ServerConnection:
         self._framed: FramedStream
         self._progress_seen = -1
         self._nursery: trio.Nursery
+        self._served_in_a_row = 0
+        self._has_ended = trio.Event()
+        self._failure: Exception | None = None
 
     async def run(self, *, is_full: bool) -> None:
         """Serve until the stream ends or cannot be trusted; closes it.
@@ -203,21 +210,45 @@ class ServerConnection:
         return challenge.grant
 
     async def _receive_requests(self) -> None:
-        framed = self._framed
-        while (header := await framed.receive_header()) is not None:
-            if header.kind == Kind.REQUEST:
-                await self._receive_request(header)
-            elif header.kind == Kind.CANCEL:
-                scope = self._scopes.get(header.request_id)
-                if scope is not None:
-                    scope.cancel()
-            elif header.kind == Kind.GOODBYE:
-                return
-            else:
-                raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} from a caller")
+        """Have requests received and served until the stream ends; raises what ended it."""
+        self._nursery.start_soon(self._lead)
+        await self._has_ended.wait()
+        if self._failure is not None:
+            raise self._failure
 
-    async def _receive_request(self, header: Header) -> None:
-        """Receive one request entirely and start it, or answer why not."""
+    async def _lead(self) -> None:
+        """Receive requests and serve each, until one has to wait: then another task goes on receiving."""
+        try:
+            while await self._receive_one():
+                self._served_in_a_row += 1
+                if self._served_in_a_row >= SERVED_IN_A_ROW_MAX:
+                    self._served_in_a_row = 0
+                    await trio.lowlevel.checkpoint()
+        except (FsError, *_BROKEN) as error:
+            self._failure = error
+            self._has_ended.set()
+
+    def _hand_over(self) -> None:
+        self._served_in_a_row = 0
+        self._nursery.start_soon(self._lead)
+
+    async def _receive_one(self) -> bool:
+        """Receive a frame and do what it asks for; return whether this task is to receive the next one."""
+        header = await self._framed.receive_header()
+        if header is None or header.kind == Kind.GOODBYE:
+            self._has_ended.set()
+            return False
+        if header.kind == Kind.REQUEST:
+            return await self._receive_request(header)
+        if header.kind != Kind.CANCEL:
+            raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} from a caller")
+        scope = self._scopes.get(header.request_id)
+        if scope is not None:
+            scope.cancel()
+        return True
+
+    async def _receive_request(self, header: Header) -> bool:
+        """Receive one request entirely and serve it, or answer why not; returns as `_receive_one`."""
         framed, limits = self._framed, self._server.limits
         message = await framed.receive_message(header.message_bytes)
         binding = self._server.bindings.get((header.service, header.method))
@@ -250,7 +281,7 @@ class ServerConnection:
             assert refusal is not None
             await framed.drain_payload()
             self._nursery.start_soon(self._send_error, header.request_id, refusal)
-            return
+            return True
         if lease is not None:
             try:
                 await framed.receive_payload([lease.view])
@@ -259,7 +290,15 @@ class ServerConnection:
                 raise
         scope = trio.CancelScope()
         self._scopes[header.request_id] = scope
-        self._nursery.start_soon(self._execute, binding, header, message, lease, scope)
+        has_waited = False
+
+        def note_wait() -> None:
+            nonlocal has_waited
+            has_waited = True
+            self._hand_over()
+
+        await until_wait(self._execute(binding, header, message, lease, scope), note_wait)
+        return not has_waited
 
     def _judge(self, binding: Binding) -> FsError | None:
         """Return why the peer may not call a method; None: it may."""
@@ -274,6 +313,7 @@ class ServerConnection:
 
     async def _acquire_buffer(self, length: int) -> Lease | None:
         with trio.move_on_after(BUFFER_WAIT_S_MAX):
+            await self._framed.send_held()
             return await self._server.pool.acquire(length)
         return None
 
@@ -361,4 +401,5 @@ class ServerConnection:
             Kind.REPLY, request_id, message_bytes=len(message), payload_bytes=payload_bytes
         )
         frame: list[Buffer] = [header, message, *payload]
-        await self._framed.send_or_post(frame, call_count=len(self._scopes))
+        if not self._framed.hold(frame):
+            await self._framed.send_or_post(frame, call_count=len(self._scopes))

@@ -338,7 +338,17 @@ class FakeMeta:
         if isinstance(reply, Inode):
             reply = meta_pb2.InodeRsp(inode=inode_to_pb(reply))
         assert isinstance(reply, method.reply_type), (method.name, reply)
+        self._tell_directories(method, request, reply)
         return reply
+
+    def _tell_directories(self, method, request, reply):
+        ids = [
+            getattr(request, field)
+            for field in ("parent_inode_id", "old_parent_inode_id", "new_parent_inode_id")
+            if hasattr(request, field) and method.name != "Lookup"
+        ]
+        for inode_id in dict.fromkeys(ids):
+            reply.directories.append(inode_to_pb(self.cluster.get(inode_id)))
 
     async def lookup(self, r):
         return self.cluster.child(r.parent_inode_id, r.name)
@@ -428,7 +438,7 @@ class FakeMeta:
         del c.names[inode.inode_id]
         del c.inodes[inode.inode_id]
         c.touch(r.parent_inode_id, -1)
-        return meta_pb2.RemoveRsp()
+        return meta_pb2.RemoveRsp(removed=inode_to_pb(replace(inode, nlink=0)))
 
     async def rename(self, r):
         c = self.cluster
@@ -492,11 +502,20 @@ class FakeMeta:
         await c.collect(inode)
         return inode
 
+    async def prune_sessions(self, r):
+        assert r.is_settled
+        for ended in r.sessions:
+            self.cluster.sessions.get(ended.inode_id, set()).discard(ended.session_id)
+            if ended.inode_id in self.cluster.inodes:
+                await self.cluster.collect(self.cluster.get(ended.inode_id))
+        return meta_pb2.PruneSessionsRsp()
+
     async def list(self, r):
         c = self.cluster
         names = sorted(n for n in c.names[r.inode_id] if n > r.after)
         page = names[: r.entry_count_max]
-        reply = meta_pb2.ListRsp(has_more=len(names) > len(page))
+        parent_id = c.get(r.inode_id).directory.parent_inode_id
+        reply = meta_pb2.ListRsp(has_more=len(names) > len(page), parent_inode_id=parent_id)
         for name in page:
             inode = c.get(c.names[r.inode_id][name])
             entry = reply.entries.add(name=name, inode_id=inode.inode_id)

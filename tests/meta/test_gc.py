@@ -1,6 +1,7 @@
 """Garbage collection and file sessions: nothing goes too early, everything goes in the end."""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
+import pytest
 import trio
 
 from fs.meta.check import check
@@ -162,16 +163,32 @@ async def test_sessions_of_dead_clients(world, root, autojump_clock):
     assert await world.meta.sessions.step() == 0
 
 
-async def test_prune_sessions_of_the_own_client_only(world, root, autojump_clock):
+@pytest.mark.parametrize("is_settled", [False, True])
+async def test_prune_sessions_of_the_own_client_only(world, root, is_settled, autojump_clock):
     stranger = world.user(client="e" * 32)
     f = (await root.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
-    request = meta.PruneSessionsReq()
+    request = meta.PruneSessionsReq(is_settled=is_settled)
+    request.sessions.add(inode_id=1 << 40, session_id=session(8).session_id)  # the file is gone
     request.sessions.add(inode_id=f, session_id=session(1).session_id)
     request.sessions.add(inode_id=f, session_id=session(9).session_id)
     await stranger.call("prune_sessions", request)
     assert len(await keys(world, b"INOS")) == 1
     await root.call("prune_sessions", request)
     assert not await keys(world, b"INOS")
+
+
+async def test_settled_sessions_end_without_asking_the_chains(world, root, autojump_clock):
+    f = (await root.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
+    before = await root.attr(f)
+    world.chunks.error = FsError(Status.IO_ERROR, "nobody is to be asked")
+    request = meta.PruneSessionsReq(is_settled=True)
+    request.sessions.add(inode_id=f, session_id=session(1).session_id)
+    await root.call("prune_sessions", request)
+    assert not await keys(world, b"INOS")
+    assert await root.attr(f) == before
+    request.sessions.add(inode_id=f, session_id="no session")
+    with refused(Status.INVALID_ARGUMENT):
+        await root.call("prune_sessions", request)
 
 
 async def test_remembered_outcomes_are_forgotten(world, root, autojump_clock):

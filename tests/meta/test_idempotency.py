@@ -289,6 +289,9 @@ async def test_a_repeat_at_another_service_finds_its_outcome_whatever_others_did
     if "inode" in first.DESCRIPTOR.fields_by_name:  # shown as it is now
         assert again.inode.inode_id == first.inode.inode_id
         again.inode.CopyFrom(first.inode)
+    for reply in (first, again):
+        if "directories" in reply.DESCRIPTOR.fields_by_name:  # shown as they are now
+            del reply.directories[:]
     assert again == first
 
 

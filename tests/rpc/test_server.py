@@ -240,3 +240,22 @@ def test_every_method_must_be_there():
         methods_of("Cores")
     assert snake_name("GetRoutingInfo") == "get_routing_info"
     assert snake_name("ListXattrs") == "list_xattrs"
+
+
+async def test_requests_that_come_together_are_answered_together(net, process):
+    """Replies to small requests wait for what is there already, and for nothing else."""
+    async with process(net) as p:
+        stream = await greeted(p)
+        count = 200  # more than one receive buffer holds
+        await stream.send_all([echo_frame(i, b"x" * 100) for i in range(1, count + 1)])
+        with trio.fail_after(10):
+            seen = [(await frame(stream))[0].request_id for _ in range(count)]
+        assert sorted(seen) == list(range(1, count + 1))
+        whole = echo_frame(1000)
+        half = echo_frame(1001)
+        await stream.send_all([whole, half[:20]])
+        with trio.fail_after(10):
+            assert (await frame(stream))[0].request_id == 1000, "not held up by half a request"
+        await stream.send_all([half[20:]])
+        with trio.fail_after(10):
+            assert (await frame(stream))[0].request_id == 1001

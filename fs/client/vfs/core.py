@@ -23,7 +23,7 @@ returns only when storage has taken it, and fails itself when there is no room.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import trio
@@ -38,8 +38,10 @@ from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from ..api import ChunkStore, MetaCaller
+from .ending import EndingSessions
 from .open_file import AppendBuffer, Flush, InodeState
 from .ports import Caller, KernelCache
+from .told import ToldDirectories
 from .write_run import WriteRun, flush_unit_bytes
 
 _log = logging.getLogger(__name__)
@@ -117,10 +119,17 @@ class Known:
     """Length in the last attributes handed out; -1: no regular file."""
     listed_as: tuple[InodeId, bytes] | None = None
     """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
+    symlink_target: bytes = b""
+    """Of a symbolic link; it never changes."""
     no_acl_until_s: float = 0.0
     """Until then it counts as known that there is no access control list."""
     acl_unsure_until_s: float = 0.0
     """Until then attributes from before a change of the list may still arrive."""
+
+    def note_acl(self, inode: Inode, now_s: float, age_s_max: float) -> None:
+        """Take in what attributes from meta say of access control lists."""
+        is_sure = not inode.has_acl and now_s >= self.acl_unsure_until_s
+        self.no_acl_until_s = now_s + age_s_max if is_sure else 0.0
 
 
 class VfsCore:
@@ -144,6 +153,8 @@ class VfsCore:
         self.states: dict[InodeId, InodeState] = {}
         self.known: dict[InodeId, Known] = {}
         self.seen: dict[InodeId, tuple[int, int]] = {}
+        self.ending = EndingSessions(meta)
+        self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.readahead_bytes = 0
         self.batch_socket_name = b""
         """Where programs find the server of batches; empty: there is none."""
@@ -177,6 +188,14 @@ class VfsCore:
     async def call(self, method: Method[ReqT, RspT], request: ReqT) -> RspT:
         """Call meta."""
         return await self.meta.call(method, request)
+
+    def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
+        """Take in the directories of a reply to a change of names, whose request was made at `mark`."""
+        now_s, age_s_max = self.now_s(), self.section.attr_timeout_s
+        for inode in self.told.note(directories, mark):
+            known = self.known.get(inode.inode_id)
+            if known is not None:
+                known.note_acl(inode, now_s, age_s_max)
 
     def absorbed(self, message: common_pb2.InodePb) -> Inode:
         """Return an inode from meta, merged with what this mount knows better."""

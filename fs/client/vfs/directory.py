@@ -39,6 +39,8 @@ class _OpenDirectory:
     first_cookie: int = 0
     """The cookie after which `page` begins."""
     has_more: bool = True
+    parent_id: InodeId | None = None
+    """As the last page told; it may have moved since, as anything that is listed."""
 
 
 class Directories:
@@ -78,6 +80,7 @@ class Directories:
         directory.page = []
         directory.first_cookie = 0
         directory.has_more = True
+        directory.parent_id = None
 
     async def _load_page(self, directory: _OpenDirectory, cookie: int) -> list[DirectoryEntry]:
         request = meta_pb2.ListReq(
@@ -103,6 +106,7 @@ class Directories:
         ]
         directory.first_cookie = base
         directory.has_more = reply.has_more
+        directory.parent_id = InodeId(reply.parent_inode_id) or None
         return directory.page
 
     async def _fill_in(self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]) -> None:
@@ -125,6 +129,8 @@ class Directories:
     async def parent_of(self, handle_id: int) -> tuple[InodeId, InodeId]:
         """Return the inode ids of an open directory and of its parent (for "." and "..")."""
         directory = self._directory(handle_id)
+        if directory.parent_id is not None:
+            return directory.inode_id, directory.parent_id
         request = meta_pb2.LookupReq(
             caller=directory.caller.to_pb(), parent_inode_id=directory.inode_id, name=b".."
         )

@@ -126,7 +126,9 @@ class Files:
             wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
             wants_write=wants_write,
         )
+        mark = self._core.told.mark()
         reply = await self._core.call(services.META_CREATE, request)
+        self._core.note_told(reply.directories, mark)
         inode = inode_from_pb(reply.inode)
         opened = await self._opened(inode, flags, session, caller)
         state = self._core.states[inode.inode_id]
@@ -308,6 +310,9 @@ class Files:
 
     async def _close_session(self, state: InodeState, session_id: SessionId) -> None:
         core = self._core
+        has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
+        if not (has_report or state.is_metered) and core.ending.end(state.inode_id, session_id):
+            return
         async with state.report_lock:
             seq, before_ver = state.acked_seq, state.file.data_ver
             request = meta_pb2.CloseReq(sync=core.sync_request(state), session_id=session_id)

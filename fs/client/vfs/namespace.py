@@ -8,18 +8,24 @@ the kernel made right before; should it have changed in between, the session is 
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from emberfs.protocol import SOCKET_ATTRIBUTE
 
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, InodeType, inode_from_pb
+from ...schema.method import Method, ReqT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from .core import Known, VfsCore
 from .files import Files
 from .open_file import InodeState
 from .ports import Caller
+
+ChangeRspT = TypeVar(
+    "ChangeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp, meta_pb2.RemoveRsp, meta_pb2.RenameRsp
+)
 
 DENTRY_COUNT_MAX = 65_536
 _CAPABILITY = b"security.capability"
@@ -79,9 +85,10 @@ class Namespace:
         known.lookup_count += lookup_count
         if inode.file is not None:
             known.given_length = inode.file.length
-        now_s = self._core.now_s()
-        is_sure = not inode.has_acl and now_s >= known.acl_unsure_until_s
-        known.no_acl_until_s = now_s + self._core.section.attr_timeout_s if is_sure else 0.0
+        else:
+            known.symlink_target = inode.symlink_target
+            self._core.told.forget(inode.inode_id)
+        known.note_acl(inode, self._core.now_s(), self._core.section.attr_timeout_s)
         return inode
 
     def give_listed(self, parent: InodeId, name: bytes, inode: Inode) -> None:
@@ -115,6 +122,12 @@ class Namespace:
         if len(self._dentries) > DENTRY_COUNT_MAX:
             del self._dentries[next(iter(self._dentries))]
 
+    async def _call_changing(self, method: Method[ReqT, ChangeRspT], request: ReqT) -> ChangeRspT:
+        mark = self._core.told.mark()
+        reply = await self._core.call(method, request)
+        self._core.note_told(reply.directories, mark)
+        return reply
+
     # -- lookup and attributes ----------------------------------------------------------------------
 
     async def lookup(self, parent: InodeId, name: bytes, caller: Caller) -> Inode:
@@ -129,10 +142,23 @@ class Namespace:
         reply = await self._core.call(services.META_GET_ATTR, request)
         return self.give(self._core.absorbed(reply.inode))
 
+    def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
+        """Return what `getattr` would, where that is known, and for how many seconds it may be used."""
+        return self._core.told.find(inode_id)
+
     async def setattr(
         self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
     ) -> Inode:
         """Change attributes; a length change comes after everything written before it."""
+        self._core.told.note_changed(inode_id)
+        try:
+            return await self._setattr(inode_id, change, handle_id, caller)
+        finally:
+            self._core.told.note_changed(inode_id)
+
+    async def _setattr(
+        self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
+    ) -> Inode:
         request = meta_pb2.SetAttrReq(
             caller=caller.to_pb(),
             inode_id=inode_id,
@@ -173,6 +199,9 @@ class Namespace:
 
     async def readlink(self, inode_id: InodeId, caller: Caller) -> bytes:
         """Return the target of a symbolic link."""
+        known = self._core.known.get(inode_id)
+        if known is not None and known.symlink_target:
+            return known.symlink_target
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
         inode = inode_from_pb((await self._core.call(services.META_GET_ATTR, request)).inode)
         if inode.type is not InodeType.SYMLINK:
@@ -197,7 +226,7 @@ class Namespace:
             mode=mode & 0o7777,
             umask=umask,
         )
-        reply = await self._core.call(services.META_MKDIR, request)
+        reply = await self._call_changing(services.META_MKDIR, request)
         return self._entry(parent, name, reply.inode)
 
     async def symlink(self, parent: InodeId, name: bytes, target: bytes, caller: Caller) -> Inode:
@@ -205,7 +234,7 @@ class Namespace:
         request = meta_pb2.SymlinkReq(
             caller=caller.to_pb(), parent_inode_id=parent, name=name, target=target
         )
-        reply = await self._core.call(services.META_SYMLINK, request)
+        reply = await self._call_changing(services.META_SYMLINK, request)
         return self._entry(parent, name, reply.inode)
 
     async def mknod(
@@ -233,7 +262,7 @@ class Namespace:
             rdev=rdev,
             umask=umask,
         )
-        reply = await self._core.call(services.META_MKNOD, request)
+        reply = await self._call_changing(services.META_MKNOD, request)
         return self._entry(parent, name, reply.inode)
 
     async def _create_closed(
@@ -247,7 +276,7 @@ class Namespace:
             umask=umask,
             is_exclusive=True,
         )
-        reply = await self._core.call(services.META_CREATE, request)
+        reply = await self._call_changing(services.META_CREATE, request)
         return self._entry(parent, name, reply.inode)
 
     async def link(self, inode_id: InodeId, parent: InodeId, name: bytes, caller: Caller) -> Inode:
@@ -259,7 +288,7 @@ class Namespace:
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )
-        reply = await self._core.call(services.META_LINK, request)
+        reply = await self._call_changing(services.META_LINK, request)
         return self._entry(parent, name, reply.inode)
 
     async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
@@ -269,7 +298,7 @@ class Namespace:
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))
             request.keep_inode_id = state.inode_id
-        reply = await self._core.call(services.META_UNLINK, request)
+        reply = await self._call_changing(services.META_UNLINK, request)
         self._dentries.pop((parent, name), None)
         if reply.HasField("removed"):
             await self._note_removed(reply.removed, state, caller)
@@ -277,7 +306,8 @@ class Namespace:
     async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an empty directory."""
         request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
-        await self._core.call(services.META_RMDIR, request)
+        reply = await self._call_changing(services.META_RMDIR, request)
+        self._core.told.note_changed(InodeId(reply.removed.inode_id))
         self._dentries.pop((parent, name), None)
 
     async def rename(
@@ -307,7 +337,10 @@ class Namespace:
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))
             request.keep_inode_id = state.inode_id
-        reply = await self._core.call(services.META_RENAME, request)
+        reply = await self._call_changing(services.META_RENAME, request)
+        for inode in (reply.moved, reply.replaced):
+            if inode.type == common_pb2.DIRECTORY:
+                self._core.told.note_changed(InodeId(inode.inode_id))
         self._dentries.pop(old, None)
         if exchange:
             self._dentries.pop(new, None)
@@ -371,9 +404,9 @@ class Namespace:
             value=value,
             mode=meta_pb2.XATTR_REPLACE if must_exist else mode,
         )
-        self._forget_absence(inode_id, name)
+        self._note_xattr_change(inode_id, name)
         await self._core.call(services.META_SET_XATTR, request)
-        self._forget_absence(inode_id, name)
+        self._note_xattr_change(inode_id, name)
 
     async def getxattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> bytes:
         """Return the value of an extended attribute.
@@ -418,10 +451,13 @@ class Namespace:
     async def removexattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an extended attribute; NO_ATTRIBUTE when there is none."""
         request = meta_pb2.RemoveXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
+        self._note_xattr_change(inode_id, name)
         await self._core.call(services.META_REMOVE_XATTR, request)
+        self._note_xattr_change(inode_id, name)
 
-    def _forget_absence(self, inode_id: InodeId, name: bytes) -> None:
+    def _note_xattr_change(self, inode_id: InodeId, name: bytes) -> None:
         core = self._core
+        core.told.note_changed(inode_id)
         state, known = core.states.get(inode_id), core.known.get(inode_id)
         if state is not None:
             state.no_capability_until_s = 0.0

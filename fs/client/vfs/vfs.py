@@ -106,6 +106,7 @@ class Vfs:
             try:
                 nursery.start_soon(self._write_back_loop)
                 nursery.start_soon(self._space_loop)
+                nursery.start_soon(self._core.ending.run)
                 task_status.started()
                 await self._stop.wait()
             finally:
@@ -118,6 +119,7 @@ class Vfs:
             await self._write_back(state)
         await self.locks.release_all()
         await self.files.release_all()
+        await self._core.ending.finish()
         self._stop.set()
 
     async def statfs_at(self, inode_id: InodeId, caller: Caller) -> SpaceInfo:

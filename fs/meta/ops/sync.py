@@ -160,3 +160,18 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     if is_over_quota:
         remember(tr, ctx, META_CLOSE, reply)
     return reply
+
+
+async def close_settled(tr: Transaction, ctx: OpContext, request: meta.PruneSessionsReq) -> None:
+    """End sessions of the caller's client that have nothing to report; those of removed files went with them.
+
+    Raises:
+        FsError: INVALID_ARGUMENT, RPC_BAD_REQUEST.
+    """
+    for ended in request.sessions:
+        one = meta.CloseReq(sync=meta.SyncReq(inode_id=ended.inode_id), session_id=ended.session_id)
+        try:
+            await close(tr, ctx, one)
+        except FsError as error:
+            if error.status is not Status.STALE:
+                raise

@@ -66,22 +66,28 @@ class InodeRsp(_message.Message):
     INODE_FIELD_NUMBER: _builtins.int
     IS_METERED_FIELD_NUMBER: _builtins.int
     IS_OVER_QUOTA_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
     is_over_quota: _builtins.bool
     """of Sync and Close, inside the service only"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
+    @_builtins.property
+    def directories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.InodePb]:
+        """of Mkdir, Symlink, Mknod and Link, as in CreateRsp"""
+
     def __init__(
         self,
         *,
         inode: _common_pb2.InodePb | None = ...,
         is_metered: _builtins.bool | None = ...,
         is_over_quota: _builtins.bool = ...,
+        directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inode", b"inode", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -283,20 +289,27 @@ class CreateRsp(_message.Message):
     INODE_FIELD_NUMBER: _builtins.int
     WAS_CREATED_FIELD_NUMBER: _builtins.int
     IS_METERED_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
     was_created: _builtins.bool
     is_metered: _builtins.bool
+    """as in InodeRsp"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
+    @_builtins.property
+    def directories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.InodePb]:
+        """whose names this concerned, as they are afterwards"""
+
     def __init__(
         self,
         *,
         inode: _common_pb2.InodePb | None = ...,
         was_created: _builtins.bool = ...,
         is_metered: _builtins.bool | None = ...,
+        directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered", "was_created", b"was_created"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inode", b"inode", "is_metered", b"is_metered", "was_created", b"was_created"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -531,16 +544,20 @@ class RemoveRsp(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REMOVED_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def removed(self) -> _common_pb2.InodePb: ...
+    @_builtins.property
+    def directories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.InodePb]: ...
     def __init__(
         self,
         *,
         removed: _common_pb2.InodePb | None = ...,
+        directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["removed", b"removed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["removed", b"removed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directories", b"directories", "removed", b"removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -598,19 +615,23 @@ class RenameRsp(_message.Message):
 
     MOVED_FIELD_NUMBER: _builtins.int
     REPLACED_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def moved(self) -> _common_pb2.InodePb: ...
     @_builtins.property
     def replaced(self) -> _common_pb2.InodePb: ...
+    @_builtins.property
+    def directories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.InodePb]: ...
     def __init__(
         self,
         *,
         moved: _common_pb2.InodePb | None = ...,
         replaced: _common_pb2.InodePb | None = ...,
+        directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "replaced", b"replaced"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "replaced", b"replaced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directories", b"directories", "moved", b"moved", "replaced", b"replaced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1237,6 +1258,8 @@ class PruneSessionsReq(_message.Message):
 
     CALLER_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    IS_SETTLED_FIELD_NUMBER: _builtins.int
+    is_settled: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -1246,10 +1269,11 @@ class PruneSessionsReq(_message.Message):
         *,
         caller: _common_pb2.CallerPb | None = ...,
         sessions: _abc.Iterable[Global___PrunedSessionPb] | None = ...,
+        is_settled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "sessions", b"sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "is_settled", b"is_settled", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,6 +1,7 @@
 """A program for mount tests: serves one mount over the in-memory model until SIGTERM or unmount.
 
-Usage: serve_fakes.py MOUNT_POINT [key=value of ClientSection ...]; prints "ready" when mounted.
+Usage: serve_fakes.py MOUNT_POINT [key=value of ClientSection ...]; prints "ready" when mounted, and at each SIGUSR1 what
+the kernel (direct frontend only) and the mount have asked for since the last one.
 """
 
 import json
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import trio
 
+from fs.client.fuse.direct.device import Device
+from fs.client.fuse.direct.protocol import Opcode
 from fs.client.fuse.mount import run_mount
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
@@ -31,6 +34,32 @@ class RealClock:
         return trio.current_time()
 
 
+_NAMES = {int(opcode): opcode.name for opcode in Opcode}
+
+
+def count_kernel_requests():
+    """Return the list to which the name of every request is added as it is received."""
+    asked = []
+    receive_now = Device.receive_now
+
+    def counting_receive_now(self):
+        request = receive_now(self)
+        if request is not None:
+            asked.append(_NAMES.get(request.opcode, str(request.opcode)))
+        return request
+
+    Device.receive_now = counting_receive_now
+    return asked
+
+
+async def tell_counts(cluster, asked):
+    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+        async for _ in signals:
+            print(json.dumps({"kernel": asked, "meta": cluster.calls}), flush=True)
+            asked.clear()
+            cluster.calls.clear()
+
+
 async def main(mount_point, section):
     clock = RealClock()
     cluster = FakeCluster(clock, chunk_size_bytes=1 << 20)
@@ -38,7 +67,9 @@ async def main(mount_point, section):
     if os.environ.get("INJECT_BUG"):
         cluster.chunks.write_faults.append(AssertionError("injected bug"))
     vfs = Vfs(cluster.meta(), cluster.store(), runtime, section)
+    asked = count_kernel_requests()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_counts, cluster, asked)
 
         async def serve(task_status=trio.TASK_STATUS_IGNORED):
             await run_mount(
@@ -52,8 +83,8 @@ async def main(mount_point, section):
             nursery.cancel_scope.cancel()
 
         await nursery.start(serve)
-        print("ready", flush=True)
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            print("ready", flush=True)
             async for _ in signals:
                 break
         nursery.cancel_scope.cancel()

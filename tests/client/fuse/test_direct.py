@@ -249,6 +249,8 @@ async def test_what_has_effects_is_done_when_the_mount_goes(kernel, cluster):
     _, fh = await kernel.make(b"f")
     inode_id, sessions = next(iter(cluster.sessions.items()))
     assert len(sessions) == 1
+    error, _ = await kernel.ask(Opcode.WRITE, p.WRITE_IN.pack(fh, 0, 4, 0, 0, 0, 0) + b"data")
+    assert error == 0
     cluster.meta_gate = trio.Event()
     await kernel.send(Opcode.RELEASE, p.RELEASE_IN.pack(fh, 0, 0, 0))
     await kernel.send(Opcode.LOOKUP, b"missing\0")

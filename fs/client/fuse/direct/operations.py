@@ -73,6 +73,7 @@ class Operations:
         self.handlers = MappingProxyType(self._table())
         self.quick: MappingProxyType[int, Quick] = MappingProxyType(
             {
+                Opcode.GETATTR: self._getattr_now,
                 Opcode.READ: self._read_now,
                 Opcode.WRITE: self._write_now,
                 Opcode.GETXATTR: self._getxattr_now,
@@ -145,6 +146,10 @@ class Operations:
                 raise
             return (self._replies.no_entry(),)
         return (self._replies.entry(inode),)
+
+    def _getattr_now(self, request: Request) -> Reply | None:
+        told = self._names.told(InodeId(request.node_id))
+        return None if told is None else (self._replies.told(*told),)
 
     async def _getattr(self, request: Request) -> Reply:
         inode = await self._names.getattr(InodeId(request.node_id), self._caller(request))
@@ -384,6 +389,9 @@ class Operations:
         parts: list[bytes] = []
         if start == 0:
             self._directories.rewind(handle_id)
+        cookie = max(start - len(_DOTS), 0)
+        # One page is enough for one reply: the kernel asks again until it gets nothing.
+        page = await self._directories.readdir(handle_id, cookie)
         if start < len(_DOTS):
             inode_ids = await self._directories.parent_of(handle_id)
             parts = [
@@ -392,9 +400,7 @@ class Operations:
                 if cookie > start
             ]
             size -= sum(map(len, parts))
-        cookie = max(start - len(_DOTS), 0)
-        # One page is enough for one reply: the kernel asks again until it gets nothing.
-        for found in await self._directories.readdir(handle_id, cookie):
+        for found in page:
             part = entry(found)
             if len(part) > size:
                 break

@@ -35,6 +35,10 @@ class Replies:
         """Return the reply to GETATTR and SETATTR."""
         return p.ATTR_OUT.pack(*self._attr, 0) + _attr(inode)
 
+    def told(self, inode: Inode, left_s: float) -> bytes:
+        """Return the reply to GETATTR with attributes that may be used for `left_s`."""
+        return p.ATTR_OUT.pack(*_timeout(left_s), 0) + _attr(inode)
+
     def entry(self, inode: Inode) -> bytes:
         """Return the reply to LOOKUP and to what makes names."""
         return self._entry(inode, self._directory if inode.is_dir else self._name)

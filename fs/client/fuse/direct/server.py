@@ -1,7 +1,7 @@
 """The loop between the kernel and the handlers of one mount.
 
-Leader and followers: one worker, the leader, receives.  What needs no waiting it answers itself; before anything else it
-makes a follower the leader, so that a request is worked on by the very task that received it, without a hand-over.
+Leader and followers: one worker, the leader, receives, and works on what it received by itself.  When that first has to wait
+it makes a follower the leader; what need not wait wakes nobody.
 
 Interrupts: the kernel says when a caller that waits got a signal.  A request without effect then ends with EINTR: at
 once when the signal kills its caller, and after INTERRUPT_AFTER_S otherwise, because programs expect that a look-up that takes
@@ -17,6 +17,7 @@ import outcome
 import trio
 
 from ....runtime.ports import Runtime
+from ....runtime.until_wait import until_wait
 from ....schema.status import FsError
 from ...vfs.vfs import Vfs
 from ..answers import errno_of
@@ -119,13 +120,25 @@ class Server:
             except EOFError:
                 self._end()
                 return
-            self._appoint_leader()
-            await self._serve(request)
+            if not await self._serve_leading(request):
+                continue
             if self._is_gone or len(self._followers) >= IDLE_COUNT_MAX:
                 return
             await self._follow()
             if self._is_gone:
                 return
+
+    async def _serve_leading(self, request: Request) -> bool:
+        """Serve a request; return whether that had to wait, so that another worker leads now."""
+        has_waited = False
+
+        def hand_over() -> None:
+            nonlocal has_waited
+            has_waited = True
+            self._appoint_leader()
+
+        await until_wait(self._serve(request), hand_over)
+        return has_waited
 
     def _end(self) -> None:
         # Whoever could wait for an answer is gone, but a file that is being closed must be.

@@ -1,0 +1,232 @@
+"""Names: operations per second on the mount, through the native client, and of the metadata service alone.
+
+`python -m benchmarks.meta [--count N] [--dir DIRECTORY]`; needs root, because it drops caches.
+
+On the mount every workload runs with one thread and with eight, each in a directory of its own, next to the empty pyfuse3
+file system.  The native client does the same with tasks.  The service alone is one process over an embedded store; its
+figures are what one core can do: a second divided by the processor time of an operation, measured at the process.
+"""
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import time
+import tomllib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import trio
+
+from fs.client.connect import connect
+from fs.client.native import EmberFs
+from fs.rpc.transport import SocketNetwork
+from fs.runtime.real import real_runtime
+
+from .cluster import fresh_cluster
+from .meta_alone import KINDS, alone
+from .mount import empty_mount
+from .table import Row, print_rows
+from .workloads import drop_page_cache
+
+COUNT = 1000
+"""Operations of each figure."""
+
+WORKERS = (1, 8)
+SMALL = bytes(65_536)
+
+Action = Callable[[Path], object]
+
+
+# ---- the mount ----------------------------------------------------------------------------------
+
+
+def _create(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+
+
+def _open(path: Path) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def _rename(path: Path) -> None:
+    path.rename(path.with_suffix(".new"))
+
+
+def _unlink_renamed(path: Path) -> None:
+    path.with_suffix(".new").unlink()
+
+
+def _write_small(path: Path) -> None:
+    path.with_suffix(".small").write_bytes(SMALL)
+
+
+def _read_small(path: Path) -> None:
+    path.with_suffix(".small").read_bytes()
+
+
+def _make_directory(path: Path) -> None:
+    path.with_suffix(".d").mkdir()
+
+
+ON_MOUNT: list[tuple[str, Action, bool]] = [
+    ("create, close", _create, False),
+    ("open, close", _open, False),
+    ("stat, cold", os.stat, True),
+    ("rename", _rename, False),
+    ("unlink", _unlink_renamed, False),
+    ("mkdir", _make_directory, False),
+    ("64 KiB file written, closed", _write_small, False),
+    ("64 KiB file read, cold", _read_small, True),
+]
+"""Name, what is done to each path, whether caches are dropped first; in this order."""
+
+NOT_ON_EMPTY = {"64 KiB file read, cold"}
+"""The empty file system has files of a length of its own."""
+
+
+def _on_paths(folders: list[Path], count: int, action: Action) -> float:
+    """Return actions per second, one thread for each folder."""
+
+    def work(folder: Path) -> None:
+        for index in range(count // len(folders)):
+            action(folder / f"f{index}")
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(folders)) as pool:
+        list(pool.map(work, folders))
+    return count / (time.perf_counter() - began)
+
+
+def _scan(folders: list[Path]) -> float:
+    """Return entries per second of a listing with attributes, by the same threads."""
+
+    def work(folder: Path) -> int:
+        with os.scandir(folder) as entries:
+            return sum(1 for entry in entries if entry.stat(follow_symlinks=False))
+
+    drop_page_cache()
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(folders)) as pool:
+        total = sum(pool.map(work, folders))
+    return total / (time.perf_counter() - began)
+
+
+def on_mount(mounted: Path, empty: Path, workers: int, count: int) -> list[Row]:
+    """Measure every workload with so many threads."""
+    folders = [mounted / f"m{workers}-{i}" for i in range(workers)]
+    bare = [empty / f"m{workers}-{i}" for i in range(workers)]
+    for folder in (*folders, *bare):
+        folder.mkdir()
+    rows = []
+    for name, action, is_cold in ON_MOUNT:
+        if is_cold:
+            drop_page_cache()
+        value = _on_paths(folders, count, action)
+        limit = None if name in NOT_ON_EMPTY else _on_paths(bare, count, action)
+        rows.append(Row(f"mount, {workers}: {name}", value, "/s", limit))
+        if name == "open, close":
+            rows.append(Row(f"mount, {workers}: scandir + stat, cold", _scan(folders), "entries/s"))
+    return rows
+
+
+# ---- the native client --------------------------------------------------------------------------
+
+
+async def _native_create(client: EmberFs, path: str) -> None:
+    await (await client.create(path)).close()
+
+
+async def _native_rename(client: EmberFs, path: str) -> None:
+    await client.rename(path, f"{path}.new")
+
+
+async def _native_unlink(client: EmberFs, path: str) -> None:
+    await client.unlink(f"{path}.new")
+
+
+async def _native_mkdir(client: EmberFs, path: str) -> None:
+    await client.mkdir(f"{path}.d")
+
+
+async def _native_write(client: EmberFs, path: str) -> None:
+    await client.write_file(f"{path}.small", SMALL)
+
+
+async def _native_read(client: EmberFs, path: str) -> None:
+    await client.read_file(f"{path}.small")
+
+
+async def _native_open(client: EmberFs, path: str) -> None:
+    await (await client.open(path)).close()
+
+
+NATIVE: list[tuple[str, Callable[[EmberFs, str], Awaitable[object]]]] = [
+    ("create, close", _native_create),
+    ("open, close", _native_open),
+    ("stat", EmberFs.stat),
+    ("rename", _native_rename),
+    ("unlink", _native_unlink),
+    ("mkdir", _native_mkdir),
+    ("64 KiB file written, closed", _native_write),
+    ("64 KiB file read", _native_read),
+]
+
+
+async def _each(
+    client: EmberFs, paths: list[str], action: Callable[[EmberFs, str], Awaitable[object]]
+) -> None:
+    for path in paths:
+        await action(client, path)
+
+
+async def native(mgmtd: list[str], cluster_id: str, count: int) -> list[Row]:
+    """Measure the native client with one task and with eight."""
+    rows = []
+    async with connect(mgmtd, cluster_id, runtime=real_runtime(SocketNetwork())) as client:
+        for workers in WORKERS:
+            folders = [f"/n{workers}-{i}" for i in range(workers)]
+            for folder in folders:
+                await client.mkdir(folder)
+            for name, action in NATIVE:
+                began = time.perf_counter()
+                async with trio.open_nursery() as nursery:
+                    for folder in folders:
+                        paths = [f"{folder}/f{index}" for index in range(count // workers)]
+                        nursery.start_soon(_each, client, paths, action)
+                rate = count / (time.perf_counter() - began)
+                rows.append(Row(f"native, {workers}: {name}", rate, "/s"))
+            began = time.perf_counter()
+            found = sum([len(await client.listdir(folder)) for folder in folders])
+            rate = found / (time.perf_counter() - began)
+            rows.append(Row(f"native, {workers}: listing with attributes", rate, "entries/s"))
+    return rows
+
+
+def run(count: int = COUNT, parent: Path | None = None) -> list[Row]:
+    """Measure everything.
+
+    Args:
+        count: operations of each figure; a multiple of eight.
+        parent: a directory on the disk to measure; default: the temporary directory.
+    """
+    rows: list[Row] = []
+    with empty_mount() as empty, fresh_cluster(parent) as (directory, mounted):
+        for workers in WORKERS:
+            rows += on_mount(mounted, empty, workers, count)
+        config = tomllib.loads((directory / "config" / "mount-1.toml").read_text())["process"]
+        rows += trio.run(native, config["mgmtd_addresses"], config["cluster_id"], count)
+    with tempfile.TemporaryDirectory(prefix="ember-meta-", dir=parent) as folder:
+        rows += alone(multiprocessing.get_context("spawn"), folder, WORKERS, count)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=COUNT, help="operations of each figure")
+    parser.add_argument("--full", action="store_true", help="ten times as many")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    arguments = parser.parse_args()
+    wanted = arguments.count * (10 if arguments.full else 1)
+    print_rows(f"names; the service alone: {', '.join(KINDS)}", run(wanted, arguments.dir))

@@ -1,0 +1,81 @@
+"""The end of file sessions that have nothing to report: many in one call of meta, a moment later.
+
+Nobody waits for the end of a session: close(2) returns before the kernel says that a file is released, and all that was
+written through it was reported by then.  Until the session is gone the content of a removed file stays, as it would have
+while the file was open.
+
+Invariants:
+    - A session is ended once the mount shuts down in order; when it dies instead, meta finds out as with any open file.
+    - At most PENDING_MAX sessions wait; beyond that each is ended by itself.
+"""
+
+import logging
+from typing import Final
+
+import trio
+
+from ...schema import services
+from ...schema.ids import InodeId, SessionId
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError
+from ..api import MetaCaller
+from .ports import Caller
+
+_log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 0.02
+"""How long a session waits for others."""
+
+PER_CALL_MAX: Final = 256
+PENDING_MAX: Final = 4096
+
+_OF_MOUNT: Final = Caller(0, 0)
+"""Meta goes by the client, whose sessions they are."""
+
+
+class EndingSessions:
+    """See module head."""
+
+    def __init__(self, meta: MetaCaller) -> None:
+        self._meta = meta
+        self._pending: list[tuple[InodeId, SessionId]] = []
+        self._has_pending = trio.Event()
+        self._is_running = False
+        self._lock = trio.Lock()
+        """So that `finish` returns only when nothing is under way."""
+
+    def end(self, inode_id: InodeId, session_id: SessionId) -> bool:
+        """Have a session ended soon; False when that is not done here, and the caller has to."""
+        if not self._is_running or len(self._pending) >= PENDING_MAX:
+            return False
+        self._pending.append((inode_id, session_id))
+        self._has_pending.set()
+        return True
+
+    async def run(self) -> None:
+        """End sessions until cancelled; `finish` ends the rest."""
+        self._is_running = True
+        try:
+            while True:
+                await self._has_pending.wait()
+                await trio.sleep(PAUSE_S)
+                self._has_pending = trio.Event()
+                await self.finish()
+        finally:
+            self._is_running = False
+
+    async def finish(self) -> None:
+        """End all that wait; what fails is left to meta, which ends the sessions of clients that are gone."""
+        async with self._lock:
+            await self._end_all()
+
+    async def _end_all(self) -> None:
+        while self._pending:
+            batch, self._pending = self._pending[:PER_CALL_MAX], self._pending[PER_CALL_MAX:]
+            request = meta_pb2.PruneSessionsReq(caller=_OF_MOUNT.to_pb(), is_settled=True)
+            for inode_id, session_id in batch:
+                request.sessions.add(inode_id=inode_id, session_id=session_id)
+            try:
+                await self._meta.call(services.META_PRUNE_SESSIONS, request)
+            except FsError as error:
+                _log.warning("%d file sessions are not ended: %s", len(batch), error)

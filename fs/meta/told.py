@@ -1,0 +1,50 @@
+"""What replies to changes of names tell of the directories: their attributes afterwards.
+
+Kernels forget the attributes of a directory at every change that goes through them, and ask at the next step of a path.
+What the reply brings along saves that call.
+
+It is read anew for every reply, in the transaction of the change: also the reply to a repeat, which is a remembered one,
+tells what is there now.  Snapshot reads: nobody conflicts because of them.
+"""
+
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from ..kv.api import Transaction
+from ..schema.proto import meta_pb2 as meta
+from ..schema.proto.common_pb2 import InodePb
+from . import records
+from .inodes import complete
+
+_OF_ONE: Final = frozenset(
+    {
+        meta.CreateReq,
+        meta.MkdirReq,
+        meta.SymlinkReq,
+        meta.MknodReq,
+        meta.LinkReq,
+        meta.UnlinkReq,
+        meta.RmdirReq,
+        meta.RemoveTreeReq,
+    }
+)
+
+
+def _directory_ids(request: Any) -> tuple[int, ...]:
+    kind = type(request)
+    if kind in _OF_ONE:
+        return (request.parent_inode_id,)
+    if kind is not meta.RenameReq:
+        return ()
+    old_id, new_id = request.old_parent_inode_id, request.new_parent_inode_id
+    return (old_id,) if old_id == new_id else (old_id, new_id)
+
+
+async def tell_directories(tr: Transaction, request: Message, reply: Any) -> None:
+    """Put into a reply the directories whose names the request changed, or found as they were."""
+    for directory_id in _directory_ids(request):
+        stored = await tr.get(records.inode_key(directory_id), snapshot=True)
+        if stored is not None:  # a repeat may come when the directory is gone
+            inode = InodePb.FromString(stored)
+            reply.directories.append(await complete(tr, inode, snapshot=True))

@@ -1,0 +1,115 @@
+"""What each system call costs: requests of the kernel, and calls of meta; the table in specs/performance.md, checked."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.client.fuse.test_mount import Server
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
+]
+SPEC = Path(__file__).parents[3] / "specs" / "performance.md"
+BY_ITSELF = {"StatFs", "PruneSessions"}
+"""Calls that no system call waits for: one every few seconds; one for all files closed within a moment."""
+
+
+class Counter:
+    def __init__(self, server):
+        self.process = server.process
+        self.mnt = server.mount_point
+
+    def _take(self):
+        # Requests are received in their order: behind this one none of before is left.
+        os.statvfs(self.mnt)
+        self.process.send_signal(signal.SIGUSR1)
+        return json.loads(self.process.stdout.readline())
+
+    def of(self, action, *arguments):
+        """Return what an action makes the kernel and the mount ask for."""
+        self._take()
+        action(*arguments)
+        taken = self._take()
+        kernel = [name for name in taken["kernel"] if name not in {"STATFS", "FORGET"}]
+        assert "STATFS" in taken["kernel"]
+        return kernel, [name for name in taken["meta"] if name not in BY_ITSELF]
+
+
+@pytest.fixture
+def counter(tmp_path):
+    (tmp_path / "mnt").mkdir()
+    # Attributes must not grow old while the test is counting.
+    server = Server(tmp_path / "mnt", "attr_timeout_s=600", "dir_entry_timeout_s=600")
+    assert server.first_line == "ready"
+    yield Counter(server)
+    server.close()
+
+
+def create(path):
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+
+
+def open_and_close(path):
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def write_small(path):
+    path.write_bytes(bytes(65_536))
+
+
+def list_with_attributes(path):
+    with os.scandir(path) as entries:
+        assert [entry.stat(follow_symlinks=False).st_mode for entry in entries]
+
+
+def measured(counter):
+    """Return the rows: system call, requests of the kernel, calls of meta; each in a directory that just changed."""
+    d = counter.mnt / "d"
+    d.mkdir()
+    create(d / "before")
+    actions = [
+        ("create, close", create, d / "f"),
+        ("stat", os.stat, d / "f"),
+        ("open, close", open_and_close, d / "f"),
+        ("rename", os.rename, d / "f", d / "g"),
+        ("link", os.link, d / "g", d / "h"),
+        ("unlink", os.unlink, d / "h"),
+        ("mkdir", os.mkdir, d / "e"),
+        ("rmdir", os.rmdir, d / "e"),
+        ("symlink", os.symlink, "there", d / "s"),
+        ("readlink", os.readlink, d / "s"),
+        ("new file of 64 KiB, close", write_small, d / "w"),
+        ("chmod", os.chmod, d / "w", 0o600),
+        ("listing with attributes", list_with_attributes, d),
+    ]
+    rows = {}
+    for name, action, *arguments in actions:
+        rows[name] = counter.of(action, *arguments)
+        counter.of(
+            create, d / f"again-{len(rows)}"
+        )  # the kernel forgets what it knew of the directory
+    return rows
+
+
+def stated():
+    """Return the same from the table of the specification."""
+    rows = {}
+    for line in SPEC.read_text(encoding="utf-8").splitlines():
+        found = re.fullmatch(
+            r"\| ([^|]+) \| \d+: ([A-Z, 0-9+]+) \| \d+(?:: ([A-Za-z, ]+))? \|.*\|", line
+        )
+        if found:
+            name, kernel, meta = found.groups()
+            rows[name] = kernel.split(", "), meta.split(", ") if meta else []
+    return rows
+
+
+def test_each_system_call_costs_what_the_specification_says(counter):
+    rows = measured(counter)
+    expected = stated()
+    assert {name: rows[name] for name in rows} == expected

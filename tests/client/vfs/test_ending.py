@@ -1,0 +1,46 @@
+"""Sessions with nothing to report: ended together, a moment later, and before the mount is gone."""
+
+import trio
+
+from fs.client.vfs.ending import PAUSE_S
+from fs.schema.status import FsError, Status
+
+
+def ends(cluster):
+    return [call for call in cluster.calls if call in {"Close", "PruneSessions"}]
+
+
+async def test_many_go_in_one_call(autojump_clock, mounts, cluster):  # noqa: ARG001
+    async with mounts() as m:
+        for i in range(50):
+            await m.close(await m.create(b"%d" % i))
+        assert sum(map(len, cluster.sessions.values())) == 50
+        await trio.sleep(2 * PAUSE_S)
+        assert not any(cluster.sessions.values())
+        assert ends(cluster) == ["PruneSessions"]
+
+
+async def test_what_has_something_to_report_goes_by_itself(autojump_clock, mounts, cluster):  # noqa: ARG001
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        await m.files.write(handle_id, 0, b"data")
+        await m.files.release(handle_id)
+        assert ends(cluster) == ["Close"]
+        assert cluster.get(cluster.names[1][b"f"]).length == 4
+
+
+async def test_the_end_of_the_mount_ends_what_waits(autojump_clock, mounts, cluster):  # noqa: ARG001
+    async with mounts() as m:
+        await m.close(await m.create(b"f"))
+    assert not any(cluster.sessions.values())
+    assert ends(cluster) == ["PruneSessions"]
+
+
+async def test_a_refusal_stops_nothing(autojump_clock, mounts, cluster):  # noqa: ARG001
+    async with mounts() as m:
+        cluster.meta_faults["PruneSessions"] = [FsError(Status.KV_UNAVAILABLE, "no")]
+        await m.close(await m.create(b"f"))
+        await trio.sleep(2 * PAUSE_S)
+        await m.close(await m.create(b"g"))
+        await trio.sleep(2 * PAUSE_S)
+        assert ends(cluster) == ["PruneSessions"] * 2

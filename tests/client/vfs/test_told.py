@@ -1,0 +1,113 @@
+"""Attributes of directories that replies to changes of names bring along: used, and never wrong for this mount."""
+
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+import pytest
+
+from fs.client.vfs.namespace import AttrChange
+from fs.schema.inode import inode_to_pb
+from tests.client.vfs.conftest import ROOT
+
+D = b"d"
+
+
+@pytest.fixture
+async def vfs(mounts):
+    async with mounts() as mount:
+        yield mount.vfs
+
+
+@pytest.fixture
+async def directory(vfs):
+    return (await vfs.namespace.mkdir(1, D, 0o755, ROOT)).inode_id
+
+
+def told(vfs, inode_id):
+    found = vfs.namespace.told(inode_id)
+    return None if found is None else found[0]
+
+
+async def changes(vfs, d):
+    """Do each change of names once; yield what it was."""
+    names = vfs.namespace
+    inode = await names.mknod(d, b"file", 0o100644, ROOT)
+    yield "mknod"
+    await names.mkdir(d, b"sub", 0o755, ROOT)
+    yield "mkdir"
+    await names.symlink(d, b"to", b"there", ROOT)
+    yield "symlink"
+    await names.link(inode.inode_id, d, b"second", ROOT)
+    yield "link"
+    await names.rename((d, b"second"), (d, b"third"), ROOT)
+    yield "rename"
+    await names.unlink(d, b"third", ROOT)
+    yield "unlink"
+    await names.rmdir(d, b"sub", ROOT)
+    yield "rmdir"
+    opened, _ = await vfs.files.create(d, b"open", 0o644, 2, ROOT)
+    yield "create"
+    await vfs.files.release(opened.handle_id)
+
+
+async def test_each_change_tells_what_its_directory_is_then(
+    autojump_clock, vfs, cluster, directory
+):
+    async for what in changes(vfs, directory):
+        assert told(vfs, directory) == cluster.get(directory), what
+
+
+async def test_it_is_used_for_as_long_as_attributes_and_no_longer(autojump_clock, vfs, directory):
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    _, left_s = vfs.namespace.told(directory)
+    assert left_s == pytest.approx(vfs.section.attr_timeout_s)
+    autojump_clock.jump(vfs.section.attr_timeout_s / 2)
+    _, left_s = vfs.namespace.told(directory)
+    assert left_s == pytest.approx(vfs.section.attr_timeout_s / 2)
+    autojump_clock.jump(vfs.section.attr_timeout_s / 2)
+    assert vfs.namespace.told(directory) is None
+
+
+async def test_newer_attributes_take_its_place(autojump_clock, vfs, directory):
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    await vfs.namespace.getattr(directory, ROOT)
+    assert vfs.namespace.told(directory) is None
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_change_of_the_directory_itself_is_seen(
+    autojump_clock, vfs, cluster, directory, is_late
+):
+    """Also when a reply from before it comes after it (late)."""
+    core = vfs.namespace._core
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    mark, before = core.told.mark(), inode_to_pb(cluster.get(directory))
+    await vfs.namespace.setattr(directory, AttrChange(mode=0o700), None, ROOT)
+    if is_late:
+        core.note_told([before], mark)
+    assert told(vfs, directory) is None
+    mark, before = core.told.mark(), inode_to_pb(cluster.get(directory))
+    await vfs.namespace.setxattr(directory, b"user.x", b"1", ROOT)
+    if is_late:
+        core.note_told([before], mark)
+    assert told(vfs, directory) is None
+
+
+async def test_a_removed_directory_is_not_told(autojump_clock, vfs, directory):
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    await vfs.namespace.rmdir(directory, b"sub", ROOT)
+    assert told(vfs, directory) is not None
+    await vfs.namespace.rmdir(1, D, ROOT)
+    assert told(vfs, directory) is None
+
+
+async def test_replies_that_pass_each_other_do_not_show_the_older(
+    autojump_clock, vfs, cluster, directory
+):
+    core = vfs.namespace._core
+    mark, before = core.told.mark(), inode_to_pb(cluster.get(directory))
+    opened, _ = await vfs.files.create(directory, b"f", 0o644, 2, ROOT)
+    core.note_told([before], mark)
+    assert told(vfs, directory) == cluster.get(directory), "only times differed: the newer ones"
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    core.note_told([before], mark)
+    assert told(vfs, directory) is None, "they differ in links: nobody knows"
+    await vfs.files.release(opened.handle_id)
