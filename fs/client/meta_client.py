@@ -25,6 +25,7 @@ from ..schema.config import ClientSection
 from ..schema.ids import ClientId, NodeId
 from ..schema.method import Method, ReqT, RspT
 from ..schema.proto.common_pb2 import CallerPb
+from ..schema.proto.meta_pb2 import CloseReq
 from ..schema.routing import Node, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .retry import RetryBudget
@@ -36,8 +37,8 @@ REQUEST_ID_BYTES = 16
 
 def caller_of(request: Message) -> CallerPb:
     """Return the caller inside a meta request (Close wraps a Sync request that holds it)."""
-    holder = request if "caller" in request.DESCRIPTOR.fields_by_name else request.sync  # type: ignore[attr-defined]
-    caller = holder.caller  # type: ignore[union-attr]
+    holder = request.sync if isinstance(request, CloseReq) else request
+    caller = holder.caller  # type: ignore[attr-defined]
     assert isinstance(caller, CallerPb)
     return caller
 
@@ -105,7 +106,7 @@ class MetaClient:
         tries: Counter[NodeId] = Counter()
         while True:
             try:
-                return await self._try(method, request, tries, timeout_s)
+                return await self._try(method, request, caller, tries, timeout_s)
             except FsError as error:
                 budget.check(error)
                 log.debug("%s: try %d: %s", method, budget.try_count, error)
@@ -117,11 +118,12 @@ class MetaClient:
         self,
         method: Method[ReqT, RspT],
         request: ReqT,
+        caller: CallerPb,
         tries: Counter[NodeId],
         timeout_s: float | None,
     ) -> RspT:
         server = self._choose(tries)
-        caller_of(request).is_repeat = bool(tries)
+        caller.is_repeat = bool(tries)
         tries[server.node_id] += 1
         channel = self._channels.get(server.address, node_id=server.node_id)
         waiting = self._waiting.setdefault(server.node_id, set())

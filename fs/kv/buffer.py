@@ -177,6 +177,7 @@ class WriteBuffer:
             )
 
     def _put(self, key: bytes, write: PointWrite, value_bytes: int) -> None:
+        check_key(key)
         count = CLEAR_KEYS if write is None else SET_KEYS
         self._charge(count, count * len(key), value_bytes)
         if self._sorted_points is not None and key not in self._points:
@@ -185,13 +186,13 @@ class WriteBuffer:
 
     def set(self, key: bytes, value: bytes) -> None:
         """See Transaction.set."""
-        check_key(key)
-        check_value(key, len(value))
-        self._put(key, bytes(value), len(value))
+        value_bytes = len(value)
+        if value_bytes > VALUE_BYTES_MAX:
+            check_value(key, value_bytes)
+        self._put(key, bytes(value), value_bytes)
 
     def clear(self, key: bytes) -> None:
         """See Transaction.clear."""
-        check_key(key)
         self._put(key, None, 0)
 
     def clear_range(self, begin: bytes, end: bytes) -> None:
@@ -215,7 +216,6 @@ class WriteBuffer:
         """See Transaction.atomic_add."""
         assert -(1 << 63) <= delta < 1 << 63, delta
         if key not in self._points and not self.cleared:
-            check_key(key)
             self._put(key, Added(delta), ADD_BYTES)
             return
         written = self.written(key)
@@ -228,7 +228,6 @@ class WriteBuffer:
 
     def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes) -> None:
         """See Transaction.set_versionstamped_value."""
-        check_key(key)
         value_bytes = len(prefix) + STAMP_PARAMETER_BYTES + len(suffix)
         check_value(key, value_bytes)
         self._put(key, Stamped(prefix, suffix), value_bytes)
@@ -299,12 +298,13 @@ class WriteBuffer:
         """
         points: list[tuple[bytes, bytes | None]] = []
         for key, write in self._points.items():
-            if isinstance(write, Added):
-                points.append((key, add_to(current(key), write.delta)))
-            elif isinstance(write, Stamped):
-                points.append((key, write.prefix + stamp + write.suffix))
-            else:
+            if write is None or type(write) is bytes:
                 points.append((key, write))
+            elif isinstance(write, Added):
+                points.append((key, add_to(current(key), write.delta)))
+            else:
+                assert isinstance(write, Stamped), write
+                points.append((key, write.prefix + stamp + write.suffix))
         for prefix, suffix, value in self._stamped_keys:
             points.append((prefix + stamp + suffix, value))
         keys = [key for key, _ in points]

@@ -9,6 +9,8 @@ Rules:
     - data_ver grows with every report of new content and every change of length by a user.
 """
 
+import re
+
 from ..kv.api import Transaction
 from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import common_pb2 as pb
@@ -18,6 +20,8 @@ from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import LengthUnknownError, OpContext, PreciseLength, TruncationUnfinishedError
 from .inodes import advance_ctime
+
+_SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
 def check_length(length: int) -> None:
@@ -130,7 +134,7 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
 def check_session(session: FileSessionPb) -> None:
     """Raise FsError(INVALID_ARGUMENT) unless the session's id is 32 lower-case hexadecimal digits."""
     text = session.session_id
-    if len(text) != 32 or any(c not in "0123456789abcdef" for c in text):  # noqa: PLR2004
+    if _SESSION_ID.fullmatch(text) is None:
         raise FsError(Status.INVALID_ARGUMENT, f"file session {text!r}")
 
 

@@ -46,7 +46,10 @@ class RealClock:
 
     def monotonic_s(self) -> float:
         """Seconds on the scale of trio, until the machine sleeps for the first time."""
-        slept_s = _boot_ahead_s() - self._ahead_s
+        boot_s = time.clock_gettime(
+            time.CLOCK_BOOTTIME
+        )  # as _boot_ahead_s, which would cost a call
+        slept_s = boot_s - time.clock_gettime(time.CLOCK_MONOTONIC) - self._ahead_s
         if slept_s > self._slept_s + SLEPT_S_MIN:
             self._slept_s = slept_s
         return trio.current_time() + self._slept_s

@@ -127,7 +127,13 @@ async def test_reserved_keys_are_invisible(tmp_path):
 
 
 async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_clock):
-    engine = await open_at(tmp_path / "kv")
+    async def in_a_thread(function, /, *args):
+        await trio.lowlevel.checkpoint()  # others go on meanwhile
+        return function(*args)
+
+    inline = inline_runtime()
+    runtime = Runtime(inline.clock, inline.network, in_a_thread, inline.random)
+    engine = await open_at(tmp_path / "kv", runtime)
     flushes = []
     inner = engine._flush_log
     monkeypatch.setattr(engine, "_flush_log", lambda *upto: (flushes.append(1), inner(*upto)))
