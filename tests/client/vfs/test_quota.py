@@ -281,7 +281,7 @@ async def test_a_refusal_whose_reply_was_lost_is_a_refusal_again(world, method):
     await core.drain(state)
     request = core.sync_request(state)
     if method is META_CLOSE:
-        session_id = str(state.handles[handle_id].session_id)
+        session_id = str(state.handles[handle_id].file_session.session_id)
         request = meta.CloseReq(sync=request, session_id=session_id)
     await over(world.first.meta.call(method, request))
     await over(world.first.meta.repeat(method, request))
