@@ -15,8 +15,13 @@ from pathlib import Path
 import pytest
 from emberfs.batch import Transfer
 from emberfs.posix import PosixClient
+from emberfs.ring import RingClient
 
-IMPLEMENTATIONS = ["posix", "posix-alone"]
+from tests.client.user.serving import NEEDS_MOUNT, Server
+
+IMPLEMENTATIONS = ["posix", "posix-alone", pytest.param("ring", marks=NEEDS_MOUNT)]
+MOUNT = "EMBER_TEST_MOUNT"
+"""Where the children of a test find its mount."""
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -24,14 +29,34 @@ def implementation(request):
     return request.param
 
 
+@pytest.fixture(scope="module")
+def mount_point(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("batch") / "mnt")
+    os.environ[MOUNT] = str(server.mount_point)
+    yield server.mount_point
+    del os.environ[MOUNT]
+    try:
+        assert server.stop()["sessions"] == 0
+    finally:
+        server.close()
+
+
 @pytest.fixture
-def folder(implementation, tmp_path):  # noqa: ARG001 - others need a mount
-    return tmp_path
+def folder(implementation, tmp_path, request):
+    if implementation != "ring":
+        return tmp_path
+    folder = request.getfixturevalue("mount_point") / tmp_path.name
+    folder.mkdir()
+    return folder
 
 
 @contextmanager
 def made(implementation):
     """Yield a client; module level, so that a spawned child can make one, too."""
+    if implementation == "ring":
+        with RingClient(os.environ[MOUNT]) as client:
+            yield client
+        return
     helpers = {"posix": 7, "posix-alone": 0}[implementation]
     with PosixClient(helpers) as client:
         yield client
@@ -46,7 +71,7 @@ def failing(number, path=None):
 
 
 @pytest.fixture
-def client(implementation):
+def client(implementation, folder):  # noqa: ARG001 - its mount is there before, and after
     with made(implementation) as client:
         yield client
 

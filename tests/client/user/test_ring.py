@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import multiprocessing
 import os
 import random
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,50 +19,9 @@ from emberfs.protocol import Op
 from emberfs.ring import STAGE_BYTES, RingClient
 
 from tests.client.user.pieces import CONTENT, read_pieces
+from tests.client.user.serving import NEEDS_MOUNT, PATHS, Server
 
-pytestmark = [
-    pytest.mark.mount,
-    pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
-]
-ROOT_FOLDER = Path(__file__).parents[3]
-SERVER = ROOT_FOLDER / "tests/client/fuse/serve_fakes.py"
-PATHS = f"{ROOT_FOLDER}:{ROOT_FOLDER}/fs/client/user"
-
-
-class Server:
-    def __init__(self, mount_point):
-        self.mount_point = mount_point
-        mount_point.mkdir()
-        self.process = subprocess.Popen(
-            [sys.executable, str(SERVER), str(mount_point)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": PATHS},
-        )
-        assert self.process.stdout.readline().strip() == "ready"
-
-    def held(self):
-        """Return how many pieces of shared memory the daemon has mapped."""
-        maps = Path(f"/proc/{self.process.pid}/maps").read_text()
-        return maps.count("memfd:emberfs-batch")
-
-    def cpu_s(self):
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        output, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, output
-        return json.loads(output)
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
-            subprocess.run(
-                ["umount", "-l", str(self.mount_point)], check=False, capture_output=True
-            )
+pytestmark = NEEDS_MOUNT
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +96,7 @@ def test_numpy_memory_is_moved_without_the_stage(client, path):
     array = np.frombuffer(iov.view, dtype=np.float32)
     with client.open(path) as file:
         rows = array.reshape(-1, 64)[3:7]
-        assert client.read([Transfer(file, 128, memoryview(rows))]) == [rows.nbytes]
+        assert client.read([Transfer(file, 128, memoryview(rows).cast("B"))]) == [rows.nbytes]
         assert all(lane._stage is None for lane in client._lanes)
     assert rows.tobytes() == CONTENT[128 : 128 + rows.nbytes]
 
@@ -147,8 +104,9 @@ def test_numpy_memory_is_moved_without_the_stage(client, path):
 def test_other_memory_goes_through_the_stage(client, mnt):
     size = 2 * STAGE_BYTES + 12_345
     content = random.Random(1).randbytes(size)
-    with client.open(str(mnt / "staged"), "w") as file:
+    with client.open(str(mnt / "staged"), "x") as file:
         client.write([Transfer(file, 0, memoryview(content))])
+    with client.open(str(mnt / "staged")) as file:
         buffers = [bytearray(size), bytearray(100), bytearray(0)]
         transfers = [Transfer(file, i, memoryview(b)) for i, b in enumerate(buffers)]
         assert client.read(transfers) == [size, 100, 0]

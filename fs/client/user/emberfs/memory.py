@@ -46,7 +46,7 @@ class Regions:
         """Take a region in until its mapping goes."""
         self._regions[region.base] = region
         self._bases = sorted(self._regions)
-        weakref.finalize(mapping, self._ended.append, region).atexit = False
+        weakref.finalize(mapping, _note_end, region, self._ended).atexit = False
 
     def find(self, buffer: memoryview) -> tuple[Region, int] | None:
         """Return the region that a buffer lies in, and where in it; None: in none."""
@@ -61,14 +61,13 @@ class Regions:
         return (region, start) if start + buffer.nbytes <= region.size else None
 
     def take_ended(self) -> list[Region]:
-        """Forget and return the regions whose mapping has gone; their descriptors are closed."""
+        """Forget and return the regions whose mapping has gone."""
         ended = []
         while self._ended:
             region = self._ended.popleft()
             if self._regions.get(region.base) is region:
                 del self._regions[region.base]
                 self._bases = sorted(self._regions)
-            os.close(region.fd)
             ended.append(region)
         return ended
 
@@ -76,3 +75,9 @@ class Regions:
         """After a fork: the new connection knows of none."""
         for region in self._regions.values():
             region.id = 0
+
+
+def _note_end(region: Region, ended: deque[Region]) -> None:
+    """Runs wherever the last reference goes, so it takes no lock."""
+    os.close(region.fd)
+    ended.append(region)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from .batch import OpenMode, Transfer
+from .batch import BatchFile, OpenMode, Transfer
 from .connection import Connection
 from .ior import Ior
 from .memory import Region, Regions
@@ -35,8 +35,8 @@ _MODE: Final = 0o666
 _OPEN_FLAGS: Final[dict[OpenMode, int]] = {
     "r": os.O_RDONLY,
     "r+": os.O_RDWR,
-    "w": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
-    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
 }
 _NO_FLAGS: Final = EntryFlag(0)
 
@@ -198,9 +198,7 @@ class _Lane:
             index = plan.waiting[0]
             piece = plan.piece(index)
             transfer = plan.transfers[piece.transfer]
-            file = transfer.file
-            if not isinstance(file, RingFile):
-                raise TypeError(f"{file.path}: opened by another kind of client")
+            file = _own(transfer.file)
             offset = transfer.offset + piece.start + piece.moved
             length = piece.length - piece.moved
             if piece.region is not None:
@@ -323,6 +321,8 @@ class RingClient:
         flags = _OPEN_FLAGS.get(mode)
         if flags is None:
             raise ValueError(f"mode {mode!r} is none of {', '.join(_OPEN_FLAGS)}")
+        if self._is_closed:
+            raise OSError(errno.EBADF, "this client is closed", path)
         return self.adopt(path, os.open(path, flags | os.O_CLOEXEC, _MODE))
 
     def adopt(self, path: str, fd: int) -> RingFile:
@@ -401,9 +401,9 @@ class RingClient:
         await self._move_async(self._plan(Op.WRITE, transfers, _NO_FLAGS))
 
     def _plan(self, op: Op, transfers: Sequence[Transfer], flags: EntryFlag) -> Plan:
-        buffers = [_bytes_of(transfer.buffer) for transfer in transfers]
-        if any(transfer.offset < 0 for transfer in transfers):
-            raise ValueError("a negative offset")
+        for transfer in transfers:
+            _check(op, transfer)
+        buffers = [transfer.buffer for transfer in transfers]
         with self._lock:
             return Plan(op, transfers, buffers, self._regions.find, flags)
 
@@ -480,9 +480,20 @@ class RingClient:
         self.close()
 
 
-def _bytes_of(buffer: memoryview) -> memoryview:
-    view = memoryview(buffer)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+def _own(file: BatchFile) -> RingFile:
+    if not isinstance(file, RingFile):
+        raise TypeError(f"{file!r} was not opened by a RingClient")
+    return file
+
+
+def _check(op: Op, transfer: Transfer) -> None:
+    path, buffer = _own(transfer.file).path, transfer.buffer
+    if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
+        raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
+    if op is Op.READ and buffer.readonly:
+        raise TypeError(f"a buffer for {path!r} is read-only")
+    if transfer.offset < 0:
+        raise ValueError(f"offset {transfer.offset} of {path!r}")
 
 
 _clients: weakref.WeakSet[RingClient] = weakref.WeakSet()

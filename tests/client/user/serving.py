@@ -1,0 +1,54 @@
+"""A mount over the model of a cluster, served by a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NEEDS_MOUNT = [
+    pytest.mark.mount,
+    pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
+]
+ROOT_FOLDER = Path(__file__).parents[3]
+SERVER = ROOT_FOLDER / "tests/client/fuse/serve_fakes.py"
+PATHS = f"{ROOT_FOLDER}:{ROOT_FOLDER}/fs/client/user"
+
+
+class Server:
+    def __init__(self, mount_point):
+        self.mount_point = mount_point
+        mount_point.mkdir()
+        self.process = subprocess.Popen(
+            [sys.executable, str(SERVER), str(mount_point)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": PATHS},
+        )
+        assert self.process.stdout.readline().strip() == "ready"
+
+    def held(self):
+        """Return how many pieces of shared memory the daemon has mapped."""
+        maps = Path(f"/proc/{self.process.pid}/maps").read_text()
+        return maps.count("memfd:emberfs-batch")
+
+    def cpu_s(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        output, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, output
+        return json.loads(output)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+            subprocess.run(
+                ["umount", "-l", str(self.mount_point)], check=False, capture_output=True
+            )
