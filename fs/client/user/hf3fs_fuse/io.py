@@ -1,0 +1,359 @@
+"""Iovecs and iorings as programs written for 3FS know them, over EmberFS's rings.
+
+    shm = SharedMemory(size=..., create=True)
+    iov, ring = make_iovec(shm, mount), make_ioring(mount, 128)
+    register_fd(fd)
+    done = ring.prepare(iov[0:4096], True, fd, 0).submit().wait(min_results=1)
+
+What differs: a segment of `SharedMemory` can be cut shorter by anybody, so the mount daemon copies its bytes once, where
+memory of `emberfs.ring` is reached without a copy.  `numa` is accepted and not acted upon.
+
+Rings are not thread safe; registering is.
+"""
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+from emberfs.batch import Transfer
+from emberfs.ior import Result
+from emberfs.protocol import EntryFlag, Op, Priority, ring_bytes
+from emberfs.ring import RingClient, RingFile, SharedIov
+
+from .fuse import get_mount_point
+
+_FALLOC_PUNCH_HOLE: Final = 0x03
+"""KEEP_SIZE and PUNCH_HOLE of fallocate(2)."""
+
+
+class IorPriority:
+    """Of a ring."""
+
+    HIGH = -1
+    NORMAL = 0
+    LOW = 1
+
+
+class Segment(Protocol):
+    """What is looked at of a `SharedMemory`."""
+
+    @property
+    def name(self) -> str:
+        """Of the file in /dev/shm."""
+
+    @property
+    def buf(self) -> Any:
+        """Its bytes."""
+
+
+class _Bytes:
+    """The methods of an iovec; its bytes are those of the array that it is mixed with."""
+
+    _iov: SharedIov
+    _start: int
+    block_size: int
+    result: int | None = None
+    """Once it comes out of `wait`: bytes moved, or a negative errno."""
+    userdata: Any = None
+
+    def _view(self) -> memoryview:
+        return memoryview(self).cast("B")  # type: ignore[arg-type]  # the other base is an array
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, slice):
+            return self._view()[key]
+        length = len(self._view())
+        start, stop, step = key.indices(length)
+        if step != 1:
+            raise ValueError("a slice of an iovec has no step")
+        return _part(self._iov, self._start + start, max(0, stop - start), self.block_size)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._view()[key] = value
+
+
+@functools.lru_cache(maxsize=4096)
+def _iovec_type(length: int) -> Any:
+    return type("iovec", (_Bytes, ctypes.c_ubyte * length), {})
+
+
+def _part(iov: SharedIov, start: int, length: int, block_size: int) -> Any:
+    part = _iovec_type(length).from_buffer(iov.view, start)
+    part._iov, part._start, part.block_size = iov, start, block_size  # noqa: SLF001 - made here
+    return part
+
+
+class ioring:  # noqa: N801 - the name that programs know
+    """A ring for reads, or for writes."""
+
+    def __init__(
+        self,
+        client: RingClient,
+        entries: int,
+        *,
+        for_read: bool,
+        io_depth: int,
+        priority: int | None,
+        timeout: float | timedelta | None,
+        flags: int,
+    ) -> None:
+        """See `make_ioring`."""
+        order = priority or 0
+        if isinstance(timeout, timedelta):
+            timeout_s = timeout.total_seconds()
+        else:
+            timeout_s = (timeout or 0) / 1000
+        self._ring = client.ring(
+            entries,
+            depth=io_depth,
+            timeout_s=timeout_s,
+            priority=Priority.HIGH if order < 0 else Priority.LOW if order else Priority.NORMAL,
+        )
+        self._client = client
+        self._op = Op.READ if for_read else Op.WRITE
+        self._flags = EntryFlag(flags)
+        self._under_way: dict[int, Any] = {}
+        self._number = 0
+
+    @staticmethod
+    def size_for_entries(entries: int) -> int:
+        """Return the bytes of a ring's memory."""
+        return ring_bytes(entries)
+
+    def prepare(self, iov: Any, read: bool, fd: int, off: int, userdata: Any = None) -> Self:
+        """Add one transfer between an iovec, or a slice of one, and a registered descriptor.
+
+        Raises:
+            OSError: EINVAL: no iovec, across a block, or the wrong kind of ring; EBADF: not registered; EACCES: opened
+                for something else; EAGAIN: the ring is full.
+        """
+        if not isinstance(iov, _Bytes) or off < 0 or read != (self._op is Op.READ):
+            raise OSError(errno.EINVAL, "what is prepared does not fit this ring")
+        length = len(iov._view())  # noqa: SLF001 - one module
+        start, block_size = iov._start, iov.block_size  # noqa: SLF001
+        if block_size and length and start % block_size + length > block_size:
+            raise OSError(errno.EINVAL, "the iovec crosses a block")
+        file = _registered(fd)
+        unwanted = os.O_WRONLY if read else os.O_RDONLY
+        if fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == unwanted:
+            raise OSError(errno.EACCES, "the descriptor was opened for something else")
+        part = _part(iov._iov, start, length, block_size)  # noqa: SLF001
+        part.userdata = userdata
+        self._ring.prepare(
+            self._op, file, off, iov._iov, start, length,  # noqa: SLF001
+            user_data=self._number, flags=self._flags,
+        )  # fmt: skip
+        self._under_way[self._number] = part
+        self._number += 1
+        return self
+
+    def submit(self) -> Self:
+        """Hand in what was prepared."""
+        self._ring.submit()
+        return self
+
+    def wait(
+        self,
+        max_results: int | None = None,
+        min_results: int = 1,
+        timeout: timedelta | None = None,
+    ) -> list[Any]:
+        """Return iovecs that are done, with `result` and `userdata`; fewer than `min_results` after the timeout."""
+        found: list[Result] = self._ring.wait(
+            min(min_results, self._ring.outstanding),
+            max_results=max_results,
+            timeout_s=None if timeout is None else timeout.total_seconds(),
+        )
+        done = []
+        for user_data, result in found:
+            part = self._under_way.pop(user_data)
+            part.result = result
+            done.append(part)
+        return done
+
+    def __del__(self) -> None:
+        ring = getattr(self, "_ring", None)
+        if ring is not None:
+            ring.close()
+
+
+# ---- registering ------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_clients: dict[str, RingClient] = {}
+_files: dict[int, RingFile] = {}
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _client(mount_point: str | os.PathLike[str]) -> RingClient:
+    path = os.path.realpath(mount_point)
+    with _lock:
+        client = _clients.get(path)
+        if client is None:
+            client = _clients[path] = RingClient(path)
+        return client
+
+
+def _registered(fd: int) -> RingFile:
+    file = _files.get(fd)
+    if file is None:
+        raise OSError(errno.EBADF, f"descriptor {fd} is not registered")
+    return file
+
+
+def extract_mount_point(path: str | os.PathLike[str]) -> str:
+    """Return the mount point that a path is on; raises OSError where it is on no EmberFS mount."""
+    return get_mount_point(path)
+
+
+def make_iovec(
+    shm: Segment, hf3fs_mount_point: str | os.PathLike[str], block_size: int = 0, numa: int = -1
+) -> Any:
+    """Return a shared segment as an iovec; the segment may be unlinked then.
+
+    Args:
+        shm: a `multiprocessing.shared_memory.SharedMemory`.
+        hf3fs_mount_point: of the files that it will be used for.
+        block_size: no transfer may cross a multiple of it; 0: any may.
+        numa: accepted, see module head.
+    """
+    del numa
+    fd = os.open(f"/dev/shm/{shm.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)  # noqa: S108 - where segments are
+    try:
+        size = len(shm.buf)
+        iov = _client(hf3fs_mount_point).share(fd, size, block_size=block_size)
+    finally:
+        os.close(fd)
+    return _part(iov, 0, size, block_size)
+
+
+def make_ioring(  # noqa: PLR0917 - the signature that programs know
+    hf3fs_mount_point: str | os.PathLike[str],
+    entries: int,
+    for_read: bool = True,
+    io_depth: int = 0,
+    priority: int | None = None,
+    timeout: float | timedelta | None = None,
+    numa: int = -1,
+    *,
+    flags: int = 0,
+) -> ioring:
+    """Return a ring.
+
+    Args:
+        hf3fs_mount_point: of the files that it will be used for.
+        entries: transfers that may be under way.
+        for_read: it reads; otherwise it writes.
+        io_depth: what is done at once; 0: whatever is there; n > 0: exactly n; -n: at most n.
+        priority: see `IorPriority`.
+        timeout: with a negative depth, how long fewer may wait for more; a number is milliseconds.
+        numa: accepted, see module head.
+        flags: 1: reads may be ahead of some replicas; 2: holes are errors (ENODATA).
+    """
+    del numa
+    return ioring(
+        _client(hf3fs_mount_point),
+        entries,
+        for_read=for_read,
+        io_depth=io_depth,
+        priority=priority,
+        timeout=timeout,
+        flags=flags,
+    )
+
+
+def register_fd(fd: int) -> None:
+    """Let rings use an open descriptor; raises OSError: EINVAL: they may already, EBADF: it is on no EmberFS mount."""
+    path = str(Path(f"/proc/self/fd/{fd}").readlink())
+    if fd in _files:
+        raise OSError(errno.EINVAL, f"descriptor {fd} is registered already", path)
+    try:
+        client = _client(get_mount_point(path))
+        file = client.adopt(path, os.dup(fd))
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        raise OSError(errno.EBADF, error.strerror, path) from error
+    with _lock:
+        _files[fd] = file
+
+
+def deregister_fd(fd: int) -> None:
+    """Let rings use a descriptor no more; to be done before it is closed.  Raises OSError for a write that failed."""
+    with _lock:
+        file = _files.pop(fd, None)
+    if file is not None:
+        file.close()
+
+
+def force_fsync(fd: int) -> None:
+    """Make what was written durable, and the length exact for everybody."""
+    os.fsync(fd)
+
+
+def hardlink(target: str | os.PathLike[str], link_name: str | os.PathLike[str]) -> None:
+    """Give a file a further name."""
+    os.link(target, link_name)
+
+
+def punch_hole(fd: int, start: Sequence[int], end: Sequence[int], flags: int = 0) -> None:
+    """Make the bytes of each [start, end) read as zeros and, where they are whole chunks, take no space."""
+    del flags
+    fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    for first, last in zip(start, end, strict=True):
+        if fallocate(fd, _FALLOC_PUNCH_HOLE, first, last - first):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+def read_file(  # noqa: PLR0917 - the signature that programs know
+    path: str | os.PathLike[str],
+    hf3fs_mount_point: str | os.PathLike[str] | None = None,
+    block_size: int = 1 << 30,
+    off: int = 0,
+    priority: int | None = None,
+    cb: Callable[[memoryview, int], Any] | None = None,
+) -> bytes | None:
+    """Read a file from `off` to its end, in blocks.
+
+    Args:
+        path: of the file.
+        hf3fs_mount_point: where it is; default: found.
+        block_size: read at once, at the most.
+        off: where to begin.
+        priority: accepted; the rings behind have the normal one.
+        cb: called with each block, good until it returns, and its offset; then nothing is returned.
+    """
+    del priority
+    client = _client(hf3fs_mount_point or get_mount_point(path))
+    parts: list[bytes] = []
+    with client.open(os.fspath(path)) as file:
+        length = file.length()
+        with client.allocate(max(1, min(block_size, length - off))) as iov:
+            while off < length:
+                block = iov.view[: length - off]
+                (count,) = client.read([Transfer(file, off, block)])
+                if cb is not None:
+                    cb(block[:count], off)
+                else:
+                    parts.append(bytes(block[:count]))
+                off += count
+                if not count:
+                    break
+                del block
+    return None if cb is not None else b"".join(parts)
