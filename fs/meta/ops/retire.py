@@ -20,6 +20,7 @@ from ..dentries import clear_dentry
 from ..inodes import complete, drop_link, load_complete
 from ..read_ahead import object_keys
 from ..usage import charge, clear_usage
+from .lock import end_all_locks
 from .remove_tree import detach_tree
 from .unnamed import follow_record
 
@@ -36,8 +37,9 @@ class Retired(NamedTuple):
     """Why others were put off."""
 
 
-def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
+async def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
     inode_id = inode.inode_id
+    await end_all_locks(tr, inode_id)
     tr.clear(records.inode_key(inode_id))
     tr.clear_range(records.xattr_prefix(inode_id), records.xattr_prefix(inode_id) + b"\xff")
     # Of files none is left; a removed tree does not wait for those who opened a directory with one.
@@ -87,7 +89,7 @@ async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb
         tr.set(records.gc_key(records.GC_FILE, due_ns, record.inode_id), value)
         await follow_record(tr, record.inode_id, records.gc_due_ns(key), due_ns)
         return None
-    _delete_inode(tr, inode)
+    await _delete_inode(tr, inode)
     if inode.type != pb.FILE:
         tr.clear(key)
         return None
@@ -100,7 +102,12 @@ async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Reti
     """Delete the inodes of due GC records that nobody has open; others, and damaged ones, become due later."""
     found = Retired([], [])
     await tr.prefetch(keys)
-    await tr.prefetch(records.inode_key(records.gc_inode_id(key)) for key in keys)
+    inode_ids = [records.gc_inode_id(key) for key in keys]
+    await tr.prefetch(
+        key_of(inode_id)
+        for inode_id in inode_ids
+        for key_of in (records.inode_key, records.file_locks_key)
+    )
     for key in keys:
         try:
             record = await _retire_one(tr, ctx, key)
@@ -189,6 +196,6 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
         await _detach_child(tr, ctx, directory_id, name, record)
     if len(pairs) > entry_count_max:
         return entry_count_max
-    _delete_inode(tr, await complete(tr, directory))
+    await _delete_inode(tr, await complete(tr, directory))
     tr.clear(key)
     return len(pairs) + 1

@@ -86,6 +86,11 @@ async def _users_directory(tr: Transaction, ctx: OpContext) -> pb.InodePb:
     name = _users_name(ctx)
     dentry = await find_dentry(tr, TRASH_ROOT_INODE_ID, name)
     if dentry is not None:
+        if dentry.type != pb.DIRECTORY:
+            what = (
+                f"/.trash/{name.decode()} is no directory: rename it, so that the trash can be made"
+            )
+            raise FsError(Status.EXISTS, what)
         return await load_inode(tr, dentry.inode_id)
     trash_root = await _trash_root(tr, ctx)
     return await _make_directory(tr, ctx, trash_root, name, ctx.new_inode_id, 0o700)

@@ -27,6 +27,8 @@ XATTR_COUNT_MAX = 64
 """Of one inode, so that listing stays bounded."""
 
 _USAGE_PREFIX = b"ember."
+_WITH_USER_ATTRIBUTES = (pb.FILE, pb.DIRECTORY)
+"""Of anything else nobody has one, whatever its mode says."""
 _NAMESPACES = (b"user.", b"trusted.", b"security.")
 
 
@@ -42,7 +44,7 @@ def _check_name(name: bytes) -> None:
 
 
 def _require_user_change(ctx: OpContext, inode: pb.InodePb) -> None:
-    if inode.type not in (pb.FILE, pb.DIRECTORY):
+    if inode.type not in _WITH_USER_ATTRIBUTES:
         raise FsError(Status.NOT_PERMITTED, f"user attribute of inode {inode.inode_id:#x}")
     if inode.type == pb.DIRECTORY and inode.mode & stat.S_ISVTX:
         permissions.require_owner(ctx.caller, inode)
@@ -126,7 +128,7 @@ async def get_xattr(tr: Transaction, ctx: OpContext, request: meta.GetXattrReq) 
     inode = await load_inode(tr, request.inode_id, snapshot=True)
     key = records.xattr_key(request.inode_id, request.name)
     value = await tr.get(key, snapshot=True)
-    if request.name.startswith(b"user."):
+    if request.name.startswith(b"user.") and inode.type in _WITH_USER_ATTRIBUTES:
         permissions.require(ctx.caller, inode, permissions.READ)
     if value is None or _is_hidden(ctx, request.name):
         what = f"attribute {request.name!r} of inode {request.inode_id:#x}"

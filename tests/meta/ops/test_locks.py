@@ -183,3 +183,19 @@ async def test_a_clock_that_was_set_back_keeps_no_dead_client_for_long(
     await trio.sleep(2)
     await pruner.step()
     assert await snapshot_read(world.engine, lambda tr: tr.get(key)) is None
+
+
+async def test_locks_go_with_the_file(world, autojump_clock):
+    """Who has it open for reading only has no session, and may hold locks when it is deleted."""
+    mine, other = world.user(0), world.user(0, client=OTHER)
+    f = (await mine.create(ROOT, b"f")).inode_id
+    await lock(mine, f, wish(is_write=False))
+    await lock(other, f, wish(is_write=False))
+    await mine.unlink(ROOT, b"f")
+    await trio.sleep(100)
+    await world.meta.gc.step()
+    rows = await world.dump()
+    assert not [key for key in rows if key[:4] in {records.FILE_LOCKS, records.CLIENT_LOCKS}]
+    await lock(mine, f, wish(), is_unlock=True)
+    with refused(Status.STALE):
+        await lock(mine, f, wish())

@@ -142,6 +142,9 @@ async def test_xattrs(root, alice):
     d = (await root.mkdir(ROOT, b"d", 0o1777)).inode_id
     with refused(Status.NOT_PERMITTED):
         await xattr(alice, "set_xattr", d, b"user.a")
+    pipe = (await root.mknod(ROOT, b"p", pb.FIFO, 0o600)).inode_id
+    with refused(Status.NO_ATTRIBUTE):
+        await xattr(alice, "get_xattr", pipe, b"user.a")
 
 
 async def test_xattr_count_is_bounded(root):

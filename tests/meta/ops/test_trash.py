@@ -365,3 +365,19 @@ async def test_a_default_access_list_of_the_root_opens_no_trash(world, root, ali
         assert not found.directory.HasField("default_acl")
     with refused(Status.ACCESS_DENIED):
         await bob.lookup(users, b"f")
+
+
+async def test_a_trash_that_is_no_directory(world, root, alice):
+    """Root may put anything there; nothing may come to lie in a file."""
+    d = (await root.mkdir(ROOT, b"open", 0o777)).inode_id
+    await alice.create(d, b"f")
+    await root.create(d, b"g")
+    await trash(root, d, b"g")
+    top = (await root.lookup(ROOT, b".trash")).inode_id
+    await root.create(top, b"1000")
+    with refused(Status.EXISTS):
+        await trash(alice, d, b"f")
+    assert await root.names(d) == [b"f"]
+    await root.unlink(top, b"1000")
+    await trash(alice, d, b"f")
+    assert await check(world.engine) == []

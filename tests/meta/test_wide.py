@@ -1,0 +1,60 @@
+"""The short form of tests/meta/wide.py, on every engine."""
+
+import random
+from functools import partial
+from unittest.mock import AsyncMock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fs.kv.faulty import RandomFaults
+from tests.kv.harness import CHOSEN_KIND
+from tests.meta.conftest import ANY_KIND
+from tests.meta.harness import World
+from tests.meta.wide import CONFIG, Company, run_seed
+from tests.sim.determinism import run_deterministic
+
+
+@settings(
+    max_examples=12 if CHOSEN_KIND != "foundationdb" else 3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(seed=st.integers(0, 2**32))
+async def test_everything_against_the_model(open_lab, autojump_clock, seed):  # noqa: ARG001
+    engine = await open_lab()
+    world = World(engine, **CONFIG)
+    await world.initialise()
+    engine.faults = RandomFaults(
+        random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05
+    )
+    await Company(world, random.Random(seed)).run(60)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("kind", [CHOSEN_KIND] if CHOSEN_KIND else ANY_KIND)
+async def test_everything_on_each_engine(open_lab, autojump_clock, kind, seed):  # noqa: ARG001
+    world = World(await open_lab(kind), **CONFIG)
+    await world.initialise()
+    await Company(world, random.Random(seed)).run(80)
+
+
+BROKEN = {
+    "lists_do_not_count": ("fs.meta.acl.is_allowed", lambda *_: True),
+    "marks_are_forgotten": ("fs.meta.ops.rename.mark_after_rename", AsyncMock(return_value=None)),
+    "sessions_keep_nothing": ("fs.meta.ops.retire._is_open", AsyncMock(return_value=False)),
+}
+
+
+def run_many():
+    for seed in range(30):
+        run_deterministic(partial(run_seed, seed, 150), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_service_is_noticed(name, monkeypatch):
+    monkeypatch.setattr(*BROKEN[name])
+    with pytest.raises(AssertionError):
+        run_many()
