@@ -352,3 +352,17 @@ class BlockingFs:
         """See `EmberFs.read_batch`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
         return self.run(lambda: self._native.read_batch(unwrapped))
+
+    def read_each(
+        self, reads: Sequence[tuple[BlockingFile, int, memoryview]]
+    ) -> list[int | FsError]:
+        """See `EmberFs.read_each`."""
+        unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
+        return self.run(lambda: self._native.read_each(unwrapped))
+
+    def write_each(
+        self, writes: Sequence[tuple[BlockingFile, int, Buffer]]
+    ) -> list[FsError | None]:
+        """See `EmberFs.write_each`."""
+        unwrapped = [(file._file, offset, data) for file, offset, data in writes]  # noqa: SLF001
+        return self.run(lambda: self._native.write_each(unwrapped))

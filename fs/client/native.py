@@ -220,3 +220,22 @@ class EmberFs(Trash, Limits):
         ]
         await self._chunks.read([read for read in wanted if len(read.buffer)])
         return [len(read.buffer) for read in wanted]
+
+    async def read_each(
+        self, reads: Sequence[tuple[EmberFile, int, memoryview]]
+    ) -> list[int | FsError]:
+        """Do what `read_batch` does, and say of each for itself how it went."""
+        try:
+            return list(await self.read_batch(reads))
+        except FsError as error:
+            if len(reads) == 1:
+                return [error]
+        calls = [partial(file.read_into, offset, buffer) for file, offset, buffer in reads]
+        return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+
+    async def write_each(
+        self, writes: Sequence[tuple[EmberFile, int, Buffer]]
+    ) -> list[FsError | None]:
+        """Write (file, offset, bytes) triples side by side; overlapping ones in any order.  Say of each how it went."""
+        calls = [partial(file.write, offset, data) for file, offset, data in writes]
+        return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
