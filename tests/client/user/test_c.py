@@ -1,0 +1,58 @@
+"""The header for C says what Python says, and the example that uses it copies a file."""
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from emberfs import protocol
+
+from tests.client.user.serving import NEEDS_MOUNT, ROOT_FOLDER, Server
+
+FOLDER = ROOT_FOLDER / "fs/client/user/c"
+
+
+def numbers(pattern):
+    text = (FOLDER / "ember_batch.h").read_text()
+    return {name: int(value, 0) for name, value in re.findall(pattern, text)}
+
+
+def test_the_numbers_are_the_same():
+    listed = numbers(r"EMBER_([A-Z_]+) = (\d+)")
+    known = {
+        member.name: int(member)
+        for kind in (protocol.Call, protocol.Op, protocol.EntryFlag, protocol.Priority)
+        for member in kind
+    }
+    assert listed == known
+    defined = numbers(r"#define EMBER_BATCH_([A-Z_]+) (0x[0-9a-f]+|\d+)u")
+    assert defined == {"VERSION": protocol.VERSION, "IOCTL_TICKET": protocol.IOCTL_TICKET}
+
+
+@pytest.mark.mount
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@NEEDS_MOUNT[1]
+def test_the_example_copies_a_file(tmp_path):
+    program = tmp_path / "copy_blocks"
+    subprocess.run(
+        ["cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, FOLDER / "copy_blocks.c"],
+        check=True,
+    )  # fmt: skip
+    content = random.Random(6).randbytes(2_000_001)
+    server = Server(tmp_path / "mnt")
+    try:
+        source, target = server.mount_point / "source", server.mount_point / "target"
+        Path(source).write_bytes(content)
+        done = subprocess.run([program, source, target], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{len(content)} bytes, sum {sum(content)}\n"
+        assert target.read_bytes() == content
+        wrong = subprocess.run(
+            [program, tmp_path, target], capture_output=True, text=True, check=False
+        )
+        assert wrong.returncode == 1
+        assert server.stop()["sessions"] == 0
+    finally:
+        server.close()
