@@ -106,23 +106,29 @@ class ModelProgram:
         return [result for _, result in sorted(await self.results(len(puts)))]
 
 
+@asynccontextmanager
+async def running_program(mount, content=b"", **settings):
+    """Serve one ring on a file of a mount."""
+    base = await mount.create(b"file")
+    if content:
+        await mount.files.write(base, 0, content)
+    handle_id = mount.vfs.batches.open(mount.vfs.batches.ticket(base))
+    model = ModelProgram(mount, handle_id, **settings)
+    model.mount, model.base = mount, base
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(model.ring.run)
+        yield model
+        nursery.cancel_scope.cancel()
+    model.bell.close()
+    await mount.vfs.batches.close(handle_id)
+    await mount.close(base)
+
+
 @pytest.fixture
 def program(mounts):
     @asynccontextmanager
     async def start(content=b"", **settings):
-        async with mounts() as mount:
-            base = await mount.create(b"file")
-            if content:
-                await mount.files.write(base, 0, content)
-            handle_id = mount.vfs.batches.open(mount.vfs.batches.ticket(base))
-            model = ModelProgram(mount, handle_id, **settings)
-            model.mount, model.base = mount, base
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(model.ring.run)
-                yield model
-                nursery.cancel_scope.cancel()
-            model.bell.close()
-            await mount.vfs.batches.close(handle_id)
-            await mount.close(base)
+        async with mounts() as mount, running_program(mount, content, **settings) as model:
+            yield model
 
     return start

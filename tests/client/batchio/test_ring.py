@@ -5,20 +5,18 @@ import ctypes
 import errno
 import fcntl
 import os
-import random
 
 import pytest
 import trio
 import trio.lowlevel
-from emberfs.protocol import ENTRY, EntryFlag, Op
+from emberfs.protocol import EntryFlag, Op
 
 from fs.client.batchio.checks import Share
 from fs.client.batchio.memory import is_memory_file, shared_memory
 from fs.schema.status import FsError, Status
 
 from .conftest import ENTRY_COUNT
-
-CONTENT = random.Random(3).randbytes(300_000)
+from .fuzz import CONTENT, random_rings
 
 
 def address(view):
@@ -240,56 +238,5 @@ def test_memory_is_taken_as_it_is_sealed():
 @pytest.mark.parametrize("seed", range(4))
 async def test_random_rings(autojump_clock, program, seed):
     """Row R6, the short form: whatever stands in a ring, the daemon answers, and touches nothing of others."""
-    await random_rings(program, seed, 300)
-
-
-async def random_rings(program, seed, count):
-    rng = random.Random(seed)
     async with program(CONTENT) as it:
-        it.files[2] = Share(it.files[1].handle_id, True, False)
-        other = await it.mount.create(b"other")
-        await it.mount.files.write(other, 0, b"mine" * 1000)
-        await it.mount.files.flush(other)
-        answered = 0
-        while answered < count:
-            n = rng.randint(1, ENTRY_COUNT)
-            for _ in range(n):
-                it.put(**random_entry(rng))
-                if rng.random() < 0.1:
-                    spoil(it, rng)
-            it.ring_bell(n)
-            if rng.random() < 0.3:
-                await trio.lowlevel.checkpoint()
-                spoil(it, rng)  # rewritten while it is read
-            answered += len(await it.results(n))
-        assert not it.ring.breach
-        content = bytes(await it.mount.files.read(other, 0, 10_000))
-        assert content == b"mine" * 1000
-        await it.mount.close(other)
-
-
-def random_entry(rng):
-    wild = rng.random() < 0.5
-
-    def number(good, bits):
-        return (
-            rng.choice([rng.getrandbits(bits), 2**bits - 1, 0])
-            if wild and rng.random() < 0.3
-            else good
-        )
-
-    return {
-        "op": number(rng.choice([Op.READ, Op.WRITE]), 32),
-        "offset": number(rng.randrange(400_000), 64),
-        "place": number(rng.randrange(1 << 20), 64),
-        "length": number(rng.randrange(70_000), 64),
-        "user_data": rng.getrandbits(64),
-        "file": number(rng.randint(1, 2), 32),
-        "memory": number(1, 32),
-        "flags": number(rng.randrange(4), 32),
-    }
-
-
-def spoil(it, rng):
-    place = rng.randrange(ENTRY_COUNT * ENTRY.size - 8)
-    it.view[place : place + 8] = rng.randbytes(8)
+        await random_rings(it, seed, 300)

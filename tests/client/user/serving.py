@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ class Server:
         maps = Path(f"/proc/{self.process.pid}/maps").read_text()
         return maps.count("memfd:emberfs-batch")
 
+    def descriptor_count(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def cpu_s(self):
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -52,3 +56,11 @@ class Server:
             subprocess.run(
                 ["umount", "-l", str(self.mount_point)], check=False, capture_output=True
             )
+
+
+def eventually(is_true, what):
+    for _ in range(600):
+        if is_true():
+            return
+        time.sleep(0.05)
+    raise AssertionError(what)

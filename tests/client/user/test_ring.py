@@ -19,7 +19,7 @@ from emberfs.protocol import Op
 from emberfs.ring import STAGE_BYTES, RingClient
 
 from tests.client.user.pieces import CONTENT, read_pieces
-from tests.client.user.serving import NEEDS_MOUNT, PATHS, Server
+from tests.client.user.serving import NEEDS_MOUNT, PATHS, Server, eventually
 
 pytestmark = NEEDS_MOUNT
 
@@ -50,14 +50,6 @@ def path(mnt, request):
     path = mnt / request.node.name
     path.write_bytes(CONTENT)
     return str(path)
-
-
-def eventually(is_true, what):
-    for _ in range(600):
-        if is_true():
-            return
-        time.sleep(0.05)
-    raise AssertionError(what)
 
 
 def test_many_threads_share_a_client(client, path):
