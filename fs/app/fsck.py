@@ -71,7 +71,7 @@ def fsck(
         set_up_logging("warning")
     try:
         check_exists(choice)
-        with _progress() as step:
+        with show_progress() as step:
             is_repair = is_repair or removes_chunks
             how = _How(managers, is_repair, removes_chunks, may_pause, is_paced, step)
             report = trio.run(_run, choice, how)
@@ -156,8 +156,8 @@ def _summary(told: dict[str, object]) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Tally], None]]:
-    """Show on a terminal how far the check has come."""
+def show_progress() -> Iterator[Callable[[Tally], None]]:
+    """Show on a terminal how far a check has come."""
     if not sys.stderr.isatty():
         yield lambda _tally: None
         return

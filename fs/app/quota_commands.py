@@ -126,3 +126,27 @@ def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     with connected(directory) as fs:
         found = fs.quotas()
     _show(found, as_json=as_json)
+
+
+@quota.command("recount")
+def recount(
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory; left out: all.")] = "",
+    directory: DirOption = None,
+    check: Annotated[bool, typer.Option("--check", help="Only compare.")] = False,
+    pause: Annotated[
+        bool,
+        typer.Option(
+            "--pause",
+            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
+        ),
+    ] = False,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Count what lies below each directory, compare, and put the counters right, while the cluster works."""
+    from .recount import recount as run  # noqa: PLC0415
+    from .store_access import store_of_cluster  # noqa: PLC0415
+
+    choice = store_of_cluster(chosen_directory(directory))
+    inside = path_inside(path) if path else "/"
+    raise typer.Exit(run(choice, inside, is_repair=not check, may_pause=pause, as_json=as_json))
