@@ -13,18 +13,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
 import trio
 
+from ..node.user_guard import UserGuard
 from ..rpc.api import Identity
 from ..rpc.channel import ChannelPool, open_channels
 from ..rpc.core_service import CoreService
-from ..rpc.credential_files import configured_secrets
-from ..rpc.guard import Guard, KeyGuard
+from ..rpc.credential_files import configured_secrets, read_keys
+from ..rpc.credentials import Secret, new_client_id
 from ..rpc.server import Server
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
@@ -58,7 +59,7 @@ class Process:
     identity: Identity
     channels: ChannelPool
     stopping: trio.Event
-    guard: Guard | None = None
+    guard: UserGuard | None = None
     """Whom it serves; None: everybody."""
 
     def node(self, roles: frozenset[Role]) -> Node:
@@ -97,13 +98,24 @@ class Process:
 Root = Callable[[Process], Awaitable[None]]
 
 
-def new_identity(config: ProcessConfig, runtime: Runtime) -> Identity:
-    """Return the identity of this start of a process."""
+def make_guard(config: ProcessConfig, runtime: Runtime) -> UserGuard | None:
+    """Return what judges the peers of a process; None in an open cluster.  Raises FsError(BAD_CONFIG)."""
+    auth = config.auth
+    if not auth.key_file:
+        return None
+    keys = read_keys(Path(auth.key_file))
+    return UserGuard(keys, runtime.random, runtime.clock, auth.token_check_interval_s)
+
+
+def new_identity(
+    config: ProcessConfig, runtime: Runtime, secrets: Sequence[Secret] = ()
+) -> Identity:
+    """Return the identity of this start of a process, which proves one of the secrets."""
     return Identity(
         cluster_id=config.process.cluster_id,
         node_id=config.process.node_id,
         incarnation=runtime.random.randbytes(INCARNATION_BYTES).hex(),
-        client_id=runtime.random.randbytes(INCARNATION_BYTES).hex(),
+        client_id=new_client_id(runtime.random, secrets),
         release=RELEASE,
     )
 
@@ -134,10 +146,10 @@ async def _watch_signals(stopping: trio.Event) -> None:
 
 async def _run(root: Root, config: ProcessConfig) -> None:
     runtime = real_runtime(SocketNetwork())
-    identity = new_identity(config, runtime)
-    stopping = trio.Event()
     secrets = configured_secrets(config.auth)
-    guard = KeyGuard(secrets, runtime.random) if config.auth.key_file else None
+    identity = new_identity(config, runtime, secrets)
+    stopping = trio.Event()
+    guard = make_guard(config, runtime)
     if not config.process.mgmtd_addresses:
         raise FsError(Status.BAD_CONFIG, "process.mgmtd_addresses: where is the manager?")
     async with trio.open_nursery() as nursery:

@@ -22,6 +22,7 @@ from ..meta.init import initialise
 from ..meta.meta import Meta
 from ..mgmtd.main import Mgmtd
 from ..node.membership import Membership
+from ..node.user_guard import ask_manager
 from ..schema.ids import ClientId
 from ..schema.routing import Role
 from .compose import Process, main
@@ -77,16 +78,21 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
     membership = Membership(process.runtime, config, node, process.channels)
     targets: dict[str, Any] = {}
     loops: list[Loop] = []
+    find_tokens = ask_manager(membership.caller)
     if Role.MGMTD in roles:
         mgmtd = Mgmtd(engine, process.runtime, config, node, process.channels)
         targets["Mgmtd"] = mgmtd.service
         loops.append(mgmtd.run)
+        find_tokens = mgmtd.find_tokens
     loops.append(membership.run)
     if Role.META in roles:
         chunks = make_chunks(process, membership)
         meta = await make_meta(process, engine, membership, chunks)
         targets["Meta"] = meta.service
         loops += [chunks.run, meta.run]
+    if process.guard is not None:
+        process.guard.find = find_tokens
+        loops.append(process.guard.run)
     store: KvService | None = None
     if isinstance(engine, LocalEngine) and config.process.listen.startswith("unix:"):
         store = targets["Kv"] = KvService(engine, process.runtime, boot=boot_number())

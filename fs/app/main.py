@@ -456,6 +456,14 @@ def key(context: typer.Context) -> None:
     group(context.args, prog_name="ember key")
 
 
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def user(context: typer.Context) -> None:
+    """Users of a closed cluster, and the tokens that let them in."""
+    from .user_commands import user as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember user")
+
+
 @app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="PATH ...")
 def rm(context: typer.Context) -> None:
     """Move files and, with -r, directories to the trash."""

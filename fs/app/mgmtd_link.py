@@ -11,6 +11,7 @@ from ..node.mgmtd_link import MgmtdLink
 from ..rpc.api import Identity
 from ..rpc.channel import ChannelPool, open_channels
 from ..rpc.credential_files import caller_secrets
+from ..rpc.credentials import new_client_id
 from ..rpc.transport import SocketNetwork
 from ..runtime.real import real_runtime
 from ..schema import services
@@ -58,7 +59,7 @@ def run_with_mgmtd(
 
     async def run() -> T:
         runtime = real_runtime(SocketNetwork())
-        client_id = runtime.random.randbytes(16).hex()
+        client_id = new_client_id(runtime.random, secrets)
         identity = Identity(cluster_id=cluster_id, client_id=client_id, release=RELEASE)
         with trio.move_on_after(timeout_s):
             async with open_channels(runtime, identity, RpcSection(), secrets=secrets) as channels:

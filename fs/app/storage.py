@@ -12,6 +12,7 @@ from ..chunkengine.factory import open_engine
 from ..chunkengine.known_disks import LIST_NAME, KnownDisks
 from ..chunkengine.refused import refused_engine
 from ..node.membership import Membership
+from ..node.user_guard import ask_manager
 from ..schema.config import DiskSection
 from ..schema.routing import Role
 from ..schema.status import FsError, Status
@@ -139,9 +140,13 @@ async def serve_storage(
     membership.report = storage.report
     membership.report_disks = storage.report_disks
     server = process.server({"Storage": storage.service})
+    if process.guard is not None:
+        process.guard.find = ask_manager(membership.caller)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run, process.runtime.network, config.process.listen)
         await nursery.start(storage.run)
+        if process.guard is not None:
+            await nursery.start(process.guard.run)
         await nursery.start(membership.run)
         process.ready()
         await process.stopping.wait()

@@ -114,10 +114,9 @@ async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
     """Open a store for the length of the block; raises FsError as `open_store`."""
     config = ProcessConfig(process=ProcessSection(cluster_id=choice.cluster_id), kv=choice.section)
     runtime = real_runtime(SocketNetwork())
-    identity = new_identity(config, runtime)
-    async with open_channels(
-        runtime, identity, config.rpc, secrets=caller_secrets(config.auth)
-    ) as channels:
+    secrets = caller_secrets(config.auth)
+    identity = new_identity(config, runtime, secrets)
+    async with open_channels(runtime, identity, config.rpc, secrets=secrets) as channels:
         process = Process(config, runtime, identity, channels, trio.Event())
         async with open_store(process) as engine:
             yield OpenStore(engine, runtime, channels)

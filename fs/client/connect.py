@@ -22,7 +22,8 @@ from ..node.routing_cache import RoutingCache
 from ..rpc.api import Channels
 from ..rpc.api import Identity as RpcIdentity
 from ..rpc.channel import open_channels
-from ..rpc.credential_files import caller_secrets
+from ..rpc.credential_files import caller_secrets, configured_uid
+from ..rpc.credentials import new_client_id
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
@@ -34,8 +35,6 @@ from .entries import Identity
 from .meta_client import MetaClient
 from .native import EmberFs
 from .storage_client import StorageClient
-
-CLIENT_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +126,24 @@ async def connect(
         cluster_id: of the cluster that is expected there.
         runtime: clock, network, randomness; `fs.runtime.real` makes one.
         config: limits, retry times, credentials; default: as built in, credentials as the environment says.
-        identity: on whose behalf; default: this process's user.
+        identity: on whose behalf; default: the token's user, without a token this process's.
     """
     given = config or ProcessConfig()
     process = type(given.process)(cluster_id=cluster_id, mgmtd_addresses=list(mgmtd_addresses))
     config = ProcessConfig(process=process, rpc=given.rpc, auth=given.auth, client=given.client)
-    client_id = ClientId(runtime.random.randbytes(CLIENT_ID_BYTES).hex())
+    secrets, uid = caller_secrets(config.auth), configured_uid(config.auth)
+    client_id = ClientId(new_client_id(runtime.random, secrets))
     speaker = RpcIdentity(cluster_id=cluster_id, client_id=client_id)
+    own = Identity.of_process()
+    if uid is not None and uid != own.uid:
+        own = Identity(uid, own.gid)
     async with (
-        open_channels(
-            runtime, speaker, config.rpc, secrets=caller_secrets(config.auth)
-        ) as channels,
+        open_channels(runtime, speaker, config.rpc, secrets=secrets) as channels,
         open_client(runtime, config, channels, client_id=client_id) as client,
     ):
         yield EmberFs(
             client.meta,
             client.chunks,
             runtime=runtime,
-            identity=identity or Identity.of_process(),
+            identity=identity or own,
         )

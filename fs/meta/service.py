@@ -20,12 +20,13 @@ from google.protobuf.message import Message
 
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read, transact
-from ..rpc.api import Call
+from ..rpc.api import Call, Identity
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
 from ..schema.status import FsError, Retry, Status
+from ..schema.user import User
 from .content_driver import ContentDriver
 from .context import (
     CLIENT_ID_BYTES_MAX,
@@ -79,6 +80,7 @@ from .ports import ChunkPort
 from .read_ahead import request_keys
 from .resolve import batch_resolve_path, resolve_path
 from .told import tell_directories
+from .users import admit
 
 ReqT = TypeVar("ReqT", bound=Message)
 RspT = TypeVar("RspT")
@@ -155,6 +157,10 @@ class MetaService:
         self._space = (0, 0)
         self._space_until_s = -1.0
         self._space_lock = trio.Lock()
+
+    def admit(self, user: User, peer: Identity, request: Message) -> None:
+        """See fs/meta/users.py."""
+        admit(user, peer, request)
 
     # ---- how an operation is run -------------------------------------------------------------
 

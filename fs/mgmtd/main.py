@@ -4,6 +4,7 @@ Concurrency: one task elects and extends; the reign's loops run beside it and en
 """
 
 import logging
+from collections.abc import Sequence
 
 import trio
 
@@ -11,6 +12,7 @@ from ..kv.api import KvEngine
 from ..rpc.api import Channels
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig, check_relations
+from ..schema.proto.mgmtd_pb2 import UserPb
 from ..schema.routing import Node
 from ..schema.status import FsError
 from .election import Election
@@ -56,6 +58,10 @@ class Mgmtd:
         me = Candidate(node.node_id, node.address, node.incarnation)
         self._election = Election(me, self._store, runtime.clock, channels, config.mgmtd)
         self.service = MgmtdService(self._election)
+
+    async def find_tokens(self, token_ids: Sequence[bytes]) -> list[UserPb]:
+        """Return whose tokens are, from the store; raises FsError."""
+        return await self._store.find_tokens(token_ids)
 
     @property
     def is_primary(self) -> bool:

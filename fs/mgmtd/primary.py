@@ -34,6 +34,7 @@ from .rotator import Rotator
 from .sessions import ClientSessions
 from .state import ClusterState, membership_change
 from .store import BookChange, Change, Loaded, Store
+from .user_book import UserBook
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Primary:
         self.section = section
         self.state = ClusterState(loaded, section, now_s)
         self.sessions = ClientSessions(section.client_session_s, now_s)
+        self.users = loaded.users
         self.lock = trio.Lock()
         self.lost = trio.Event()
         self._election = election
@@ -90,6 +92,11 @@ class Primary:
     def now_s(self) -> float:
         """Monotonic time."""
         return self._clock.monotonic_s()
+
+    @property
+    def wall_ns(self) -> int:
+        """Wall time in ns."""
+        return self._clock.wall_ns()
 
     @property
     def is_acting(self) -> bool:
@@ -126,19 +133,39 @@ class Primary:
         version = self.info.routing_version + 1
         if is_bootstrapping is None:
             is_bootstrapping = self.info.is_bootstrapping
-        me, is_written = self._election.me, False
-        with trio.move_on_after(self.section.primary_lease_s, shield=True):
-            try:
-                await self._store.write(me, self._epoch, version, change.records())
-                is_written = True
-            except FsError as error:
-                logger.warning("routing version %d was not written: %s", version, error)
-        if not is_written:
-            self.lose()
-            raise FsError(Status.NOT_PRIMARY, f"routing version {version} was not written")
+        write = self._store.write(self._election.me, self._epoch, version, change.records())
+        await self._written(write, f"routing version {version}")
         self.state.apply(change, version, is_bootstrapping=is_bootstrapping)
         self._message = None
         self._announce()
+
+    async def _written(self, write: Awaitable[None], what: str) -> None:
+        """Carry a write through, or end the reign; raises FsError(NOT_PRIMARY)."""
+        is_written = False
+        with trio.move_on_after(self.section.primary_lease_s, shield=True):
+            try:
+                await write
+                is_written = True
+            except FsError as error:
+                logger.warning("%s: not written: %s", what, error)
+        if not is_written:
+            self.lose()
+            raise FsError(Status.NOT_PRIMARY, f"{what} was not written")
+
+    async def change_users(self, change: Callable[[UserBook, int], UserBook]) -> None:
+        """Persist and show what a change makes of the users, given the wall time in ns.
+
+        Raises:
+            FsError: what `change` raises; NOT_PRIMARY: it is not known whether the change was persisted.
+        """
+        async with self.lock:
+            self.check_acting()
+            after = change(self.users, self._clock.wall_ns())
+            records = self.users.records(after)
+            if records:
+                write = self._store.write_apart(self._election.me, self._epoch, records)
+                await self._written(write, "a change of users")
+            self.users = after
 
     async def settle(self, change: Change) -> None:
         """Publish a change, then every chain change that follows from it.  The caller holds `lock`."""

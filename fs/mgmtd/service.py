@@ -7,10 +7,14 @@ answer is given.  Concurrency: methods run side by side; the primary's lock orde
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ..rpc.api import Call
+from google.protobuf.message import Message
+
+from ..rpc.api import Call, Identity, check_client_id
 from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.status import FsError, Status
+from ..schema.user import User
 from .election import Election
+from .ops.add_token import add_token
 from .ops.cancel_drain import cancel_drain
 from .ops.cancel_move import cancel_move
 from .ops.cancel_rebalance import cancel_rebalance
@@ -18,19 +22,24 @@ from .ops.close_client_session import close_client_session
 from .ops.disable_node import disable_node
 from .ops.enable_node import enable_node
 from .ops.extend_client_session import extend_client_session
+from .ops.find_tokens import find_tokens
 from .ops.get_primary import get_primary
 from .ops.get_routing_info import get_routing_info
 from .ops.heartbeat import heartbeat
 from .ops.list_client_sessions import list_client_sessions
 from .ops.list_moves import list_moves
 from .ops.list_orphan_targets import list_orphan_targets
+from .ops.list_users import list_users
 from .ops.register_node import register_node
+from .ops.remove_user import remove_user
 from .ops.report_unreachable import report_unreachable
+from .ops.revoke_token import revoke_token
 from .ops.rotate_as_preferred_order import rotate_as_preferred_order
 from .ops.rotate_last_serving import rotate_last_serving
 from .ops.set_chain_table import set_chain_table
 from .ops.set_chains import set_chains
 from .ops.set_preferred_order import set_preferred_order
+from .ops.set_user import set_user
 from .ops.start_drain import start_drain
 from .ops.start_rebalance import start_rebalance
 from .ops.unregister_node import unregister_node
@@ -48,6 +57,11 @@ class MgmtdService:
         self.primary: Primary | None = None
         """Set by the main loop for the length of a reign."""
         self._election = election
+
+    def admit(self, _user: User, peer: Identity, request: Message) -> None:
+        """Let a user's client begin, extend and end no session but its own; raises FsError(RPC_NOT_ALLOWED)."""
+        if isinstance(request, pb.ExtendClientSessionReq | pb.CloseClientSessionReq):
+            check_client_id(request.client_id, peer)
 
     async def _run(
         self, operation: Callable[[Primary, ReqT], Awaitable[RspT]], request: ReqT
@@ -181,3 +195,27 @@ class MgmtdService:
     async def list_moves(self, _call: Call, request: pb.ListMovesReq) -> pb.ListMovesRsp:
         """See fs/mgmtd/ops/list_moves.py."""
         return await self._run(list_moves, request)
+
+    async def set_user(self, _call: Call, request: pb.SetUserReq) -> pb.SetUserRsp:
+        """See fs/mgmtd/ops/set_user.py."""
+        return await self._run(set_user, request)
+
+    async def remove_user(self, _call: Call, request: pb.RemoveUserReq) -> pb.RemoveUserRsp:
+        """See fs/mgmtd/ops/remove_user.py."""
+        return await self._run(remove_user, request)
+
+    async def list_users(self, _call: Call, request: pb.ListUsersReq) -> pb.ListUsersRsp:
+        """See fs/mgmtd/ops/list_users.py."""
+        return await self._run(list_users, request)
+
+    async def add_token(self, _call: Call, request: pb.AddTokenReq) -> pb.AddTokenRsp:
+        """See fs/mgmtd/ops/add_token.py."""
+        return await self._run(add_token, request)
+
+    async def revoke_token(self, _call: Call, request: pb.RevokeTokenReq) -> pb.RevokeTokenRsp:
+        """See fs/mgmtd/ops/revoke_token.py."""
+        return await self._run(revoke_token, request)
+
+    async def find_tokens(self, _call: Call, request: pb.FindTokensReq) -> pb.FindTokensRsp:
+        """See fs/mgmtd/ops/find_tokens.py."""
+        return await self._run(find_tokens, request)

@@ -12,6 +12,8 @@ Key map (every key of the manager begins with `MG`; numbers big-endian; tested b
     MGMB                              MoveBookRecordPb
     MGMV + move id (8)                MoveRecordPb
     MGDR + node id (4) + disk (4)     DrainRecordPb           disk: index + 1, 0 for the whole node
+    MGUS + uid (4)                    UserRecordPb
+    MGTK + token id (8)               uid (4)                 whose a token is
 
 Invariants:
     - Every write validates the lease in its own transaction: owner and epoch as when the writer became primary.
@@ -29,11 +31,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from ..kv.api import KvEngine, Transaction, next_key, prefix_end
-from ..kv.transact import transact
+from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
 from ..schema.config import KvSection
 from ..schema.ids import ChainId, ChainTableId, NodeId, TargetId
 from ..schema.proto import common_pb2, record_pb2
+from ..schema.proto.mgmtd_pb2 import UserPb
 from ..schema.routing import (
     Chain,
     ChainTable,
@@ -61,6 +64,7 @@ from .move_book import (
     unpack_drain,
     unpack_move,
 )
+from .user_book import USER_PREFIX, UserBook, only_token, token_key, unpack_user, user_key
 
 T = TypeVar("T")
 
@@ -138,6 +142,7 @@ class Loaded:
 
     info: RoutingInfo
     book: MoveBook
+    users: UserBook = field(default_factory=UserBook)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +198,11 @@ class Store:
             FsError: LEASE_LOST (nothing written); what `transact` gives up with, or a failed flush
                 (outcome unknown).
         """
+        version: Record = (ROUTING_VERSION_KEY, routing_version.to_bytes(8, "big"))
+        await self.write_apart(me, epoch, [version, *records])
+
+    async def write_apart(self, me: Candidate, epoch: int, records: Sequence[Record]) -> None:
+        """As `write`, for what is no part of the routing info."""
 
         async def body(tr: Transaction) -> None:
             record = unpack_lease(await tr.get(LEASE_KEY))
@@ -200,7 +210,6 @@ class Store:
                 raise FsError(
                     Status.LEASE_LOST, f"epoch {epoch}, now {record.epoch} of node {record.node_id}"
                 )
-            tr.set(ROUTING_VERSION_KEY, routing_version.to_bytes(8, "big"))
             for key, value in records:
                 if value is None:
                     tr.clear(key)
@@ -263,9 +272,34 @@ class Store:
                 chains={c.chain_id: c for c in chains},
                 chain_tables={(t.table_id, t.table_version): t for t in tables},
             )
-            return Loaded(info, book)
+            users = [unpack_user(v) for v in await _values(tr, USER_PREFIX)]
+            return Loaded(info, book, UserBook({u.uid: u for u in users}))
 
         return await self._transact(body)
+
+    async def find_tokens(self, token_ids: Sequence[bytes]) -> list[UserPb]:
+        """Return the user of each token with this token alone, an empty one where there is none.
+
+        Also managers that do not reign may ask.
+
+        Raises:
+            FsError: as `snapshot_read`.
+        """
+
+        async def find(tr: Transaction, token_id: bytes) -> UserPb:
+            uid = await tr.get(token_key(token_id), snapshot=True)
+            value = (
+                await tr.get(user_key(int.from_bytes(uid, "big")), snapshot=True) if uid else None
+            )
+            user = unpack_user(value) if value else UserPb()
+            return next(
+                (only_token(user, t) for t in user.tokens if t.token_id == token_id), UserPb()
+            )
+
+        async def body(tr: Transaction) -> list[UserPb]:
+            return [await find(tr, token_id) for token_id in token_ids]
+
+        return await snapshot_read(self._engine, body)
 
     async def _transact(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         return await transact(

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol
 from ..runtime.ports import Buffer
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
+from ..schema.user import User
 
 
 class ConnectionRefused(FsError):  # noqa: N818 - named for what it proves
@@ -117,3 +118,16 @@ class Channels(Protocol):
 
 Handler = Callable[[Call, Any], Awaitable[Any]]
 """A serving method: (call, request message) -> reply message or Reply; raises FsError for a status."""
+
+
+Admit = Callable[[User, Identity, Any], None]
+"""What a service object may offer as `admit`: called with (user, peer, request) before each method that a user's token
+calls; raises FsError(RPC_NOT_ALLOWED) for a request in another's name.  It may put the user's groups into the request."""
+
+
+def check_client_id(named: str, peer: Identity) -> None:
+    """Raise FsError(RPC_NOT_ALLOWED) when a request of a user's client speaks of another client."""
+    if named != peer.client_id:
+        raise FsError(
+            Status.RPC_NOT_ALLOWED, f"client {peer.client_id!r} may not speak for {named!r}"
+        )

@@ -23,6 +23,8 @@ Source: the exchange of keys is that of SCRAM (RFC 5802), without its iterations
 
 import hashlib
 import hmac
+import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,6 +41,11 @@ KEY_IDS_MAX: Final = 8
 CLUSTER_KEY: Final = b"K"
 USER_TOKEN: Final = b"T"
 """First letter of a key id: what it is the id of."""
+
+CLIENT_ID_BYTES: Final = 16
+TOKEN_ID_BYTES: Final = KEY_ID_BYTES - 1
+TOKEN_MARK: Final = "ember1"  # noqa: S105 - a format
+_TOKEN: Final = re.compile(r"ember1-(\d{1,10})-([0-9a-f]{16})-([0-9a-f]{64})")
 
 _DOMAIN: Final = b"emberfs 1 "
 
@@ -102,6 +109,44 @@ class Secret:
         if not hmac.compare_digest(wanted, proof):
             detail = "the listener does not know the key that it names"
             raise FsError(Status.RPC_UNAUTHENTICATED, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A user's token, as its holder has it: `ember1-UID-ID-SECRET`, the last two in hexadecimal digits."""
+
+    uid: int
+    token_id: bytes
+    value: bytes = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """What is shown once, and stands in token files."""
+        return f"{TOKEN_MARK}-{self.uid}-{self.token_id.hex()}-{self.value.hex()}"
+
+    @property
+    def secret(self) -> Secret:
+        """What proves it."""
+        return Secret(USER_TOKEN + self.token_id, self.value)
+
+    @classmethod
+    def parse(cls, text: str) -> "Token | None":
+        """Return the token that a text is; None: it is none."""
+        match = _TOKEN.fullmatch(text)
+        if match is None:
+            return None
+        return cls(int(match[1]), bytes.fromhex(match[2]), bytes.fromhex(match[3]))
+
+
+def client_prefix(key_id: bytes) -> str:
+    """Return what the client ids of a token's clients begin with, so that nobody can take another user's for its own."""
+    return f"{key_id[1:].hex()}-" if key_id[:1] == USER_TOKEN else ""
+
+
+def new_client_id(random_source: random.Random, secrets: Sequence[Secret]) -> str:
+    """Return a fresh client id for somebody who proves the first of these secrets."""
+    prefix = client_prefix(secrets[0].key_id) if secrets else ""
+    return prefix + random_source.randbytes(CLIENT_ID_BYTES).hex()
 
 
 def transcript_of(caller_hello: bytes, listener_hello: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 Invariants:
     - Without a proof a guarded listener serves nothing; what the proof gives is the connection's `Grant`.
-    - A grant that was withdrawn counts no more, also on connections that exist.
+    - A grant that does not hold any more covers nothing, also on connections that exist.
 """
 
 import random
@@ -16,18 +16,18 @@ from ..schema.user import User
 from .api import Identity
 from .credentials import CLUSTER_KEY, KEY_IDS_MAX, NONCE_BYTES, Secret, Verifier
 
-NO_CREDENTIALS: Final = "the caller gave no credentials, and this cluster is closed: auth.key_file, or EMBERFS_KEY_FILE for commands, names the file with its key"
+NO_CREDENTIALS: Final = "the caller gave no credentials, and this cluster is closed: it needs auth.key_file or auth.token_file, commands EMBERFS_KEY_FILE or EMBERFS_TOKEN_FILE"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Grant:
     """On whose authority a connection calls, and how far that goes.  Shared by all connections of one token."""
 
     access: Access
     user: User | None = None
     """None: a process of the cluster, or the cluster is open."""
-    withdrawn: str = ""
-    """Why it holds no more; empty: it holds."""
+    refusal: tuple[Status, str] | None = None
+    """Why it does not hold, any more or just now; None: it holds."""
 
     @property
     def is_bound(self) -> bool:
@@ -35,9 +35,9 @@ class Grant:
         return self.user is not None and not self.user.is_root
 
     def check(self, method: Method[Any, Any]) -> None:
-        """Raise FsError unless this grant covers a method: RPC_UNAUTHENTICATED or RPC_NOT_ALLOWED."""
-        if self.withdrawn:
-            raise FsError(Status.RPC_UNAUTHENTICATED, self.withdrawn)
+        """Raise FsError unless this grant covers a method: RPC_NOT_ALLOWED, or why it does not hold."""
+        if self.refusal is not None:
+            raise FsError(*self.refusal)
         if self.access < method.access:
             who = "nobody" if self.user is None else self.user.name
             detail = f"{method} is for {method.access.name.lower()}s, {who} is {self.access.name.lower()}"
@@ -99,10 +99,17 @@ class KeyGuard:
     async def challenge(self, key_ids: Sequence[bytes], peer: Identity) -> Challenge:
         """Return the challenge for the first of the caller's keys that is one of ours."""
         check_key_ids(key_ids)
+        found = self.known(key_ids)
+        if found is not None:
+            return found
+        kind = "key" if key_ids[0][:1] == CLUSTER_KEY else "token"
+        detail = f"the {kind} of {peer.client_id or peer.node_id} is not known to this cluster"
+        raise FsError(Status.RPC_UNAUTHENTICATED, detail)
+
+    def known(self, key_ids: Sequence[bytes]) -> Challenge | None:
+        """Return the challenge for the first of these that is one of our keys; None: none is."""
         for key_id in key_ids:
             verifier = self._verifiers.get(key_id)
             if verifier is not None:
                 return Challenge(key_id, verifier, Grant(Access.SERVICE))
-        kind = "key" if key_ids[0][:1] == CLUSTER_KEY else "token"
-        detail = f"the {kind} of {peer.client_id or peer.node_id} is not known to this cluster"
-        raise FsError(Status.RPC_UNAUTHENTICATED, detail)
+        return None

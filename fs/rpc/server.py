@@ -118,7 +118,7 @@ class Server:
 
         Args:
             service: the service's name in the schema, or the methods themselves.
-            target: has an `async def` named in snake case for each of them (asserted).
+            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`.
         """
         methods = methods_of(service) if isinstance(service, str) else list(service)
         missing = [
@@ -129,7 +129,7 @@ class Server:
             key = (method.service_number, method.number)
             assert key not in self._bindings, f"{method} is bound twice"
             handler: Handler = getattr(target, snake_name(method.name))
-            self._bindings[key] = Binding(method, handler)
+            self._bindings[key] = Binding(method, handler, getattr(target, "admit", None))
 
     async def run(
         self,

@@ -15,7 +15,8 @@ from ..runtime.until_wait import until_wait
 from ..schema.method import Method
 from ..schema.proto.rpc_pb2 import HelloPb
 from ..schema.status import FsError, Status
-from .api import Call, Handler, Identity, Reply
+from ..schema.user import User
+from .api import Admit, Call, Handler, Identity, Reply
 from .buffer_pool import Lease
 from .credentials import transcript_of
 from .frame import Header, Kind, encode_error, encode_header
@@ -63,6 +64,7 @@ class Binding:
 
     method: Method[Any, Any]
     handler: Handler
+    admit: Admit | None = None
 
 
 def _only_operating(error: BaseException) -> FsError | None:
@@ -300,6 +302,16 @@ class ServerConnection:
         await until_wait(self._execute(binding, header, message, lease, scope), note_wait)
         return not has_waited
 
+    def _admit(self, user: User, binding: Binding, request: Any) -> None:
+        """Raise FsError when a user's client asks for something in another's name."""
+        if binding.admit is None:
+            return
+        try:
+            binding.admit(user, self._peer, request)
+        except FsError as error:
+            self._server.refusals.note(self._stream.peer_name, str(binding.method), error)
+            raise
+
     def _judge(self, binding: Binding) -> FsError | None:
         """Return why the peer may not call a method; None: it may."""
         grant = self._grant
@@ -362,6 +374,8 @@ class ServerConnection:
         try:
             with scope:
                 request = method.request_type.FromString(bytes(message))
+                if self._grant.user is not None:
+                    self._admit(self._grant.user, binding, request)
                 call = Call(self._peer, header.request_id, scope.deadline, payload)
                 result = await binding.handler(call, request)
                 assert isinstance(result, (Reply, method.reply_type)), type(result)

@@ -83,6 +83,11 @@ class AuthSection(Section, frozen=True):
     key_file: str = ""
     """File of mode 0600 with the cluster's key, or two while one replaces the other, the new one first; only for
     processes of the cluster.  Empty: the process asks nothing of its peers, and may listen on this machine only."""
+    token_file: str = ""
+    """File of mode 0600 with a user's token: for clients and mount daemons, instead of key_file."""
+    token_check_interval_s: Annotated[float, Meta(ge=0.1, le=3600.0)] = 5.0
+    """How often a process of the cluster asks the manager whether the tokens it serves still hold.  A revoked or expired
+    one ends within this; when no manager answers for three times as long, tokens count for nothing until one does."""
     is_open_network_allowed: bool = False
     """True: listen beyond this machine without a key, and serve whoever comes."""
 
@@ -305,6 +310,10 @@ def is_on_this_machine(address: str) -> bool:
 def check_closed(config: ProcessConfig) -> None:
     """Check that nobody beyond this machine is served without a key; raises FsError(BAD_CONFIG)."""
     auth, listen = config.auth, config.process.listen
+    if auth.key_file and auth.token_file:
+        raise FsError(
+            Status.BAD_CONFIG, "auth.key_file and auth.token_file: a process proves one of them"
+        )
     if auth.key_file or auth.is_open_network_allowed or is_on_this_machine(listen):
         return
     raise FsError(

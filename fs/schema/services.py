@@ -97,6 +97,24 @@ MGMTD_CANCEL_MOVE: Final[Method[mgmtd.CancelMoveReq, mgmtd.CancelMoveRsp]] = met
 MGMTD_LIST_MOVES: Final[Method[mgmtd.ListMovesReq, mgmtd.ListMovesRsp]] = method(
     _MGMTD, "ListMoves", mgmtd.ListMovesReq, mgmtd.ListMovesRsp
 )
+MGMTD_SET_USER: Final[Method[mgmtd.SetUserReq, mgmtd.SetUserRsp]] = method(
+    _MGMTD, "SetUser", mgmtd.SetUserReq, mgmtd.SetUserRsp
+)
+MGMTD_REMOVE_USER: Final[Method[mgmtd.RemoveUserReq, mgmtd.RemoveUserRsp]] = method(
+    _MGMTD, "RemoveUser", mgmtd.RemoveUserReq, mgmtd.RemoveUserRsp
+)
+MGMTD_LIST_USERS: Final[Method[mgmtd.ListUsersReq, mgmtd.ListUsersRsp]] = method(
+    _MGMTD, "ListUsers", mgmtd.ListUsersReq, mgmtd.ListUsersRsp
+)
+MGMTD_ADD_TOKEN: Final[Method[mgmtd.AddTokenReq, mgmtd.AddTokenRsp]] = method(
+    _MGMTD, "AddToken", mgmtd.AddTokenReq, mgmtd.AddTokenRsp
+)
+MGMTD_REVOKE_TOKEN: Final[Method[mgmtd.RevokeTokenReq, mgmtd.RevokeTokenRsp]] = method(
+    _MGMTD, "RevokeToken", mgmtd.RevokeTokenReq, mgmtd.RevokeTokenRsp
+)
+MGMTD_FIND_TOKENS: Final[Method[mgmtd.FindTokensReq, mgmtd.FindTokensRsp]] = method(
+    _MGMTD, "FindTokens", mgmtd.FindTokensReq, mgmtd.FindTokensRsp
+)
 
 _STORAGE = storage.DESCRIPTOR.services_by_name["Storage"]
 STORAGE_BATCH_READ: Final[Method[storage.BatchReadReq, storage.BatchReadRsp]] = method(

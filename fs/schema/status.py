@@ -44,6 +44,7 @@ class Status(IntEnum):
     RPC_WRONG_NODE = 112
     INTERNAL_ERROR = 113
     RPC_NOT_ALLOWED = 114
+    RPC_UNCHECKED = 115
     # 2xx: key-value layer
     KV_CONFLICT = 200
     KV_TOO_OLD = 201
@@ -123,6 +124,7 @@ class Status(IntEnum):
     UNSAFE_CHANGE = 508
     NODE_DISABLED = 509
     MOVE_UNKNOWN = 510
+    USER_UNKNOWN = 511
     # 6xx: processes and configuration
     BAD_CONFIG = 600
     ALREADY_RUNNING = 601
@@ -181,6 +183,9 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         "the peer failed on a bug of its own", errno.EIO, definite=False, retry=Retry.OTHER
     ),
     Status.RPC_NOT_ALLOWED: _s("the caller may not ask for this", errno.EPERM),
+    Status.RPC_UNCHECKED: _s(
+        "it cannot be found out now who the caller is", errno.EAGAIN, retry=Retry.SAME
+    ),
     Status.KV_CONFLICT: _s(
         "a concurrent transaction changed what this one read", errno.EAGAIN, retry=Retry.SAME
     ),
@@ -295,6 +300,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.UNSAFE_CHANGE: _s("the change would cost an up-to-date copy", errno.EBUSY),
     Status.NODE_DISABLED: _s("an operator has disabled the node", errno.EPERM),
     Status.MOVE_UNKNOWN: _s("the move does not exist or has ended", errno.ENOENT),
+    Status.USER_UNKNOWN: _s("no such user", errno.ENOENT),
     Status.BAD_CONFIG: _s("the configuration is not valid", errno.EINVAL),
     Status.ALREADY_RUNNING: _s("it runs already", errno.EBUSY),
     Status.NOT_RUNNING: _s("it does not run", errno.ESRCH),

@@ -6,12 +6,14 @@ What is refused here and nowhere else: requests beyond the counts below.
 from functools import partial
 
 import trio
+from google.protobuf.message import Message
 
-from ..rpc.api import Call, Reply
+from ..rpc.api import Call, Identity, Reply, check_client_id
 from ..schema.ids import TargetId
 from ..schema.proto import storage_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
+from ..schema.user import User
 from . import queries
 from .context import StorageContext
 from .copies import read_copy
@@ -36,6 +38,11 @@ class StorageService:
     def __init__(self, context: StorageContext, changes: TargetChanges) -> None:
         self._context = context
         self._changes = changes
+
+    def admit(self, _user: User, peer: Identity, request: Message) -> None:
+        """Let a user's client take no channel but its own; raises FsError(RPC_NOT_ALLOWED)."""
+        if isinstance(request, storage_pb2.UpdateReq):
+            check_client_id(request.tag.client_id, peer)
 
     async def batch_read(
         self, call: Call, request: storage_pb2.BatchReadReq

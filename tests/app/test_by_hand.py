@@ -1,5 +1,6 @@
 """A cluster as systemd runs it: every process by itself, from a hand-written file, over TCP."""
 
+import json
 import os
 import signal
 import socket
@@ -36,7 +37,7 @@ class ByHand:
         self.mount = base / "mount"
         self.mount.mkdir()
         self.running = {}
-        self.key_file = base / "cluster.key"
+        self.key_file, self.token_file = base / "cluster.key", base / "token"
         subprocess.run([EMBER, "key", "new", self.key_file], check=True, timeout=60)
         ports = free_ports(5)
         self.manager = f"tcp:127.0.0.1:{ports[0]}"
@@ -47,7 +48,7 @@ class ByHand:
             self.write(f"storage-{node_id}", node_id, port, f"[[storage.disks]]\n{disk}")
         self.file("mountd").write_text(
             f'[process]\ncluster_id = "training"\nmgmtd_addresses = ["{self.manager}"]\n'
-            f'[client]\nmount_point = "{self.mount}"\n[auth]\nkey_file = "{self.key_file}"\n'
+            f'[client]\nmount_point = "{self.mount}"\n[auth]\ntoken_file = "{self.token_file}"\n'
         )
 
     def file(self, name):
@@ -84,6 +85,19 @@ class ByHand:
             capture_output=True, text=True, check=True, timeout=60,
         ).stdout  # fmt: skip
 
+    def refused(self, name):
+        """Start a process that is refused; return what it says."""
+        command = [EMBER, name.split("-")[0], "--config", self.file(name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1 and "RPC_UNAUTHENTICATED" in done.stderr, done.stderr
+        return done.stderr
+
+    def user(self, *words):
+        """Run `ember user ...` with what a manager's file says."""
+        command = [EMBER, "user", *words, "--config", self.file("mgmtd")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout
+
     def logs(self):
         return "".join(f"== {p.name}\n{p.read_text()}" for p in self.base.glob("*.log"))
 
@@ -109,6 +123,8 @@ def test_a_cluster_of_hand_written_files(by_hand):
     assert by_hand.init() == "cluster training: 5 nodes, 2 chains of 3\n"
     assert by_hand.init() == "cluster training: 5 nodes, 2 chains of 3\n"  # harmless
     by_hand.wait_ready(*waiting)
+    by_hand.user("add", "0", "daemon", "--root")
+    by_hand.user("token", "new", "0", "--expire", "1d", "--file", by_hand.token_file)
     by_hand.wait_ready(by_hand.start("mountd"))
     content = os.urandom(3_000_000)
     (by_hand.mount / "file").write_bytes(content)
@@ -118,9 +134,15 @@ def test_a_cluster_of_hand_written_files(by_hand):
         by_hand.wait_ready(by_hand.start(name))
         (by_hand.mount / name).write_text(name)
     assert (by_hand.mount / "file").read_bytes() == content
+    (user,) = json.loads(by_hand.user("ls", "--json"))
+    assert (user["name"], user["is_root"], user["is_admin"]) == ("daemon", True, False)
+    (token,) = user["tokens"]
+    assert token["used"] and token["id"] in by_hand.token_file.read_text()
     subprocess.run([EMBER, "umount", by_hand.mount], check=True, timeout=60)
     assert not os.path.ismount(by_hand.mount)
     assert by_hand.running.pop("mountd").wait(10) == 0
+    by_hand.user("token", "revoke", token["id"])
+    assert "no token" in by_hand.refused("mountd")
     for name in reversed(servers):
         by_hand.stop(name)
 
@@ -129,13 +151,8 @@ def test_what_has_no_key_is_refused(by_hand):
     """Neither served, nor started where strangers could reach it."""
     by_hand.wait_ready(by_hand.start("mgmtd"))
     stranger = by_hand.file("mountd")
-    stranger.write_text(stranger.read_text().replace("key_file", "# key_file"))
-    done = subprocess.run(
-        [EMBER, "mountd", "--config", stranger],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "RPC_UNAUTHENTICATED" in done.stderr and "gave no credentials" in done.stderr
+    stranger.write_text(stranger.read_text().replace("token_file", "# token_file"))
+    assert "gave no credentials" in by_hand.refused("mountd")
     assert "RPC_UNAUTHENTICATED" in by_hand.logs()
     open_one = by_hand.file("meta")
     text = open_one.read_text().replace("key_file", "# key_file").replace("127.0.0.1", "0.0.0.0")

@@ -138,9 +138,9 @@ class Raw:
         message, self.left = self.left[HEADER_BYTES:size], self.left[size:]
         return header.kind, message, header.status
 
-    async def greet(self, secret=OLD, nonce=b"n" * 32):
+    async def greet(self, secret=OLD, nonce=b"n" * 32, own=CALLER):
         """Say hello and return the transcript and the listener's proof."""
-        header, said = encode_hello(CALLER, key_ids=[secret.key_id], nonce=nonce)
+        header, said = encode_hello(own, key_ids=[secret.key_id], nonce=nonce)
         await self.say((header, said))
         kind, heard, _ = await self.hear()
         assert kind == Kind.HELLO and len(decode_hello(heard).nonce) == 32

@@ -5,7 +5,14 @@ import stat
 
 import pytest
 
-from fs.rpc.credential_files import caller_secrets, configured_secrets, read_keys, write_new_key
+from fs.rpc.credential_files import (
+    caller_secrets,
+    configured_secrets,
+    configured_uid,
+    read_keys,
+    write_new_key,
+)
+from fs.rpc.credentials import Token
 from fs.runtime.secret_file import read_secret_lines, write_secret_file
 from fs.schema.config import AuthSection, ProcessConfig, ProcessSection, check_closed
 from fs.schema.status import FsError, Status
@@ -79,6 +86,32 @@ def test_where_secrets_come_from(tmp_path):
     assert caller_secrets(named, environment) == [one]
     assert caller_secrets(AuthSection(), environment) == [two]
     assert caller_secrets(AuthSection(), {}) == []
+
+
+def test_a_process_proves_one_thing():
+    both = AuthSection(key_file="/key", token_file="/token")
+    refused("one of them", check_closed, ProcessConfig(auth=both))
+
+
+def test_tokens(tmp_path):
+    token = Token(1000, b"12345678", bytes(range(32)))
+    assert Token.parse(token.text) == token
+    for changed in (token.text[:-1], token.text + "0", "x" + token.text, "", token.text.upper()):
+        assert Token.parse(changed) is None
+    assert token.value.hex() not in repr(token) and repr(token.value) not in repr(token)
+    path = tmp_path / "token"
+    write_secret_file(path, token.text + "\n")
+    section = AuthSection(token_file=str(path))
+    assert configured_secrets(section) == [token.secret]
+    assert configured_uid(section) == 1000
+    environment = {"EMBERFS_TOKEN_FILE": str(path), "EMBERFS_KEY_FILE": "/none"}
+    assert caller_secrets(AuthSection(), environment) == [token.secret]
+    assert configured_uid(AuthSection(), environment) == 1000
+    assert configured_uid(AuthSection(), {}) is None
+    assert configured_uid(AuthSection(key_file="/key"), environment) is None
+    write_secret_file(tmp_path / "other", "hunter2\n")
+    said = refused("no token", configured_secrets, AuthSection(token_file=str(tmp_path / "other")))
+    assert "hunter2" not in str(said)
 
 
 @pytest.mark.parametrize(

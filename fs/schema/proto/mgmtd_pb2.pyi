@@ -1324,3 +1324,314 @@ class MovePb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MovePb: _TypeAlias = MovePb  # noqa: Y015
+
+@_typing.final
+class TokenPb(_message.Message):
+    """---- users of a closed cluster -------------------------------------------------------------------
+
+    What checks a token, never the token: fs/rpc/credentials.py.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    STORED_KEY_FIELD_NUMBER: _builtins.int
+    LISTENER_KEY_FIELD_NUMBER: _builtins.int
+    CREATED_NS_FIELD_NUMBER: _builtins.int
+    EXPIRES_NS_FIELD_NUMBER: _builtins.int
+    USED_NS_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.bytes
+    """8 random bytes"""
+    stored_key: _builtins.bytes
+    """unset in ListUsers"""
+    listener_key: _builtins.bytes
+    """unset in ListUsers"""
+    created_ns: _builtins.int
+    expires_ns: _builtins.int
+    """0: never"""
+    used_ns: _builtins.int
+    """last, to the hour; 0: not yet"""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.bytes = ...,
+        stored_key: _builtins.bytes = ...,
+        listener_key: _builtins.bytes = ...,
+        created_ns: _builtins.int = ...,
+        expires_ns: _builtins.int = ...,
+        used_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "expires_ns", b"expires_ns", "listener_key", b"listener_key", "stored_key", b"stored_key", "token_id", b"token_id", "used_ns", b"used_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenPb: _TypeAlias = TokenPb  # noqa: Y015
+
+@_typing.final
+class UserPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    GID_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    IS_ROOT_FIELD_NUMBER: _builtins.int
+    IS_ADMIN_FIELD_NUMBER: _builtins.int
+    CREATED_NS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    uid: _builtins.int
+    name: _builtins.str
+    gid: _builtins.int
+    is_root: _builtins.bool
+    """may speak for everybody"""
+    is_admin: _builtins.bool
+    """may call what changes the cluster"""
+    created_ns: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenPb]: ...
+    def __init__(
+        self,
+        *,
+        uid: _builtins.int = ...,
+        name: _builtins.str = ...,
+        gid: _builtins.int = ...,
+        groups: _abc.Iterable[_builtins.int] | None = ...,
+        is_root: _builtins.bool = ...,
+        is_admin: _builtins.bool = ...,
+        created_ns: _builtins.int = ...,
+        tokens: _abc.Iterable[Global___TokenPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "gid", b"gid", "groups", b"groups", "is_admin", b"is_admin", "is_root", b"is_root", "name", b"name", "tokens", b"tokens", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserPb: _TypeAlias = UserPb  # noqa: Y015
+
+@_typing.final
+class SetUserReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def user(self) -> Global___UserPb: ...
+    def __init__(
+        self,
+        *,
+        user: Global___UserPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetUserReq: _TypeAlias = SetUserReq  # noqa: Y015
+
+@_typing.final
+class SetUserRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetUserRsp: _TypeAlias = SetUserRsp  # noqa: Y015
+
+@_typing.final
+class RemoveUserReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    uid: _builtins.int
+    def __init__(
+        self,
+        *,
+        uid: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveUserReq: _TypeAlias = RemoveUserReq  # noqa: Y015
+
+@_typing.final
+class RemoveUserRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveUserRsp: _TypeAlias = RemoveUserRsp  # noqa: Y015
+
+@_typing.final
+class ListUsersReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_UID_FIELD_NUMBER: _builtins.int
+    first_uid: _builtins.int
+    def __init__(
+        self,
+        *,
+        first_uid: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_uid", b"first_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersReq: _TypeAlias = ListUsersReq  # noqa: Y015
+
+@_typing.final
+class ListUsersRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USERS_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    has_more: _builtins.bool
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserPb]: ...
+    def __init__(
+        self,
+        *,
+        users: _abc.Iterable[Global___UserPb] | None = ...,
+        has_more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_more", b"has_more", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersRsp: _TypeAlias = ListUsersRsp  # noqa: Y015
+
+@_typing.final
+class AddTokenReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    uid: _builtins.int
+    @_builtins.property
+    def token(self) -> Global___TokenPb: ...
+    def __init__(
+        self,
+        *,
+        uid: _builtins.int = ...,
+        token: Global___TokenPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddTokenReq: _TypeAlias = AddTokenReq  # noqa: Y015
+
+@_typing.final
+class AddTokenRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddTokenRsp: _TypeAlias = AddTokenRsp  # noqa: Y015
+
+@_typing.final
+class RevokeTokenReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeTokenReq: _TypeAlias = RevokeTokenReq  # noqa: Y015
+
+@_typing.final
+class RevokeTokenRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeTokenRsp: _TypeAlias = RevokeTokenRsp  # noqa: Y015
+
+@_typing.final
+class FindTokensReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindTokensReq: _TypeAlias = FindTokensReq  # noqa: Y015
+
+@_typing.final
+class FindTokensRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserPb]: ...
+    def __init__(
+        self,
+        *,
+        users: _abc.Iterable[Global___UserPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindTokensRsp: _TypeAlias = FindTokensRsp  # noqa: Y015

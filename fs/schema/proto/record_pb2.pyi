@@ -302,6 +302,26 @@ class MoveBookRecordPb(_message.Message):
 Global___MoveBookRecordPb: _TypeAlias = MoveBookRecordPb  # noqa: Y015
 
 @_typing.final
+class UserRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def user(self) -> _mgmtd_pb2.UserPb: ...
+    def __init__(
+        self,
+        *,
+        user: _mgmtd_pb2.UserPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserRecordPb: _TypeAlias = UserRecordPb  # noqa: Y015
+
+@_typing.final
 class TargetRecordPb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

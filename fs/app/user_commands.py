@@ -1,0 +1,219 @@
+"""`ember user ...`: who may use a closed cluster, and by which tokens (specs/authentication.md).
+
+A token is made here: the manager gets to know what checks it, the token itself is shown once and kept nowhere.
+Does not decide anything: fs/mgmtd/user_book.py does.
+"""
+
+import json
+import math
+import random
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..node.mgmtd_link import MgmtdLink
+from ..rpc.channel import ChannelPool
+from ..rpc.credentials import SECRET_BYTES, TOKEN_ID_BYTES, Token
+from ..runtime.config_file import read_config
+from ..runtime.secret_file import write_secret_file
+from ..schema import services
+from ..schema.config import AuthSection
+from ..schema.method import Method
+from ..schema.proto import mgmtd_pb2 as pb
+from ..schema.status import FsError, Status
+from .cluster_dir import mgmtd_addresses, need_record
+from .mgmtd_link import run_with_mgmtd
+from .running import chosen_directory
+
+TIMEOUT_S: Final = 20.0
+SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
+
+user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True)
+token = typer.Typer(help="What lets a user in.", no_args_is_help=True)
+user.add_typer(token, name="token")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Of a process of the cluster; it says where the manager is."),
+]  # fmt: skip
+DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's directory.")]
+UidArgument = Annotated[int, typer.Argument(metavar="UID", min=0, max=2**32 - 2)]
+
+
+def _call(
+    config: Path | None, directory: Path | None, method: Method[Any, Any], request: Any
+) -> Any:
+    """Ask the manager that the options name."""
+    auth = AuthSection()
+    if config is not None:
+        found = read_config(config)
+        addresses, cluster_id = found.process.mgmtd_addresses, found.process.cluster_id
+        auth = found.auth
+    else:
+        chosen = chosen_directory(directory)
+        record = need_record(chosen)
+        addresses, cluster_id = mgmtd_addresses(chosen, record), record.cluster_id
+
+    async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> Any:
+        return await mgmtd.call(method, request, timeout_s=TIMEOUT_S)
+
+    return run_with_mgmtd(addresses, cluster_id, use, timeout_s=math.inf, auth=auth)
+
+
+def parse_ids(text: str) -> list[int]:
+    """Return the numbers of `10,20`; raises FsError(INVALID_ARGUMENT)."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise FsError(Status.INVALID_ARGUMENT, f"--groups {text}: numbers, with commas between")
+    return [int(part) for part in parts]
+
+
+def parse_time_s(text: str) -> int:
+    """Return the seconds of 30m, 12h or 90d; raises FsError(INVALID_ARGUMENT)."""
+    match = re.fullmatch(r"([1-9]\d*)([mhd])", text)
+    if match is None:
+        raise FsError(Status.INVALID_ARGUMENT, f"--expire {text}: say for example 12h or 90d")
+    return int(match[1]) * SECONDS[match[2]]
+
+
+@user.command("add")
+def add(
+    uid: UidArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    *,
+    gid: Annotated[int | None, typer.Option(help="Primary group.", show_default="UID")] = None,
+    groups: Annotated[str, typer.Option(help="Supplementary groups: 10,20.")] = "",
+    root: Annotated[bool, typer.Option("--root", help="May act for everybody: for mount daemons.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="May change the cluster, and its users.")] = False,
+    config: ConfigOption = None,
+    directory: DirOption = None,
+) -> None:  # fmt: skip
+    """Make a user, or change the name, groups and flags of one; tokens stay."""
+    made = pb.UserPb(
+        uid=uid,
+        name=name,
+        gid=uid if gid is None else gid,
+        groups=parse_ids(groups),
+        is_root=root,
+        is_admin=admin,
+    )
+    _call(config, directory, services.MGMTD_SET_USER, pb.SetUserReq(user=made))
+
+
+@user.command("rm")
+def rm(uid: UidArgument, *, config: ConfigOption = None, directory: DirOption = None) -> None:
+    """Forget a user; its tokens end."""
+    _call(config, directory, services.MGMTD_REMOVE_USER, pb.RemoveUserReq(uid=uid))
+
+
+def _users(config: Path | None, directory: Path | None) -> list[pb.UserPb]:
+    found: list[pb.UserPb] = []
+    has_more = True
+    while has_more:
+        request = pb.ListUsersReq(first_uid=found[-1].uid + 1 if found else 0)
+        reply = _call(config, directory, services.MGMTD_LIST_USERS, request)
+        found.extend(reply.users)
+        has_more = reply.has_more
+    return found
+
+
+def _time(wall_ns: int) -> str:
+    return (
+        datetime.fromtimestamp(wall_ns / 1e9, UTC).isoformat(timespec="seconds") if wall_ns else ""
+    )
+
+
+def _as_json(found: pb.UserPb) -> dict[str, Any]:
+    return {
+        "uid": found.uid,
+        "name": found.name,
+        "gid": found.gid,
+        "groups": list(found.groups),
+        "is_root": found.is_root,
+        "is_admin": found.is_admin,
+        "tokens": [
+            {
+                "id": t.token_id.hex(),
+                "created": _time(t.created_ns),
+                "expires": _time(t.expires_ns),
+                "used": _time(t.used_ns),
+            }
+            for t in found.tokens
+        ],
+    }
+
+
+@user.command("ls")
+def ls(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    config: ConfigOption = None,
+    directory: DirOption = None,
+) -> None:
+    """List users, and their tokens by id: nobody can show a token again."""
+    found = [_as_json(one) for one in _users(config, directory)]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    table = Table("uid", "name", "groups", "flags", "token", "expires", "used")
+    for one in found:
+        groups = ",".join(map(str, [one["gid"], *one["groups"]]))
+        flags = " ".join(flag for flag in ("root", "admin") if one[f"is_{flag}"])
+        head = [str(one["uid"]), one["name"], groups, flags]
+        for each in one["tokens"] or [{"id": "", "expires": "", "used": ""}]:
+            table.add_row(*head, each["id"], each["expires"], each["used"])
+            head = [""] * len(head)
+    Console().print(table)
+
+
+@token.command("new")
+def new(
+    uid: UidArgument,
+    *,
+    expire: Annotated[str, typer.Option(metavar="TIME", help="12h, 90d ...", show_default="never")] = "",
+    file: Annotated[Path | None, typer.Option(help="Write it there (mode 0600) instead of printing it.")] = None,
+    config: ConfigOption = None,
+    directory: DirOption = None,
+) -> None:  # fmt: skip
+    """Make a token and show it, once; it lets its holder in as that user."""
+    source = random.SystemRandom()
+    made = Token(uid, source.randbytes(TOKEN_ID_BYTES), source.randbytes(SECRET_BYTES))
+    verifier = made.secret.verifier()
+    expires_ns = time.time_ns() + parse_time_s(expire) * 10**9 if expire else 0
+    record = pb.TokenPb(
+        token_id=made.token_id,
+        stored_key=verifier.stored_key,
+        listener_key=verifier.listener_key,
+        expires_ns=expires_ns,
+    )
+    if file is not None:  # before anybody counts on it
+        write_secret_file(file, made.text + "\n")
+    request = pb.AddTokenReq(uid=uid, token=record)
+    try:
+        _call(config, directory, services.MGMTD_ADD_TOKEN, request)
+    except BaseException:
+        if file is not None:
+            file.unlink()
+        raise
+    if file is None:
+        typer.echo(made.text)
+
+
+@token.command("revoke")
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `ember user ls` shows it.")],
+    *,
+    config: ConfigOption = None,
+    directory: DirOption = None,
+) -> None:
+    """Let a token prove nothing any more, within auth.token_check_interval_s."""
+    if re.fullmatch(r"[0-9a-f]{16}", token_id) is None:
+        raise FsError(Status.INVALID_ARGUMENT, f"{token_id!r} is no id of a token: ember user ls")
+    request = pb.RevokeTokenReq(token_id=bytes.fromhex(token_id))
+    _call(config, directory, services.MGMTD_REVOKE_TOKEN, request)
