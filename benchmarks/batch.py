@@ -1,0 +1,212 @@
+"""Batches through the mount daemon's rings, next to the machine's own: direct I/O of the same disk, a loopback stream.
+
+`python -m benchmarks.batch [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
+One program; the processor time is that of the program and of the mount daemon, without the storage processes.
+"""
+
+import argparse
+import os
+import random
+import socket
+import statistics
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from emberfs.batch import Transfer
+from emberfs.connection import socket_address
+from emberfs.ring import RingClient, RingFile
+
+from .cluster import fresh_cluster
+from .machine import direct_reads, direct_writes, loopback_mib_s, processor_s
+from .table import Row, print_rows
+from .workloads import MIB, drop_page_cache
+
+SMALL_BYTES = 4096
+BATCH_COUNTS = (64, 256)
+LARGE_BATCH_COUNT = 8
+THREADS = 2
+"""Each with a batch in flight."""
+REPLICAS = 3
+LATENCY_COUNT = 2000
+LATENCY_GOAL_US = 250.0
+LATENCY_PAUSE_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is moved."""
+
+    file_mib: int
+    seconds: float
+
+
+QUICK = Sizes(file_mib=256, seconds=2.0)
+FULL = Sizes(file_mib=4096, seconds=10.0)
+
+
+class Spent:
+    """The processor time that processes use during a block."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self.seconds: list[float] = []
+
+    def __enter__(self) -> Self:
+        self.seconds = [-processor_s(pid) for pid in self._pids]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = [
+            processor_s(pid) + s for pid, s in zip(self._pids, self.seconds, strict=True)
+        ]
+
+
+def in_threads(work: Callable[[int], None]) -> float:
+    """Return the seconds that `work(number)` takes in THREADS threads."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began
+
+
+def daemon_pid(mount_point: Path) -> int:
+    """Return the process that serves the batches of a mount."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(socket_address(str(mount_point)))
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(struct.unpack("=iII", credentials)[0])
+
+
+def sequential(client: RingClient, file: RingFile, sizes: Sizes, *, is_write: bool) -> float:
+    """Return MiB/s of moving the file once in batches of 1 MiB, durable at the end if it is written."""
+    offsets = iter(range(0, sizes.file_mib * MIB, LARGE_BATCH_COUNT * MIB))
+    lock = threading.Lock()
+
+    def work(number: int) -> None:
+        iov = client.allocate(LARGE_BATCH_COUNT * MIB)
+        if is_write:
+            iov.view[:] = random.Random(number).randbytes(len(iov.view))  # noqa: S311 - not a secret
+        while True:
+            with lock:
+                offset = next(offsets, None)
+            if offset is None:
+                return
+            batch = [
+                Transfer(file, offset + i * MIB, iov.view[i * MIB : (i + 1) * MIB])
+                for i in range(LARGE_BATCH_COUNT)
+            ]
+            if is_write:
+                client.write(batch)
+            else:
+                client.read(batch)
+
+    took = in_threads(work)
+    if is_write:
+        began = time.perf_counter()
+        file.fsync()
+        took += time.perf_counter() - began
+    return sizes.file_mib / took
+
+
+def random_reads(client: RingClient, file: RingFile, count: int, sizes: Sizes) -> float:
+    """Return 4 KiB reads per second in batches of `count`."""
+    blocks, totals = sizes.file_mib * MIB // SMALL_BYTES, [0] * THREADS
+    end = time.perf_counter() + sizes.seconds
+
+    def work(number: int) -> None:
+        generator = random.Random(number + count)  # noqa: S311 - not a secret
+        iov = client.allocate(count * SMALL_BYTES)
+        views = [iov.view[i * SMALL_BYTES :][:SMALL_BYTES] for i in range(count)]
+        while time.perf_counter() < end:
+            client.read(
+                [Transfer(file, generator.randrange(blocks) * SMALL_BYTES, v) for v in views]
+            )
+            totals[number] += count
+
+    took = in_threads(work)
+    return sum(totals) / took
+
+
+def latency_us(client: RingClient, file: RingFile, sizes: Sizes) -> float:
+    """Return the median of one 4 KiB read at a time, with a pause after each."""
+    generator, iov = random.Random(1), client.allocate(SMALL_BYTES)  # noqa: S311 - not a secret
+    blocks, taken = sizes.file_mib * MIB // SMALL_BYTES, []
+    for _ in range(LATENCY_COUNT):
+        transfer = Transfer(file, generator.randrange(blocks) * SMALL_BYTES, iov.view)
+        began = time.perf_counter()
+        client.read([transfer])
+        taken.append(time.perf_counter() - began)
+        time.sleep(LATENCY_PAUSE_S)
+    return statistics.median(taken) * 1e6
+
+
+def measure(mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
+    """Measure everything on a mount; `local` is a file of the same length on its disk."""
+    rows = []
+    stream = loopback_mib_s(sizes.seconds / 2)
+    pids = (os.getpid(), daemon_pid(mount_point))
+    with RingClient(mount_point) as client:
+        disk = direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS
+        file = client.open(str(mount_point / "batch-benchmark"), "x")
+        written = sequential(client, file, sizes, is_write=True)
+        rows.append(Row("1 MiB batches, written (of disk / 3)", written, "MiB/s", disk))
+        file.close()
+        file = client.open(str(mount_point / "batch-benchmark"))
+        drop_page_cache()
+        disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
+        cold = sequential(client, file, sizes, is_write=False)
+        rows.append(Row("1 MiB batches, cold (of disk, stream)", cold, "MiB/s", min(disk, stream)))
+        with Spent(pids) as spent:
+            warm = max(sequential(client, file, sizes, is_write=False) for _ in range(3))
+        rows.append(Row("1 MiB batches, cached (of stream)", warm, "MiB/s", stream))
+        gib = 3 * sizes.file_mib / 1024
+        rows.append(Row("  processor of the program", spent.seconds[0] / gib, "s/GiB"))
+        rows.append(Row("  processor of the mount daemon", spent.seconds[1] / gib, "s/GiB"))
+        for count in BATCH_COUNTS:
+            with Spent(pids) as spent:
+                rate = random_reads(client, file, count, sizes)
+            rows.append(Row(f"4 KiB x {count}, cached (of the goal)", rate, "/s", 100_000))
+            each_us = [1e6 * s / (rate * sizes.seconds) for s in spent.seconds]
+            rows.append(Row("  processor of the program", each_us[0], "us/read"))
+            rows.append(Row("  processor of the mount daemon", each_us[1], "us/read"))
+        for count in BATCH_COUNTS:
+            drop_page_cache()
+            limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
+            rate = random_reads(client, file, count, sizes)
+            rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit))
+        sequential(client, file, sizes, is_write=False)  # all is cached again
+        one = latency_us(client, file, sizes)
+        name = "one 4 KiB read, median (of the goal)"
+        rows.append(Row(name, one, "us", LATENCY_GOAL_US, is_smaller_better=True))
+    return rows
+
+
+def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
+    """Bring up a cluster and measure.
+
+    Args:
+        sizes: how much to do.
+        parent: a directory on the disk to measure; default: the temporary directory.
+    """
+    with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (_, mounted):
+        for _ in range(sizes.file_mib):
+            local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
+        local.flush()
+        return measure(mounted, Path(local.name), sizes)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    arguments = parser.parse_args()
+    print_rows("batches", run(FULL if arguments.full else QUICK, arguments.dir))
