@@ -25,6 +25,8 @@ ROUTING_VERSIONS: Final = 1 << 32
 EPOCHS: Final = 1 << 32
 CHAIN_VERSIONS: Final = 1 << 16
 """Of 32 bits; a chain that changes once a minute has as many in 45 days."""
+LOSSES: Final = 1 << 16
+"""A client that has outlived the restore must not take the count of that time for the one that it noted."""
 MOVES: Final = 1 << 16
 
 _INODE_IDS: Final = frozenset(map(records.inode_ids_key, range(SHARD_COUNT)))
@@ -71,6 +73,7 @@ class Rebase:
         if key.startswith(mgmtd.CHAIN_PREFIX):
             record = ChainRecordPb.FromString(value)
             record.chain.chain_version += CHAIN_VERSIONS
+            record.chain.loss_count += LOSSES
             return record.SerializeToString(deterministic=True)
         if key.startswith(mgmtd.TARGET_PREFIX):
             target_id = int.from_bytes(key[len(mgmtd.TARGET_PREFIX) :], "big")

@@ -6,9 +6,11 @@ Does not know what is in a backup: fs/admin/backup.py and restore.py do.
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, BinaryIO, Final
@@ -150,6 +152,17 @@ def restore(
     if directory is not None and kv is not None:
         use_store(directory, kv)
     sys.stdout.write(f"{choice.text}: {row_count} records of cluster {choice.cluster_id}\n")
+    sys.stderr.write(age_note(decoder.head.started_ns, time.time_ns()))
+
+
+def age_note(started_ns: int, now_ns: int) -> str:
+    """Return what whoever restores is to know: what the chains have done since the backup, it does not tell."""
+    then = datetime.fromtimestamp(started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    hours = max(0, now_ns - started_ns) / 3.6e12
+    return (
+        f"ember: note: this is the state of {then}, {hours:.1f} h ago. If the cluster has worked since, a target that missed"
+        " writes meanwhile looks whole now: unmount all clients, and run `ember admin chunks compare` before anybody writes\n"
+    )
 
 
 def _verify(file: str, source: BinaryIO, step: Callable[[int], None]) -> int:

@@ -97,3 +97,9 @@ def test_nothing_is_made_where_no_store_is(tmp_path):
 def test_what_a_store_may_not_be_called(given):
     with pytest.raises(FsError, match="--kv"):
         parse_store(given)
+
+
+def test_a_restore_says_how_old_the_state_is():
+    note = backup.age_note(10**18, 10**18 + 9 * 10**12)
+    assert "2001-09-09 01:46 UTC, 2.5 h ago" in note
+    assert "ember admin chunks compare" in note

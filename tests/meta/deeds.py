@@ -64,6 +64,10 @@ def _entries(acl):
 READERS = {"lookup", "attr", "list"}
 
 
+QUIET = READERS | {"get_xattr", "list_xattrs", "find_lock"}
+"""Deeds that change nothing, also those of wide_deeds.py."""
+
+
 def request_of(deed):
     """Return (name of the RPC, request)."""
     return _REQUESTS[deed.kind](*deed.args)

@@ -6,6 +6,8 @@ Each deed runs at a service of its own over one store.  It stops before it takes
 to chunks; who goes on is chosen.  Every sequence of choices is tried (up to a number): after a run the last choice that had another possibility takes
 that one, from the beginning.  Stops at the other reads would add nothing: they see the snapshot, whatever others do.
 
+Among the deeds: rename cycles, lists that new objects inherit, the cleaner of the trash against a restore, locks of directories against renames.
+
 After each run everything is read, `fs.meta.check` finds nothing, and some order explains all answers (tests/meta/serial.py).
 """
 
@@ -15,19 +17,21 @@ import random
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from fs.kv.memory import MemoryEngine
 from fs.meta.check import check
 from fs.runtime.simulated import SimulatedClock
-from tests.meta.deeds import DONE, Deed, ask
+from tests.meta.deeds import DONE, Deed
 from tests.meta.harness import ROOT, World
-from tests.meta.model import SUPERUSER, Model
+from tests.meta.model import SUPERUSER, Acl, Person
 from tests.meta.mutants import MUTANTS
 from tests.meta.pauses import PausingEngine
 from tests.meta.serial import Event, require_serial
+from tests.meta.wide_deeds import WideExpectation, ask
+from tests.meta.wide_model import WideModel
 from tests.sim.determinism import run_deterministic
 
 STOPS = {"begin", "commit", "chunks"}
@@ -111,11 +115,13 @@ PREPARATION = [
     ("mkdir", "/a", b"sub"),
     ("create", "/b", b"y"),
     ("mkdir", "/b", b"e"),
+    ("create", "/b", b"t"),
 ]
+LIST = Acl(7, 5, 0, 7, ((1000, 7),))
 
 
 async def prepare() -> Tree:
-    """Make the tree: /a with the file x and the empty sub, /b with the file y, which is also /a/z, and the empty e."""
+    """Make the tree: /a with the file x and the empty sub, /b with the file y, which is also /a/z, and the empty e; t, which was in b, lies in the trash."""
     store = MemoryEngine(SimulatedClock())
     world = World(store)
     await world.initialise()
@@ -133,6 +139,10 @@ async def prepare() -> Tree:
         tree.at[path] = await do(kind, tree.at[parent], name, *more)
     await do("link", tree.at["/b/y"], tree.at["/a"], b"z")
     await do("truncate", tree.at["/b/y"], 50)
+    event = Event(Deed("trash", SUPERUSER, (tree.at["/b"], b"t", False)), -2)
+    event.seen, event.end_s = await ask(world.user(), event.deed), -1
+    tree.events.append(event)
+    tree.at["trash"] = event.seen[2]
     tree.rows = await world.dump()
     return tree
 
@@ -140,6 +150,7 @@ async def prepare() -> Tree:
 def possible_deeds(at: dict[str, int]) -> dict[str, Deed]:
     """Return deeds on the tree by name."""
     a, b, sub, e, x, y = (at[p] for p in ("/a", "/b", "/a/sub", "/b/e", "/a/x", "/b/y"))
+    trash = at["trash"]
     found = {
         "create new": ("create", a, b"new", 0o644, False, False),
         "create exclusive": ("create", a, b"new", 0o644, True, False),
@@ -173,6 +184,23 @@ def possible_deeds(at: dict[str, int]) -> dict[str, Deed]:
         "write y": ("write", y, 70, 0),
         "write y shortly": ("write", y, 20, 0),
         "chmod a": ("chmod", a, 0o700),
+        "trash x": ("trash", a, b"x", True),
+        "trash sub": ("trash", a, b"sub", True),
+        "trash a": ("trash", ROOT, b"a", True),
+        "clean": ("clean", trash, b"t"),
+        "restore t": ("rename", trash, b"t", b, b"t", "no_replace"),
+        "restore t to sub": ("rename", trash, b"t", sub, b"t", "no_replace"),
+        "remove t": ("trash", trash, b"t", False),
+        "lock a": ("lock_directory", a, "lock"),
+        "lock sub": ("lock_directory", sub, "lock"),
+        "preempt b": ("lock_directory", b, "preempt"),
+        "list for what is made in sub": ("set_acl", sub, LIST, True),
+        "list for what is made in e": ("set_acl", e, LIST, True),
+        "makedirs in sub": ("makedirs", ROOT, (b"a", b"sub", b"p", b"q"), 0o755, 0o022),
+        "makedirs in e": ("makedirs", ROOT, (b"b", b"e", b"p"), 0o755, 0o022),
+        "attribute of x": ("set_xattr", x, b"user.a", b"1", "create"),
+        "lock y": ("set_lock", y, ("posix", 1, 0, 4, True), False),
+        "open y": ("open", y, False, True, False, 1),
         "list a": ("list", a),
         "look at b/y": ("lookup", b, b"y"),
     }
@@ -198,14 +226,17 @@ class Group:
         self.world = World(store)
         self.world.chunks.lengths[self.tree.at["/b/y"]] = 50
         self.world._request_count = 1000
-        self.events = [Event(deed, 0, client=str(i)) for i, deed in enumerate(self.deeds)]
+        self.events = [
+            Event(replace(deed, who=Person(0, 0, client=f"{i:032x}")), 0, client=str(i))
+            for i, deed in enumerate(self.deeds)
+        ]
         self._end = itertools.count(1)
         places = [await self._place(store, number) for number in range(len(self.deeds))]
         await turns.run(places)
         await self._read_all()
         found = await check(store)
         assert found == [], found
-        require_serial([*self.tree.events, *self.events], Model())
+        require_serial([*self.tree.events, *self.events], WideModel(), WideExpectation)
 
     async def _place(self, store: MemoryEngine, number: int):
         """Return the task that does one deed at a service of its own."""
@@ -226,7 +257,7 @@ class Group:
 
         async def task(_number: int) -> None:
             event = self.events[number]
-            user = world.user(client=f"{number:032x}")
+            user = world.user(client=event.deed.who.client)
             event.seen = await ask(user, event.deed)
             event.end_s = next(self._end)
 
@@ -235,7 +266,8 @@ class Group:
     async def _read_all(self) -> None:
         user = self.world.user()
         asked = [("attr", ident) for ident in self.tree.at.values()]
-        asked += [("list", self.tree.at[path]) for path in ("/", "/a", "/b", "/a/sub", "/b/e")]
+        listed = ("/", "/a", "/b", "/a/sub", "/b/e", "trash")
+        asked += [("list", self.tree.at[path]) for path in listed]
         for kind, ident in asked:
             event = Event(Deed(kind, SUPERUSER, (ident,)), next(self._end))
             event.seen, event.end_s = await ask(user, event.deed), next(self._end)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fs.schema.status import Status
-from tests.meta.deeds import READERS, Deed, Expectation
+from tests.meta.deeds import QUIET, Deed, Expectation
 from tests.meta.model import Model
 from tests.sim.linearizable import FOREVER, may_be_next
 
@@ -34,7 +34,7 @@ class Event:
 
     def changes_nothing(self) -> bool:
         """Whether its answer says so."""
-        return self.deed.kind in READERS or isinstance(self.seen, Status)
+        return self.deed.kind in QUIET or isinstance(self.seen, Status)
 
     def __str__(self):
         return f"[{self.begin_s}, {self.end_s}] {self.client}: {self.deed} -> {self.seen}"
@@ -49,6 +49,7 @@ class Search:
     """One search."""
 
     events: Sequence[Event]
+    expect: type[Expectation] = Expectation
     state_count: int = 0
     best: tuple = (0, None)
     """(deeds explained, (done, model)) of the furthest state reached."""
@@ -92,11 +93,10 @@ class Search:
 
     def _fits_now(self, here: Model, event: Event) -> bool:
         # A reader may teach the model which inode something is; a deed that the model grants would change it.
-        return self._fits(here if event.deed.kind in READERS else here.copy(), event)
+        return self._fits(here if event.deed.kind in QUIET else here.copy(), event)
 
-    @staticmethod
-    def _fits(model: Model, event: Event) -> bool:
-        return Expectation(model, event.deed).agrees(event.seen)
+    def _fits(self, model: Model, event: Event) -> bool:
+        return self.expect(model, event.deed).agrees(event.seen)
 
     def _branches(self, done: int, here: Model) -> list[tuple[int, Model]]:
         """What may come next, the most promising last."""
@@ -118,14 +118,16 @@ class Search:
         ]
         for i in may_be_next(self.events, done):
             event = self.events[i]
-            answer = Expectation(model.copy(), event.deed).answer
+            answer = self.expect(model.copy(), event.deed).answer
             lines.append(f"  {event}; the model says {answer}")
         return "\n".join(lines)
 
 
-def require_serial(events: Sequence[Event], model: Model) -> Search:
+def require_serial(
+    events: Sequence[Event], model: Model, expect: type[Expectation] = Expectation
+) -> Search:
     """Raise NotSerialError unless some order explains the history from the state of `model`."""
-    search = Search(events)
+    search = Search(events, expect)
     if not search.order_exists(model):
         raise NotSerialError(search.explain_failure())
     return search

@@ -22,6 +22,13 @@ PAIRS = [
     ("exchange a and b", "rename x"),
     ("truncate y", "append y"),
     ("write y", "empty y"),
+    ("clean", "restore t"),
+    ("remove t", "restore t to sub"),
+    ("trash sub", "restore t to sub"),
+    ("lock sub", "rename x to sub/f"),
+    ("lock a", "rename a into e"),
+    ("list for what is made in sub", "makedirs in sub"),
+    ("makedirs in e", "rename sub over e"),
 ]
 
 

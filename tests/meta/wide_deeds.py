@@ -6,6 +6,7 @@ A lock is (kind, owner, first byte, last byte, is_write); bytes as in wide_model
 import random
 from dataclasses import dataclass
 
+from fs.meta import records
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
@@ -141,8 +142,19 @@ def _conflict(reply):
     return lock_from_pb(reply.conflict) if reply.HasField("conflict") else None
 
 
+async def _clean(world, directory_id, name):
+    """Let the cleaner come across what it has read of one name in the trash, at a time that may be long ago."""
+    marks = {
+        records.trash_parts(key)[1:]: key for key in await world.dump() if key[:4] == records.TRASH
+    }
+    key = marks.get((directory_id, name))
+    return DONE, key is not None and await world.meta.service.expire(key)
+
+
 async def ask(user, deed):
     """As deeds.ask."""
+    if deed.kind == "clean":
+        return await _clean(user.world, *deed.args)
     if deed.kind not in _REQUESTS:
         return await deeds.ask(user, deed)
     name, request = _REQUESTS[deed.kind](*deed.args)
@@ -222,6 +234,9 @@ class WideExpectation(Expectation):
             return found
         node, trash, free = found
         return DONE, Ident(node), Ident(trash), TrashName(trash, free)
+
+    def _clean(self, directory_id, name):
+        return DONE, self.model.clean_one(directory_id, name)
 
     def _makedirs(self, parent, names, mode, umask):
         found = self.model.makedirs(self._node(parent), names, mode, umask, self.deed.who)

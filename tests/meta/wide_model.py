@@ -14,11 +14,9 @@ BYTE_COUNT = 9
 """Locks are on bytes 0 to 8; the last one stands for all that follow, too."""
 WHOLE_FILE = range(BYTE_COUNT)
 
-FIELDS = ("xattrs", "locks", "sessions")
-"""Of a node; absent: nothing."""
-
 
 def held(node, field):
+    """Return the xattrs, locks or sessions of a node; absent: nothing."""
     return getattr(node, field, {})
 
 
@@ -37,7 +35,13 @@ class WideModel(Model):
 
     def state(self):
         more = (
-            (i, *(tuple(sorted(held(n, f).items())) for f in FIELDS)) for i, n in self.nodes.items()
+            (
+                ident,
+                tuple(sorted(held(node, "xattrs").items())),
+                tuple(self.runs(node)),
+                tuple(sorted(held(node, "sessions").items())),
+            )
+            for ident, node in self.nodes.items()
         )
         return super().state(), frozenset(more), frozenset(self.marks.items())
 
@@ -241,12 +245,21 @@ class WideModel(Model):
 
     def clean(self):
         """Remove for good what was not to be kept for long."""
-        for (ident, name), (_, _, _, is_long) in list(self.marks.items()):
-            parent = self.nodes[ident]
-            if not is_long:  # a lock of the directory does not bind the cleaner
-                holder, parent.holder = parent.holder, ""
-                self._remove_any(parent, name)
-                parent.holder = holder
+        for place in list(self.marks):
+            self.clean_one(*place)
+
+    def clean_one(self, ident, name):
+        """Return whether a name was there and its time was over."""
+        if (ident, name) not in self.marks or self.marks[ident, name][3]:
+            return False
+        parent = self.nodes[ident]
+        holder, parent.holder = (
+            parent.holder,
+            "",
+        )  # a lock of the directory does not bind the cleaner
+        self._remove_any(parent, name)
+        parent.holder = holder
+        return True
 
     # ---- the trash -------------------------------------------------------------------------------
 
