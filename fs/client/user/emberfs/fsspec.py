@@ -24,8 +24,9 @@ import posixpath
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fsspec.caching import caches
 from fsspec.spec import AbstractFileSystem
@@ -52,6 +53,7 @@ BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
 """Read in one batch; more ranges than that are several."""
 _MODES: Final = {"rb", "wb", "xb", "ab", "r+b", "w+b", "x+b", "a+b"}
 _TYPE_NAMES: Final = {InodeType.FILE: "file", InodeType.DIRECTORY: "directory"}
+T = TypeVar("T")
 _Range = tuple[str, int | None, int | None]
 
 
@@ -72,7 +74,7 @@ class EmberFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has n
         uid: int | None = None,
         gid: int | None = None,
         groups: Sequence[int] = (),
-        auto_mkdir: bool = False,
+        auto_mkdir: bool = True,
         use_listings_cache: bool = False,
         **storage_options: Any,
     ) -> None:
@@ -85,7 +87,8 @@ class EmberFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has n
             uid: on whose behalf, with gid and groups; default: this process's user.
             gid: of that user.
             groups: other groups of that user.
-            auto_mkdir: make the directories that are missing above a file that is written.
+            auto_mkdir: make the directories that are missing above what is written, as programs expect that were
+                written for object stores; False: refuse with FileNotFoundError, as a mount does.
             use_listings_cache: keep listings; also listings_expiry_time (seconds) and max_paths.
             storage_options: fsspec's own.
         """
@@ -449,24 +452,27 @@ class EmberFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has n
         for old_path, new_path in pairs:
             if old_path == new_path:
                 continue
-            if self.auto_mkdir:
-                self._makedirs(self._parent(new_path), 0o755, exist_ok=True)
             with os_errors(old_path, new_path):
-                self.connection.rename(old_path, new_path)
+                self.connection.stat(
+                    old_path, follow=False
+                )  # nothing is made for what is not there
+                self._below_directories(
+                    new_path, partial(self.connection.rename, old_path, new_path)
+                )
             self._changed(old_path, new_path)
 
     def cp_file(self, path1: Any, path2: Any, **_kwargs: Any) -> None:
         """Copy a file through this client, in large pieces; make a directory; copy a link to a directory as a link."""
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
-        if self.auto_mkdir:
-            self._makedirs(self._parent(path2), 0o755, exist_ok=True)
+        own = self.connection
         with os_errors(path1, path2):
-            if not self.connection.stat(path1).is_dir:
-                self.connection.copy_file(path1, path2)
-            elif self.connection.stat(path1, follow=False).is_dir:
-                self.connection.mkdir(path2, exist_ok=True)
+            if not own.stat(path1).is_dir:
+                copy: Callable[[], object] = partial(own.copy_file, path1, path2)
+            elif own.stat(path1, follow=False).is_dir:
+                copy = partial(own.mkdir, path2, exist_ok=True)
             else:
-                self.connection.symlink(self.connection.readlink(path1), path2)
+                copy = partial(own.symlink, own.readlink(path1), path2)
+            self._below_directories(path2, copy)
         self._changed(path2)
 
     def link(self, path1: Any, path2: Any, **_kwargs: Any) -> None:
@@ -557,20 +563,34 @@ class EmberFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has n
             above, last = posixpath.split(path)
             name, is_new = posixpath.join(above, f".{last[:200]}.{secrets.token_hex(8)}"), True
 
-        def make() -> BlockingFile:
-            is_emptied = mode[0] == "w"
-            return self.connection.create(name, permissions, exclusive=is_new, truncate=is_emptied)
-
-        try:
-            handle = make()
-        except FsError as error:
-            if error.status is not Status.NOT_FOUND or not self.auto_mkdir:
-                raise os_error(error, path) from error
-            self._makedirs(self._parent(path), 0o755, exist_ok=True)
-            with os_errors(path):
-                handle = make()
+        with os_errors(path):
+            handle = self._below_directories(
+                path,
+                partial(
+                    self.connection.create,
+                    name,
+                    permissions,
+                    exclusive=is_new,
+                    truncate=mode[0] == "w",
+                ),
+            )
         self._changed(path)
         return handle, name
+
+    def _below_directories(self, path: str, make: Callable[[], T]) -> T:
+        """Make something at a path; again with the directories above it when these are missing and wanted.
+
+        Raises:
+            FsError: of making it.
+        """
+        try:
+            return make()
+        except FsError as error:
+            if error.status is not Status.NOT_FOUND or not self.auto_mkdir:
+                raise
+            # Also when they are there by now: another thread may just have made them.
+            self._makedirs(self._parent(path), 0o755, exist_ok=True)
+            return make()
 
     def cat_file(
         self, path: Any, start: int | None = None, end: int | None = None, **_kwargs: Any
@@ -696,11 +716,13 @@ class EmberFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has n
                 self.pipe_file(one, content, **kwargs)
             return
         contents = {self._strip_protocol(one): content for one, content in path.items()}
-        if self.auto_mkdir:
-            for above in {self._parent(one) for one in contents}:
-                self._makedirs(above, 0o755, exist_ok=True)
         with os_errors(""):
             failed = self.connection.write_files(contents)
+            if self.auto_mkdir and (missing := _missing(failed)):
+                for above in {self._parent(one) for one in missing}:
+                    self._makedirs(above, 0o755, exist_ok=True)
+                again = self.connection.write_files({one: contents[one] for one in missing})
+                failed = {one: e for one, e in failed.items() if one not in missing} | again
         self._changed(*contents)
         for one, error in failed.items():
             raise os_error(error, one) from error
@@ -747,6 +769,10 @@ def _info(path: str, inode: Inode, target: Inode | FsError) -> dict[str, Any]:
     if is_link:
         said["destination"] = os.fsdecode(inode.symlink_target)
     return said
+
+
+def _missing(failed: dict[str, FsError]) -> list[str]:
+    return [path for path, error in failed.items() if error.status is Status.NOT_FOUND]
 
 
 def _fetcher(raw: RawFile) -> Callable[[int, int], bytes]:
