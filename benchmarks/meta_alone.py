@@ -40,7 +40,7 @@ PAGE_COUNT = 512
 Request = tuple[Method[Any, Any], Any]
 
 
-class _NoChunks:
+class NoChunks:
     """A ChunkPort of files without content."""
 
     async def remove_files(self, _files: list[FileRef]) -> None:
@@ -58,7 +58,7 @@ class _NoChunks:
         return 1 << 40, 1 << 40
 
 
-class _FixedRouting:
+class FixedRouting:
     """A RoutingView of one chain table that never changes."""
 
     info = RoutingInfo(1, CLUSTER_ID, chain_tables={(1, 1): ChainTable(1, 1, (101, 102, 103))})
@@ -73,7 +73,7 @@ class _FixedRouting:
         return self.info
 
 
-class _NobodyElse:
+class NobodyElse:
     """A MgmtdCaller that knows no clients."""
 
     async def call(self, *_arguments: object, **_options: object) -> ListClientSessionsRsp:
@@ -91,7 +91,7 @@ def serve(folder: str, bound: "Queue[str]") -> None:
             f"{folder}/kv", KvSection(), runtime, cluster_id=CLUSTER_ID
         )
         await initialise(engine, runtime=runtime, cluster_id=CLUSTER_ID, config=config.meta)
-        made = Meta(engine, runtime, config, _FixedRouting(), _NoChunks(), _NobodyElse())  # type: ignore[arg-type]
+        made = Meta(engine, runtime, config, FixedRouting(), NoChunks(), NobodyElse())  # type: ignore[arg-type]
         server = Server(IDENTITY, RpcSection())
         server.add_service("Meta", made.service)
         async with trio.open_nursery() as nursery:

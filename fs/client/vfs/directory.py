@@ -14,6 +14,7 @@ from ...schema.ids import InodeId
 from ...schema.inode import Inode
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
+from .cookie_names import CookieNames
 from .core import VfsCore
 from .ports import Caller
 
@@ -33,8 +34,7 @@ class DirectoryEntry:
 class _OpenDirectory:
     inode_id: InodeId
     caller: Caller
-    names: list[bytes] = field(default_factory=list)
-    """names[cookie - 1] is what a cookie stands for."""
+    names: CookieNames = field(default_factory=CookieNames)
     page: list[DirectoryEntry] = field(default_factory=list)
     first_cookie: int = 0
     """The cookie after which `page` begins."""
@@ -86,7 +86,7 @@ class Directories:
         request = meta_pb2.ListReq(
             caller=directory.caller.to_pb(),
             inode_id=directory.inode_id,
-            after=directory.names[cookie - 1] if cookie else b"",
+            after=directory.names.name_of(cookie) if cookie else b"",
             entry_count_max=PAGE_ENTRY_COUNT,
             with_inodes=True,
         )
@@ -99,7 +99,7 @@ class Directories:
             request.after = reply.entries[-1].name
         # A second reader of the same open directory may have added cookies meanwhile.
         base = len(directory.names)
-        directory.names.extend(e.name for e in found)
+        directory.names.add_page([e.name for e in found])
         directory.page = [
             DirectoryEntry(e.name, self._core.absorbed(e.inode), base + index)
             for index, e in enumerate(found, start=1)
