@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fs.client.blocking import connect_blocking
+from fs.client.native import Identity
+from fs.schema.status import FsError
+
 EMBER = Path(sys.executable).parent / "ember"
 
 pytestmark = [
@@ -117,7 +121,33 @@ def by_hand(tmp_path):
     subprocess.run(["fusermount3", "-u", "-z", "-q", made.mount], check=False)
 
 
-def test_a_cluster_of_hand_written_files(by_hand):
+def check_a_plain_user(by_hand, monkeypatch):
+    """A program with a token acts as its user, and as nobody else."""
+    place = by_hand.mount / "for-all"
+    place.mkdir()
+    place.chmod(0o777)
+    path = by_hand.base / "alice"
+    by_hand.user("add", "4711", "alice", "--gid", "4712")
+    by_hand.user("token", "new", "4711", "--file", path)
+    monkeypatch.setenv("EMBERFS_TOKEN_FILE", str(path))
+    where = [by_hand.manager], "training"
+    with connect_blocking(*where) as fs:
+        with fs.create("/for-all/file") as file:
+            file.write(0, b"alice's" * 100_000)
+        with pytest.raises(FsError, match="ACCESS_DENIED"):
+            fs.mkdir("/mine")
+    with (
+        connect_blocking(*where, identity=Identity(0, 0)) as fs,
+        pytest.raises(FsError, match="RPC_NOT_ALLOWED"),
+    ):
+        fs.mkdir("/mine")
+    monkeypatch.delenv("EMBERFS_TOKEN_FILE")
+    found = (place / "file").stat()
+    assert (found.st_uid, found.st_gid, found.st_size) == (4711, 4712, 700_000)
+    assert not (by_hand.mount / "mine").exists()
+
+
+def test_a_cluster_of_hand_written_files(by_hand, monkeypatch):
     servers = ["mgmtd", "meta", "storage-11", "storage-12", "storage-13"]
     waiting = [by_hand.start(name) for name in servers]
     assert by_hand.init() == "cluster training: 5 nodes, 2 chains of 3\n"
@@ -128,13 +158,15 @@ def test_a_cluster_of_hand_written_files(by_hand):
     by_hand.wait_ready(by_hand.start("mountd"))
     content = os.urandom(3_000_000)
     (by_hand.mount / "file").write_bytes(content)
+    check_a_plain_user(by_hand, monkeypatch)
     for name in ("meta", "mgmtd", "storage-12"):
         by_hand.running[name].send_signal(signal.SIGKILL)
         by_hand.running[name].wait(10)
         by_hand.wait_ready(by_hand.start(name))
         (by_hand.mount / name).write_text(name)
     assert (by_hand.mount / "file").read_bytes() == content
-    (user,) = json.loads(by_hand.user("ls", "--json"))
+    user, alice = json.loads(by_hand.user("ls", "--json"))
+    assert (alice["name"], alice["groups"]) == ("alice", [])
     assert (user["name"], user["is_root"], user["is_admin"]) == ("daemon", True, False)
     (token,) = user["tokens"]
     assert token["used"] and token["id"] in by_hand.token_file.read_text()
