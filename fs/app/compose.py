@@ -115,7 +115,7 @@ def new_identity(
         cluster_id=config.process.cluster_id,
         node_id=config.process.node_id,
         incarnation=runtime.random.randbytes(INCARNATION_BYTES).hex(),
-        client_id=new_client_id(runtime.random, secrets),
+        client_id=new_client_id(runtime.random.randbytes, secrets),
         release=RELEASE,
     )
 

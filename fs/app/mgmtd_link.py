@@ -59,7 +59,7 @@ def run_with_mgmtd(
 
     async def run() -> T:
         runtime = real_runtime(SocketNetwork())
-        client_id = new_client_id(runtime.random, secrets)
+        client_id = new_client_id(runtime.random.randbytes, secrets)
         identity = Identity(cluster_id=cluster_id, client_id=client_id, release=RELEASE)
         with trio.move_on_after(timeout_s):
             async with open_channels(runtime, identity, RpcSection(), secrets=secrets) as channels:

@@ -132,7 +132,7 @@ async def connect(
     process = type(given.process)(cluster_id=cluster_id, mgmtd_addresses=list(mgmtd_addresses))
     config = ProcessConfig(process=process, rpc=given.rpc, auth=given.auth, client=given.client)
     secrets, uid = caller_secrets(config.auth), configured_uid(config.auth)
-    client_id = ClientId(new_client_id(runtime.random, secrets))
+    client_id = ClientId(new_client_id(runtime.random.randbytes, secrets))
     speaker = RpcIdentity(cluster_id=cluster_id, client_id=client_id)
     own = Identity.of_process()
     if uid is not None and uid != own.uid:

@@ -23,9 +23,8 @@ Source: the exchange of keys is that of SCRAM (RFC 5802), without its iterations
 
 import hashlib
 import hmac
-import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -143,10 +142,10 @@ def client_prefix(key_id: bytes) -> str:
     return f"{key_id[1:].hex()}-" if key_id[:1] == USER_TOKEN else ""
 
 
-def new_client_id(random_source: random.Random, secrets: Sequence[Secret]) -> str:
+def new_client_id(random_bytes: Callable[[int], bytes], secrets: Sequence[Secret]) -> str:
     """Return a fresh client id for somebody who proves the first of these secrets."""
     prefix = client_prefix(secrets[0].key_id) if secrets else ""
-    return prefix + random_source.randbytes(CLIENT_ID_BYTES).hex()
+    return prefix + random_bytes(CLIENT_ID_BYTES).hex()
 
 
 def transcript_of(caller_hello: bytes, listener_hello: bytes) -> bytes:
