@@ -6,12 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from fs.client.blocking import connect_blocking
 from fs.client.native import Identity
+from fs.schema.config import AuthSection
 from fs.schema.status import FsError
 
 EMBER = Path(sys.executable).parent / "ember"
@@ -174,6 +176,7 @@ def test_a_cluster_of_hand_written_files(by_hand, monkeypatch):
     assert not os.path.ismount(by_hand.mount)
     assert by_hand.running.pop("mountd").wait(10) == 0
     by_hand.user("token", "revoke", token["id"])
+    time.sleep(AuthSection().token_check_interval_s + 0.5)  # it counts for so long at most
     assert "no token" in by_hand.refused("mountd")
     for name in reversed(servers):
         by_hand.stop(name)
