@@ -12,7 +12,12 @@ import pytest
 import fs
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ["requirements-build.lock", "requirements.lock", "requirements-dev.lock"]
+LOCKS = [
+    "requirements-build.lock",
+    "requirements.lock",
+    "requirements-dev.lock",
+    "requirements-torch.lock",
+]
 
 
 def test_fs_is_ours():

@@ -22,6 +22,9 @@ FAST_OPTIONS: Final = ("-m", "not slow and not thorough and not mount", *FULL_OP
 KV_SUITES: Final = ("tests/kv", "tests/meta", "tests/mgmtd")
 EMBEDDED_KINDS: Final = ("memory", "rocksdb", "remote")
 FAKE_FOUNDATIONDB: Final = "foundationdb-fake"
+TORCH: Final = "torch==2.13.0+cpu\nsafetensors>=0.7\n"
+"""What tests of `emberfs.torch` need, without GPU libraries; a lock of its own, because it cannot be had everywhere."""
+
 LOCK_OPTIONS: Final = [
     "--quiet",
     "--generate-hashes",
@@ -127,6 +130,11 @@ def run_lock() -> int:
         or run(
             [*compile_, *extras, *constraints, "-o", "requirements-dev.lock", "pyproject.toml"],
             root,
+        )
+        or run(
+            [*compile_, "-c", "requirements-dev.lock", "-o", "requirements-torch.lock", "-"],
+            root,
+            text=TORCH,
         )
     )
 

@@ -1,0 +1,1 @@
+"""EmberFS for PyTorch (`pip install emberfs[torch]`): data sets, a resumable loader, checkpoints."""

@@ -1,0 +1,392 @@
+"""Distributed checkpoints: what torch.distributed.checkpoint writes and reads through, over the batch interface.
+
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save(state, storage_writer=CheckpointWriter("/mnt/run/step-000000100"))
+    dcp.load(state, storage_reader=CheckpointReader("/mnt/run/step-000000100"))
+
+`dcp.async_save` works, too.  `CheckpointFolder` (emberfs.publish) names, finds and prunes the checkpoints of a run.
+
+A checkpoint is a folder: one file per rank with the raw bytes of its tensors and other items one after the other, each
+at a multiple of `ALIGNMENT`; and `.metadata`, the planner's description and for each item file, offset, size and XXH3.
+
+Invariants:
+    - The folder gets its name last, by one rename, after every file in it is durable: when any rank dies before, there
+      is no checkpoint, and the next attempt removes what is left.
+    - What is loaded has been compared with its checksum; what differs raises `DamagedCheckpointError`.
+    - A tensor that is loaded whole into contiguous memory of the processor is read right into it.
+
+What this module does not do: speak to a cluster without a mount (the folder is made and renamed by system calls); save
+without collectives.
+"""
+
+import io
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint import StorageReader, StorageWriter
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+from xxhash import xxh3_64_hexdigest
+
+from ..batch import BatchClient, BatchFile, Transfer
+from ..ffrecord import Connect
+from ..posix import PosixClient
+from ..publish import make_partial_folder, publish_folder
+from .memory import bytes_of
+
+ALIGNMENT = 64
+BATCH_BYTES = 64 << 20
+"""How many bytes are copied from their devices, or read beside their place, at a time."""
+
+METADATA_NAME = ".metadata"
+MAGIC = b"emberfs-checkpoint-1\n"
+DIGEST_BYTES = 17
+
+
+class DamagedCheckpointError(RuntimeError):
+    """Bytes of a checkpoint are not those that were written; says which file and where."""
+
+
+class StoredItem(NamedTuple):
+    """Where an item of a checkpoint lies: file in the folder, byte offset, bytes, XXH3 in hexadecimal."""
+
+    file: str
+    offset: int
+    size: int
+    checksum: str
+
+
+class _Destination(NamedTuple):
+    """What the coordinator tells each rank: the folder to write to, and the name of its file."""
+
+    folder: str
+    file: str
+
+
+class CheckpointWriter(StorageWriter):
+    """Writes one checkpoint.
+
+    Args:
+        path: its folder; the `checkpoint_id` of a save takes its place.
+        overwrite: replace a checkpoint of that name.
+        connect: makes the client to write through.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        overwrite: bool = False,
+        connect: Connect = PosixClient,
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._overwrite = overwrite
+        self._connect = connect
+        self._partial = ""
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin another save."""
+        self._path = checkpoint_id or self._path
+        self._partial = ""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **options: Any) -> None:
+        """Check that this kind of save is known."""
+        del is_coordinator
+        if not options.get("use_collectives", True):
+            raise ValueError(
+                "use_collectives=False is not supported: one rank completes a checkpoint"
+            )
+
+    def storage_meta(self) -> StorageMeta:
+        """Return the name of the checkpoint."""
+        return StorageMeta(checkpoint_id=self._path)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Leave the plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Make the folder beside, and tell every rank its file in it.
+
+        Raises:
+            FileExistsError: there is a checkpoint of that name.
+        """
+        target = self._target()
+        if target.exists() and not self._overwrite:
+            raise FileExistsError(f"{target}: is there already; overwrite=True replaces it")
+        self._partial = make_partial_folder(target)
+        return [
+            replace(plan, storage_data=_Destination(self._partial, f"rank-{rank:05d}"))
+            for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's items; they are durable when it returns."""
+        destination: _Destination = plan.storage_data
+        results: list[WriteResult] = []
+        if plan.items:
+            with (
+                self._connect() as client,
+                client.open(str(Path(*destination)), "x") as file,
+            ):
+                results = _write_items(client, file, plan.items, planner)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write the description, and give the folder its name."""
+        metadata.storage_data = {
+            result.index: tuple(result.storage_data) for written in results for result in written
+        }
+        metadata.storage_meta = self.storage_meta()
+        content = pickle.dumps(metadata)
+        head = MAGIC + xxh3_64_hexdigest(content).encode() + b"\n"
+        with self._connect() as client:
+            with client.open(str(Path(self._partial, METADATA_NAME)), "x") as file:
+                client.write([Transfer(file, 0, memoryview(head + content))])
+            publish_folder(self._partial, self._target(), overwrite=self._overwrite)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether it is a path."""
+        return "://" not in os.fspath(checkpoint_id)
+
+    def _target(self) -> Path:
+        if self._path is None:
+            raise ValueError("no path: CheckpointWriter(path), or checkpoint_id=path of the save")
+        return Path(self._path)
+
+
+def _write_items(
+    client: BatchClient, file: BatchFile, items: Iterable[WriteItem], planner: SavePlanner
+) -> list[WriteResult]:
+    """Write items one after the other, some at a time: what is copied from a device is not copied all at once."""
+    results: list[WriteResult] = []
+    waiting: list[Transfer] = []
+    kept: list[Any] = []  # what the buffers belong to
+    offset = waiting_bytes = 0
+    for item in items:
+        owner, buffer = _content(planner.resolve_data(item), item)
+        stored = StoredItem(Path(file.path).name, offset, len(buffer), xxh3_64_hexdigest(buffer))
+        results.append(WriteResult(item.index, len(buffer), stored))
+        kept.append(owner)
+        waiting.append(Transfer(file, offset, buffer))
+        waiting_bytes += len(buffer)
+        offset = -(-(offset + len(buffer)) // ALIGNMENT) * ALIGNMENT
+        if waiting_bytes >= BATCH_BYTES:
+            client.write(waiting)
+            waiting, kept, waiting_bytes = [], [], 0
+    client.write(waiting)
+    return results
+
+
+def _content(resolved: Any, item: WriteItem) -> tuple[Any, memoryview]:
+    """Return an item's bytes, and what owns them."""
+    if item.type == WriteItemType.BYTE_IO:
+        return resolved, resolved.getbuffer()
+    tensor = resolved.detach().cpu().contiguous()
+    return tensor, bytes_of(tensor)
+
+
+@dataclass
+class _Reading:
+    """One stored item on its way to those who asked for it."""
+
+    stored: StoredItem
+    requests: list[ReadItem]
+    owner: Any  # of the memory that it is read into
+    buffer: memoryview
+    is_in_place: bool
+
+
+class CheckpointReader(StorageReader):
+    """Reads one checkpoint.
+
+    Args:
+        path: its folder; the `checkpoint_id` of a load takes its place.
+        connect: makes the client to read through.
+        check: compare what is loaded with its checksums.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        connect: Connect = PosixClient,
+        check: bool = True,
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._connect = connect
+        self._check = check
+        self._metadata: Metadata | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin another load."""
+        self._path = checkpoint_id or self._path
+        self._metadata = None
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """Return the description.
+
+        Raises:
+            FileNotFoundError: no checkpoint.
+            DamagedCheckpointError: it is damaged, or of another writer.
+        """
+        if self._path is None:
+            raise ValueError("no path: CheckpointReader(path), or checkpoint_id=path of the load")
+        path = Path(self._path, METADATA_NAME)
+        content = path.read_bytes()
+        digest, pickled = content[len(MAGIC) :][:DIGEST_BYTES], content[len(MAGIC) + DIGEST_BYTES :]
+        if not content.startswith(MAGIC):
+            raise DamagedCheckpointError(
+                f"{path}: not written by emberfs: read it with"
+                " torch.distributed.checkpoint.FileSystemReader, or it is damaged"
+            )
+        if digest != xxh3_64_hexdigest(pickled).encode() + b"\n":
+            raise DamagedCheckpointError(f"{path}: damaged: go back to an older checkpoint")
+        found = pickle.loads(pickled)  # noqa: S301 - as every checkpoint of PyTorch: load only your own
+        assert isinstance(found, Metadata), type(found)
+        return found
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *_: Any, **__: Any
+    ) -> None:
+        """Remember where everything lies."""
+        del is_coordinator
+        self._metadata = metadata
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Leave the plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Leave the plans as they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read what the plan asks for, each stored item once.
+
+        Raises:
+            DamagedCheckpointError: a checksum differs; tensors already read are overwritten all the same.
+        """
+        with self._connect() as client:
+            files: dict[str, BatchFile] = {}
+            for batch in self._batches(plan, planner):
+                for reading in batch:
+                    name = reading.stored.file
+                    if name not in files:
+                        files[name] = client.open(str(Path(self._path or "", name)))
+                counts = client.read(
+                    [Transfer(files[r.stored.file], r.stored.offset, r.buffer) for r in batch]
+                )
+                for reading, count in zip(batch, counts, strict=True):
+                    self._verify(reading, count)
+                    self._deliver(reading, planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str] | None:
+        """The folder."""
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether it is a path."""
+        return "://" not in os.fspath(checkpoint_id)
+
+    def _batches(self, plan: LoadPlan, planner: LoadPlanner) -> Iterator[list[_Reading]]:
+        """Yield what to read at a time, in the order of the files."""
+        assert self._metadata is not None, "set_up_storage_reader comes first"
+        wanted: dict[MetadataIndex, list[ReadItem]] = {}
+        for request in plan.items:
+            wanted.setdefault(request.storage_index, []).append(request)
+        places = {i: StoredItem(*self._metadata.storage_data[i]) for i in wanted}
+        batch: list[_Reading] = []
+        size = 0
+        for index in sorted(wanted, key=lambda i: places[i][:2]):
+            batch.append(self._prepare(places[index], wanted[index], planner))
+            size += places[index].size
+            if size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        yield batch
+
+    def _prepare(
+        self, stored: StoredItem, requests: list[ReadItem], planner: LoadPlanner
+    ) -> _Reading:
+        """Decide where the bytes land: in the tensor that wants them, if it is alone and wants all of them."""
+        first = requests[0]
+        if first.type == LoadItemType.BYTE_IO:
+            plain = bytearray(stored.size)
+            return _Reading(stored, requests, plain, memoryview(plain), is_in_place=False)
+        dtype, sizes = self._shape(first.storage_index)
+        if len(requests) == 1 and tuple(first.lengths) == sizes:
+            target = planner.resolve_tensor(first).detach()
+            if (
+                type(target) is torch.Tensor
+                and target.device.type == "cpu"
+                and target.dtype == dtype
+                and target.is_contiguous()
+                and tuple(target.shape) == sizes
+            ):
+                return _Reading(stored, requests, target, bytes_of(target), is_in_place=True)
+        beside = torch.empty(sizes, dtype=dtype)
+        return _Reading(stored, requests, beside, bytes_of(beside), is_in_place=False)
+
+    def _shape(self, index: MetadataIndex) -> tuple[torch.dtype, tuple[int, ...]]:
+        """Return type and size of a stored piece of a tensor."""
+        assert self._metadata is not None, "set_up_storage_reader comes first"
+        described = self._metadata.state_dict_metadata[index.fqn]
+        for chunk in described.chunks:
+            if index.offset is None or tuple(chunk.offsets) == tuple(index.offset):
+                return described.properties.dtype, tuple(chunk.sizes)
+        raise DamagedCheckpointError(f"{self._path}: {index} is not described: another checkpoint?")
+
+    def _verify(self, reading: _Reading, count: int) -> None:
+        stored = reading.stored
+        where = f"{self._path}/{stored.file}: {stored.size} bytes at {stored.offset}"
+        name = reading.requests[0].storage_index.fqn
+        if len(reading.buffer) != stored.size or count < stored.size:
+            raise DamagedCheckpointError(f"{where} ({name}): only {count} are there")
+        if self._check and xxh3_64_hexdigest(reading.buffer) != stored.checksum:
+            raise DamagedCheckpointError(
+                f"{where} ({name}) differ from what was written: go back to an older checkpoint"
+            )
+
+    def _deliver(self, reading: _Reading, planner: LoadPlanner) -> None:
+        for request in reading.requests:
+            if request.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(request, io.BytesIO(reading.buffer))
+            elif reading.is_in_place:
+                planner.commit_tensor(request, reading.owner)
+            else:
+                piece = reading.owner
+                for dimension, (begin, length) in enumerate(
+                    zip(request.storage_offsets, request.lengths, strict=True)
+                ):
+                    piece = piece.narrow(dimension, begin, length)
+                target = planner.resolve_tensor(request).detach()
+                target.copy_(piece)
+                planner.commit_tensor(request, target)

@@ -1,0 +1,302 @@
+"""PyTorch data sets that fetch a whole batch in one call.
+
+    RecordDataset   samples of FFRecord files, by number
+    FilesDataset    one file is one sample
+    ArrayDataset    equal pieces of one flat file, such as tokens
+    RecordStream    samples of FFRecord files as they come, in shuffled blocks, shared out over ranks and workers
+
+DataLoader asks map-style data sets for a batch by `__getitems__`: the bytes of all its samples land in one buffer by
+one batch of reads.  A sample is a tensor of bytes, a view of that buffer, or what `decode` makes of it.
+
+Invariants: every data set can be used by workers of any start method; a forked worker uses the parent's client, which
+opens itself anew there; a spawned one gets a copy that opens its own.
+
+What this module does not do: count what was consumed (`emberfs.torch.loader`), keep files in memory.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from ..batch import BatchFile, Transfer
+from ..ffrecord import Connect, RecordReader
+from ..order import EpochOrder, share
+from ..pack import files_below
+from ..posix import PosixClient
+from .memory import bytes_of, landing
+
+Decode = Callable[[torch.Tensor], Any]
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+OPENERS = 8
+ALIGNMENT = 16
+"""Of samples of several sizes, so that they can be viewed as numbers of any type."""
+
+READ_BYTES = 8 << 20
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's rank and the number of ranks; (0, 1) without torch.distributed."""
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return 0, 1
+
+
+def _lay_out(sizes: Sequence[int]) -> list[torch.Tensor]:
+    """Return memory for a batch: samples of one size without gaps, so that they are one tensor; else aligned."""
+    is_even = len(set(sizes)) <= 1
+    step = [size if is_even else -(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
+    ends = list(accumulate(step))
+    buffer = landing(ends[-1] if ends else 0)
+    return [buffer[e - s : e - s + size] for e, s, size in zip(ends, step, sizes, strict=True)]
+
+
+def _read_records(reader: RecordReader, indices: Sequence[int]) -> list[torch.Tensor]:
+    places = [reader.place(index) for index in indices]
+    samples = _lay_out([place.size for place in places])
+    reader.read_places(places, [bytes_of(sample) for sample in samples])
+    return samples
+
+
+class _Samples(Dataset[Any]):
+    """A map-style data set over `_fetch`."""
+
+    _decode: Decode | None
+
+    def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Any:
+        (sample,) = self.__getitems__([index])
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return many samples, read in one batch."""
+        samples = self._fetch(indices)
+        return samples if self._decode is None else [self._decode(sample) for sample in samples]
+
+
+class RecordDataset(_Samples):
+    """Samples of FFRecord files by number.
+
+    Args:
+        source: a file, several, or a directory of `*.ffr`.
+        decode: makes a sample of its bytes.
+        connect: makes the client to read through.
+        check: compare each sample with its checksum; what differs raises `DamagedRecordError`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        decode: Decode | None = None,
+        connect: Connect = PosixClient,
+        *,
+        check: bool = True,
+    ) -> None:
+        self.reader = RecordReader(source, connect, check=check)
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        return _read_records(self.reader, indices)
+
+
+class FilesDataset(_Samples):
+    """One file is one sample; its path is in `paths`.
+
+    Args:
+        source: a folder, for all regular files below it by name, or the files themselves.
+        decode: makes a sample of its bytes.
+        connect: makes the client to read through.
+    """
+
+    def __init__(
+        self, source: Source, decode: Decode | None = None, connect: Connect = PosixClient
+    ) -> None:
+        if isinstance(source, str | os.PathLike):
+            self.paths = [str(Path(source, name)) for name in files_below(source)]
+        else:
+            self.paths = [os.fspath(path) for path in source]
+        self._decode = decode
+        self._connect = connect
+        self._client = connect()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        paths = [self.paths[index] for index in indices]
+        with ThreadPoolExecutor(min(OPENERS, max(len(paths), 1))) as pool:
+            opened = [pool.submit(self._open, path) for path in paths]
+        failure = next((found.exception() for found in opened if found.exception()), None)
+        files = [found.result() for found in opened if not found.exception()]
+        try:
+            if failure:
+                raise failure
+            return self._read(files)
+        finally:
+            for file, _ in files:
+                file.close()
+
+    def _read(self, files: Sequence[tuple[BatchFile, int]]) -> list[torch.Tensor]:
+        samples = _lay_out([size for _, size in files])
+        counts = self._client.read(
+            [
+                Transfer(file, 0, bytes_of(sample))
+                for (file, _), sample in zip(files, samples, strict=True)
+            ]
+        )  # a file that was cut since it was opened gives a shorter sample
+        return [sample[:count] for sample, count in zip(samples, counts, strict=True)]
+
+    def _open(self, path: str) -> tuple[BatchFile, int]:
+        file = self._client.open(path)
+        return file, file.length()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._client = self._connect()
+
+
+class ArrayDataset(_Samples):
+    """Equal pieces of one flat file; `stack_neighbours` makes a batch of them without a copy.
+
+    Args:
+        path: the file; what is left at its end and too short for a sample is not used.
+        shape: of one sample.
+        dtype: of its numbers, as they lie in the file.
+        offset: bytes at the beginning of the file to pass over.
+        decode: makes a sample of the tensor.
+        connect: makes the client to read through.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        offset: int = 0,
+        decode: Decode | None = None,
+        connect: Connect = PosixClient,
+    ) -> None:
+        options: dict[str, Any] = {"offset": offset, "decode": decode, "connect": connect}
+        self._options = (os.fspath(path), tuple(shape), dtype, options)
+        self._decode = decode
+        self._shape, self._dtype, self._offset = tuple(shape), dtype, offset
+        self._size = prod(shape) * torch.empty(0, dtype=dtype).element_size()
+        self._client = connect()
+        self._file = self._client.open(os.fspath(path))
+        self._count: int = max(self._file.length() - offset, 0) // self._size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        for index in indices:
+            if not 0 <= index < self._count:
+                raise IndexError(f"no sample {index}: {self._file.path} has {self._count}")
+        buffer = landing(len(indices) * self._size)
+        whole = bytes_of(buffer)
+        counts = self._client.read(
+            [
+                Transfer(
+                    self._file,
+                    self._offset + index * self._size,
+                    whole[number * self._size : (number + 1) * self._size],
+                )
+                for number, index in enumerate(indices)
+            ]
+        )
+        if any(count < self._size for count in counts):
+            raise EOFError(f"{self._file.path} has become shorter than when it was opened")
+        return list(buffer.view(self._dtype).view(len(indices), *self._shape))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        path, shape, dtype, options = self._options
+        return partial(ArrayDataset, path, shape, dtype, **options), ()
+
+
+class RecordStream(IterableDataset[Any]):
+    """Samples of FFRecord files in shuffled blocks; every rank and worker gets an equal share of each epoch.
+
+    Neighbouring samples are read together, up to `READ_BYTES` ahead.  `ResumableLoader` tells it epoch and position.
+
+    Args:
+        source: a file, several, or a directory of `*.ffr`.
+        decode: makes a sample of its bytes.
+        block: neighbouring samples that stay together.
+        window: blocks whose samples are mixed.
+        seed: of the order; the same on all ranks; None: not shuffled.
+        rank: of this process, and `world`, their number: default, those of torch.distributed.
+        world: see `rank`.
+        connect: makes the client to read through.
+        check: compare each sample with its checksum.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        decode: Decode | None = None,
+        *,
+        block: int = 64,
+        window: int = 16,
+        seed: int | None = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        connect: Connect = PosixClient,
+        check: bool = True,
+    ) -> None:
+        self.reader = RecordReader(source, connect, check=check)
+        self._decode = decode
+        self._block, self._window, self._seed = block, window, seed
+        found = rank_and_world()
+        self.rank = found[0] if rank is None else rank
+        self.world = found[1] if world is None else world
+        self._position = torch.zeros(3, dtype=torch.int64).share_memory_()  # workers see it change
+
+    def __len__(self) -> int:
+        """Return the samples of this rank per epoch with one worker; with more, up to workers-1 fewer."""
+        return len(self.reader) // int(self.world)
+
+    def set_position(self, epoch: int, batches: int, batch_size: int) -> None:
+        """Let the next iteration begin after this rank's loader has delivered `batches` batches of an epoch."""
+        self._position[:] = torch.tensor([epoch, batches, batch_size])
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        epoch, batches, batch_size = (int(value) for value in self._position)
+        role = (
+            number + batches
+        ) % workers  # workers take turns, and the first one is always the first
+        own = batches // workers + (role < batches % workers)
+        begin, end = share(len(self.reader), self.rank * workers + role, self.world * workers)
+        order = EpochOrder(len(self.reader), self._block, self._window, self._seed, epoch)
+        waiting: list[int] = []
+        waiting_bytes = 0
+        for index in order.between(min(begin + own * batch_size, end), end):
+            waiting.append(index)
+            waiting_bytes += self.reader.place(index).size
+            if waiting_bytes >= READ_BYTES:
+                yield from self._take(waiting)
+                waiting, waiting_bytes = [], 0
+        yield from self._take(waiting)
+
+    def _take(self, indices: list[int]) -> Iterator[Any]:
+        for sample in _read_records(self.reader, indices):
+            yield sample if self._decode is None else self._decode(sample)

@@ -1,0 +1,136 @@
+"""A DataLoader that can stop at any batch and go on with the next one, in another process, exactly.
+
+Purpose: a training job that is killed resumes with the data that it would have seen.  The state is small: epoch, and
+batches handed out; everything else follows from the seed (`emberfs.order`).
+
+What this module does not do: restore random transformations of samples: derive their seeds from the sample.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from ..order import EpochOrder, share
+from .datasets import RecordStream, rank_and_world
+
+
+class BlockSampler(Sampler[list[int]]):
+    """Batches of sample numbers in shuffled blocks, an equal share for each rank; pass it as `batch_sampler`.
+
+    Args:
+        count: samples in the data set.
+        batch_size: samples per batch.
+        block: neighbouring samples that stay together; 1: a perfect shuffle.
+        window: blocks whose samples are mixed.
+        seed: of the order; the same on all ranks; None: not shuffled.
+        rank: of this process, and `world`, their number: default, those of torch.distributed.
+        world: see `rank`.
+        drop_last: leave out the last batch of an epoch if it is smaller.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        block: int = 64,
+        window: int = 16,
+        seed: int | None = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch size {batch_size} must be at least 1")
+        self._count, self.batch_size = count, batch_size
+        self._block, self._window, self._seed = block, window, seed
+        found = rank_and_world()
+        self.rank = found[0] if rank is None else rank
+        self.world = found[1] if world is None else world
+        self._drop_last = drop_last
+        self._epoch = self._batches = 0
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch."""
+        each = self._count // self.world
+        return each // self.batch_size if self._drop_last else -(-each // self.batch_size)
+
+    def set_position(self, epoch: int, batches: int) -> None:
+        """Let the next iteration begin after `batches` batches of an epoch."""
+        self._epoch, self._batches = epoch, batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = EpochOrder(self._count, self._block, self._window, self._seed, self._epoch)
+        begin, end = share(self._count, self.rank, self.world)
+        batch: list[int] = []
+        for index in order.between(min(begin + self._batches * self.batch_size, end), end):
+            batch.append(index)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self._drop_last:
+            yield batch
+
+
+class ResumableLoader(DataLoader[Any]):
+    """A DataLoader over a `RecordStream`, or with a `BlockSampler`, that remembers what it has handed out.
+
+    `state_dict()` between two batches describes the next one; epochs are counted, each has an order of its own.  With a
+    `BlockSampler` a state may be loaded with another number of workers; a `RecordStream` shares data out over them, so
+    there it must be the same.  Ranks and batch size must be the same with both.
+
+    Args:
+        dataset: see above.
+        options: as of DataLoader.
+    """
+
+    def __init__(self, dataset: Any, **options: Any) -> None:
+        super().__init__(dataset, **options)
+        if not isinstance(dataset, RecordStream) and not isinstance(
+            self.batch_sampler, BlockSampler
+        ):
+            raise TypeError(
+                "a resumable loader needs a RecordStream or batch_sampler=BlockSampler()"
+            )
+        self._epoch = self._batches = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return what `load_state_dict` needs to go on after the batches handed out so far."""
+        return {"epoch": self._epoch, "batches": self._batches, **self._shape()}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on there.
+
+        Raises:
+            ValueError: the state is of a loader that shares its data out in another way.
+        """
+        mine = self._shape()
+        theirs = {name: state[name] for name in mine}
+        if theirs != mine:
+            raise ValueError(f"the state was saved with {theirs}, this loader has {mine}")
+        self._epoch, self._batches = state["epoch"], state["batches"]
+
+    def __iter__(self) -> Any:
+        return self._counted()
+
+    def _counted(self) -> Iterator[Any]:
+        shape = self._shape()
+        if isinstance(self.dataset, RecordStream):
+            self.dataset.set_position(self._epoch, self._batches, shape["batch_size"])
+        else:
+            self.batch_sampler.set_position(self._epoch, self._batches)
+        for batch in super().__iter__():
+            self._batches += 1
+            yield batch
+        self._epoch, self._batches = self._epoch + 1, 0
+
+    def _shape(self) -> dict[str, int]:
+        """Return what must not change between saving and loading."""
+        if isinstance(self.dataset, RecordStream):
+            return {
+                "batch_size": self.batch_size or 1,
+                "world": self.dataset.world,
+                "workers": max(self.num_workers, 1),
+            }
+        return {"batch_size": self.batch_sampler.batch_size, "world": self.batch_sampler.world}

@@ -1,0 +1,282 @@
+"""Single files of tensors: torch.save and safetensors, by batches of writes and reads, with a checksum inside.
+
+`save` and `load` are torch.save and torch.load; `save_tensors` and `load_tensors` are for dictionaries of tensors in the
+safetensors format.  The files are ordinary ones, which torch.load and safetensors read, too: the checksum of the first
+kind stands in the comment of the zip archive, of the second in `__metadata__`.
+
+Invariants:
+    - A file appears under its name when it is complete and durable, or never.
+    - What has a checksum is compared with it before it is returned.
+    - Safetensors go from the tensors' memory to the file and back without a copy on the way.
+
+What this module does not do: tensors that are spread over ranks (`emberfs.torch.checkpoint`).
+"""
+
+import io
+import json
+import os
+import struct
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from xxhash import xxh3_64, xxh3_64_hexdigest
+
+from ..batch import BatchClient, BatchFile, Transfer
+from ..ffrecord import Connect
+from ..posix import PosixClient
+from ..publish import replaced
+from .checkpoint import DamagedCheckpointError
+from .memory import bytes_of
+
+BUFFER_BYTES = 32 << 20
+ZIP_END = struct.Struct("<4s4H2LH")
+"""End of a zip archive's directory; its last field is the length of the comment that follows."""
+
+COMMENT = b"emberfs-xxh3="
+COMMENT_BYTES = len(COMMENT) + 16
+METADATA_KEY = "emberfs-xxh3"
+NO_SUM = "0" * 16
+"""Stands in the header in the place of the checksum while it is computed over header and tensors."""
+
+LENGTH_BYTES = 8
+HEADER_BYTES_MAX = 100_000_000
+
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class _Appender(io.RawIOBase):
+    """A file to be written from its beginning to its end: collects, writes in batches, sums up."""
+
+    def __init__(self, client: BatchClient, file: BatchFile) -> None:
+        super().__init__()
+        self._client, self._file = client, file
+        self._buffer = client.allocate(BUFFER_BYTES)
+        self._used = self._offset = 0
+        self._sum = xxh3_64()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._offset + self._used
+
+    def write(self, content: Any) -> int:
+        view = memoryview(content).cast("B")
+        done = 0
+        while done < len(view):
+            if self._used == BUFFER_BYTES:
+                self._write_out()
+            count = min(BUFFER_BYTES - self._used, len(view) - done)
+            self._buffer.view[self._used : self._used + count] = view[done : done + count]
+            self._used += count
+            done += count
+        return done
+
+    def finish(self) -> None:
+        """Write the rest, and the sum of all as a comment of the zip archive, which ends here."""
+        if (
+            self._used < ZIP_END.size
+        ):  # the end lies on both sides of a write: it is small, and once
+            raise AssertionError("a zip archive's end was cut")
+        end = self._buffer.view[self._used - ZIP_END.size : self._used]
+        assert bytes(end[:4]) == b"PK\5\6", (
+            "what torch.save writes ends with the directory of a zip archive"
+        )
+        end[-2:] = struct.pack("<H", COMMENT_BYTES)
+        self._sum.update(self._buffer.view[: self._used])
+        comment = COMMENT + self._sum.hexdigest().encode()
+        self._client.write(
+            [
+                Transfer(self._file, self._offset, self._buffer.view[: self._used]),
+                Transfer(self._file, self._offset + self._used, memoryview(comment)),
+            ]
+        )
+
+    def _write_out(self) -> None:
+        keep = ZIP_END.size  # the end may be among the last bytes, and is changed by `finish`
+        full = self._used - keep
+        self._sum.update(self._buffer.view[:full])
+        self._client.write([Transfer(self._file, self._offset, self._buffer.view[:full])])
+        self._offset += full
+        self._buffer.view[:keep] = bytes(self._buffer.view[full : self._used])
+        self._used = keep
+
+
+class _Bytes(io.RawIOBase):
+    """Memory as a file; `io.BytesIO` would copy it."""
+
+    def __init__(self, content: memoryview) -> None:
+        super().__init__()
+        self._content, self._at = content, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._content)}[whence]
+        self._at = max(base + offset, 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        target = memoryview(buffer).cast("B")
+        piece = self._content[self._at : self._at + len(target)]
+        target[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+def save(value: Any, path: str | os.PathLike[str], connect: Connect = PosixClient) -> None:
+    """Save as torch.save does.
+
+    Args:
+        value: what torch.save takes.
+        path: the file; one that is there is replaced when the new one is durable.
+        connect: makes the client to write through.
+    """
+    with replaced(path) as partial, connect() as client, client.open(partial, "x") as file:
+        appender = _Appender(client, file)
+        torch.save(value, appender)
+        appender.finish()
+
+
+def load(
+    path: str | os.PathLike[str],
+    connect: Connect = PosixClient,
+    *,
+    map_location: Any = None,
+    weights_only: bool = True,
+) -> Any:
+    """Load as torch.load does, from `save` or torch.save; what has a checksum is compared with it.
+
+    Args:
+        path: the file.
+        connect: makes the client to read through.
+        map_location: as of torch.load.
+        weights_only: as of torch.load; False lets the file run code.
+
+    Raises:
+        DamagedCheckpointError: the bytes are not those that were written.
+    """
+    with connect() as client, client.open(os.fspath(path)) as file:
+        content = client.allocate(max(file.length(), 1)).view
+        (count,) = client.read([Transfer(file, 0, content)])
+    content = content[:count]
+    comment = bytes(content[-COMMENT_BYTES:])
+    if comment.startswith(COMMENT):
+        found = COMMENT + xxh3_64_hexdigest(content[:-COMMENT_BYTES]).encode()
+        if found != comment:
+            raise DamagedCheckpointError(f"{path}: damaged: go back to an older file")
+    return torch.load(_Bytes(content), map_location=map_location, weights_only=weights_only)
+
+
+def save_tensors(
+    tensors: Mapping[str, torch.Tensor],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+    connect: Connect = PosixClient,
+) -> None:
+    """Save a dictionary of tensors as safetensors.
+
+    Raises:
+        ValueError: a type that the format does not have.
+    """
+    header: dict[str, Any] = {"__metadata__": {METADATA_KEY: NO_SUM, **(metadata or {})}}
+    kept, end = [], 0
+    for name, tensor in sorted(
+        tensors.items(), key=lambda item: (-item[1].element_size(), item[0])
+    ):
+        if tensor.dtype not in _NAMES:
+            raise ValueError(f"{name}: safetensors files have no {tensor.dtype}")
+        plain = tensor.detach().cpu().contiguous()
+        begin, end = end, end + plain.numel() * plain.element_size()
+        kept.append((begin, plain))
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = xxh3_64(text)
+    for _, plain in kept:
+        digest.update(bytes_of(plain))
+    text = text.replace(NO_SUM.encode(), digest.hexdigest().encode(), 1)
+    head = struct.pack("<Q", len(text)) + text
+    with replaced(path) as partial, connect() as client, client.open(partial, "x") as file:
+        client.write(
+            [
+                Transfer(file, 0, memoryview(head)),
+                *(Transfer(file, len(head) + begin, bytes_of(plain)) for begin, plain in kept),
+            ]
+        )
+
+
+def load_tensors(
+    path: str | os.PathLike[str], connect: Connect = PosixClient
+) -> dict[str, torch.Tensor]:
+    """Load all tensors of a safetensors file: one read of its header, one batch for the rest, right into their memory.
+
+    Raises:
+        DamagedCheckpointError: no safetensors file, or the bytes are not those that were written.
+    """
+    with connect() as client, client.open(os.fspath(path)) as file:
+        text, header = _read_header(client, file)
+        begin = LENGTH_BYTES + len(text)
+        stored = header.pop("__metadata__", {}).get(METADATA_KEY)
+        tensors = {name: _empty(name, entry, file.path) for name, entry in header.items()}
+        order = sorted(header, key=lambda name: header[name]["data_offsets"])
+        buffers = [bytes_of(tensors[name]) for name in order]
+        counts = client.read(
+            [
+                Transfer(file, begin + header[name]["data_offsets"][0], buffer)
+                for name, buffer in zip(order, buffers, strict=True)
+            ]
+        )
+    digest = xxh3_64(text.replace((stored or NO_SUM).encode(), NO_SUM.encode(), 1))
+    for buffer in buffers:
+        digest.update(buffer)
+    if counts != [len(buffer) for buffer in buffers] or stored not in {None, digest.hexdigest()}:
+        raise DamagedCheckpointError(f"{path}: damaged: go back to an older file")
+    return tensors
+
+
+def _read_header(client: BatchClient, file: BatchFile) -> tuple[bytes, dict[str, Any]]:
+    """Return the header, as it is and parsed."""
+    size = bytearray(LENGTH_BYTES)
+    client.read([Transfer(file, 0, memoryview(size))])
+    (length,) = struct.unpack("<Q", size)
+    if not len("{}") <= length <= min(HEADER_BYTES_MAX, file.length() - LENGTH_BYTES):
+        raise DamagedCheckpointError(f"{file.path}: no safetensors file, or damaged")
+    text = bytearray(length)
+    client.read([Transfer(file, LENGTH_BYTES, memoryview(text))])
+    try:
+        return bytes(text), dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise DamagedCheckpointError(f"{file.path}: header is damaged: {error}") from None
+
+
+def _empty(name: str, entry: dict[str, Any], path: str) -> torch.Tensor:
+    try:
+        dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+        begin, end = entry["data_offsets"]
+        tensor = torch.empty(shape, dtype=dtype)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DamagedCheckpointError(f"{path}: header of {name!r} is damaged: {error}") from None
+    if end - begin != prod(shape) * tensor.element_size():
+        raise DamagedCheckpointError(f"{path}: header of {name!r} is damaged: {entry}")
+    return tensor

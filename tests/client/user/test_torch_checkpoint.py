@@ -1,0 +1,249 @@
+"""Checkpoints: what is saved is loaded bit by bit, on as many ranks as one likes, or is refused; and never half there."""
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install emberfs[torch]")
+
+import torch.distributed.checkpoint as dcp
+from emberfs.posix import PosixClient
+from emberfs.torch.checkpoint import CheckpointReader, CheckpointWriter, DamagedCheckpointError
+from emberfs.torch.saving import load, load_tensors, save, save_tensors
+from torch import distributed
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),  # importing torch takes seconds
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
+]
+
+TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e5m2]
+
+
+def tensors(fill=None):
+    """One tensor of each type and of several shapes; `fill`: all of that value."""
+    made = {}
+    generator = torch.Generator().manual_seed(1)
+    for dtype in TYPES:
+        for shape in ((), (0, 3), (7,), (33, 65)):
+            values = torch.randint(0, 2, shape, generator=generator)
+            made[f"{dtype}{shape}"] = (values if fill is None else torch.full(shape, fill)).to(
+                dtype
+            )
+    return made
+
+
+def same(one, other):
+    def bits(tensor):
+        return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+    return one.keys() == other.keys() and all(
+        one[n].dtype == other[n].dtype
+        and one[n].shape == other[n].shape
+        and torch.equal(bits(one[n]), bits(other[n]))
+        for n in one
+    )
+
+
+def damage(path, at=-1):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+class RecordingClient(PosixClient):
+    """Notes where reads land."""
+
+    addresses: ClassVar = []
+
+    def read(self, transfers):
+        for transfer in transfers:
+            if len(transfer.buffer):
+                array = torch.frombuffer(transfer.buffer, dtype=torch.uint8)
+                self.addresses.append(array.data_ptr())
+        return super().read(transfers)
+
+
+def test_everything_comes_back_and_lands_in_the_targets_own_memory(tmp_path):
+    state = {"tensors": tensors(), "text": "some", "step": 7, "list": [1, {"x": (2, 3)}]}
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path / "one"))
+    assert sorted(os.listdir(tmp_path)) == ["one"]
+    assert sorted(os.listdir(tmp_path / "one")) == [".metadata", "rank-00000"]
+    target = {"tensors": tensors(fill=0), "text": "", "step": 0, "list": [0, {"x": (0, 0)}]}
+    places = {t.data_ptr() for t in target["tensors"].values() if t.numel()}
+    RecordingClient.addresses.clear()
+    dcp.load(target, storage_reader=CheckpointReader(tmp_path / "one", connect=RecordingClient))
+    assert same(target["tensors"], state["tensors"])
+    assert {name: target[name] for name in ("text", "step", "list")} == {
+        name: state[name] for name in ("text", "step", "list")
+    }
+    assert places <= set(RecordingClient.addresses)
+
+
+def test_targets_that_are_views_are_filled_too(tmp_path):
+    matrix = torch.arange(12.0).view(3, 4)
+    dcp.save({"m": matrix.t()}, storage_writer=CheckpointWriter(tmp_path / "one"))
+    target = torch.zeros(3, 4)
+    dcp.load({"m": target.t()}, storage_reader=CheckpointReader(tmp_path / "one"))
+    assert torch.equal(target, matrix)
+
+
+def test_asynchronous_saves_see_the_state_as_it_was(tmp_path):
+    state = {"t": torch.ones(1000)}
+    saved = dcp.async_save(state, storage_writer=CheckpointWriter(), checkpoint_id=tmp_path / "one")
+    state["t"].zero_()
+    saved.result()
+    target = {"t": torch.zeros(1000)}
+    dcp.load(target, storage_reader=CheckpointReader(), checkpoint_id=tmp_path / "one")
+    assert torch.equal(target["t"], torch.ones(1000))
+
+
+def test_damage_is_refused_with_its_place(tmp_path):
+    path = tmp_path / "one"
+    dcp.save({"t": torch.ones(100), "n": 3}, storage_writer=CheckpointWriter(path))
+    good = (path / "rank-00000").read_bytes()
+
+    def loading():
+        with pytest.raises((CheckpointException, DamagedCheckpointError)) as failed:
+            dcp.load({"t": torch.zeros(100), "n": 0}, storage_reader=CheckpointReader(path))
+        return str(failed.value)
+
+    for at in range(0, 400, 37):
+        damage(path / "rank-00000", at)
+        assert "go back to an older checkpoint" in loading()
+        (path / "rank-00000").write_bytes(good)
+    (path / "rank-00000").write_bytes(good[:200])
+    assert "are there" in loading()
+    (path / "rank-00000").write_bytes(good)
+    damage(path / ".metadata")
+    assert ".metadata: damaged" in loading()
+    (path / ".metadata").write_bytes(b"something else")
+    assert "not written by emberfs" in loading()
+
+
+def test_a_checkpoint_is_never_half_there_and_never_silently_replaced(tmp_path):
+    path = tmp_path / "one"
+
+    class Failing(CheckpointWriter):
+        def write_data(self, plan, planner):
+            super().write_data(plan, planner)
+            raise OSError("power")
+
+    with pytest.raises(CheckpointException, match="power"):
+        dcp.save({"t": torch.ones(10)}, storage_writer=Failing(path))
+    assert not path.exists()
+    assert len(os.listdir(tmp_path)) == 1
+    dcp.save({"t": torch.ones(10)}, storage_writer=CheckpointWriter(path))
+    assert os.listdir(tmp_path) == ["one"]
+    with pytest.raises(CheckpointException, match="is there already"):
+        dcp.save({"t": torch.zeros(10)}, storage_writer=CheckpointWriter(path))
+    dcp.save({"t": torch.zeros(10)}, storage_writer=CheckpointWriter(path, overwrite=True))
+    target = {"t": torch.ones(10)}
+    dcp.load(target, storage_reader=CheckpointReader(path))
+    assert not target["t"].any()
+    assert os.listdir(tmp_path) == ["one"]
+
+
+def whole():
+    return torch.arange(7 * 6, dtype=torch.float32).view(7, 6)
+
+
+def sharded(rank, folder):
+    """One of two ranks: save shards of rows; load them as shards of columns, and replicated."""
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    state = {"t": distribute_tensor(whole(), mesh, [Shard(0)]), f"only-{rank}": rank}
+    dcp.save(state, storage_writer=CheckpointWriter(folder / "one"))
+    for placement in (Shard(0), Shard(1), Replicate()):
+        target = {"t": distribute_tensor(torch.zeros(7, 6), mesh, [placement])}
+        dcp.load(target, storage_reader=CheckpointReader(folder / "one"))
+        assert isinstance(target["t"], DTensor)
+        assert torch.equal(target["t"].full_tensor(), whole())
+    distributed.destroy_process_group()
+
+
+def test_shards_of_several_ranks_are_loaded_in_other_shards_and_whole(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # the ranks import this module
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed.checkpoint", "torch.distributed.tensor"])
+    ranks = [context.Process(target=sharded, args=(rank, tmp_path)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    assert sorted(os.listdir(tmp_path / "one")) == [".metadata", "rank-00000", "rank-00001"]
+    target = {"t": torch.zeros(7, 6), "only-0": None, "only-1": None}
+    dcp.load(target, storage_reader=CheckpointReader(tmp_path / "one"))
+    assert torch.equal(target["t"], whole())
+    assert (target["only-0"], target["only-1"]) == (0, 1)
+
+
+def test_plain_saves_are_read_by_torch_and_its_saves_by_us(tmp_path):
+    state = {"tensors": tensors(), "step": 3}
+    save(state, tmp_path / "ours.pt")
+    torch.save(state, tmp_path / "torchs.pt")
+    for name in ("ours.pt", "torchs.pt"):
+        assert same(torch.load(tmp_path / name)["tensors"], state["tensors"])
+        assert same(load(tmp_path / name)["tensors"], state["tensors"])
+    large = {"t": torch.arange(10_000_000, dtype=torch.int64)}  # more than one buffer
+    save(large, tmp_path / "ours.pt")
+    assert torch.equal(load(tmp_path / "ours.pt")["t"], large["t"])
+    assert sorted(os.listdir(tmp_path)) == ["ours.pt", "torchs.pt"]
+
+
+def test_a_plain_save_that_is_damaged_is_refused(tmp_path):
+    path = tmp_path / "f.pt"
+    save({"t": torch.ones(100)}, path)
+    size = path.stat().st_size
+    for at in [*range(0, size, 97), size - 40, size - 1]:
+        damage(path, at)
+        with pytest.raises(DamagedCheckpointError, match=r"f\.pt: damaged"):
+            load(path)
+        damage(path, at)
+    load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    save({"t": torch.ones(3)}, tmp_path / "f.pt")
+    with pytest.raises(Exception, match="pickle"):
+        save({"t": lambda: 1}, tmp_path / "f.pt")
+    assert torch.equal(load(tmp_path / "f.pt")["t"], torch.ones(3))
+    assert os.listdir(tmp_path) == ["f.pt"]
+
+
+def test_safetensors(tmp_path):
+    state = tensors()
+    save_tensors(state, tmp_path / "f.safetensors", {"step": "3"})
+    assert same(load_tensors(tmp_path / "f.safetensors"), state)
+    good = (tmp_path / "f.safetensors").read_bytes()
+    for at in range(0, len(good), 501):
+        damage(tmp_path / "f.safetensors", at)
+        with pytest.raises(DamagedCheckpointError, match=r"f\.safetensors"):
+            load_tensors(tmp_path / "f.safetensors")
+        (tmp_path / "f.safetensors").write_bytes(good)
+    for size in (0, 7, 8, 100, len(good) - 1):
+        (tmp_path / "f.safetensors").write_bytes(good[:size])
+        with pytest.raises(DamagedCheckpointError, match=r"f\.safetensors"):
+            load_tensors(tmp_path / "f.safetensors")
+    with pytest.raises(ValueError, match="complex128"):
+        save_tensors({"t": torch.zeros(1, dtype=torch.complex128)}, tmp_path / "f.safetensors")
+
+
+def test_safetensors_as_its_own_library_sees_them(tmp_path):
+    theirs = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    state = {name: tensor for name, tensor in tensors().items() if "complex" not in name}
+    save_tensors(state, tmp_path / "ours", {"step": "3"})
+    assert same(theirs.load_file(tmp_path / "ours"), state)
+    theirs.save_file(state, tmp_path / "theirs")
+    assert same(load_tensors(tmp_path / "theirs"), state)

@@ -1,0 +1,216 @@
+"""Data sets and the resumable loader in real DataLoaders: every start method of workers, exact resume."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install emberfs[torch]")
+
+from emberfs.ffrecord import DamagedRecordError, RecordWriter
+from emberfs.posix import PosixClient
+from emberfs.torch.datasets import ArrayDataset, FilesDataset, RecordDataset, RecordStream
+from emberfs.torch.loader import BlockSampler, ResumableLoader
+from emberfs.torch.memory import stack_neighbours
+from torch.utils.data import DataLoader
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # importing torch takes seconds
+
+COUNT = 103
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # a spawned worker imports this module
+
+
+class CountingClient(PosixClient):
+    """Counts batches of reads."""
+
+    batches = 0
+
+    def read(self, transfers):
+        CountingClient.batches += 1
+        return super().read(transfers)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Two files; sample i holds i as a number, and bytes up to a length of its own."""
+    folder = tmp_path_factory.mktemp("records")
+    for name, numbers in (("a", range(60)), ("b", range(60, COUNT))):
+        with RecordWriter(folder / f"{name}.ffr", len(numbers)) as writer:
+            for number in numbers:
+                writer.write(number.to_bytes(8, "little") + bytes(number))
+    return folder
+
+
+def number_of(sample):
+    return int(sample[:8].view(torch.int64))
+
+
+def as_list(samples):
+    return list(samples)
+
+
+def test_a_batch_is_one_read_into_one_buffer(records):
+    dataset = RecordDataset(records, connect=CountingClient)
+    assert len(dataset) == COUNT
+    CountingClient.batches = 0
+    samples = dataset.__getitems__([5, 102, 60, 0])
+    assert CountingClient.batches == 1
+    assert [number_of(s) for s in samples] == [5, 102, 60, 0]
+    assert [len(s) for s in samples] == [13, 110, 68, 8]
+    assert len({s.untyped_storage().data_ptr() for s in samples}) == 1
+    assert number_of(dataset[7]) == 7
+    with pytest.raises(IndexError):
+        dataset[COUNT]
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["none", "fork", pytest.param("forkserver", marks=pytest.mark.thorough), "spawn", "persistent"],
+)
+def test_workers_of_every_start_method(records, method):
+    dataset = RecordDataset(records, decode=number_of)
+    options = {} if method == "none" else {
+        "num_workers": 1 if method in {"spawn", "forkserver"} else 2,  # each imports torch
+        "multiprocessing_context": "fork" if method == "persistent" else method,
+        "persistent_workers": method == "persistent",
+    }  # fmt: skip
+    loader = DataLoader(dataset, batch_size=10, shuffle=True, **options)
+    for _ in range(2):
+        assert sorted(torch.cat(list(loader)).tolist()) == list(range(COUNT))
+
+
+def test_files_are_samples(tmp_path):
+    contents = [random.Random(i).randbytes(i * 100) for i in range(20)]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number:02}").write_bytes(content)
+    dataset = FilesDataset(tmp_path)
+    assert [bytes(s.numpy()) for s in dataset.__getitems__(range(20))] == contents
+    assert bytes(dataset[3].numpy()) == contents[3]
+    loader = DataLoader(dataset, batch_size=7, num_workers=2, collate_fn=as_list)
+    assert [bytes(s.numpy()) for batch in loader for s in batch] == contents
+    (tmp_path / "05").unlink()
+    with pytest.raises(FileNotFoundError, match="05"):
+        dataset.__getitems__([4, 5])
+
+
+def test_equal_pieces_become_a_batch_without_a_copy(tmp_path):
+    numbers = torch.arange(6 * 10 + 4, dtype=torch.int32)
+    (tmp_path / "f").write_bytes(b"head" + numbers.numpy().tobytes())
+    dataset = ArrayDataset(tmp_path / "f", (2, 3), torch.int32, offset=4)
+    assert len(dataset) == 10
+    samples = dataset.__getitems__([9, 0, 4])
+    batch = stack_neighbours(samples)
+    assert batch.tolist() == [numbers[i * 6 : i * 6 + 6].view(2, 3).tolist() for i in (9, 0, 4)]
+    assert batch.data_ptr() == samples[0].data_ptr()
+    apart = stack_neighbours([samples[2], samples[0]])
+    assert apart.tolist() == [samples[2].tolist(), samples[0].tolist()]
+    for workers in (0, 1):
+        loader = DataLoader(
+            dataset, batch_size=4, num_workers=workers, collate_fn=stack_neighbours,
+        )  # fmt: skip
+        assert torch.cat(list(loader)).flatten().tolist() == numbers[:60].tolist()
+    with pytest.raises(IndexError):
+        dataset[10]
+    (tmp_path / "f").write_bytes(b"short")
+    with pytest.raises(EOFError, match="shorter"):
+        dataset[3]
+
+
+def test_a_damaged_sample_ends_the_loader_with_its_place(tmp_path):
+    with RecordWriter(tmp_path / "f.ffr", 3) as writer:
+        for _ in range(3):
+            writer.write(b"12345678")
+    content = (tmp_path / "f.ffr").read_bytes()
+    (tmp_path / "f.ffr").write_bytes(content[:-1] + b"!")
+    loader = DataLoader(RecordDataset(tmp_path), batch_size=3, num_workers=1)
+    with pytest.raises(DamagedRecordError, match=r"f\.ffr: CRC-32 of the 8 bytes"):
+        list(loader)
+
+
+def stream(records, **options):
+    return RecordStream(records, number_of, block=4, window=3, seed=5, **options)
+
+
+def test_ranks_and_workers_share_an_epoch(records):
+    seen = Counter()
+    for rank in range(2):
+        dataset = stream(records, rank=rank, world=2)
+        loader = DataLoader(dataset, batch_size=None, num_workers=2)
+        numbers = [int(n) for n in loader]
+        assert len(numbers) == 2 * (COUNT // 4)
+        assert numbers != sorted(numbers)
+        seen.update(numbers)
+    assert set(seen.values()) == {1}
+
+
+def make_loader(kind, records, workers, **options):
+    if kind == "stream":
+        return ResumableLoader(stream(records), batch_size=8, num_workers=workers, **options)
+    dataset = RecordDataset(records, number_of)
+    sampler = BlockSampler(len(dataset), 8, block=4, window=3, seed=5)
+    return ResumableLoader(dataset, batch_sampler=sampler, num_workers=workers, **options)
+
+
+def epochs(loader, count):
+    return [[batch.tolist() for batch in loader] for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["stream", "sampler"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_goes_on_at_exactly_the_next_batch(kind, workers, records):
+    expected = epochs(make_loader(kind, records, workers), 2)
+    assert expected[0] != expected[1]
+    each = len(expected[0])
+    flat = [batch for epoch in expected for batch in epoch]
+    for stop in (1, 5, each, each + 3):
+        loader = make_loader(kind, records, workers)
+        taken = []
+        while len(taken) < stop:
+            for batch in loader:
+                taken.append(batch.tolist())
+                if len(taken) == stop:
+                    state = loader.state_dict()
+                    break
+        resumed = make_loader(kind, records, workers)
+        resumed.load_state_dict(state)
+        taken += [batch.tolist() for batch in resumed]
+        if stop <= each:
+            taken += [batch.tolist() for batch in resumed]
+        assert taken == flat
+
+
+@pytest.mark.parametrize("kind", ["stream", "sampler"])
+def test_persistent_workers_have_the_same_epochs(kind, records):
+    plain = epochs(make_loader(kind, records, 2), 3)
+    loader = make_loader(kind, records, 2, persistent_workers=True)
+    assert epochs(loader, 3) == plain
+
+
+def test_a_sampler_resumes_with_another_number_of_workers(records):
+    loader = make_loader("sampler", records, 2)
+    expected = epochs(make_loader("sampler", records, 0), 1)[0]
+    batches = iter(loader)
+    first = [next(batches).tolist() for _ in range(4)]
+    resumed = make_loader("sampler", records, 0)
+    resumed.load_state_dict(loader.state_dict())
+    assert first + epochs(resumed, 1)[0] == expected
+
+
+def test_a_state_of_another_shape_is_refused(records):
+    state = make_loader("stream", records, 2).state_dict()
+    with pytest.raises(ValueError, match="'workers': 2"):
+        make_loader("stream", records, 1).load_state_dict(state)
+    with pytest.raises(TypeError, match="BlockSampler"):
+        ResumableLoader(RecordDataset(records), batch_size=4)
+
+
+def test_a_sampler_drops_what_it_is_told_to():
+    sampler = BlockSampler(10, 4, seed=None, rank=0, world=1)
+    assert (list(sampler), len(sampler)) == ([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], 3)
+    sampler = BlockSampler(10, 4, seed=None, rank=0, world=1, drop_last=True)
+    assert (list(sampler), len(sampler)) == ([[0, 1, 2, 3], [4, 5, 6, 7]], 2)
