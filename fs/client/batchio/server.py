@@ -62,7 +62,7 @@ class BatchServer:
         """Serve until cancelled.
 
         Raises:
-            OSError: client.batch_socket cannot be made.
+            FsError: BAD_CONFIG: client.batch_socket cannot be made.
         """
         with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_SEQPACKET) as listener:
             name = await self._bind(listener)
@@ -83,9 +83,13 @@ class BatchServer:
             name = f"emberfs-batch-{os.urandom(_NAME_BYTES).hex()}".encode()
             await listener.bind(b"\0" + name)
             return b"@" + name
-        _remove(self._path)
-        await listener.bind(self._path)
-        _open_to_all(self._path)
+        try:
+            _remove(self._path)
+            await listener.bind(self._path)
+            _open_to_all(self._path)
+        except OSError as error:
+            what = f"client.batch_socket: {self._path}: {error.strerror or error}"
+            raise FsError(Status.BAD_CONFIG, what) from error
         return os.fsencode(self._path)
 
     async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
@@ -122,8 +126,8 @@ class BatchServer:
 
 
 def _remove(path: str) -> None:
-    """Remove a socket, if there is one that has a name."""
-    if path:
+    """Remove a socket, if there is one that has a name; nothing else."""
+    if path and Path(path).is_socket():
         Path(path).unlink(missing_ok=True)
 
 

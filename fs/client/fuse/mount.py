@@ -60,13 +60,13 @@ async def run_mount(
             # The first stat makes the kernel finish its handshake with the main loop.
             await trio.to_thread.run_sync(raise_read_ahead, mount_point)
             batching = _Batching()
-            if (
-                section.fuse_frontend == "direct"
-            ):  # pyfuse3 has no hook for the ioctl that gives out tickets
-                await nursery.start(batching.run, BatchServer(vfs, section))
-            _log.info("mounted %s on %s", cluster_id, mount_point)
-            task_status.started()
             try:
+                if (
+                    section.fuse_frontend == "direct"
+                ):  # pyfuse3 has no hook for the ioctl of tickets
+                    await nursery.start(batching.run, BatchServer(vfs, section))
+                _log.info("mounted %s on %s", cluster_id, mount_point)
+                task_status.started()
                 await served.wait()
             finally:
                 with trio.CancelScope(shield=True):

@@ -20,16 +20,16 @@ PATHS = f"{ROOT_FOLDER}:{ROOT_FOLDER}/fs/client/user"
 
 
 class Server:
-    def __init__(self, mount_point):
+    def __init__(self, mount_point, *settings):
         self.mount_point = mount_point
         mount_point.mkdir()
         self.process = subprocess.Popen(
-            [sys.executable, str(SERVER), str(mount_point)],
+            [sys.executable, str(SERVER), str(mount_point), *settings],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": PATHS},
         )
-        assert self.process.stdout.readline().strip() == "ready"
+        self.first_line = self.process.stdout.readline().strip()
 
     def held(self):
         """Return how many pieces of shared memory the daemon has mapped."""

@@ -301,3 +301,26 @@ def test_an_unmount_ends_what_programs_have(tmp_path):
         assert failed.value.errno == errno.ENOTCONN
     finally:
         server.close()
+
+
+def test_a_socket_with_a_name(tmp_path):
+    name = tmp_path / "socket"
+    setting = f'batch_socket="{name}"'
+    name.write_text("precious")
+    refused = Server(tmp_path / "refused", setting)
+    refused.process.communicate(timeout=60)
+    assert refused.first_line.startswith("error: ")
+    assert refused.process.returncode == 1
+    assert name.read_text() == "precious"
+    assert not (tmp_path / "refused").is_mount()
+    name.unlink()
+    server = Server(tmp_path / "mnt", setting)
+    try:
+        assert server.first_line == "ready"
+        assert os.getxattr(server.mount_point, "ember.batch") == os.fsencode(name)
+        with RingClient(server.mount_point) as client:
+            client.allocate(1).close()
+        server.stop()
+        assert not name.exists()
+    finally:
+        server.close()
