@@ -15,9 +15,12 @@ from tests.meta.harness import World
 from tests.meta.wide import CONFIG, Company, run_seed
 from tests.sim.determinism import run_deterministic
 
+DEED_COUNT = 70 if CHOSEN_KIND != "foundationdb" else 12
+"""Each is followed by a list of every directory."""
+
 
 @settings(
-    max_examples=12 if CHOSEN_KIND != "foundationdb" else 3,
+    max_examples=12 if CHOSEN_KIND != "foundationdb" else 2,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -29,7 +32,7 @@ async def test_everything_against_the_model(open_lab, autojump_clock, seed):  # 
     engine.faults = RandomFaults(
         random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05
     )
-    await Company(world, random.Random(seed)).run(60)
+    await Company(world, random.Random(seed)).run(DEED_COUNT)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -37,7 +40,7 @@ async def test_everything_against_the_model(open_lab, autojump_clock, seed):  # 
 async def test_everything_on_each_engine(open_lab, autojump_clock, kind, seed):  # noqa: ARG001
     world = World(await open_lab(kind), **CONFIG)
     await world.initialise()
-    await Company(world, random.Random(seed)).run(80)
+    await Company(world, random.Random(seed)).run(DEED_COUNT)
 
 
 BROKEN = {
