@@ -502,6 +502,22 @@ def path(
 
 
 @app.command()
+def warmup(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or directories.")],
+    after: Annotated[
+        str, typer.Option(help="Leave out what an interrupted run has finished, up to this path.")
+    ] = "",
+    directory: DirOption = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Have the storage nodes read files into their page caches, on every replica."""
+    from .warmup_command import warm_up  # noqa: PLC0415
+
+    warm_up(paths, directory=directory, after=after, as_json=as_json)
+
+
+@app.command()
 def version() -> None:
     """Print the release."""
     from .release import RELEASE  # noqa: PLC0415

@@ -11,6 +11,7 @@ from typing import Protocol
 from ..runtime.ports import Buffer
 from ..schema.layout import FileRef
 from ..schema.method import Method, ReqT, RspT
+from ..schema.status import FsError
 
 
 @dataclass(slots=True)
@@ -57,6 +58,13 @@ class ChunkStore(Protocol):
         Raises:
             FsError: CHUNK_DAMAGED, CHECKSUM_MISMATCH or IO_ERROR when no replica has good bytes;
                 CHAIN_UNAVAILABLE or RPC_TIMEOUT after the retry time.  Buffers are then partly filled.
+        """
+        ...
+
+    async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
+        """Have every serving replica read what `reads` names into its page cache; the buffers only say how much.
+
+        Nothing is tried twice: it is a favour.  Returns the bytes that were read, replicas counted, and what failed.
         """
         ...
 

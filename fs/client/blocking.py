@@ -76,6 +76,10 @@ class BlockingFile:
         """See `EmberFile.write`."""
         self._owner.run(lambda: self._file.write(offset, data))
 
+    def prefetch(self, offset: int = 0, length: int | None = None) -> tuple[int, list[FsError]]:
+        """See `EmberFs.prefetch`."""
+        return self._owner.prefetch(self._file, offset, length)
+
     def append(self, data: Buffer) -> int:
         """See `EmberFile.append`."""
         return self._owner.run(lambda: self._file.append(data))
@@ -347,6 +351,12 @@ class BlockingFs:
     def copy_file(self, source: str, target: str, mode: int = 0o644) -> int:
         """See `EmberFs.copy_file`."""
         return self.run(lambda: self._native.copy_file(source, target, mode))
+
+    def prefetch(
+        self, file: EmberFile, offset: int = 0, length: int | None = None
+    ) -> tuple[int, list[FsError]]:
+        """See `EmberFs.prefetch`; `BlockingFile.prefetch` is what programs call."""
+        return self.run(lambda: self._native.prefetch(file, offset, length))
 
     def read_batch(self, reads: Sequence[tuple[BlockingFile, int, memoryview]]) -> list[int]:
         """See `EmberFs.read_batch`."""

@@ -43,6 +43,7 @@ SESSION_ID_BYTES = 16
 CALLS_AT_ONCE = 64
 """Files that are opened or written side by side."""
 LINKS_FOLLOWED_MAX = 40
+PREFETCH_PIECE_BYTES = 32 * MIB
 COPY_PIECE_BYTES = 8 * MIB
 """Read while the piece before it is written."""
 
@@ -205,6 +206,24 @@ class EmberFs(Trash, Limits):
                     break
         if failures:
             raise failures[0]
+
+    async def prefetch(
+        self, file: EmberFile, offset: int = 0, length: int | None = None
+    ) -> tuple[int, list[FsError]]:
+        """Have the storage nodes read a range of a file into their page caches, on every replica; default: all of it.
+
+        Returns the bytes that were read, replicas counted, and what failed: as a favour, nothing is tried twice.
+        """
+        check_offset(file.path, offset)
+        end = file.length if length is None else min(offset + length, file.length)
+        read_bytes, failures = 0, list[FsError]()
+        for start in range(offset, end, PREFETCH_PIECE_BYTES):
+            size = min(PREFETCH_PIECE_BYTES, end - start)
+            piece = FileRead(file.ref, start, memoryview(bytearray(size)))
+            count, wrong = await self._chunks.warm([piece])
+            read_bytes += count
+            failures += wrong
+        return read_bytes, failures
 
     async def read_batch(self, reads: Sequence[tuple[EmberFile, int, memoryview]]) -> list[int]:
         """Read (file, offset, buffer) triples in as few requests as possible.

@@ -84,6 +84,10 @@ class StorageClient:
         """See `ChunkStore.read`."""
         await self._reads.read(reads, is_relaxed=is_relaxed)
 
+    async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
+        """See `ChunkStore.warm`."""
+        return await self._reads.warm(reads)
+
     async def write(self, file: FileRef, offset: int, data: Buffer) -> None:
         """See `ChunkStore.write`."""
         await self._writes.write(file, offset, data)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from ..node.api import RoutingView
@@ -33,8 +34,12 @@ from .routing_math import (
     readable_targets,
     table_chain_ids,
 )
+from .side_by_side import each_or_error
 
 log = logging.getLogger(__name__)
+
+WARM_BATCHES_AT_ONCE = 4
+"""So that reads that somebody waits for are not held up by many that nobody does."""
 
 Failures = list[tuple[Piece, FsError]]
 
@@ -117,17 +122,7 @@ class StorageReads:
         return failures
 
     async def _run_batch(self, batch: Batch, is_relaxed: bool, failures: Failures) -> None:
-        request = pb.BatchReadReq(is_relaxed=is_relaxed, want_checksums=self._section.verify_reads)
-        add = request.ios.add
-        for piece in batch.pieces:
-            add(
-                inode_id=piece.inode_id,
-                chunk_index=piece.chunk_index,
-                chain_id=piece.chain_id,
-                chain_version=piece.chain_version,
-                offset=piece.offset,
-                length=len(piece.buffer),
-            )
+        request = _request(batch, is_relaxed=is_relaxed, want_checksums=self._section.verify_reads)
         into = partial(scatter_list, batch.pieces)
         try:
             received = await self._nodes.call(
@@ -140,6 +135,38 @@ class StorageReads:
             wrong = self._finish(piece, result)
             if wrong is not None:
                 failures.append((piece, wrong))
+
+    async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
+        """See `fs.client.api.ChunkStore.warm`."""
+        info = self._routing.info
+        planned: list[Piece] = []
+        failures: list[FsError] = []
+        for piece in self._cut(reads):
+            try:
+                chain = info.chain(piece.chain_id)
+                for target_id, node_id in readable_targets(info, chain, ()):
+                    copy = replace(piece, chain_version=chain.chain_version)
+                    copy.target_id, copy.node_id = target_id, node_id
+                    planned.append(copy)
+            except FsError as error:
+                failures.append(error)
+        section = self._section
+        batches = cut_batches(
+            planned, count_max=section.batch_count_max, bytes_max=section.batch_bytes_max
+        )
+        calls = [partial(self._warm_batch, batch) for batch in batches]
+        done = await each_or_error(calls, at_once_max=WARM_BATCHES_AT_ONCE)
+        failures += [one for one in done if isinstance(one, FsError)]
+        return sum(one for one in done if isinstance(one, int)), failures
+
+    async def _warm_batch(self, batch: Batch) -> int:
+        """Have one node read a batch, and drop the bytes; return how many there were."""
+        request = _request(batch, is_relaxed=True, want_checksums=False)
+        received = await self._nodes.call(batch.node_id, services.STORAGE_BATCH_READ, request)
+        for piece, result in zip(batch.pieces, received.message.results, strict=True):
+            if result.status not in {0, Status.CHUNK_NOT_FOUND}:
+                raise FsError(Status(result.status), f"{piece.name}: {result.detail}")
+        return sum(result.length for result in received.message.results)
 
     def _finish(self, piece: Piece, result: pb.ReadResultPb) -> FsError | None:
         """Check one result and zero what was never written; return what is wrong with it."""
@@ -192,6 +219,21 @@ class StorageReads:
         if must_pause:
             await budget.pause()
         return [piece for piece, _ in failures]
+
+
+def _request(batch: Batch, *, is_relaxed: bool, want_checksums: bool) -> pb.BatchReadReq:
+    request = pb.BatchReadReq(is_relaxed=is_relaxed, want_checksums=want_checksums)
+    add = request.ios.add
+    for piece in batch.pieces:
+        add(
+            inode_id=piece.inode_id,
+            chunk_index=piece.chunk_index,
+            chain_id=piece.chain_id,
+            chain_version=piece.chain_version,
+            offset=piece.offset,
+            length=len(piece.buffer),
+        )
+    return request
 
 
 def fill_hole(piece: Piece, filled: int) -> None:

@@ -1,0 +1,106 @@
+"""`ember warmup`: has the storage nodes read files into their page caches, on every replica.
+
+Files are taken in the order of their paths, so that an interrupted run is resumed after the last one it finished.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from ..client.blocking import BlockingFs
+from ..schema.inode import Inode, InodeType
+from ..schema.status import FsError, Status
+from .quota_commands import connected, path_inside
+from .status_view import bytes_text
+
+PIECE_BYTES = 128 * 1024 * 1024
+"""Between two steps of the progress."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done."""
+
+    file_count: int = 0
+    byte_count: int = 0
+    """Of the files."""
+    read_bytes: int = 0
+    """By all replicas together."""
+    last_path: str = ""
+    """The last one that was finished: a run with --after goes on behind it."""
+    is_complete: bool = False
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """(path, why)."""
+
+
+def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, Inode]]:
+    """Return the regular files at and below paths, in order, without those up to `after`."""
+    found: dict[str, Inode] = {}
+    for path in paths:
+        inode = fs.stat(path)
+        if inode.is_dir:
+            found.update((one.path, one.inode) for one in fs.find(path))
+        else:
+            found[path] = inode
+    regular = (pair for pair in found.items() if pair[1].type is InodeType.FILE)
+    return sorted(pair for pair in regular if pair[0] > after)
+
+
+def _warm(fs: BlockingFs, path: str, outcome: Outcome) -> Iterator[int]:
+    """Warm one file; yield the bytes of each step."""
+    with fs.open(path) as file:
+        for start in range(0, file.length, PIECE_BYTES):
+            count = min(PIECE_BYTES, file.length - start)
+            read_bytes, failures = file.prefetch(start, count)
+            outcome.read_bytes += read_bytes
+            outcome.failures += [(path, str(error)) for error in failures]
+            yield count
+    outcome.file_count += 1
+    outcome.last_path = path
+
+
+def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json: bool) -> None:
+    """Do what `ember warmup` does; Ctrl-C ends it early, and says how to go on.
+
+    Raises:
+        FsError: a path is not there; IO_ERROR: something could not be read by a replica.
+    """
+    outcome = Outcome()
+    columns = (TextColumn("warming"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    shown = Progress(*columns, console=Console(stderr=True), disable=as_json)
+    with connected(directory) as fs, suppress(KeyboardInterrupt), shown:
+        files = _files(fs, [path_inside(path) for path in paths], after)
+        task = shown.add_task("", total=sum(inode.length for _, inode in files))
+        for path, _ in files:
+            try:
+                for count in _warm(fs, path, outcome):
+                    outcome.byte_count += count
+                    shown.advance(task, count)
+            except FsError as error:
+                outcome.failures.append((path, str(error)))
+        outcome.is_complete = True
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome), indent=2))
+    else:
+        _say(outcome)
+    if outcome.failures:
+        path, why = outcome.failures[0]
+        more = f", and {len(outcome.failures) - 1} more" if len(outcome.failures) > 1 else ""
+        raise FsError(Status.IO_ERROR, f"{path}: {why}{more}")
+    if not outcome.is_complete:
+        raise typer.Exit(130)
+
+
+def _say(outcome: Outcome) -> None:
+    typer.echo(
+        f"{outcome.file_count} files, {bytes_text(outcome.byte_count)}:"
+        f" replicas read {bytes_text(outcome.read_bytes)}"
+    )
+    if not outcome.is_complete:
+        typer.echo(f"interrupted; go on with --after {outcome.last_path!r}")

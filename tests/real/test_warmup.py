@@ -1,0 +1,37 @@
+"""`ember warmup` and prefetching on a real cluster."""
+
+import json
+import os
+
+import pytest
+
+from fs.client.blocking import connect_blocking
+
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_every_replica_reads(cluster, place):
+    (place / "d").mkdir()
+    sizes = {"d/a": 3_000_000, "d/b": 10, "c": 0}
+    for name, size in sizes.items():
+        (place / name).write_bytes(os.urandom(size))
+    said = json.loads(cluster.ember("warmup", place, "--json", "--dir", cluster.directory))
+    total = sum(sizes.values())
+    assert (said["file_count"], said["byte_count"], said["read_bytes"]) == (3, total, 3 * total)
+    assert (said["is_complete"], said["failures"]) == (True, [])
+    assert said["last_path"] == f"/{place.name}/d/b"
+    again = cluster.ember(
+        "warmup", place, "--after", f"/{place.name}/c", "--dir", cluster.directory
+    )
+    assert again.startswith("2 files")
+
+
+def test_a_range_is_prefetched(cluster, place):
+    (place / "f").write_bytes(os.urandom(2_000_000))
+    address = f"unix:{cluster.directory}/run/control.sock"
+    with (
+        connect_blocking([address], cluster.status()["cluster_id"]) as ember,
+        ember.open(f"/{place.name}/f") as file,
+    ):
+        assert file.prefetch(1_500_000, 10**9) == (3 * 500_000, [])
+        assert file.prefetch(10**9) == (0, [])
