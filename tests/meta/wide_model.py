@@ -8,7 +8,7 @@ Does not: quotas (tests/meta/test_usage_model.py), the length that a dead writer
 
 from fs.schema.ids import TRASH_ROOT_INODE_ID
 from fs.schema.status import Status
-from tests.meta.model import READ, STICKY, SUPERUSER, WRITE, Model, Person
+from tests.meta.model import READ, SET_GID, SET_UID, STICKY, SUPERUSER, WRITE, Model, Person
 
 BYTE_COUNT = 9
 """Locks are on bytes 0 to 8; the last one stands for all that follow, too."""
@@ -217,9 +217,24 @@ class WideModel(Model):
             node.sessions = {k: v for k, v in node.sessions.items() if k != session}
         return None
 
+    @staticmethod
+    def _has_open(node, who):
+        return node is not None and (who.client, True) in held(node, "sessions").values()
+
+    def chmod(self, node, mode, who=SUPERUSER):
+        """Who may write may take set-id bits away, as writing does; on a mount only the kernel can ask for that."""
+        taken = 0 if node is None else node.mode & ~mode
+        is_set_id_only = taken and node.mode == mode | taken and not taken & ~(SET_UID | SET_GID)
+        if not is_set_id_only or node.kind != "file" or node.is_owned_by(who):
+            return super().chmod(node, mode, who)
+        if not (node.allows(who, WRITE) or self._has_open(node, who)):
+            return Status.NOT_PERMITTED
+        node.mode = mode if who.is_in(node.gid) else mode & ~SET_GID
+        return None
+
     def append(self, node, length, who=SUPERUSER):
         """Who has it open for writing may, too."""
-        if node is not None and (who.client, True) in held(node, "sessions").values():
+        if self._has_open(node, who):
             who = SUPERUSER
         return super().append(node, length, who)
 
