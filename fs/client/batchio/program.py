@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -110,7 +111,6 @@ class Program:
         self._last_id = 0
         self._calls = trio.Semaphore(CALLS_AT_ONCE)
         self._sending = trio.Lock()
-        self._closing = trio.CapacityLimiter(1)
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         self.pid, self.uid, _ = _PEER.unpack(peer)
         self._handlers: dict[int, Callable[[Request, int], Awaitable[Answer]]] = {
@@ -177,34 +177,38 @@ class Program:
                 return
             fds = _descriptors(ancillary)
             if len(packet) != REQUEST.size or len(fds) > 1:
-                for fd in fds:
-                    await self._close(fd)
                 if packet:
                     _log.warning("process %d: a packet that is no request", self.pid)
+                await self._close(*fds)
                 return
             request = Request._make(REQUEST.unpack(packet))
             self._nursery.start_soon(self._serve, request, fds[0] if fds else -1)
 
     async def _serve(self, request: Request, fd: int) -> None:
-        """Answer one request; an edge of the process, where a bug must not end the mount."""
+        """Answer one request, and close what came with it."""
+        try:
+            packet, fds = await self._answer(request, fd)
+            await self._send(packet, fds)
+        finally:
+            if fd >= 0 and request.call != Call.SHARE_MEMORY:
+                await self._close(fd)
+            self._calls.release()
+
+    async def _answer(self, request: Request, fd: int) -> tuple[bytes, Sequence[int]]:
+        """Return a reply and its descriptors; an edge of the process, where a bug must not end the mount."""
         try:
             handler = self._handlers.get(request.call)
             if handler is None:
                 raise Refusal(errno.ENOSYS, f"no call {request.call}")  # noqa: TRY301 - one place that answers
             answer = await handler(request, fd)
-            packet = REPLY.pack(request.serial, 0, answer.id, 0, answer.number)
         except (FsError, OSError, Refusal) as error:
-            answer = Answer()
             detail = str(error).encode(errors="replace")[:_DETAIL_BYTES_MAX]
-            packet = REPLY.pack(request.serial, error.errno or errno.EIO, 0, 0, 0) + detail
+            head = REPLY.pack(request.serial, error.errno or errno.EIO, 0, 0, 0)
+            return head + detail, ()
         except Exception:  # noqa: BLE001 - logged, and told to the program
             _log.exception("bug in call %d of process %d", request.call, self.pid)
-            answer, packet = Answer(), REPLY.pack(request.serial, errno.EIO, 0, 0, 0)
-        finally:
-            self._calls.release()
-            if fd >= 0 and request.call != Call.SHARE_MEMORY:
-                await self._close(fd)
-        await self._send(packet, answer.fds)
+            return REPLY.pack(request.serial, errno.EIO, 0, 0, 0), ()
+        return REPLY.pack(request.serial, 0, answer.id, 0, answer.number), answer.fds
 
     async def _send(self, packet: bytes, fds: Sequence[int]) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -217,9 +221,21 @@ class Program:
             for fd in fds:
                 os.close(fd)
 
-    async def _close(self, fd: int) -> None:
-        """Close what a program has sent: it may be of a file system that lets one wait, even of this mount."""
-        await trio.to_thread.run_sync(os.close, fd, abandon_on_cancel=True, limiter=self._closing)
+    async def _close(self, *fds: int) -> None:
+        """Close what a program has sent: it may be of a file system that lets one wait, even of this mount.
+
+        Cancelled, it is closed all the same.
+        """
+        if not fds:
+            return
+        closed, token = trio.Event(), trio.lowlevel.current_trio_token()
+
+        def deliver(_: object) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(closed.set)
+
+        trio.lowlevel.start_thread_soon(lambda: [os.close(fd) for fd in fds], deliver)
+        await closed.wait()
 
     def _new_id(self, held: Sized, count_max: int) -> int:
         if len(held) >= count_max:
