@@ -234,7 +234,11 @@ class Program:
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(closed.set)
 
-        trio.lowlevel.start_thread_soon(lambda: [os.close(fd) for fd in fds], deliver)
+        def close() -> None:
+            for fd in fds:
+                os.close(fd)
+
+        trio.lowlevel.start_thread_soon(close, deliver)
         await closed.wait()
 
     def _new_id(self, held: Sized, count_max: int) -> int:
@@ -266,11 +270,11 @@ class Program:
 
     async def _share_memory(self, request: Request, fd: int) -> Answer:
         size, block_size = request.first, request.second
-        if fd < 0 or size == 0:
+        if fd < 0:
             raise Refusal(errno.EINVAL, "no memory was sent along")
-        if not is_memory_file(fd):
+        if size == 0 or not is_memory_file(fd):
             await self._close(fd)
-            raise Refusal(errno.EINVAL, "what was sent is no memory file")
+            raise Refusal(errno.EINVAL, "what was sent is no memory file, or no bytes of it")
         try:
             new_id = self._new_id(self._memories, MEMORY_COUNT_MAX)
             self._room.take(size)
