@@ -147,9 +147,11 @@ async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_cl
     async with trio.open_nursery() as nursery:
         for index in range(50):
             nursery.start_soon(commit_and_sync, index)
-    assert 1 <= len(flushes) <= 2
+    # One that finds another under way waits for the next, with all that came meanwhile.
+    assert 1 <= len(flushes) <= 5
+    count = len(flushes)
     await engine.sync()
-    assert len(flushes) <= 2
+    assert len(flushes) == count
     await engine.aclose()
 
 

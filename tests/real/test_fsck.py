@@ -100,6 +100,30 @@ def test_nothing_is_found_while_others_work(small):
             worker.join()
 
 
+def test_counters_are_counted_anew(small):
+    """`ember quota recount` while a mount works: what was planted is found by its path, and put right."""
+    (small.mount / "counted" / "below").mkdir(parents=True)
+    (small.mount / "counted" / "below" / "f").write_bytes(bytes(1000))
+
+    async def plant(tr) -> None:
+        key, _ = await inode_at(tr, b"counted")
+        tr.atomic_add(records.usage_key(int.from_bytes(key[4:12], "little"), b"b"), 77)
+
+    change(small, plant)
+    command = [EMBER, "quota", "recount", "--json", "--dir", small.directory]
+    path = small.mount / "counted"
+    for options, code, repaired in ((["--check"], 1, 0), ([path], 0, 1), ([], 0, 0)):
+        done = subprocess.run(
+            [str(c) for c in [*command, *options]], capture_output=True, text=True, check=False, timeout=120
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        told = json.loads(done.stdout)
+        assert told["repaired_count"] == repaired
+        wrong = [(w["path"], w["missing"]) for w in told["wrong"]]
+        assert wrong == ([("/counted", {"bytes": -77})] if options else [])
+    assert os.getxattr(path, "ember.usage.bytes") == b"1000"
+
+
 def test_what_is_wrong_with_chunks_is_found_and_repaired(small):
     for name in ("lost", "short", "misplaced", "nowhere"):
         (small.mount / name).write_bytes(bytes(3 * MIB))
@@ -165,27 +189,3 @@ async def _mend(tr) -> None:
         tr.set(key, inode.SerializeToString())
         sessions = records.file_session_prefix(inode.inode_id)
         tr.clear_range(sessions, sessions + b"\xff")
-
-
-def test_counters_are_counted_anew(small):
-    """`ember quota recount` while a mount works: what was planted is found by its path, and put right."""
-    (small.mount / "counted" / "below").mkdir(parents=True)
-    (small.mount / "counted" / "below" / "f").write_bytes(bytes(1000))
-
-    async def plant(tr) -> None:
-        key, _ = await inode_at(tr, b"counted")
-        tr.atomic_add(records.usage_key(int.from_bytes(key[4:12], "little"), b"b"), 77)
-
-    change(small, plant)
-    command = [EMBER, "quota", "recount", "--json", "--dir", small.directory]
-    path = small.mount / "counted"
-    for options, code, repaired in ((["--check"], 1, 0), ([path], 0, 1), ([], 0, 0)):
-        done = subprocess.run(
-            [str(c) for c in [*command, *options]], capture_output=True, text=True, check=False, timeout=120
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        told = json.loads(done.stdout)
-        assert told["repaired_count"] == repaired
-        wrong = [(w["path"], w["missing"]) for w in told["wrong"]]
-        assert wrong == ([("/counted", {"bytes": -77})] if options else [])
-    assert os.getxattr(path, "ember.usage.bytes") == b"1000"

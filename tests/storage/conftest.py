@@ -12,7 +12,12 @@ def mock_clock():
 
 @pytest.fixture(autouse=True)
 def quiet_logs():
-    logging.getLogger("fs.rpc").setLevel(logging.ERROR)
+    """For these tests only: others look at what is logged."""
+    logger = logging.getLogger("fs.rpc")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)
