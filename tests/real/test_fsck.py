@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -70,10 +71,11 @@ async def inode_at(tr, name: bytes) -> tuple[bytes, InodePb]:
 
 
 def work(folder: Path, stop: threading.Event) -> None:
-    """Make, write, cut, rename and remove files until told to stop."""
+    """Make, write, cut, rename and remove files until told to stop; then remove all."""
     folder.mkdir()
     for n in range(100_000):
         if stop.is_set():
+            shutil.rmtree(folder)
             return
         path = folder / f"{n % 7}"
         path.write_bytes(bytes(n % 5 * 400_000))
