@@ -254,40 +254,57 @@ async def space_info(context: StorageContext) -> storage_pb2.SpaceInfoRsp:
 async def list_chunks(
     context: StorageContext, request: storage_pb2.ListChunksReq
 ) -> storage_pb2.ListChunksRsp:
-    """List chunks of one of our targets as they are, whatever its state, unless the caller wants it to serve.
+    """List chunks of one of our targets as they are, whatever its state, for checks.
+
+    A predecessor that names its chain gets what holds for good: no update that it sent before comes true later.
 
     Raises:
-        FsError: TARGET_UNKNOWN, RPC_BAD_REQUEST; LEASE_EXPIRED, ROUTING_MISMATCH or NOT_SERVING if it does not serve
-            as wanted, when it was asked or by the time it answers.
+        FsError: TARGET_UNKNOWN, RPC_BAD_REQUEST; to a predecessor also LEASE_EXPIRED, ROUTING_MISMATCH, NOT_SERVING
+            and SUPERSEDED_UPDATE.
     """
+    if not request.HasField("serving_in"):
+        return await _list(context, request)
     target = context.targets.target(request.target_id)
-    _check_serving(context, request)
+    if not request.inode_id:
+        raise FsError(Status.RPC_BAD_REQUEST, "which chunk?")
+    async with target.locks.hold(ChunkId(InodeId(request.inode_id), _first_index(request))):
+        _check_serving(context, request)
+        target.admit_epoch(request.serving_in.chain_version, request.sender_epoch)
+        listed = await _list(context, request)
+        _check_serving(context, request)
+        return listed
+
+
+def _first_index(request: storage_pb2.ListChunksReq) -> int:
+    after = request.after
+    if after and len(after) != CHUNK_ID_BYTES:
+        raise FsError(Status.RPC_BAD_REQUEST, f"a chunk id of {len(after)} bytes")
+    return ChunkId.unpack(after).index + 1 if after else 0
+
+
+async def _list(
+    context: StorageContext, request: storage_pb2.ListChunksReq
+) -> storage_pb2.ListChunksRsp:
+    target = context.targets.target(request.target_id)
     limit = min(request.chunk_count_max or PAGE_CHUNK_COUNT, PAGE_CHUNK_COUNT)
     engine = target.disk.engine
     if request.inode_id:
-        after = request.after
-        if after and len(after) != CHUNK_ID_BYTES:
-            raise FsError(Status.RPC_BAD_REQUEST, f"a chunk id of {len(after)} bytes")
-        first_index = ChunkId.unpack(after).index + 1 if after else 0
         listing = partial(
             engine.list_file,
             target.target_id,
             request.inode_id,
-            first_index=first_index,
+            first_index=_first_index(request),
             limit=limit,
         )
     else:
         listing = partial(engine.list_chunks, target.target_id, after=request.after, limit=limit)
     states = await target.disk.run(listing)
-    _check_serving(context, request)
     return storage_pb2.ListChunksRsp(
         chunks=[state_to_pb(state) for state in states], has_more=len(states) == limit
     )
 
 
 def _check_serving(context: StorageContext, request: storage_pb2.ListChunksReq) -> None:
-    if not request.HasField("serving_in"):
-        return
     context.check_lease()
     wanted = request.serving_in
     place = context.place_now(wanted.chain_id, wanted.chain_version)

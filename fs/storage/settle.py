@@ -1,10 +1,12 @@
 """Completing pending versions that were left over by a fault.
 
 Why one may be dropped: an update passes through every target from its head down before the tail commits it first, and a
-target comes to serve only with all that was committed.  So a target below that serves, and holds neither this version
-nor a newer one, proves that nobody has committed it: nobody was shown it or told that it is done.
+target comes to serve only with all that was committed.  So a successor that serves, and holds neither this version
+nor a newer one, proves that nobody has committed it: nobody was shown it or told that it is done.  Nor will it come
+true later: the successor answers under its chunk lock, and refuses what we sent it before (epochs, forward.py).  Nothing
+of the kind holds for targets further down: the one between may be passing the version on at this moment.
 
-Concurrency: the caller holds the chunk lock on our target, so nothing of this chunk reaches the successor meanwhile.
+Concurrency: the caller holds the chunk lock on our target, so we send nothing of this chunk meanwhile.
 """
 
 import logging
@@ -41,8 +43,8 @@ async def settle(
 
     Any replica may do it: everybody below gets it first, and predecessors that have it pending will be
     answered "already committed".  If its bytes are damaged they are fetched from whoever has them.  If nobody has,
-    everybody below is asked for the version: when one lacks it, it was never committed, and is dropped; otherwise it
-    is committed here as damaged, since it may have been shown.
+    the successor is asked for the version: when it serves and lacks it, it was never committed, and is dropped;
+    otherwise it is committed here as damaged, since it may have been shown.
 
     Returns:
         Whether everybody below has it now.
@@ -148,28 +150,24 @@ async def _whole_or_found(
 async def _was_never_committed(
     context: StorageContext, place: Place, chunk_id: ChunkId, version: int
 ) -> bool:
-    """Return whether a serving target below knows neither this version nor a newer one.
+    """Return whether the serving successor knows neither this version nor a newer one, and will not by our doing.
 
     Raises:
-        FsError: none says so, and one does not answer; ROUTING_MISMATCH: the chain has changed meanwhile.
+        FsError: it does not say so; ROUTING_MISMATCH: the chain has changed meanwhile.
     """
-    chain, trouble = place.chain, None
-    position = [member.target_id for member in chain.targets].index(place.target.target_id)
-    for member in chain.targets[position + 1 :]:
-        if member.public_state is not PublicState.SERVING:
-            continue
-        try:
-            there = await state_there(context, member.target_id, chunk_id, serving_in=chain)
-        except FsError as error:
-            trouble = error
-            continue
-        context.check_lease()
-        context.place_now(chain.chain_id, chain.chain_version)
-        if there is None or max(there.commit_ver, there.pending_ver) < version:
-            return True
-    if trouble is not None:
-        raise trouble
-    return False
+    successor = place.successor
+    if successor is None or successor.public_state is not PublicState.SERVING:
+        return False
+    there = await state_there(
+        context,
+        successor.target_id,
+        chunk_id,
+        serving_in=place.chain,
+        sender_epoch=place.target.epoch,
+    )
+    context.check_lease()
+    context.place_now(place.chain.chain_id, place.chain.chain_version)
+    return there is None or max(there.commit_ver, there.pending_ver) < version
 
 
 async def _drop(target: LocalTarget, chunk_id: ChunkId) -> None:

@@ -18,6 +18,7 @@ async def list_there(
     *,
     inode_id: int = 0,
     serving_in: Chain | None = None,
+    sender_epoch: int = 0,
 ) -> list[ChunkState]:
     """Return up to `limit` chunks after a packed id, in their order.
 
@@ -27,7 +28,8 @@ async def list_there(
         after: b"": from the first.
         limit: at least 1.
         inode_id: if not 0, of that file only.
-        serving_in: if given, the target has to serve in this version of this chain.
+        serving_in: the caller is the target's predecessor in this version of this chain, in which both serve.
+        sender_epoch: then, the caller's epoch; its earlier updates of the first chunk are void after the answer.
 
     Raises:
         FsError: the target does not answer; ROUTING_MISMATCH, NOT_SERVING, LEASE_EXPIRED: it does not serve as wanted.
@@ -40,6 +42,7 @@ async def list_there(
             chunk_count_max=limit,
             inode_id=inode_id,
             serving_in=_ref(serving_in) if serving_in is not None else None,
+            sender_epoch=sender_epoch,
         ),
         timeout_s=CALL_TIMEOUT_S,
     )
@@ -52,12 +55,19 @@ async def state_there(
     chunk_id: ChunkId,
     *,
     serving_in: Chain | None = None,
+    sender_epoch: int = 0,
 ) -> ChunkState | None:
     """Return what a target holds of one chunk; raises as `list_there`."""
     before = chunk_id.index - 1
     after = ChunkId(chunk_id.inode_id, before).pack() if before >= 0 else b""
     listed = await list_there(
-        context, target_id, after, 1, inode_id=chunk_id.inode_id, serving_in=serving_in
+        context,
+        target_id,
+        after,
+        1,
+        inode_id=chunk_id.inode_id,
+        serving_in=serving_in,
+        sender_epoch=sender_epoch,
     )
     return next((state for state in listed if state.chunk_id == chunk_id), None)
 

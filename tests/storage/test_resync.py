@@ -223,27 +223,24 @@ async def test_a_damaged_leftover_is_completed_from_another_replica(mock_clock):
         assert (await client.update(request, b"B" * 100)).update_ver == 2
 
 
-@pytest.mark.parametrize("node_count", [2, 3])
-async def test_a_leftover_that_nobody_has_is_dropped_when_somebody_below_lacks_it(
-    mock_clock, node_count
-):
+async def test_a_leftover_that_nobody_has_is_dropped_when_the_successor_lacks_it(mock_clock):
     """It cannot have been committed: what was before it is the truth, and whole."""
-    async with open_cluster(node_count) as cluster, open_caller(cluster) as client:
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"A" * 100)
         cluster.is_frozen = True
-        cluster.network.block(f"node-{node_count - 1}", f"node-{node_count}")
+        cluster.network.block("node-1", "node-2")
         request = client.write_request(0, b"B" * 100)
         with pytest.raises(FsError, match="RPC_TIMEOUT"):
             await client.attempt(request, b"B" * 100, timeout_s=1.0)
-        for node_id in range(1, node_count):
-            spoil(cluster, node_id)
-        cluster.network.reset(f"node-{node_count - 1}", f"node-{node_count}")
+        spoil(cluster, 1)
+        cluster.network.reset("node-1", "node-2")
         cluster.network.heal()
         cluster.is_frozen = False
         client.channel_id = 2
         await client.write(0, b"C" * 50)
         await cluster.wait_all_serving()
         assert copies(cluster, 0) == {(2, 0, b"C" * 50 + b"A" * 50)}
+        assert cluster.nodes[2].target.epoch_seen[1] > 1, "what was sent before is void"
 
 
 async def test_a_leftover_that_everybody_has_and_nobody_whole_blocks_nothing_for_ever(mock_clock):

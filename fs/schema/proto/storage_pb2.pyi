@@ -925,14 +925,17 @@ class ListChunksReq(_message.Message):
     CHUNK_COUNT_MAX_FIELD_NUMBER: _builtins.int
     INODE_ID_FIELD_NUMBER: _builtins.int
     SERVING_IN_FIELD_NUMBER: _builtins.int
+    SENDER_EPOCH_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     after: _builtins.bytes
     chunk_count_max: _builtins.int
     inode_id: _builtins.int
     """0: all"""
+    sender_epoch: _builtins.int
+    """then: as in UpdateReq; earlier attempts of the predecessor are void after the answer"""
     @_builtins.property
     def serving_in(self) -> Global___ChainRefPb:
-        """if given: refused unless the target serves in this chain, in this version of it"""
+        """if given: the predecessor asks for the first chunk after `after`, under its lock"""
 
     def __init__(
         self,
@@ -942,10 +945,11 @@ class ListChunksReq(_message.Message):
         chunk_count_max: _builtins.int = ...,
         inode_id: _builtins.int = ...,
         serving_in: Global___ChainRefPb | None = ...,
+        sender_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["serving_in", b"serving_in"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunk_count_max", b"chunk_count_max", "inode_id", b"inode_id", "serving_in", b"serving_in", "target_id", b"target_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunk_count_max", b"chunk_count_max", "inode_id", b"inode_id", "sender_epoch", b"sender_epoch", "serving_in", b"serving_in", "target_id", b"target_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
