@@ -56,8 +56,8 @@ class ChunkStore(Protocol):
         """Fill all buffers; batched by node, failing over between replicas.
 
         Raises:
-            FsError: CHUNK_DAMAGED, CHECKSUM_MISMATCH or IO_ERROR when no replica has good bytes;
-                CHAIN_UNAVAILABLE or RPC_TIMEOUT after the retry time.  Buffers are then partly filled.
+            FsError: CHUNK_DAMAGED or CHECKSUM_MISMATCH when no replica has good bytes;
+                CHAIN_UNAVAILABLE, IO_ERROR or RPC_TIMEOUT after the retry time.  Buffers are then partly filled.
         """
         ...
 

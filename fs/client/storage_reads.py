@@ -196,14 +196,19 @@ class StorageReads:
         damaged: set[tuple[str, int, TargetId]],
         budget: RetryBudget,
     ) -> list[Piece]:
-        """Return the pieces to try again; raises the first final error."""
+        """Return the pieces to try again; raises the first final error.
+
+        A failed disk (IO_ERROR) is no verdict on the bytes: its target leaves the chain or comes back, and is waited for
+        like any that does not serve.  When a copy cannot be read but its target goes on, storage asks the others and says
+        CHUNK_DAMAGED, which is final.
+        """
         if not failures:
             return []
         must_pause = False
         for piece, error in failures:
             budget.check(error)
             log.debug("read of %s at target %d: %s", piece.name, piece.target_id, error)
-            if error.status in {Status.CHECKSUM_MISMATCH, Status.IO_ERROR}:
+            if error.status is Status.CHECKSUM_MISMATCH:
                 damaged.add((piece.name, piece.offset, piece.target_id))
                 chain = self._routing.info.chain(piece.chain_id)
                 if chain.serving and all(
