@@ -16,7 +16,7 @@ from ..runtime.ports import Runtime
 from ..schema.config import StorageSection
 from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.status import FsError, Status
-from .target import Place, Targets
+from .targets import Place, Targets
 
 NEWER_ROUTING_WAIT_S = 1.0
 """How long a request waits for the routing info that its sender already has."""

@@ -17,7 +17,8 @@ from ..schema.ids import ChunkId, InodeId, TargetId
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from ..schema.ids import ChunkId
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .copies import Repaired, repair_copy
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 
 log = logging.getLogger(__name__)
 

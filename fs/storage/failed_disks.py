@@ -27,9 +27,10 @@ from ..chunkengine.refused import RefusedEngine
 from ..schema.routing import LocalState
 from ..schema.status import FsError, Status
 from .context import StorageContext
+from .disk import Disk
 from .local_state import Hold
 from .on_disk import disk_losses, keep_offline_if_asked
-from .target import Disk, LocalTarget
+from .target import LocalTarget
 from .target_changes import TargetChanges
 
 log = logging.getLogger(__name__)

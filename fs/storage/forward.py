@@ -28,7 +28,8 @@ from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .replica import UpdateType
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 from .update_notes import note_of
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from ..schema.routing import PublicState
 from ..schema.status import FsError
 from .context import StorageContext
 from .settle import settle
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,8 @@ from ..schema.routing import PublicState
 from ..schema.status import FsError
 from .context import StorageContext
 from .local_state import Hold
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from .finished_cuts import BEHIND
 from .read_path import committed_version
 from .replica import UpdateType
 from .resync import state_to_pb
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 from .write_path import run_update
 
 PAGE_CHUNK_COUNT = 1024

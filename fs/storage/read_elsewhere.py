@@ -22,7 +22,7 @@ from ..schema.ids import ChainId, TargetId
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
-from .target import Place
+from .targets import Place
 
 log = logging.getLogger(__name__)
 

@@ -29,9 +29,10 @@ from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .damage import note_damage
+from .disk import Disk
 from .read_elsewhere import DAMAGED, BadRead, read_elsewhere
 from .settle import settle
-from .target import Disk, Place
+from .targets import Place
 
 log = logging.getLogger(__name__)
 

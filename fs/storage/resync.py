@@ -33,7 +33,8 @@ from .forward import Outgoing, forward, transfer
 from .replica import UpdateType
 from .resync_plan import Item, Need, merge, window_end
 from .settle import settle
-from .target import LocalTarget, Place, ResyncProgress
+from .target import LocalTarget, ResyncProgress
+from .targets import Place
 from .there import state_from_pb
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,8 @@ from .damage import is_whole, note_damage
 from .forward import evict, transfer
 from .local_state import Hold
 from .resync_plan import window_end
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 from .there import list_there, state_there
 
 log = logging.getLogger(__name__)

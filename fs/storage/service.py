@@ -21,8 +21,8 @@ from .local_state import Hold
 from .on_disk import note_offline
 from .read_path import read_batch
 from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
-from .target import Place
 from .target_changes import TargetChanges
+from .targets import Place
 from .write_path import run_update, take_over_updates
 
 QUERY_COUNT_MAX = 4096

@@ -23,7 +23,8 @@ from .context import StorageContext
 from .copies import find_bytes
 from .forward import Outgoing, commit, forward, made_whole, result_of, whole
 from .replica import UpdateType
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 from .there import state_there
 from .update_notes import unpack_tag
 

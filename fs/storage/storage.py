@@ -26,6 +26,7 @@ from ..schema.status import FsError
 from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair, note_damage
+from .disk import Disk
 from .failed_disks import FailedDisks, Reopen
 from .leftovers import Leftovers
 from .links import Links
@@ -42,8 +43,9 @@ from .on_disk import (
 from .resync import Resync
 from .scrub import Scrub
 from .service import StorageService
-from .target import Disk, LocalTarget, Place, Targets, check_unique, trouble
+from .target import LocalTarget
 from .target_changes import TargetChanges
+from .targets import Place, Targets, check_unique, trouble
 from .update_notes import note_key
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,9 @@ from ..schema.ids import TargetId, is_target_id
 from ..schema.routing import LocalState, PublicState, RoutingInfo
 from ..schema.status import FsError, Status
 from .context import StorageContext
+from .disk import Disk
 from .local_state import Hold
-from .target import Disk, LocalTarget
+from .target import LocalTarget
 
 log = logging.getLogger(__name__)
 

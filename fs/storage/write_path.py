@@ -42,7 +42,8 @@ from .forward import Forwarded, Outgoing, commit, forward, result_of
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
 from .settle import settle
-from .target import LocalTarget, Place
+from .target import LocalTarget
+from .targets import Place
 from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, note_of, pack_tag
 
 log = logging.getLogger(__name__)

@@ -43,6 +43,7 @@ import fs.storage.resync as resync_module
 import fs.storage.resync_plan as plan_module
 import fs.storage.service as service_module
 import fs.storage.target as target_module
+import fs.storage.targets as targets_module
 from fs.meta import records
 from fs.meta.dentries import clear_dentry, find_dentry
 from fs.schema.ids import TargetId
@@ -220,7 +221,7 @@ def syncing_gets_no_updates() -> None:
         successor = place.successor
         if successor is None or successor.public_state is not PublicState.SYNCING or args[3]:
             return place
-        made = target_module.Place(*(getattr(place, n) for n in place.__slots__))
+        made = targets_module.Place(*(getattr(place, n) for n in place.__slots__))
         object.__setattr__(made, "successor", None)
         return made
 
@@ -300,7 +301,7 @@ def waiting_becomes_serving() -> None:
 @mutant("kill_storage", "kill_two", "isolate")
 def restarted_target_trusted() -> None:
     """A restarted node does not wait until its targets have left their chains."""
-    target_module.start_is_over = lambda _info, _targets: True  # type: ignore[assignment]
+    targets_module.start_is_over = lambda _info, _targets: True  # type: ignore[assignment]
 
 
 @mutant("cut_store")

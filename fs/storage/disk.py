@@ -1,0 +1,141 @@
+"""One disk of a storage process, as requests see it: its engine, its limits, its pace, and whether it has failed.
+
+Invariant: an engine that failed is never asked again; the disk stays failed until `take` gives it another one.
+
+Concurrency: one event loop; only `Disk.run` and what stands on it wait, for the engine's blocking calls.  What to do when a
+disk fails is for others (`on_failure`): see failed_disks.py and `Targets`.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from ..chunkengine.api import ChunkEngine
+from ..runtime.ports import Runtime
+from ..schema.config import StorageSection
+from ..schema.status import FsError, Status
+from .disk_pace import DiskPace
+
+T = TypeVar("T")
+
+
+class Disk:
+    """One disk: its engine, and how much may be asked of it at once.
+
+    `engine` is another one after `take`: an operation that kept the former one across a wait is refused by it.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        path: str,
+        engine: ChunkEngine,
+        runtime: Runtime,
+        section: StorageSection,
+    ) -> None:
+        self.index = index
+        self.path = path
+        self.engine = engine
+        self.is_failed = False
+        self.inside_count = 0
+        """Engine calls off the event loop, now."""
+        self._taken_count = 0
+        self.free_bytes = 0
+        self.capacity_bytes = 0
+        self.read_limiter = trio.Semaphore(section.read_concurrency)
+        self.write_limiter = trio.Semaphore(section.write_concurrency)
+        self.pace = DiskPace()
+        self.flush_pace = DiskPace(call_count_min=1)
+        self._unflushed_bytes = 0
+        self._run_blocking = runtime.run_blocking
+        self._clock = runtime.clock
+        self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
+        self.on_pace_change: Callable[[Disk, DiskPace], None] = lambda _disk, _pace: None
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call an engine method off the event loop; an IO_ERROR takes the disk out of service."""
+        taken_count = self._taken_count
+        self.inside_count += 1
+        try:
+            return await self._run_blocking(function, *arguments)
+        except FsError as error:
+            if error.status is Status.IO_ERROR and taken_count == self._taken_count:
+                self._fail(error)
+            raise
+        finally:
+            self.inside_count -= 1
+
+    @property
+    def has_failed(self) -> bool:
+        """Since this process was started; what was acknowledged before that may not be durable."""
+        return self.is_failed or self._taken_count > 0
+
+    def take(self, engine: ChunkEngine) -> None:
+        """Serve with another engine, opened in place of one that failed; nobody is inside."""
+        assert self.is_failed, self.path
+        self.engine = engine
+        self._taken_count += 1
+        self.is_failed = False
+
+    async def run_timed(self, byte_count: int, function: Callable[..., T], *arguments: object) -> T:
+        """As `run`; the call reads or writes about so many bytes, and counts for the disk's pace."""
+        began_s = self._clock.monotonic_s()
+        try:
+            return await self.run(function, *arguments)
+        finally:
+            self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
+
+    async def write_timed(self, byte_count: int, function: Callable[..., T]) -> T:
+        """As `run_timed`, `storage.write_concurrency` at a time; a free place costs no turn of the event loop."""
+        limiter = self.write_limiter
+        try:
+            limiter.acquire_nowait()
+        except trio.WouldBlock:
+            await limiter.acquire()
+        try:
+            return await self.run_timed(byte_count, function)
+        finally:
+            limiter.release()
+
+    async def sync(self) -> None:
+        """Make everything acknowledged durable; counts for the disk's pace."""
+        byte_count, self._unflushed_bytes = self._unflushed_bytes, 0
+        began_s = self._clock.monotonic_s()
+        await self.run(self.engine.sync)
+        self.flush_pace.note(self._clock.monotonic_s() - began_s, byte_count)
+        if self.flush_pace.end_window():
+            self.on_pace_change(self, self.flush_pace)
+
+    @property
+    def is_slow(self) -> bool:
+        """Far slower than usual, for some time."""
+        return self.pace.is_slow or self.flush_pace.is_slow
+
+    def judge_pace(self) -> None:
+        """Judge reads and writes since the last time."""
+        if self.pace.end_window():
+            self.on_pace_change(self, self.pace)
+
+    def note_written(self, byte_count: int) -> None:
+        """So much will have to be flushed."""
+        self._unflushed_bytes += byte_count
+
+    def run_inline(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call an engine method that takes microseconds, right here; errors as in `run`."""
+        try:
+            return function(*arguments)
+        except FsError as error:
+            if error.status is Status.IO_ERROR:
+                self._fail(error)
+            raise
+
+    async def measure(self) -> None:
+        """Read the disk's space anew."""
+        space = await self.run(self.engine.space)
+        self.free_bytes, self.capacity_bytes = space.free_bytes, space.capacity_bytes
+
+    def _fail(self, error: FsError) -> None:
+        if not self.is_failed:
+            self.is_failed = True
+            self.on_failure(self, error)
