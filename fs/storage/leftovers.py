@@ -17,7 +17,7 @@ from ..schema.ids import ChunkId
 from ..schema.routing import PublicState
 from ..schema.status import FsError
 from .context import StorageContext
-from .settle import settle
+from .settle import settle_if_left
 from .target import LocalTarget
 from .targets import Place
 
@@ -59,18 +59,8 @@ class Leftovers:
             async with target.locks.hold(chunk_id):
                 context.check_lease()
                 context.place_now(chain.chain_id, chain.chain_version)
-                state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
-                if state is None or not state.pending_ver:
-                    target.unsettled.pop(chunk_id, None)
-                    return
-                await settle(
-                    context,
-                    target,
-                    chain.chain_id,
-                    state,
-                    deadline_s=trio.current_time() + SETTLE_TIMEOUT_S,
-                    only_version=chain.chain_version,
-                )
+                deadline_s = trio.current_time() + SETTLE_TIMEOUT_S
+                await settle_if_left(context, target, chain, chunk_id, deadline_s)
         except FsError as error:
             log.info("target %d chunk %s: leftover stays: %s", target.target_id, chunk_id, error)
         finally:

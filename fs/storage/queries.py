@@ -17,6 +17,7 @@ from .finished_cuts import BEHIND
 from .read_path import committed_version
 from .replica import UpdateType
 from .resync import state_to_pb
+from .settle import settle_if_left
 from .target import LocalTarget
 from .targets import Place
 from .write_path import run_update
@@ -253,27 +254,36 @@ async def space_info(context: StorageContext) -> storage_pb2.SpaceInfoRsp:
 
 
 async def list_chunks(
-    context: StorageContext, request: storage_pb2.ListChunksReq
+    context: StorageContext, request: storage_pb2.ListChunksReq, deadline_s: float
 ) -> storage_pb2.ListChunksRsp:
     """List chunks of one of our targets as they are, whatever its state, for checks.
 
-    A predecessor that names its chain gets what holds for good: no update that it sent before comes true later.
+    A predecessor that names its chain gets what holds for good: no update that it sent before comes true later; and
+    if our target serves, what was left over of the chunk is settled first.
 
     Raises:
-        FsError: TARGET_UNKNOWN, RPC_BAD_REQUEST; to a predecessor also LEASE_EXPIRED, ROUTING_MISMATCH, NOT_SERVING
-            and SUPERSEDED_UPDATE.
+        FsError: TARGET_UNKNOWN, RPC_BAD_REQUEST; to a predecessor also LEASE_EXPIRED, ROUTING_MISMATCH, NOT_SERVING,
+            SUPERSEDED_UPDATE, and as `settle`.
     """
     if not request.HasField("serving_in"):
         return await _list(context, request)
     target = context.targets.target(request.target_id)
     if not request.inode_id:
         raise FsError(Status.RPC_BAD_REQUEST, "which chunk?")
-    async with target.locks.hold(ChunkId(InodeId(request.inode_id), _first_index(request))):
-        _check_serving(context, request)
-        target.admit_epoch(request.serving_in.chain_version, request.sender_epoch)
-        listed = await _list(context, request)
-        _check_serving(context, request)
-        return listed
+    chunk_id = ChunkId(InodeId(request.inode_id), _first_index(request))
+    chain_version = request.serving_in.chain_version
+    target.inflight.enter(chain_version)
+    try:
+        async with target.locks.hold(chunk_id):
+            place = _place_below(context, request)
+            target.admit_epoch(chain_version, request.sender_epoch)
+            if place.can_read:
+                await settle_if_left(context, target, place.chain, chunk_id, deadline_s)
+            listed = await _list(context, request)
+            _place_below(context, request)
+            return listed
+    finally:
+        target.inflight.leave(chain_version)
 
 
 def _first_index(request: storage_pb2.ListChunksReq) -> int:
@@ -305,9 +315,11 @@ async def _list(
     )
 
 
-def _check_serving(context: StorageContext, request: storage_pb2.ListChunksReq) -> None:
+def _place_below(context: StorageContext, request: storage_pb2.ListChunksReq) -> Place:
+    """Return our place if our target is in service in the chain that a predecessor names."""
     context.check_lease()
     wanted = request.serving_in
     place = context.place_now(wanted.chain_id, wanted.chain_version)
-    if place.target.target_id != request.target_id or not place.can_read:
+    if place.target.target_id != request.target_id or not place.can_write:
         raise FsError(Status.NOT_SERVING, f"target {request.target_id}")
+    return place

@@ -31,7 +31,7 @@ from .context import StorageContext
 from .damage import note_damage
 from .disk import Disk
 from .read_elsewhere import DAMAGED, BadRead, read_elsewhere
-from .settle import settle
+from .settle import settle_if_left
 from .targets import Place
 
 log = logging.getLogger(__name__)
@@ -134,18 +134,7 @@ async def committed_version(
     if chunk_id in target.unsettled:
         async with target.locks.hold(chunk_id):
             context.place_now(chain.chain_id, chain.chain_version)
-            state = target.disk.run_inline(engine.get, target.target_id, chunk_id)
-            if state is not None and state.pending_ver:
-                await settle(
-                    context,
-                    target,
-                    chain.chain_id,
-                    state,
-                    deadline_s=deadline_s,
-                    only_version=chain.chain_version,
-                )
-            else:
-                target.unsettled.pop(chunk_id, None)
+            await settle_if_left(context, target, chain, chunk_id, deadline_s)
     state = target.disk.run_inline(engine.get, target.target_id, chunk_id)
     return state.commit_ver if state else 0
 

@@ -152,10 +152,10 @@ class StorageService:
         return storage_pb2.SyncDoneRsp()
 
     async def list_chunks(
-        self, _call: Call, request: storage_pb2.ListChunksReq
+        self, call: Call, request: storage_pb2.ListChunksReq
     ) -> storage_pb2.ListChunksRsp:
         """List chunks of a target, for checks."""
-        return await queries.list_chunks(self._context, request)
+        return await queries.list_chunks(self._context, request, call.deadline_s)
 
     async def offline_target(
         self, _call: Call, request: storage_pb2.OfflineTargetReq

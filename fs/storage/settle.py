@@ -4,7 +4,12 @@ Why one may be dropped: an update passes through every target from its head down
 target comes to serve only with all that was committed.  So a successor that serves, and holds neither this version
 nor a newer one, proves that nobody has committed it: nobody was shown it or told that it is done.  Nor will it come
 true later: the successor answers under its chunk lock, and refuses what we sent it before (epochs, forward.py).  Nothing
-of the kind holds for targets further down: the one between may be passing the version on at this moment.
+of the kind holds for targets further down: the one between may be passing the version on at this moment.  When that
+one is asked, it first settles, by the same rules, what it has left over itself; so the lowest that holds a version drops
+it first.
+
+The question comes before the search for bytes elsewhere, and goes to a syncing successor, too, whose answer proves
+nothing: from the answer on, what is not found cannot arrive any more.  Decision: specs/decisions/0048-rotten-leftovers.md.
 
 Concurrency: the caller holds the chunk lock on our target, so we send nothing of this chunk meanwhile.
 """
@@ -17,7 +22,7 @@ import trio
 
 from ..chunkengine.api import ChunkState
 from ..schema.ids import ChunkId
-from ..schema.routing import PublicState
+from ..schema.routing import Chain, PublicState
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .copies import find_bytes
@@ -43,16 +48,16 @@ async def settle(
     """Complete a leftover pending version down the chain, or drop it when NO_SPACE proves it absent below.
 
     Any replica may do it: everybody below gets it first, and predecessors that have it pending will be
-    answered "already committed".  If its bytes are damaged they are fetched from whoever has them.  If nobody has,
-    the successor is asked for the version: when it serves and lacks it, it was never committed, and is dropped;
-    otherwise it is committed here as damaged, since it may have been shown.
+    answered "already committed".  If its bytes are damaged the successor is asked for the version: when it serves and
+    lacks it, it was never committed, and is dropped.  Otherwise it may have been shown: its bytes are fetched from
+    whoever has them; if nobody has, it is committed here as damaged.
 
     Returns:
         Whether everybody below has it now.
 
     Raises:
-        FsError: as `forward`, except NO_SPACE; OUTCOME_UNKNOWN if the bytes are damaged and somebody who may have
-            them does not answer.
+        FsError: as `forward`, except NO_SPACE; if the bytes are damaged, also as `state_there`, OUTCOME_UNKNOWN when
+            somebody who may have them does not answer, and ROUTING_MISMATCH when the chain changes meanwhile.
     """
     engine, chunk_id, version = target.disk.engine, state.chunk_id, state.pending_ver
     assert version > 0, state
@@ -95,6 +100,24 @@ async def settle(
     return True
 
 
+async def settle_if_left(
+    context: StorageContext, target: LocalTarget, chain: Chain, chunk_id: ChunkId, deadline_s: float
+) -> None:
+    """Settle what is left over of a chunk, if anything, under this version of the chain only; raises as `settle`."""
+    state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
+    if state is None or not state.pending_ver:
+        target.unsettled.pop(chunk_id, None)
+        return
+    await settle(
+        context,
+        target,
+        chain.chain_id,
+        state,
+        deadline_s=deadline_s,
+        only_version=chain.chain_version,
+    )
+
+
 async def _whole_or_found(
     context: StorageContext,
     target: LocalTarget,
@@ -109,6 +132,15 @@ async def _whole_or_found(
         if error.status is not Status.CHECKSUM_MISMATCH:
             raise
     place = context.targets.place(chain_id)
+    if await _was_never_committed(context, place, update.chunk_id, update.version):
+        log.warning(
+            "target %d chunk %s: dropped leftover %d, whose bytes rotted: it was never committed",
+            target.target_id,
+            update.chunk_id,
+            update.version,
+        )
+        await _drop(target, update.chunk_id)
+        return None
     data, have_all_answered = await find_bytes(
         context, place, update.chunk_id, state.pending_length, state.pending_checksum
     )
@@ -116,36 +148,32 @@ async def _whole_or_found(
         return replace(made_whole(update, state, data), is_found=True)
     if not have_all_answered:
         raise FsError(Status.OUTCOME_UNKNOWN, f"{update.chunk_id}: leftover is damaged here")
-    if await _was_never_committed(context, place, update.chunk_id, update.version):
-        log.warning(
-            "target %d chunk %s: dropped leftover %d, whose bytes nobody has: it was never committed",
-            target.target_id,
-            update.chunk_id,
-            update.version,
-        )
-        await _drop(target, update.chunk_id)
-        return None
+    _check_unchanged(context, place)
+    await _commit_as_damaged(target, state, place.chain.chain_version)
+    return None
+
+
+async def _commit_as_damaged(target: LocalTarget, state: ChunkState, chain_version: int) -> None:
     log.error(
         "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or remove it",
         target.target_id,
-        update.chunk_id,
-        update.version,
+        state.chunk_id,
+        state.pending_ver,
     )
     await target.disk.run(
         partial(
             target.disk.engine.put_damaged,
             target.target_id,
-            update.chunk_id,
-            version=update.version,
-            chain_version=place.chain.chain_version,
+            state.chunk_id,
+            version=state.pending_ver,
+            chain_version=chain_version,
             length=state.pending_length,
             checksum=state.pending_checksum,
             chunk_size_bytes=state.chunk_size_bytes,
         )
     )
     target.lost_count += 1
-    target.unsettled.pop(update.chunk_id, None)
-    return None
+    target.unsettled.pop(state.chunk_id, None)
 
 
 async def _was_never_committed(
@@ -153,11 +181,13 @@ async def _was_never_committed(
 ) -> bool:
     """Return whether the serving successor knows neither this version nor a newer one, and will not by our doing.
 
+    A syncing successor is asked, too: it proves nothing, but what we sent it before is void after its answer.
+
     Raises:
         FsError: it does not say so; ROUTING_MISMATCH: the chain has changed meanwhile.
     """
     successor = place.successor
-    if successor is None or successor.public_state is not PublicState.SERVING:
+    if successor is None:
         return False
     there = await state_there(
         context,
@@ -166,9 +196,15 @@ async def _was_never_committed(
         serving_in=place.chain,
         sender_epoch=place.target.epoch,
     )
+    _check_unchanged(context, place)
+    is_proof = successor.public_state is PublicState.SERVING
+    return is_proof and (there is None or max(there.commit_ver, there.pending_ver) < version)
+
+
+def _check_unchanged(context: StorageContext, place: Place) -> None:
+    """Raise FsError(ROUTING_MISMATCH or LEASE_EXPIRED) unless the chain is as it was when the questions were asked."""
     context.check_lease()
     context.place_now(place.chain.chain_id, place.chain.chain_version)
-    return there is None or max(there.commit_ver, there.pending_ver) < version
 
 
 async def _drop(target: LocalTarget, chunk_id: ChunkId) -> None:

@@ -40,6 +40,12 @@
 #ifndef READS
 #define READS 0         /* 1: a client reads, again and again */
 #endif
+#ifndef ROTS
+#define ROTS 0          /* pending versions whose bytes rot on one disk */
+#endif
+#ifndef WIPES
+#define WIPES 0         /* processes killed whose disk comes back empty, while another one serves; only with ROTS */
+#endif
 #ifndef MAXV
 #define MAXV 12         /* chain versions; asserted to suffice */
 #endif
@@ -120,6 +126,22 @@ byte wslot[N];                  /* where */
 byte wfb[N];                    /* look for a newer chain version than this before the next attempt */
 byte win[N];                    /* slot that is executed */
 
+#if ROTS
+/* ---- rotten bytes ---- */
+bit pr[N]; bit cr[N];           /* of the pending and of the committed version */
+byte wq[N]; byte wqv[N];        /* a leftover that rotted: where its settling is, and under which chain version */
+bit wfnd[N]; bit wdam[N];       /* its bytes were found elsewhere; resync hands a version over without bytes */
+bit mdam[N * S];
+bit wiped[N];
+#endif
+
+/* where the settling of a rotten leftover is */
+#define TO_ASK 1
+#define ASKED 2
+#define LACKS 3                 /* the serving successor lacks it */
+#define SEARCH 4
+#define NOBODY 5                /* no target has its bytes */
+
 /* ---- calls to a target: STORAGE_UPDATE ---- */
 byte ms[N * S]; byte msrc[N * S]; byte mver[N * S]; byte mv[N * S]; byte mx[N * S]; byte mep[N * S];
 bit mfull[N * S]; bit mtag[N * S]; bit mlive[N * S];
@@ -140,6 +162,9 @@ byte rp; byte rt; byte rk; byte rv; byte rfloor; byte rw;
 
 /* ---- budgets of faults ---- */
 byte crashes = CRASHES; byte silences = SILENCES; byte losses = LOSSES; byte lost_replies = LOST_REPLIES;
+#if ROTS
+byte rots = ROTS; byte wipes = WIPES;
+#endif
 
 /* ---- ghosts ---- */
 byte gx[8];                 /* value of each version that was shown */
@@ -161,6 +186,25 @@ hidden byte nS; hidden byte nL; hidden byte nY; hidden byte ns[N]; hidden byte n
 #define PUB(t) P(ver[t], t)
 #define CAN_READ(t) (PUB(t) == SERVING && lo[t] == UPTODATE)
 #define CAN_WRITE(t) ((PUB(t) == SYNCING && lo[t] >= ONLINE) || CAN_READ(t))
+#if ROTS
+#define IS_ROTTEN(t) pr[t]
+#define SETTLES(t) wq[t]
+#define IS_BAD(t) cr[t]
+#define IS_WIPED(t) wiped[t]
+#define GOOD(t, v, x) (lo[t] != DEAD && ((cv[t] == v && cx[t] == x && !cr[t]) || (pv[t] == v && px[t] == x && !pr[t])))
+#if N > 2
+#define FOUND(t, v, x) ((t != 0 && GOOD(0, v, x)) || (t != 1 && GOOD(1, v, x)) || (t != 2 && GOOD(2, v, x)))
+#define ALL_ANSWER (lo[0] != DEAD && lo[1] != DEAD && lo[2] != DEAD)
+#else
+#define FOUND(t, v, x) GOOD(1 - (t), v, x)
+#define ALL_ANSWER (lo[0] != DEAD && lo[1] != DEAD)
+#endif
+#else
+#define IS_ROTTEN(t) 0
+#define SETTLES(t) 0
+#define IS_BAD(t) 0
+#define IS_WIPED(t) 0
+#endif
 #ifdef MUTANT_LEASE_NOT_CHECKED
 #define LEASE(t) true
 #else
@@ -191,7 +235,7 @@ inline check_kept() {
 	do
 	:: j < N ->
 		if
-		:: P(cver, j) <= LASTSRV ->
+		:: P(cver, j) <= LASTSRV && !IS_WIPED(j) ->
 			assert(cv[j] > acked || (cv[j] == acked && (acked == 0 || cx[j] == gx[acked])) ||
 				(pv[j] >= acked && (pv[j] > acked || px[j] == gx[acked])))      /* KEPT */
 		:: else
@@ -445,11 +489,17 @@ inline forget_begun(t) {        /* the channel table is made anew from the notes
 inline free_slot(m_) {
 	ms[m_] = FREE; msrc[m_] = 0; mver[m_] = 0; mv[m_] = 0; mx[m_] = 0; mep[m_] = 0;
 	mfull[m_] = 0; mtag[m_] = 0; mlive[m_] = 0
+#if ROTS
+	; mdam[m_] = 0
+#endif
 }
 
 inline answer(m_, how_, x_) {   /* an answer nobody waits for is gone */
 	if
 	:: mlive[m_] -> ms[m_] = how_; mx[m_] = x_; mv[m_] = 0; mep[m_] = 0; mfull[m_] = 0; mtag[m_] = 0
+#if ROTS
+		; mdam[m_] = 0
+#endif
 	:: else -> free_slot(m_)
 	fi;
 	j = 0
@@ -505,6 +555,9 @@ inline orphan(t) {      /* forward._attempt: the outcome of the call under way s
 inline rest(t) {        /* the chunk lock is given back */
 	wk[t] = IDLE; wv[t] = 0; wx[t] = 0; went[t] = 0; wtag[t] = 0; wfull[t] = 0; wpr[t] = 0; wtl[t] = 0;
 	wset[t] = 0; wreq[t] = 0; wfs[t] = 0; wslot[t] = 0; wfb[t] = 0; win[t] = 0
+#if ROTS
+	; wq[t] = 0; wqv[t] = 0; wfnd[t] = 0; wdam[t] = 0
+#endif
 }
 
 inline record(t, x_, v_) {      /* ChannelTable.record */
@@ -542,7 +595,34 @@ inline begin_execute(t, v_, x_, tag_) {
 
 inline begin_settle(t) {        /* forward.settle: the leftover, whole, under its own version */
 	wset[t] = 1; wv[t] = pv[t]; wx[t] = px[t]; wtag[t] = pt[t]; wfull[t] = 1; wpr[t] = 1; wtl[t] = 0
+#if ROTS
+	; if
+	:: pr[t] -> wq[t] = TO_ASK
+	:: else
+	fi
+#endif
 }
+
+#if ROTS
+inline bring_committed(t) {     /* Resync._transfer: from another copy if ours is bad, as damaged if there is none */
+	wset[t] = 0; wv[t] = cv[t]; wx[t] = cx[t]; wtag[t] = 0; wfull[t] = 1; wpr[t] = 1; wtl[t] = 0;
+	if
+	:: cr[t] && FOUND(t, cv[t], cx[t]) -> cr[t] = 0
+	:: else -> wdam[t] = cr[t]
+	fi;
+	j = 0
+}
+
+inline go_on(t) {               /* settle has returned: dropped, or committed as damaged */
+	pv[t] = 0; px[t] = 0; pt[t] = 0; pr[t] = 0; un[t] = 0; wq[t] = 0; wqv[t] = 0;
+	if
+	:: wk[t] == CLIENT -> decide_at_head(t)
+	:: wk[t] == BRING -> bring_committed(t)
+	:: wk[t] == COMPLETE -> rest(t)
+	fi;
+	check_kept()
+}
+#endif
 
 inline decide_at_head(t) {      /* replica._decide_at_head */
 	if
@@ -560,6 +640,9 @@ inline commit(t) {              /* forward.commit */
 	if
 	:: pv[t] == wv[t] && pv[t] ->
 		cv[t] = pv[t]; cx[t] = px[t]; pv[t] = 0; px[t] = 0; pt[t] = 0
+#if ROTS
+		; cr[t] = pr[t] && !wfnd[t]; pr[t] = 0; wfnd[t] = 0
+#endif
 	:: else
 	fi;
 	un[t] = 0;
@@ -568,7 +651,7 @@ inline commit(t) {              /* forward.commit */
 
 inline note_commit(t) {
 	if
-	:: cv[t] && P(cver, t) == SERVING && lease[t] -> note(cv[t], cx[t])
+	:: cv[t] && !IS_BAD(t) && P(cver, t) == SERVING && lease[t] -> note(cv[t], cx[t])
 	:: else
 	fi;
 	j = 0
@@ -646,6 +729,9 @@ inline call_successor(t) {      /* forward._attempt */
 	fi;
 	ms[a] = WAITS; msrc[a] = t; mver[a] = ver[t]; mv[a] = wv[t]; mx[a] = wx[t]; mep[a] = ep[t];
 	mfull[a] = (wfull[t] || PUB(b) == SYNCING || P(ver[t], b) == SYNCING); mtag[a] = wtag[t]; mlive[a] = 1;
+#if ROTS
+	mdam[a] = wdam[t];
+#endif
 	wfs[t] = 1; wslot[t] = a;
 	if
 	:: ver[b] > mver[a] && lo[b] != DEAD -> answer(a, REFUSED, 0)
@@ -730,6 +816,9 @@ inline accept(t, m) {           /* run_update of a forwarded update, up to the f
 inline start_forwarded(t, m) {
 	wk[t] = FORWARDED; win[t] = m; ms[m] = RUNS; /* mver stays: the caller's */
 	begin_execute(t, mv[m], mx[m], mtag[m]);
+#if ROTS
+	wdam[t] = mdam[m]; mdam[m] = 0;
+#endif
 	mv[m] = 0; mx[m] = 0; mep[m] = 0; mfull[m] = 0; mtag[m] = 0;
 }
 
@@ -737,16 +826,25 @@ inline prepare(t) {             /* _prepare_blocking, in a thread; the tail comm
 	wpr[t] = 1;
 	if
 	:: wtl[t] ->
+#if ROTS
+		/* put_damaged keeps the very version if it is whole */
+		cr[t] = wdam[t] && (cr[t] || cv[t] != wv[t] || cx[t] != wx[t]); pr[t] = 0;
+#endif
 		cv[t] = wv[t]; cx[t] = wx[t]; pv[t] = 0; px[t] = 0; pt[t] = 0;
 		note_commit(t);
 		finish(t)
-	:: else -> pv[t] = wv[t]; px[t] = wx[t]; pt[t] = wtag[t]; check_kept()
+	:: else ->
+		pv[t] = wv[t]; px[t] = wx[t]; pt[t] = wtag[t];
+#if ROTS
+		pr[t] = 0;
+#endif
+		check_kept()
 	fi;
 	j = 0
 }
 
 /* Nothing to wait for in front of a call: the version is pending here. */
-#define MAY_FORWARD(t) (wk[t] && !wfs[t] && !wtl[t] && ver[t] > wfb[t] && (!CAN_WRITE(t) || SUC(ver[t], t) == NONE || SLOT_LEFT(t)) && (wpr[t] || \
+#define MAY_FORWARD(t) (wk[t] && !SETTLES(t) && !wfs[t] && !wtl[t] && ver[t] > wfb[t] && (!CAN_WRITE(t) || SUC(ver[t], t) == NONE || SLOT_LEFT(t)) && (wpr[t] || \
 	(AT_ONCE && CAN_WRITE(t) && SUC(ver[t], t) != NONE && !wfull[t] && P(ver[t], SUC(ver[t], t)) == SERVING)))
 #ifdef MUTANT_FORWARDED_WHILE_PREPARING
 #define AT_ONCE true
@@ -760,6 +858,31 @@ inline prepare(t) {             /* _prepare_blocking, in a thread; the tail comm
 #else
 #define ONLY_VERSION(t) (wk[t] == BRING || wk[t] == COMPLETE)
 #endif
+
+/* A syncing successor is asked, too, since nothing that was sent to it before may arrive later; it proves nothing. */
+#ifdef MUTANT_SYNCING_SUCCESSOR_PROVES
+#define PROVES(t) true
+#else
+#define PROVES(t) (P(wqv[t], SUC(wqv[t], t)) == SERVING)
+#endif
+#ifdef MUTANT_SYNCING_SUCCESSOR_NOT_ASKED
+#define MAY_ASK(t) (SUC(ver[t], t) != NONE && P(ver[t], SUC(ver[t], t)) == SERVING)
+#else
+#define MAY_ASK(t) (SUC(ver[t], t) != NONE)
+#endif
+#ifdef MUTANT_ANSWER_BESIDE_THE_LOCK
+#define LOCK_IS_FREE(s) true
+#else
+#define LOCK_IS_FREE(s) (wk[s] == IDLE)
+#endif
+/* Whom the sender of the leftover asks, and whether he answers. */
+#ifdef MUTANT_TAIL_PROVES
+#define ASKS(t) tai[wqv[t]]
+#else
+#define ASKS(t) SUC(wqv[t], t)
+#endif
+#define SERVES_AT(s, v) (lo[s] != DEAD && ver[s] == (v) && LEASE(s) && CAN_WRITE(s) && LOCK_IS_FREE(s))
+#define ANSWERS(t) SERVES_AT(ASKS(t), wqv[t])
 
 /* The one that holds the chunk lock of target t, or would like to. */
 proctype Worker(byte t) {
@@ -822,6 +945,49 @@ proctype Worker(byte t) {
 	/* the call breaks or times out; it may arrive all the same: try again, or give up */
 	:: d_step { wfs[t] && losses -> losses--; orphan(t) }
 	:: d_step { wfs[t] && losses && wpr[t] -> losses--; orphan(t); fail(t) }
+#if ROTS
+	/* settle._whole_or_found: our own bytes are bad */
+	:: d_step {
+		wq[t] == TO_ASK ->
+		wqv[t] = ver[t];
+		if
+		:: !CAN_WRITE(t) || (ONLY_VERSION(t) && ver[t] != went[t]) -> fail(t)
+		:: else ->
+			if
+			:: MAY_ASK(t) -> wq[t] = ASKED
+			:: else -> wq[t] = SEARCH
+			fi
+		fi }
+	/* queries.list_chunks at the successor, under its chunk lock; it settles its own leftover first */
+	:: d_step {
+		wq[t] == ASKED && SUC(wqv[t], t) != NONE && ANSWERS(t) ->
+		s = ASKS(t);
+#ifndef MUTANT_QUESTION_TAKES_NO_EPOCH
+		es[s] = ep[t];
+#endif
+		if
+		:: pv[s] && wk[s] == IDLE && CAN_READ(s) -> wk[s] = COMPLETE; went[s] = ver[s]; begin_settle(s)
+		:: else ->
+			if
+			:: cv[s] < wv[t] && pv[s] < wv[t] && PROVES(t) -> wq[t] = LACKS
+			:: else -> wq[t] = SEARCH
+			fi
+		fi;
+		s = 0 }
+	:: d_step { wq[t] == LACKS && ver[t] == wqv[t] && LEASE(t) -> go_on(t) }
+	/* find_bytes: whoever does not answer is asked again later */
+	:: d_step { wq[t] == SEARCH && FOUND(t, wv[t], wx[t]) -> wfnd[t] = 1; wq[t] = 0; wqv[t] = 0 }
+	:: d_step { wq[t] == SEARCH && !FOUND(t, wv[t], wx[t]) && ALL_ANSWER -> wq[t] = NOBODY }
+	/* put_damaged; what nobody has the bytes of may take effect once more, when its client repeats it */
+	:: d_step {
+		wq[t] == NOBODY && ver[t] == wqv[t] && LEASE(t) ->
+		cv[t] = wv[t]; cx[t] = wx[t]; cr[t] = 1; gx[wv[t]] = 0;
+		go_on(t) }
+	/* settle raises; asking again under the same chain version would meet the same */
+	:: d_step { wq[t] > TO_ASK && (ver[t] != wqv[t] || !LEASE(t)) -> fail(t) }
+	/* Repair._repair */
+	:: d_step { cr[t] && wk[t] == IDLE && !pv[t] && CAN_READ(t) && FOUND(t, cv[t], cx[t]) -> cr[t] = 0 }
+#endif
 	od
 }
 
@@ -861,7 +1027,11 @@ proctype Resyncer(byte t) {
 			wk[t] = BRING; went[t] = rsv[t];
 			if
 			:: pv[t] -> begin_settle(t)
+#if ROTS
+			:: else -> bring_committed(t)
+#else
 			:: else -> wv[t] = cv[t]; wx[t] = cx[t]; wfull[t] = 1; wpr[t] = 1
+#endif
 			fi
 		fi }
 	/* SyncDone, with what is known of clients' updates */
@@ -906,6 +1076,9 @@ proctype Node(byte t) {
 		:: else -> ch[t * C] = 0; ch[t * C + 1] = 0
 		fi;
 		sdone[t] = 0; resd[t] = 0;
+#if ROTS
+		wiped[t] = 0;
+#endif
 		lo[t] = ONLINE; look(t) }
 	/* Storage._promote */
 	:: d_step {
@@ -920,6 +1093,9 @@ proctype Node(byte t) {
 				:: else
 				fi;
 				cv[t] = pv[t]; cx[t] = px[t]; pv[t] = 0; px[t] = 0; pt[t] = 0
+#if ROTS
+				; cr[t] = pr[t]; pr[t] = 0
+#endif
 			:: else
 			fi;
 			un[t] = 0;
@@ -997,6 +1173,20 @@ inline crash(t) {
 	forget_old()
 }
 
+#if ROTS
+#define OTHER_SERVES(t) ((t != 0 && P(cver, 0) == SERVING && CAN_READ(0)) || (t != 1 && P(cver, 1) == SERVING && CAN_READ(1)))
+inline wipe(t) {
+	wipes--; half = 0; crash(t);
+	cv[t] = 0; cx[t] = 0; pv[t] = 0; px[t] = 0; pt[t] = 0; pr[t] = 0; cr[t] = 0; ch[t * C] = 0; ch[t * C + 1] = 0;
+	wiped[t] = 1
+}
+#define MORE_FAULTS (rots || wipes)
+#define NO_MORE_FAULTS rots = 0; wipes = 0
+#else
+#define MORE_FAULTS false
+#define NO_MORE_FAULTS skip
+#endif
+
 proctype Faults() {
 	do
 	:: atomic { crashes && lo[0] != DEAD -> HALF_WAY(0); d_step { crashes--; crash(0) } }
@@ -1009,9 +1199,18 @@ proctype Faults() {
 #if N > 2
 	:: d_step { silences && lease[2] -> silences--; lease[2] = 0 }
 #endif
+#if ROTS
+	:: d_step { rots && pv[0] && !pr[0] -> rots--; pr[0] = 1 }
+	:: d_step { rots && pv[1] && !pr[1] -> rots--; pr[1] = 1 }
+#if N > 2
+	:: d_step { rots && pv[2] && !pr[2] -> rots--; pr[2] = 1 }
+#endif
+	:: d_step { wipes && lo[0] != DEAD && OTHER_SERVES(0) -> wipe(0) }
+	:: d_step { wipes && lo[1] != DEAD && OTHER_SERVES(1) -> wipe(1) }
+#endif
 	/* from some moment on nothing fails any more */
-	:: d_step { crashes || silences || losses || lost_replies -> crashes = 0; silences = 0; losses = 0; lost_replies = 0 }; break
-	:: !crashes && !silences && !losses && !lost_replies -> break
+	:: d_step { crashes || silences || losses || lost_replies || MORE_FAULTS -> crashes = 0; silences = 0; losses = 0; lost_replies = 0; NO_MORE_FAULTS }; break
+	:: !crashes && !silences && !losses && !lost_replies && !MORE_FAULTS -> break
 	od
 }
 
@@ -1114,8 +1313,8 @@ proctype Reader() {
 	:: d_step {
 		rp == 1 ->
 		if
-		:: LEASE(rt) -> return_read(cv[rt], cx[rt])
-		:: !LEASE(rt) -> end_read()
+		:: LEASE(rt) && !IS_BAD(rt) -> return_read(cv[rt], cx[rt])
+		:: !LEASE(rt) || IS_BAD(rt) -> end_read()
 		fi }
 	/* committed_version at the tail, asked or itself: wait for the update inside, complete a leftover */
 	:: d_step { rp == 2 && (lo[rk] == DEAD || ver[rk] != rw || !LEASE(rk) || !CAN_READ(rk)) && ENDS(rk) -> end_read() }
@@ -1140,8 +1339,8 @@ proctype Reader() {
 	:: d_step {
 		rp == 3 ->
 		if
-		:: LEASE(rt) && rv <= cv[rt] -> return_read(cv[rt], cx[rt])
-		:: LEASE(rt) && rv > cv[rt] && rv == pv[rt] -> return_read(pv[rt], px[rt])
+		:: LEASE(rt) && rv <= cv[rt] && !IS_BAD(rt) -> return_read(cv[rt], cx[rt])
+		:: LEASE(rt) && rv > cv[rt] && rv == pv[rt] && !IS_ROTTEN(rt) -> return_read(pv[rt], px[rt])
 		:: else -> end_read()
 		fi }
 	od
@@ -1150,7 +1349,7 @@ proctype Reader() {
 /* ------------------------------------------------------------------ start and end */
 
 #define SAME(t) (lo[t] == UPTODATE && ver[t] == cver && P(cver, t) == SERVING && lease[t] && wk[t] == IDLE && \
-	pv[t] == 0 && cv[t] == cv[0] && cx[t] == cx[0])
+	pv[t] == 0 && cv[t] == cv[0] && cx[t] == cx[0] && (IS_BAD(t) == 0 || WIPES || ROTS > 1))
 #if N > 2
 #define HEALED (cur[0] == 0 && cur[1] == 0 && SAME(0) && SAME(1) && SAME(2))
 #else

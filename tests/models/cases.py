@@ -25,6 +25,16 @@ LOSS_READS = Search(
     "loss with reads", "craq.pml", "N=2 W1=1 CRASHES=1 LOSSES=1 LOST_REPLIES=0 READS=1"
 )
 RETRIES = Search("retries", "craq.pml", "N=2 W1=2 CRASHES=1 LOSSES=1 LOST_REPLIES=1")
+ROT = Search("rot", "craq.pml", "N=2 W1=1 W2=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 ROTS=1")
+ROT_JOIN = Search(
+    "rot, join", "craq.pml", "N=2 W1=1 W2=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 ROTS=1 JOIN"
+)
+ROT_THREE = Search(
+    "rot, three targets", "craq.pml", "N=3 W1=1 W2=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 ROTS=2"
+)
+WIPE = Search(
+    "rot and wipe", "craq.pml", "N=2 W1=1 W2=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 ROTS=1 WIPES=1"
+)
 PAUSES = Search("pauses", "lease.pml", "RESTARTS=0 DEATHS=0 UNKNOWNS=0 VERSIONS=4 EPOCHS=2")
 MANAGER_KILLED = Search(
     "manager killed", "lease.pml", "RESTARTS=1 DEATHS=0 UNKNOWNS=0 VERSIONS=4 EPOCHS=2"
@@ -35,7 +45,7 @@ PROGRESS = Search(
     "progress", "lease.pml", "RESTARTS=0 DEATHS=0 UNKNOWNS=0 VERSIONS=4 EPOCHS=2", ltl=True
 )
 
-SHORT = [ONE_WRITE, READS, TWO_CLIENTS, PAUSES]
+SHORT = [ONE_WRITE, READS, TWO_CLIENTS, ROT, PAUSES]
 
 LONG = [
     PROGRESS,
@@ -49,6 +59,9 @@ LONG = [
     Search("three targets", "craq.pml", "N=3 W1=1 CRASHES=1 LOSSES=0 LOST_REPLIES=0"),
     Search("three targets, loss", "craq.pml", "N=3 W1=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 JOIN"),
     RESTARTS,
+    ROT_JOIN,
+    ROT_THREE,
+    WIPE,
 ]
 
 MUTANTS = [
@@ -62,6 +75,11 @@ MUTANTS = [
     (RETRIES, "REPEAT_EXECUTED_AGAIN"),
     (TWO_CLIENTS, "LEFTOVER_ROLLED_BACK"),
     (LOSS_READS, "LEFTOVER_NOT_COMPLETED"),
+    (ROT, "QUESTION_TAKES_NO_EPOCH"),
+    (ROT, "ANSWER_BESIDE_THE_LOCK"),
+    (ROT_THREE, "TAIL_PROVES"),
+    (WIPE, "SYNCING_SUCCESSOR_PROVES"),
+    (ROT_JOIN, "SYNCING_SUCCESSOR_NOT_ASKED"),
     (READS, "TAIL_NOT_ASKED"),
     (READS, "LEASE_NOT_CHECKED"),
     (PAUSES, "PRIMARY_IGNORES_TIME"),

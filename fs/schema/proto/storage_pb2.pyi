@@ -935,7 +935,7 @@ class ListChunksReq(_message.Message):
     """then: as in UpdateReq; earlier attempts of the predecessor are void after the answer"""
     @_builtins.property
     def serving_in(self) -> Global___ChainRefPb:
-        """if given: the predecessor asks for the first chunk after `after`, under its lock"""
+        """if given: the predecessor asks for the first chunk after `after`, under its lock; a serving target settles it first"""
 
     def __init__(
         self,
