@@ -1,6 +1,7 @@
 """FFRecord files and packed folders: the format byte by byte, damage, reading across processes."""
 
 import multiprocessing
+import os
 import pickle
 import random
 import struct
@@ -128,6 +129,11 @@ def test_nothing_is_left_of_a_file_that_was_not_completed(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match=r"end in \.ffr"):
         RecordWriter(tmp_path / "f.dat", 1)
+    with pytest.raises(ValueError, match="-1 samples"):
+        RecordWriter(path, -1)
+    with pytest.raises(ValueError, match="not by its URL"):
+        RecordWriter("ember:///f.ffr", 1)
+    assert list(tmp_path.iterdir()) == []
     write(path)
     with pytest.raises(ZeroDivisionError), RecordWriter(path, 1) as writer:
         _ = 1 / 0
@@ -191,6 +197,67 @@ def test_what_is_no_packed_folder_is_refused(tmp_path):
     for samples in (SAMPLES, []):
         with pytest.raises(DamagedRecordError, match="not a packed folder"):
             PackedFolder(write(tmp_path / "f.ffr", samples))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [b"", b"5", b"null", b'["a"]', b'["a", "a"]', b'["a", 1]', b'{"a": 0, "b": 1}', b"[" * 100_000],
+)
+def test_a_damaged_index_says_so(tmp_path, index):
+    path = write(tmp_path / "f.ffr", [b"A", b"B", MAGIC + index])
+    with pytest.raises(DamagedRecordError, match=r"f\.ffr: index is damaged"):
+        PackedFolder(path)
+
+
+def header(count, offsets, samples=b"", checksums=()):
+    """A file whose header has a right checksum, whatever it says."""
+    rest = struct.pack(f"<q{len(checksums)}I{len(offsets)}q", count, *checksums, *offsets)
+    return struct.pack("<I", zlib.crc32(rest)) + rest + samples
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header(-1, []), header(2**63 - 1, []), header(2**62, [36]), header(1, [23], b"x", [0]),
+        header(1, [2**62], b"x", [0]), header(1, [-1], b"x", [0]), header(2, [36, 30], b"xy", [0, 0]),
+        header(2, [36, 2**63 - 1], b"xy", [0, 0]), header(1, [24]), b"",
+    ],
+)  # fmt: skip
+def test_headers_that_lie_are_refused_also_with_a_right_checksum(tmp_path, content):
+    (tmp_path / "f.ffr").write_bytes(content)
+    with pytest.raises(DamagedRecordError, match=r"f\.ffr"), RecordReader(tmp_path) as reader:
+        reader.read([0])
+
+
+def test_samples_beyond_four_gigabytes(tmp_path):
+    path, begin = tmp_path / "f.ffr", 2**32 + 7
+    path.write_bytes(header(2, [36, begin], checksums=[0, zlib.crc32(b"far away")]))
+    with path.open("r+b") as file:  # a hole between
+        file.seek(begin)
+        file.write(b"far away")
+    with RecordReader(path) as reader:
+        assert reader.place(0).size == begin - 36
+        assert reader.read([1]) == [b"far away"]
+
+
+def test_names_of_any_bytes_are_packed_and_listed(tmp_path):
+    names = sorted([b"\xff\xfe", "ä\n".encode(), b"-"])
+    (tmp_path / "folder").mkdir()
+    for name in names:
+        (tmp_path / "folder" / os.fsdecode(name)).write_bytes(name)
+    command = [sys.executable, "-m", "emberfs.pack"]
+    folder = Path(sys.modules["emberfs"].__path__[0]).parent
+    path = tmp_path / "f.ffr"
+    assert pack_folder(tmp_path / "folder", path) == 3
+    listed = subprocess.run(
+        [*command, "--list", path],
+        capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(folder), "PYTHONUTF8": "1"},
+    )  # fmt: skip
+    assert set(listed.stdout.removesuffix(b"\n").split(b"\n")) >= {b"\xff\xfe", b"-"}
+    assert unpack(path, tmp_path / "out") == 3
+    assert sorted(os.listdir(os.fsencode(tmp_path / "out"))) == names
+    for name in names:
+        assert (tmp_path / "out" / os.fsdecode(name)).read_bytes() == name
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out"])

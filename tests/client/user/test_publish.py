@@ -1,8 +1,10 @@
 """Files and folders that appear complete or not at all, and what is kept of a run."""
 
+import os
 from pathlib import Path
 
 import pytest
+from emberfs import publish
 from emberfs.publish import CheckpointFolder, make_partial_folder, publish_folder, replaced
 
 
@@ -61,3 +63,95 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
     ]  # fmt: skip
     with pytest.raises(ValueError, match="at least 1"):
         CheckpointFolder(tmp_path, keep=0)
+
+
+def test_a_saver_that_was_taken_for_dead_does_not_publish_what_is_left_of_its_folder(
+    tmp_path, monkeypatch
+):
+    target = tmp_path / "one"
+    first = make_partial_folder(target)
+    Path(first, "rank-0").write_bytes(b"1")
+    plain_rmtree = publish.shutil.rmtree
+
+    def rmtree(path):
+        """The first saver goes on just now."""
+        with pytest.raises(FileNotFoundError):
+            Path(first, ".metadata").write_bytes(b"m")
+        with pytest.raises(FileNotFoundError):
+            publish_folder(first, target, overwrite=False)
+        plain_rmtree(path)
+
+    monkeypatch.setattr(publish.shutil, "rmtree", rmtree)
+    second = make_partial_folder(target)
+    Path(second, "rank-0").write_bytes(b"2")
+    publish_folder(second, target, overwrite=False)
+    assert (names(tmp_path), (target / "rank-0").read_bytes()) == (["one"], b"2")
+
+
+def test_what_another_has_removed_meanwhile_is_not_missed(tmp_path, monkeypatch):
+    left = Path(make_partial_folder(tmp_path / "one"))
+    monkeypatch.setattr(publish, "_names", lambda _: [left.name, left.name])
+    make_partial_folder(tmp_path / "one")
+    assert not left.exists()
+
+
+def test_names_with_wildcards_are_names(tmp_path):
+    other = Path(make_partial_folder(tmp_path / "step-1"))
+    for name in ("step-[1]", "step-*", os.fsdecode(b"step-\xff")):
+        left = Path(make_partial_folder(tmp_path / name))
+        again = Path(make_partial_folder(tmp_path / name))
+        assert not left.exists()
+        publish_folder(str(again), tmp_path / name, overwrite=False)
+    assert other.exists()
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_name_never_lacks_a_whole_folder_while_it_is_replaced(
+    tmp_path, monkeypatch, can_exchange
+):
+    """Killed at any system call that changes a name: old or new, but where names cannot be exchanged."""
+    target = tmp_path / "one"
+    for text in ("old", "new"):
+        partial = Path(make_partial_folder(target))
+        (partial / "f").write_text(text)
+        if text == "old":
+            publish_folder(str(partial), target, overwrite=False)
+    seen = []
+
+    def looking(function):
+        def call(*arguments):
+            seen.append((target / "f").read_text() if target.exists() else "none")
+            done = function(*arguments)
+            seen.append((target / "f").read_text() if target.exists() else "none")
+            return done
+
+        return call
+
+    exchange = publish._exchange if can_exchange else lambda *_: False
+    monkeypatch.setattr(publish, "_exchange", looking(exchange))
+    monkeypatch.setattr(Path, "rename", looking(Path.rename))
+    publish_folder(str(partial), target, overwrite=True)
+    assert (seen[0], seen[-1]) == ("old", "new")
+    assert ("none" in seen) is not can_exchange
+    assert (names(tmp_path), names(target)) == (["one"], ["f"])
+
+
+def test_only_a_folder_is_replaced_and_a_url_is_no_path(tmp_path):
+    (tmp_path / "one").write_bytes(b"a file")
+    partial = make_partial_folder(tmp_path / "one")
+    with pytest.raises(FileExistsError, match="no folder"):
+        publish_folder(partial, tmp_path / "one", overwrite=True)
+    for call in (make_partial_folder, lambda url: replaced(url).__enter__()):
+        with pytest.raises(ValueError, match="not by its URL"):
+            call("ember:///run/one")
+
+
+def test_names_that_are_no_step_are_left_alone(tmp_path):
+    run = CheckpointFolder(tmp_path, keep=1)
+    run.path(5).mkdir()
+    run.path(6).mkdir()
+    for name in ("step-0000000007", "step-00000000\u0668", "step-8", "step-000000009x"):
+        (tmp_path / name).mkdir()
+    run.path(10).write_bytes(b"a file")
+    assert (run.steps(), run.prune(), run.latest()) == ([5, 6], [5], 6)
+    assert len(names(tmp_path)) == 6

@@ -1,7 +1,9 @@
 """Checkpoints: what is saved is loaded bit by bit, on as many ranks as one likes, or is refused; and never half there."""
 
+import json
 import multiprocessing
 import os
+import struct
 from pathlib import Path
 from typing import ClassVar
 
@@ -95,6 +97,30 @@ def test_targets_that_are_views_are_filled_too(tmp_path):
     assert torch.equal(target, matrix)
 
 
+def seen_otherwise():
+    """Tensors whose values are not their bytes: torch notes that they are conjugated or negated, and changes nothing."""
+    values = torch.arange(6, dtype=torch.float32) + 1
+    imaginary = torch.complex(values, values)
+    return {"conjugated": imaginary.conj(), "negated": imaginary.conj().imag, "plain": values}
+
+
+def test_tensors_that_are_seen_conjugated_or_negated(tmp_path):
+    state = seen_otherwise()
+    assert state["conjugated"].is_conj()
+    assert state["negated"].is_neg()
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path / "one"))
+    save_tensors(state, tmp_path / "two")
+    target = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    for loaded in (target, seen_otherwise()):
+        for tensor in loaded.values():
+            tensor.zero_()
+        dcp.load(loaded, storage_reader=CheckpointReader(tmp_path / "one"))
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+    assert all(
+        torch.equal(tensor, state[name]) for name, tensor in load_tensors(tmp_path / "two").items()
+    )
+
+
 def test_asynchronous_saves_see_the_state_as_it_was(tmp_path):
     state = {"t": torch.ones(1000)}
     saved = dcp.async_save(state, storage_writer=CheckpointWriter(), checkpoint_id=tmp_path / "one")
@@ -149,6 +175,24 @@ def test_a_checkpoint_is_never_half_there_and_never_silently_replaced(tmp_path):
     dcp.load(target, storage_reader=CheckpointReader(path))
     assert not target["t"].any()
     assert os.listdir(tmp_path) == ["one"]
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_nothing_is_published_of_which_the_coordinator_sees_only_a_part(tmp_path, is_cut):
+    """As when a rank has written to a disk of its own machine."""
+
+    class Elsewhere(CheckpointWriter):
+        def finish(self, metadata, results):
+            path = Path(self._partial, "rank-00000")
+            if is_cut:
+                os.truncate(path, path.stat().st_size - 1)
+            else:
+                path.unlink()
+            super().finish(metadata, results)
+
+    with pytest.raises(CheckpointException, match="same file system"):
+        dcp.save({"t": torch.ones(10)}, storage_writer=Elsewhere(tmp_path / "one"))
+    assert not (tmp_path / "one").exists()
 
 
 def whole():
@@ -238,6 +282,37 @@ def test_safetensors(tmp_path):
             load_tensors(tmp_path / "f.safetensors")
     with pytest.raises(ValueError, match="complex128"):
         save_tensors({"t": torch.zeros(1, dtype=torch.complex128)}, tmp_path / "f.safetensors")
+    with pytest.raises(ValueError, match="no tensor of this name"):
+        save_tensors({"__metadata__": torch.zeros(1)}, tmp_path / "f.safetensors")
+    stale = {
+        "emberfs-xxh3": "0123456789abcdef",
+        "step": "3",
+    }  # of the file that these were loaded from
+    save_tensors({"0" * 16: torch.ones(1)}, tmp_path / "f.safetensors", stale)
+    assert load_tensors(tmp_path / "f.safetensors")["0" * 16] == 1
+
+
+ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"t": None}, {"t": []}, {"t": {}}, {"t": ENTRY | {"dtype": "X"}}, {"t": ENTRY | {"shape": [-4]}},
+        {"t": ENTRY | {"shape": [2**50, 2**50]}}, {"t": ENTRY | {"shape": "4"}}, {"t": ENTRY | {"shape": [4.0]}},
+        {"t": ENTRY | {"shape": [-2, -2]}}, {"t": ENTRY | {"data_offsets": [0, 5]}},
+        {"t": ENTRY | {"data_offsets": [-4, 0]}}, {"t": ENTRY | {"data_offsets": [4, 8]}},
+        {"t": ENTRY | {"data_offsets": ["0", "4"]}}, {"t": ENTRY | {"data_offsets": [0]}},
+        {"t": ENTRY | {"shape": [2**40], "data_offsets": [0, 2**40]}}, {"__metadata__": [], "t": ENTRY},
+        {"__metadata__": {"emberfs-xxh3": 7}, "t": ENTRY}, {"__metadata__": {"emberfs-xxh3": ""}, "t": ENTRY},
+        [], None, 5,
+    ],
+)  # fmt: skip
+def test_safetensors_whose_headers_lie(tmp_path, header):
+    text = json.dumps(header).encode()
+    (tmp_path / "f").write_bytes(struct.pack("<Q", len(text)) + text + b"1234")
+    with pytest.raises(DamagedCheckpointError, match="damaged"):
+        load_tensors(tmp_path / "f")
 
 
 def test_safetensors_as_its_own_library_sees_them(tmp_path):

@@ -116,6 +116,9 @@ def test_equal_pieces_become_a_batch_without_a_copy(tmp_path):
         assert torch.cat(list(loader)).flatten().tolist() == numbers[:60].tolist()
     with pytest.raises(IndexError):
         dataset[10]
+    for wrong in ({"shape": (0,)}, {"shape": (1,), "offset": -4}):
+        with pytest.raises(ValueError, match="samples of"):
+            ArrayDataset(tmp_path / "f", dtype=torch.int32, **wrong)
     (tmp_path / "f").write_bytes(b"short")
     with pytest.raises(EOFError, match="shorter"):
         dataset[3]
@@ -201,10 +204,19 @@ def test_a_sampler_resumes_with_another_number_of_workers(records):
     assert first + epochs(resumed, 1)[0] == expected
 
 
-def test_a_state_of_another_shape_is_refused(records):
+def test_a_state_of_another_shape_is_refused(records, tmp_path):
     state = make_loader("stream", records, 2).state_dict()
     with pytest.raises(ValueError, match="'workers': 2"):
         make_loader("stream", records, 1).load_state_dict(state)
+    with RecordWriter(tmp_path / "other.ffr", 1) as writer:
+        writer.write(bytes(8))
+    for other in ({"seed": 6}, {"block": 5}, {"window": 1}, {"rank": 0, "world": 2}):
+        changed = RecordStream(records, **{"block": 4, "window": 3, "seed": 5} | other)
+        with pytest.raises(ValueError, match="was saved with"):
+            ResumableLoader(changed, batch_size=8, num_workers=2).load_state_dict(state)
+    state = make_loader("sampler", records, 0).state_dict()
+    with pytest.raises(ValueError, match=f"'samples': {COUNT}.*'samples': 1"):
+        make_loader("sampler", tmp_path, 0).load_state_dict(state)
     with pytest.raises(TypeError, match="BlockSampler"):
         ResumableLoader(RecordDataset(records), batch_size=4)
 

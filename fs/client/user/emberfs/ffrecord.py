@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .batch import BatchClient, BatchFile, Transfer
-from .posix import PosixClient
+from .opening import Connect, connect_for, is_url
 from .publish import replaced
 
 SUFFIX = ".ffr"
@@ -44,9 +44,6 @@ FIXED_HEADER_BYTES = 12
 ENTRY_BYTES = 12
 BUFFER_BYTES = 8 << 20
 """What a writer collects before it writes."""
-
-Connect = Callable[[], BatchClient]
-"""Makes a client; can be pickled if what holds it is to be."""
 
 
 class DamagedRecordError(ValueError):
@@ -71,7 +68,7 @@ def find_files(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     if not isinstance(source, str | os.PathLike):
         return [os.fspath(path) for path in source]
     path = Path(source)
-    if not path.is_dir():
+    if is_url(source) or not path.is_dir():
         return [os.fspath(source)]
     found = sorted(str(entry) for entry in path.iterdir() if entry.name.endswith(SUFFIX))
     if not found:
@@ -129,7 +126,7 @@ class RecordReader:
 
     Args:
         source: a file, several, or a directory.
-        connect: makes the client to read through, once per process.
+        connect: makes the client to read through, once per process; default: `connect_for` the files.
         check: compare each sample with its CRC-32.
 
     Raises:
@@ -140,14 +137,14 @@ class RecordReader:
     def __init__(
         self,
         source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        connect: Connect = PosixClient,
+        connect: Connect | None = None,
         *,
         check: bool = True,
     ) -> None:
         self.paths = find_files(source)
-        self._connect = connect
+        self._connect = connect or connect_for(self.paths)
         self._check = check
-        self._client = connect()
+        self._client = self._connect()
         try:
             self._files = [self._client.open(path) for path in self.paths]
             self._tables = [_Table(self._client, file) for file in self._files]
@@ -253,7 +250,7 @@ class RecordWriter:
     Args:
         path: where the file appears when it is complete; a file there is replaced.
         count: how many samples will be written.
-        connect: makes the client to write through.
+        connect: makes the client to write through; default: `connect_for` the path.
 
     Raises:
         ValueError: the name does not end in `.ffr`, by which readers find it.
@@ -261,11 +258,13 @@ class RecordWriter:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], count: int, connect: Connect = PosixClient
+        self, path: str | os.PathLike[str], count: int, connect: Connect | None = None
     ) -> None:
         self.path = os.fspath(path)
         if not self.path.endswith(SUFFIX):
             raise ValueError(f"{self.path}: names of FFRecord files end in {SUFFIX}")
+        if count < 0:
+            raise ValueError(f"{self.path}: {count} samples")
         self._count = count
         self._checksums = array("I")
         self._offsets = array("q")
@@ -275,7 +274,7 @@ class RecordWriter:
         self._is_open = True
         with ExitStack() as stack:
             beside = stack.enter_context(replaced(self.path))
-            self._client = stack.enter_context(connect())
+            self._client = stack.enter_context((connect or connect_for([self.path]))())
             self._file = stack.enter_context(self._client.open(beside, "x"))
             self._stack = stack.pop_all()
 

@@ -15,16 +15,18 @@ What this module does not do: keep modes, times, links or empty directories.
 """
 
 import argparse
+import io
 import json
 import os
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from .ffrecord import Connect, DamagedRecordError, RecordReader, RecordWriter
-from .posix import PosixClient
+from .ffrecord import DamagedRecordError, RecordReader, RecordWriter
+from .opening import Connect
 
 MAGIC = b"emberfs-folder-1\n"
 PICKLE_MAGIC = b"piouhjgbr"
@@ -49,7 +51,7 @@ def _raise(error: OSError) -> None:
 def pack_folder(
     folder: str | os.PathLike[str],
     path: str | os.PathLike[str],
-    connect: Connect = PosixClient,
+    connect: Connect | None = None,
 ) -> int:
     """Pack a folder into a file; return how many files it holds.
 
@@ -81,14 +83,15 @@ class PackedFolder:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        connect: Connect = PosixClient,
+        connect: Connect | None = None,
         *,
         allow_pickle: bool = False,
     ) -> None:
         self.reader = RecordReader(path, connect)
         try:
             index = bytes(self.reader.read_one(len(self.reader) - 1)) if len(self.reader) else b""
-            self._numbers = _parse(index, os.fspath(path), allow_pickle)
+            count = len(self.reader) - 1
+            self._numbers = _parse(index, os.fspath(path), count, allow_pickle)
         except BaseException:
             self.reader.close()
             raise
@@ -110,16 +113,38 @@ class PackedFolder:
         """Close the file; twice is harmless."""
         self.reader.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
     def _number(self, name: str) -> int:
         if name not in self._numbers:
             raise FileNotFoundError(f"{self.reader.paths[0]}: packed without {name}")
         return self._numbers[name]
 
 
-def _parse(index: bytes, path: str, allow_pickle: bool) -> dict[str, int]:
-    """Return numbers of samples by name."""
+def _parse_names(text: bytes, path: str, count: int) -> dict[str, int]:
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedRecordError(f"{path}: index is damaged: {error}") from None
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_list or len(set(names)) != len(names) or len(names) != count:
+        raise DamagedRecordError(f"{path}: index is damaged: no list of {count} names")
+    return {name: number for number, name in enumerate(names)}
+
+
+def _parse(index: bytes, path: str, count: int, allow_pickle: bool) -> dict[str, int]:
+    """Return numbers of samples by name; `count`: how many there are besides the index."""
     if index.startswith(MAGIC):
-        return {name: number for number, name in enumerate(json.loads(index[len(MAGIC) :]))}
+        return _parse_names(index[len(MAGIC) :], path, count)
     if not index.startswith(PICKLE_MAGIC):
         raise DamagedRecordError(f"{path}: last sample is no index: not a packed folder")
     if not allow_pickle:
@@ -144,16 +169,15 @@ def unpack(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> int:
     Raises:
         DamagedRecordError: damaged, or a name leads out of the folder.
     """
-    packed = PackedFolder(path)
     root = Path(folder)
-    for name in packed.names:
-        pure = PurePosixPath(name)
-        if pure.is_absolute() or ".." in pure.parts:
-            raise DamagedRecordError(f"{path}: {name!r} leads out of the folder")
-        (root / pure).parent.mkdir(parents=True, exist_ok=True)
-        (root / pure).write_bytes(packed.read([name])[0])
-    packed.close()
-    return len(packed.names)
+    with PackedFolder(path) as packed:
+        for name in packed.names:
+            pure = PurePosixPath(name)
+            if pure.is_absolute() or ".." in pure.parts:
+                raise DamagedRecordError(f"{path}: {name!r} leads out of the folder")
+            (root / pure).parent.mkdir(parents=True, exist_ok=True)
+            (root / pure).write_bytes(packed.read([name])[0])
+        return len(packed.names)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,7 +192,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (chosen.target is None) != (chosen.list or chosen.check):
         parser.error("give FOLDER and FILE.ffr, or --list FILE.ffr, --check FILE.ffr")
     try:
-        sys.stdout.write(_act(chosen))
+        said = _act(chosen)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="surrogateescape")  # names may be any bytes
+        sys.stdout.write(said)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -178,7 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(chosen: argparse.Namespace) -> str:
     """Do it; return what to print."""
     if chosen.list:
-        return "".join(f"{name}\n" for name in PackedFolder(chosen.source).names)
+        with PackedFolder(chosen.source) as packed:
+            return "".join(f"{name}\n" for name in packed.names)
     if chosen.check:
         with RecordReader(chosen.source) as reader:
             reader.verify()

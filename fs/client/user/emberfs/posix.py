@@ -38,6 +38,14 @@ _FLAGS = {
 }
 
 
+def close_descriptor(descriptor: int, path: str) -> None:
+    """Close a descriptor; a network file system may say only now that it could not write (ENOSPC, EDQUOT, EIO)."""
+    try:
+        os.close(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
 class PosixFile:
     """An open descriptor; see `batch.BatchFile`."""
 
@@ -83,7 +91,7 @@ class PosixFile:
                 self.fsync()
         finally:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            close_descriptor(descriptor, self.path)
 
     def __enter__(self) -> Self:
         return self

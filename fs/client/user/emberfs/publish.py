@@ -3,11 +3,16 @@
 Purpose: checkpoints.  A job can be killed at any moment; what bears a checkpoint's name is whole, and what was cut off
 bears a name with `.partial-` in it, which the next pruning removes.
 
-Invariant: nothing is renamed before it is durable, and a name counts as given only when its directory is durable, too.
+Invariants:
+    - Nothing is renamed before it is durable, and a name counts as given only when its directory is durable, too.
+    - What is removed loses its name first, in one step: a writer that still believes in it fails, and does not publish
+      the half that is left.
 
 What this module does not do: move bytes.
 """
 
+import ctypes
+import errno
 import os
 import re
 import shutil
@@ -15,13 +20,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .opening import is_url
+
 PARTIAL = ".partial-"
 REMOVED = ".removed-"
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def partial_name(path: str | os.PathLike[str]) -> str:
     """Return a name beside `path` that nobody else uses."""
     return f"{os.fspath(path)}{PARTIAL}{os.urandom(6).hex()}"
+
+
+def _check_path(path: str | os.PathLike[str]) -> None:
+    if is_url(path):
+        raise ValueError(
+            f"{path}: is written under a path of a mount, or with fsspec, not by its URL"
+        )
+
+
+def _removed_name(path: str | os.PathLike[str]) -> str:
+    return f"{os.fspath(path)}{REMOVED}{os.urandom(6).hex()}"
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
@@ -38,7 +60,11 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a name to write a file under; at the end of the block, it replaces `path`; if the block fails, it is gone.
 
     The block makes the file's content durable.
+
+    Raises:
+        ValueError: a URL.
     """
+    _check_path(path)
     partial = partial_name(path)
     try:
         yield partial
@@ -49,15 +75,53 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
     sync_folder(Path(path).absolute().parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing, each with a durable name."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and all below it, its name first; one that is gone already is none of our business."""
+    removed = Path(_removed_name(path)) if REMOVED not in path.name else path
+    try:
+        path.rename(removed)
+        shutil.rmtree(removed)
+    except FileNotFoundError:
+        if path.exists():
+            raise
+
+
 def make_partial_folder(path: str | os.PathLike[str]) -> str:
-    """Remove what earlier attempts at this folder have left, make a new one beside it, return its name."""
+    """Remove what earlier attempts at this folder have left, make a new one beside it, return its name.
+
+    An earlier attempt that is still under way fails: one of the two writers is to be the only one.
+    """
+    _check_path(path)
     target = Path(path).absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f"{target.name}{PARTIAL}*"):
-        shutil.rmtree(left)
+    make_folder(target.parent)
+    for name in _names(target.parent):
+        if name.startswith(f"{target.name}{PARTIAL}"):
+            remove_folder(target.parent / name)
     partial = partial_name(target)
     Path(partial).mkdir()
     return partial
+
+
+def _exchange(one: str, other: Path) -> bool:
+    """Exchange two names in one step; return whether the file system can."""
+    library = ctypes.CDLL(None, use_errno=True)
+    names = (os.fsencode(one), os.fsencode(other))
+    if not hasattr(library, "renameat2"):
+        return False
+    if library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), one, None, str(other))
 
 
 def publish_folder(partial: str, path: str | os.PathLike[str], *, overwrite: bool) -> None:
@@ -66,30 +130,47 @@ def publish_folder(partial: str, path: str | os.PathLike[str], *, overwrite: boo
     Args:
         partial: from `make_partial_folder`; all in it is durable.
         path: its name to be.
-        overwrite: remove a folder of that name; a kill between the two renames leaves none of that name, and the old
-            one under a name with `.removed-`.
+        overwrite: replace a folder of that name, by one exchange of names.  On file systems that cannot do that (some
+            network file systems), a kill between two renames leaves none of that name, and the old one under a name
+            with `.removed-`.
 
     Raises:
-        FileExistsError: there is one, and `overwrite` is not set.
+        FileExistsError: there is one, and `overwrite` is not set; or there is something else of that name.
     """
     target = Path(path).absolute()
     sync_folder(partial)
-    removed = None
-    if target.exists():
-        if not overwrite:
-            raise FileExistsError(f"{target}: is there already; overwrite=True replaces it")
-        removed = Path(f"{target}{REMOVED}{os.urandom(6).hex()}")
+    if not check_free(target, overwrite=overwrite):
+        Path(partial).rename(target)  # fails if another has been published meanwhile
+        sync_folder(target.parent)
+        return
+    removed = Path(partial)
+    if not _exchange(partial, target):
+        removed = Path(_removed_name(target))
         target.rename(removed)
-    Path(partial).rename(
-        target
-    )  # onto a folder that has just appeared it fails: that one is not empty
+        Path(partial).rename(target)
     sync_folder(target.parent)
-    if removed:
-        shutil.rmtree(removed)
+    remove_folder(removed)
+
+
+def check_free(target: Path, *, overwrite: bool) -> bool:
+    """Return whether there is a folder of that name, which may be replaced.
+
+    Raises:
+        FileExistsError: there is one, and `overwrite` is not set; or there is something else of that name.
+    """
+    if not os.path.lexists(target):
+        return False
+    if not overwrite:
+        raise FileExistsError(
+            errno.EEXIST, "is there already; overwrite=True replaces it", str(target)
+        )
+    if target.is_symlink() or not target.is_dir():
+        raise FileExistsError(errno.EEXIST, "is no folder that could be replaced", str(target))
+    return True
 
 
 def _names(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.iterdir()]
+    return sorted(entry.name for entry in folder.iterdir())
 
 
 class CheckpointFolder:
@@ -114,8 +195,12 @@ class CheckpointFolder:
         """Return the steps that have a complete checkpoint, oldest first."""
         if not self.base.is_dir():
             return []
-        matches = (re.fullmatch(r"step-(\d{9,})", name) for name in _names(self.base))
-        return sorted(int(match[1]) for match in matches if match)
+        matches = (re.fullmatch(r"step-([0-9]{9,})", name) for name in _names(self.base))
+        return sorted(int(match[1]) for match in matches if match and self._is_step(match[0]))
+
+    def _is_step(self, name: str) -> bool:
+        """Return whether a name is one that `path` gives, and a folder has it."""
+        return name == self.path(int(name[len("step-") :])).name and (self.base / name).is_dir()
 
     def latest(self) -> int | None:
         """Return the step of the newest complete checkpoint."""
@@ -130,11 +215,9 @@ class CheckpointFolder:
         steps = self.steps()
         gone = steps[: -self.keep]
         for step in gone:
-            self.path(step).rename(f"{self.path(step)}{REMOVED}{os.urandom(6).hex()}")
+            remove_folder(self.path(step))
         for name in _names(self.base) if steps else []:
-            match = re.fullmatch(
-                rf"step-(\d{{9,}})({re.escape(PARTIAL)}|{re.escape(REMOVED)}).*", name
-            )
-            if match and (match[2] == REMOVED or int(match[1]) < steps[-1]):
-                shutil.rmtree(self.base / name)
+            match = re.match(r"step-([0-9]{9,})\.(partial|removed)-", name)
+            if match and (REMOVED in name or int(match[1]) < steps[-1]):
+                remove_folder(self.base / name)
         return gone

@@ -26,6 +26,7 @@ from .connection import Connection
 from .ior import Ior
 from .memory import Region, Regions
 from .plan import Plan
+from .posix import close_descriptor
 from .protocol import IOCTL_TICKET, TICKET, Call, EntryFlag, Op, Priority
 
 ENTRY_COUNT: Final = 1024
@@ -111,7 +112,7 @@ class RingFile:
         finally:
             fd, self._fd = self._fd, -1
             self._client.forget_file(self)
-            os.close(fd)
+            close_descriptor(fd, self._path)
 
     def __enter__(self) -> Self:
         return self

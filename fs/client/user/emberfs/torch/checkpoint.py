@@ -46,10 +46,9 @@ from torch.futures import Future
 from xxhash import xxh3_64_hexdigest
 
 from ..batch import BatchClient, BatchFile, Transfer
-from ..ffrecord import Connect
-from ..posix import PosixClient
-from ..publish import make_partial_folder, publish_folder
-from .memory import bytes_of
+from ..opening import Connect, connect_for
+from ..publish import check_free, make_partial_folder, publish_folder
+from .memory import bytes_of, is_plain, plain
 
 ALIGNMENT = 64
 BATCH_BYTES = 64 << 20
@@ -86,7 +85,7 @@ class CheckpointWriter(StorageWriter):
     Args:
         path: its folder; the `checkpoint_id` of a save takes its place.
         overwrite: replace a checkpoint of that name.
-        connect: makes the client to write through.
+        connect: makes the client to write through; default: `connect_for` the folder.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class CheckpointWriter(StorageWriter):
         path: str | os.PathLike[str] | None = None,
         *,
         overwrite: bool = False,
-        connect: Connect = PosixClient,
+        connect: Connect | None = None,
     ) -> None:
         super().__init__()
         self._path = path
@@ -130,8 +129,7 @@ class CheckpointWriter(StorageWriter):
             FileExistsError: there is a checkpoint of that name.
         """
         target = self._target()
-        if target.exists() and not self._overwrite:
-            raise FileExistsError(f"{target}: is there already; overwrite=True replaces it")
+        check_free(target, overwrite=self._overwrite)
         self._partial = make_partial_folder(target)
         return [
             replace(plan, storage_data=_Destination(self._partial, f"rank-{rank:05d}"))
@@ -143,27 +141,32 @@ class CheckpointWriter(StorageWriter):
         destination: _Destination = plan.storage_data
         results: list[WriteResult] = []
         if plan.items:
-            with (
-                self._connect() as client,
-                client.open(str(Path(*destination)), "x") as file,
-            ):
+            path = Path(*destination)
+            connect = self._connect or connect_for([path])
+            with connect() as client, client.open(str(path), "x") as file:
                 results = _write_items(client, file, plan.items, planner)
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the description, and give the folder its name."""
+        """Write the description, and give the folder its name.
+
+        Raises:
+            RuntimeError: what a rank has written is not in the folder.
+        """
+        _check_files(Path(self._partial), results)
         metadata.storage_data = {
             result.index: tuple(result.storage_data) for written in results for result in written
         }
         metadata.storage_meta = self.storage_meta()
         content = pickle.dumps(metadata)
         head = MAGIC + xxh3_64_hexdigest(content).encode() + b"\n"
-        with self._connect() as client:
-            with client.open(str(Path(self._partial, METADATA_NAME)), "x") as file:
-                client.write([Transfer(file, 0, memoryview(head + content))])
-            publish_folder(self._partial, self._target(), overwrite=self._overwrite)
+        path = Path(self._partial, METADATA_NAME)
+        connect = self._connect or connect_for([path])
+        with connect() as client, client.open(str(path), "x") as file:
+            client.write([Transfer(file, 0, memoryview(head + content))])
+        publish_folder(self._partial, self._target(), overwrite=self._overwrite)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -174,6 +177,23 @@ class CheckpointWriter(StorageWriter):
         if self._path is None:
             raise ValueError("no path: CheckpointWriter(path), or checkpoint_id=path of the save")
         return Path(self._path)
+
+
+def _check_files(folder: Path, results: Iterable[Iterable[WriteResult]]) -> None:
+    """See that every rank has written where the coordinator sees it, before that is given a name."""
+    ends: dict[str, int] = {}
+    for written in results:
+        for result in written:
+            stored: StoredItem = result.storage_data
+            ends[stored.file] = max(ends.get(stored.file, 0), stored.offset + stored.size)
+    for name, end in ends.items():
+        path = folder / name
+        found = path.stat().st_size if path.exists() else -1
+        if found < end:
+            what = "is not there" if found < 0 else f"has {found} bytes, not {end}"
+            raise RuntimeError(
+                f"{path}: {what}: do all ranks see the same file system, and does nobody else save here?"
+            )
 
 
 def _write_items(
@@ -203,7 +223,7 @@ def _content(resolved: Any, item: WriteItem) -> tuple[Any, memoryview]:
     """Return an item's bytes, and what owns them."""
     if item.type == WriteItemType.BYTE_IO:
         return resolved, resolved.getbuffer()
-    tensor = resolved.detach().cpu().contiguous()
+    tensor = plain(resolved)
     return tensor, bytes_of(tensor)
 
 
@@ -223,7 +243,7 @@ class CheckpointReader(StorageReader):
 
     Args:
         path: its folder; the `checkpoint_id` of a load takes its place.
-        connect: makes the client to read through.
+        connect: makes the client to read through; default: `connect_for` the folder.
         check: compare what is loaded with its checksums.
     """
 
@@ -231,7 +251,7 @@ class CheckpointReader(StorageReader):
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        connect: Connect = PosixClient,
+        connect: Connect | None = None,
         check: bool = True,
     ) -> None:
         super().__init__()
@@ -289,7 +309,8 @@ class CheckpointReader(StorageReader):
         Raises:
             DamagedCheckpointError: a checksum differs; tensors already read are overwritten all the same.
         """
-        with self._connect() as client:
+        connect = self._connect or connect_for([Path(self._path or "", METADATA_NAME)])
+        with connect() as client:
             files: dict[str, BatchFile] = {}
             for batch in self._batches(plan, planner):
                 for reading in batch:
@@ -348,7 +369,7 @@ class CheckpointReader(StorageReader):
                 type(target) is torch.Tensor
                 and target.device.type == "cpu"
                 and target.dtype == dtype
-                and target.is_contiguous()
+                and is_plain(target)
                 and tuple(target.shape) == sizes
             ):
                 return _Reading(stored, requests, target, bytes_of(target), is_in_place=True)

@@ -28,10 +28,10 @@ from torch import distributed
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ..batch import BatchFile, Transfer
-from ..ffrecord import Connect, RecordReader
+from ..ffrecord import RecordReader
+from ..opening import Connect, connect_for
 from ..order import EpochOrder, share
 from ..pack import files_below
-from ..posix import PosixClient
 from .memory import bytes_of, landing
 
 Decode = Callable[[torch.Tensor], Any]
@@ -91,7 +91,7 @@ class RecordDataset(_Samples):
     Args:
         source: a file, several, or a directory of `*.ffr`.
         decode: makes a sample of its bytes.
-        connect: makes the client to read through.
+        connect: makes the client to read through; default: `connect_for` the files.
         check: compare each sample with its checksum; what differs raises `DamagedRecordError`.
     """
 
@@ -99,7 +99,7 @@ class RecordDataset(_Samples):
         self,
         source: Source,
         decode: Decode | None = None,
-        connect: Connect = PosixClient,
+        connect: Connect | None = None,
         *,
         check: bool = True,
     ) -> None:
@@ -119,19 +119,19 @@ class FilesDataset(_Samples):
     Args:
         source: a folder, for all regular files below it by name, or the files themselves.
         decode: makes a sample of its bytes.
-        connect: makes the client to read through.
+        connect: makes the client to read through; default: `connect_for` the files.
     """
 
     def __init__(
-        self, source: Source, decode: Decode | None = None, connect: Connect = PosixClient
+        self, source: Source, decode: Decode | None = None, connect: Connect | None = None
     ) -> None:
         if isinstance(source, str | os.PathLike):
             self.paths = [str(Path(source, name)) for name in files_below(source)]
         else:
             self.paths = [os.fspath(path) for path in source]
         self._decode = decode
-        self._connect = connect
-        self._client = connect()
+        self._connect = connect or connect_for(self.paths)
+        self._client = self._connect()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -181,7 +181,7 @@ class ArrayDataset(_Samples):
         dtype: of its numbers, as they lie in the file.
         offset: bytes at the beginning of the file to pass over.
         decode: makes a sample of the tensor.
-        connect: makes the client to read through.
+        connect: makes the client to read through; default: `connect_for` the files.
     """
 
     def __init__(
@@ -192,14 +192,16 @@ class ArrayDataset(_Samples):
         *,
         offset: int = 0,
         decode: Decode | None = None,
-        connect: Connect = PosixClient,
+        connect: Connect | None = None,
     ) -> None:
         options: dict[str, Any] = {"offset": offset, "decode": decode, "connect": connect}
         self._options = (os.fspath(path), tuple(shape), dtype, options)
         self._decode = decode
         self._shape, self._dtype, self._offset = tuple(shape), dtype, offset
         self._size = prod(shape) * torch.empty(0, dtype=dtype).element_size()
-        self._client = connect()
+        if self._size < 1 or offset < 0:
+            raise ValueError(f"samples of {self._size} bytes from offset {offset}")
+        self._client = (connect or connect_for([path]))()
         self._file = self._client.open(os.fspath(path))
         self._count: int = max(self._file.length() - offset, 0) // self._size
 
@@ -244,7 +246,7 @@ class RecordStream(IterableDataset[Any]):
         seed: of the order; the same on all ranks; None: not shuffled.
         rank: of this process, and `world`, their number: default, those of torch.distributed.
         world: see `rank`.
-        connect: makes the client to read through.
+        connect: makes the client to read through; default: `connect_for` the files.
         check: compare each sample with its checksum.
     """
 
@@ -258,7 +260,7 @@ class RecordStream(IterableDataset[Any]):
         seed: int | None = 0,
         rank: int | None = None,
         world: int | None = None,
-        connect: Connect = PosixClient,
+        connect: Connect | None = None,
         check: bool = True,
     ) -> None:
         self.reader = RecordReader(source, connect, check=check)
@@ -272,6 +274,11 @@ class RecordStream(IterableDataset[Any]):
     def __len__(self) -> int:
         """Return the samples of this rank per epoch with one worker; with more, up to workers-1 fewer."""
         return len(self.reader) // int(self.world)
+
+    def shape(self) -> dict[str, Any]:
+        """Return what a position means nothing without."""
+        order = {"block": self._block, "window": self._window, "seed": self._seed}
+        return {"samples": len(self.reader), **order, "world": self.world}
 
     def set_position(self, epoch: int, batches: int, batch_size: int) -> None:
         """Let the next iteration begin after this rank's loader has delivered `batches` batches of an epoch."""

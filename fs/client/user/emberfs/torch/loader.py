@@ -56,6 +56,11 @@ class BlockSampler(Sampler[list[int]]):
         each = self._count // self.world
         return each // self.batch_size if self._drop_last else -(-each // self.batch_size)
 
+    def shape(self) -> dict[str, Any]:
+        """Return what a position means nothing without."""
+        order = {"block": self._block, "window": self._window, "seed": self._seed}
+        return {"samples": self._count, **order, "batch_size": self.batch_size, "world": self.world}
+
     def set_position(self, epoch: int, batches: int) -> None:
         """Let the next iteration begin after `batches` batches of an epoch."""
         self._epoch, self._batches = epoch, batches
@@ -78,7 +83,7 @@ class ResumableLoader(DataLoader[Any]):
 
     `state_dict()` between two batches describes the next one; epochs are counted, each has an order of its own.  With a
     `BlockSampler` a state may be loaded with another number of workers; a `RecordStream` shares data out over them, so
-    there it must be the same.  Ranks and batch size must be the same with both.
+    there it must be the same.  Ranks, batch size, number of samples and how they are shuffled must be the same with both.
 
     Args:
         dataset: see above.
@@ -95,18 +100,18 @@ class ResumableLoader(DataLoader[Any]):
             )
         self._epoch = self._batches = 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs to go on after the batches handed out so far."""
         return {"epoch": self._epoch, "batches": self._batches, **self._shape()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on there.
 
         Raises:
-            ValueError: the state is of a loader that shares its data out in another way.
+            ValueError: the state is of other data, or of a loader that orders or shares it out in another way.
         """
         mine = self._shape()
-        theirs = {name: state[name] for name in mine}
+        theirs = {name: state.get(name) for name in mine}
         if theirs != mine:
             raise ValueError(f"the state was saved with {theirs}, this loader has {mine}")
         self._epoch, self._batches = state["epoch"], state["batches"]
@@ -125,12 +130,13 @@ class ResumableLoader(DataLoader[Any]):
             yield batch
         self._epoch, self._batches = self._epoch + 1, 0
 
-    def _shape(self) -> dict[str, int]:
+    def _shape(self) -> dict[str, Any]:
         """Return what must not change between saving and loading."""
         if isinstance(self.dataset, RecordStream):
             return {
+                **self.dataset.shape(),
                 "batch_size": self.batch_size or 1,
-                "world": self.dataset.world,
                 "workers": max(self.num_workers, 1),
             }
-        return {"batch_size": self.batch_sampler.batch_size, "world": self.batch_sampler.world}
+        shape: dict[str, Any] = self.batch_sampler.shape()
+        return shape

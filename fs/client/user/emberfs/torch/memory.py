@@ -13,9 +13,21 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     size = tensor.numel() * tensor.element_size()
     if size == 0:
         return memoryview(bytearray())
-    assert tensor.is_contiguous(), "only contiguous tensors are a range of bytes"
+    assert is_plain(tensor), (
+        "only contiguous tensors, not seen conjugated or negated, are their bytes"
+    )
     assert tensor.device.type == "cpu", tensor.device
     return memoryview((ctypes.c_ubyte * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether the values of a tensor are its bytes in memory, one after the other."""
+    return bool(tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the processor whose bytes in memory are its values; without a copy where it is one."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def landing(size: int) -> torch.Tensor:

@@ -18,17 +18,17 @@ import os
 import struct
 from collections.abc import Mapping
 from math import prod
+from operator import index
 from typing import Any
 
 import torch
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from ..batch import BatchClient, BatchFile, Transfer
-from ..ffrecord import Connect
-from ..posix import PosixClient
+from ..opening import Connect, connect_for
 from ..publish import replaced
 from .checkpoint import DamagedCheckpointError
-from .memory import bytes_of
+from .memory import bytes_of, plain
 
 BUFFER_BYTES = 32 << 20
 ZIP_END = struct.Struct("<4s4H2LH")
@@ -36,6 +36,7 @@ ZIP_END = struct.Struct("<4s4H2LH")
 
 COMMENT = b"emberfs-xxh3="
 COMMENT_BYTES = len(COMMENT) + 16
+METADATA = "__metadata__"
 METADATA_KEY = "emberfs-xxh3"
 NO_SUM = "0" * 16
 """Stands in the header in the place of the checksum while it is computed over header and tensors."""
@@ -140,14 +141,15 @@ class _Bytes(io.RawIOBase):
         return len(piece)
 
 
-def save(value: Any, path: str | os.PathLike[str], connect: Connect = PosixClient) -> None:
+def save(value: Any, path: str | os.PathLike[str], connect: Connect | None = None) -> None:
     """Save as torch.save does.
 
     Args:
         value: what torch.save takes.
         path: the file; one that is there is replaced when the new one is durable.
-        connect: makes the client to write through.
+        connect: makes the client to write through; default: `connect_for` the path.
     """
+    connect = connect or connect_for([path])
     with replaced(path) as partial, connect() as client, client.open(partial, "x") as file:
         appender = _Appender(client, file)
         torch.save(value, appender)
@@ -156,7 +158,7 @@ def save(value: Any, path: str | os.PathLike[str], connect: Connect = PosixClien
 
 def load(
     path: str | os.PathLike[str],
-    connect: Connect = PosixClient,
+    connect: Connect | None = None,
     *,
     map_location: Any = None,
     weights_only: bool = True,
@@ -165,13 +167,14 @@ def load(
 
     Args:
         path: the file.
-        connect: makes the client to read through.
+        connect: makes the client to read through; default: `connect_for` the path.
         map_location: as of torch.load.
         weights_only: as of torch.load; False lets the file run code.
 
     Raises:
         DamagedCheckpointError: the bytes are not those that were written.
     """
+    connect = connect or connect_for([path])
     with connect() as client, client.open(os.fspath(path)) as file:
         content = client.allocate(max(file.length(), 1)).view
         (count,) = client.read([Transfer(file, 0, content)])
@@ -188,23 +191,26 @@ def save_tensors(
     tensors: Mapping[str, torch.Tensor],
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
-    connect: Connect = PosixClient,
+    connect: Connect | None = None,
 ) -> None:
     """Save a dictionary of tensors as safetensors.
 
     Raises:
-        ValueError: a type that the format does not have.
+        ValueError: a type or name that the format does not have.
     """
-    header: dict[str, Any] = {"__metadata__": {METADATA_KEY: NO_SUM, **(metadata or {})}}
+    given = {name: text for name, text in (metadata or {}).items() if name != METADATA_KEY}
+    header: dict[str, Any] = {METADATA: {METADATA_KEY: NO_SUM, **given}}
     kept, end = [], 0
     for name, tensor in sorted(
         tensors.items(), key=lambda item: (-item[1].element_size(), item[0])
     ):
         if tensor.dtype not in _NAMES:
             raise ValueError(f"{name}: safetensors files have no {tensor.dtype}")
-        plain = tensor.detach().cpu().contiguous()
-        begin, end = end, end + plain.numel() * plain.element_size()
-        kept.append((begin, plain))
+        if name == METADATA:
+            raise ValueError(f"{name}: safetensors files have no tensor of this name")
+        content = plain(tensor)
+        begin, end = end, end + content.numel() * content.element_size()
+        kept.append((begin, content))
         header[name] = {
             "dtype": _NAMES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -213,32 +219,35 @@ def save_tensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = xxh3_64(text)
-    for _, plain in kept:
-        digest.update(bytes_of(plain))
+    for _, content in kept:
+        digest.update(bytes_of(content))
     text = text.replace(NO_SUM.encode(), digest.hexdigest().encode(), 1)
     head = struct.pack("<Q", len(text)) + text
+    connect = connect or connect_for([path])
     with replaced(path) as partial, connect() as client, client.open(partial, "x") as file:
         client.write(
             [
                 Transfer(file, 0, memoryview(head)),
-                *(Transfer(file, len(head) + begin, bytes_of(plain)) for begin, plain in kept),
+                *(Transfer(file, len(head) + begin, bytes_of(content)) for begin, content in kept),
             ]
         )
 
 
 def load_tensors(
-    path: str | os.PathLike[str], connect: Connect = PosixClient
+    path: str | os.PathLike[str], connect: Connect | None = None
 ) -> dict[str, torch.Tensor]:
     """Load all tensors of a safetensors file: one read of its header, one batch for the rest, right into their memory.
 
     Raises:
         DamagedCheckpointError: no safetensors file, or the bytes are not those that were written.
     """
+    connect = connect or connect_for([path])
     with connect() as client, client.open(os.fspath(path)) as file:
         text, header = _read_header(client, file)
         begin = LENGTH_BYTES + len(text)
-        stored = header.pop("__metadata__", {}).get(METADATA_KEY)
-        tensors = {name: _empty(name, entry, file.path) for name, entry in header.items()}
+        stored = _stored_sum(header.pop(METADATA, {}), file.path)
+        room = file.length() - begin
+        tensors = {name: _empty(name, entry, room, file.path) for name, entry in header.items()}
         order = sorted(header, key=lambda name: header[name]["data_offsets"])
         buffers = [bytes_of(tensors[name]) for name in order]
         counts = client.read(
@@ -265,18 +274,31 @@ def _read_header(client: BatchClient, file: BatchFile) -> tuple[bytes, dict[str,
     text = bytearray(length)
     client.read([Transfer(file, LENGTH_BYTES, memoryview(text))])
     try:
-        return bytes(text), dict(json.loads(text))
-    except (TypeError, ValueError) as error:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{file.path}: header is damaged: {error}") from None
+    if not isinstance(header, dict):
+        raise DamagedCheckpointError(f"{file.path}: header is damaged: no object")
+    return bytes(text), header
 
 
-def _empty(name: str, entry: dict[str, Any], path: str) -> torch.Tensor:
+def _stored_sum(metadata: Any, path: str) -> str | None:
+    """Return the checksum that stands in a header; None: none does."""
+    found = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else metadata
+    if found is not None and not isinstance(found, str):
+        raise DamagedCheckpointError(f"{path}: {METADATA} is damaged")
+    stored: str | None = found
+    return stored
+
+
+def _empty(name: str, entry: Any, room: int, path: str) -> torch.Tensor:
+    """Return memory for a tensor that an entry of the header describes; `room`: bytes behind the header."""
     try:
-        dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
-        begin, end = entry["data_offsets"]
-        tensor = torch.empty(shape, dtype=dtype)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        dtype, shape = _DTYPES[entry["dtype"]], [*map(index, entry["shape"])]
+        begin, end = map(index, entry["data_offsets"])
+    except (KeyError, TypeError, ValueError) as error:
         raise DamagedCheckpointError(f"{path}: header of {name!r} is damaged: {error}") from None
-    if end - begin != prod(shape) * tensor.element_size():
+    fits = 0 <= begin <= end <= room and min(shape, default=0) >= 0
+    if not fits or end - begin != prod(shape) * dtype.itemsize:
         raise DamagedCheckpointError(f"{path}: header of {name!r} is damaged: {entry}")
-    return tensor
+    return torch.empty(shape, dtype=dtype)
