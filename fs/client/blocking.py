@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 
 import trio
 
+from ..rpc.credentials import Token
 from ..rpc.transport import SocketNetwork
 from ..runtime.ports import Buffer
 from ..runtime.real import real_runtime
@@ -31,18 +32,27 @@ T = TypeVar("T")
 
 
 def connect_blocking(
-    mgmtd_addresses: Sequence[str], cluster_id: str, *, identity: Identity | None = None
+    mgmtd_addresses: Sequence[str],
+    cluster_id: str,
+    *,
+    identity: Identity | None = None,
+    token: Token | None = None,
 ) -> "BlockingFs":
     """Return a file system to be used in a `with` block, which connects on entering.
 
     Args:
         mgmtd_addresses: one or more managers, `tcp:HOST:PORT` or `unix:/PATH`.
         cluster_id: of the cluster that is expected there.
-        identity: on whose behalf; default: this process's user.
+        identity: on whose behalf; default: the token's user, without a token this process's.
+        token: instead of the credentials that the environment names.
     """
     return BlockingFs(
         lambda: connect(
-            mgmtd_addresses, cluster_id, runtime=real_runtime(SocketNetwork()), identity=identity
+            mgmtd_addresses,
+            cluster_id,
+            runtime=real_runtime(SocketNetwork()),
+            identity=identity,
+            token=token,
         )
     )
 

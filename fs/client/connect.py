@@ -23,7 +23,7 @@ from ..rpc.api import Channels
 from ..rpc.api import Identity as RpcIdentity
 from ..rpc.channel import open_channels
 from ..rpc.credential_files import caller_secrets, configured_uid
-from ..rpc.credentials import new_client_id
+from ..rpc.credentials import Token, new_client_id
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
@@ -118,6 +118,7 @@ async def connect(
     runtime: Runtime,
     config: ProcessConfig | None = None,
     identity: Identity | None = None,
+    token: Token | None = None,
 ) -> AsyncIterator[EmberFs]:
     """Connect to a cluster and use it without a mount.
 
@@ -127,11 +128,13 @@ async def connect(
         runtime: clock, network, randomness; `fs.runtime.real` makes one.
         config: limits, retry times, credentials; default: as built in, credentials as the environment says.
         identity: on whose behalf; default: the token's user, without a token this process's.
+        token: instead of the credentials of config and environment.
     """
     given = config or ProcessConfig()
     process = type(given.process)(cluster_id=cluster_id, mgmtd_addresses=list(mgmtd_addresses))
     config = ProcessConfig(process=process, rpc=given.rpc, auth=given.auth, client=given.client)
-    secrets, uid = caller_secrets(config.auth), configured_uid(config.auth)
+    secrets = [token.secret] if token else caller_secrets(config.auth)
+    uid = token.uid if token else configured_uid(config.auth)
     client_id = ClientId(new_client_id(runtime.random.randbytes, secrets))
     speaker = RpcIdentity(cluster_id=cluster_id, client_id=client_id)
     own = Identity.of_process()

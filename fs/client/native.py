@@ -134,7 +134,8 @@ class EmberFs(Trash, Limits):
 
     def _file(self, inode: Inode, path: str, session_id: str) -> EmberFile:
         if inode.type is not InodeType.FILE:
-            raise FsError(Status.NOT_REGULAR, path)
+            status = Status.IS_DIRECTORY if inode.is_dir else Status.NOT_REGULAR
+            raise FsError(status, path)
         return EmberFile(
             inode, path, self._meta, self._chunks, identity=self._identity, session_id=session_id
         )

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from emberfs.clusters import disconnect
+from emberfs.fsspec import EmberFileSystem
 
 from fs.client.blocking import connect_blocking
 from fs.client.native import Identity
@@ -123,6 +125,20 @@ def by_hand(tmp_path):
     subprocess.run(["fusermount3", "-u", "-z", "-q", made.mount], check=False)
 
 
+def check_fsspec(by_hand, token_file):
+    """`ember://` acts as the user of the token that it is given, from whatever user's process."""
+    where = {"hosts": by_hand.manager.removeprefix("tcp:"), "cluster_id": "training"}
+    for given in ({"token_file": token_file}, {"token": token_file.read_text().split()[-1]}):
+        fs = EmberFileSystem(**where, **given)
+        fs.pipe_file("/for-all/by-url", b"alice's")
+        assert fs.info("/for-all/by-url")["uid"] == 4711
+        with pytest.raises(PermissionError):
+            fs.mkdir("/mine")
+    with pytest.raises(OSError, match="RPC_UNAUTHENTICATED"):
+        EmberFileSystem(**where).ls("/")
+    disconnect()
+
+
 def check_a_plain_user(by_hand, monkeypatch):
     """A program with a token acts as its user, and as nobody else."""
     place = by_hand.mount / "for-all"
@@ -144,6 +160,7 @@ def check_a_plain_user(by_hand, monkeypatch):
     ):
         fs.mkdir("/mine")
     monkeypatch.delenv("EMBERFS_TOKEN_FILE")
+    check_fsspec(by_hand, path)
     found = (place / "file").stat()
     assert (found.st_uid, found.st_gid, found.st_size) == (4711, 4712, 700_000)
     assert not (by_hand.mount / "mine").exists()

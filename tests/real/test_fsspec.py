@@ -172,6 +172,36 @@ def test_many_at_once(fs, folder):
     assert fs.du(folder, total=False) == {f: len(c) for f, c in contents.items()}
 
 
+def test_far_into_a_file(fs, folder):
+    path, far = f"{folder}/f", 2**32 + 5
+    with fs.open(path, "wb") as file:
+        file.seek(far)
+        file.write(b"far away")
+    assert fs.size(path) == far + 8
+    assert fs.cat_ranges([path] * 3, [far - 2, -4, 0], [far + 3, None, 2]) == [
+        b"\0\0far", b"away", b"\0\0",
+    ]  # fmt: skip
+    with fs.open(path, "rb") as file:
+        file.seek(far)
+        assert file.read() == b"far away"
+
+
+def test_moves_onto_what_is_there(fs, folder):
+    fs.pipe({f"{folder}/{name}": name.encode() for name in ("a/f", "b/a/g", "c/f", "h")})
+    with pytest.raises(OSError, match=folder):
+        fs.mv(f"{folder}/a", f"{folder}/b")  # there is one of that name in it, with something in it
+    with pytest.raises(OSError, match=folder):
+        fs.mv(f"{folder}/b", f"{folder}/b/a/into-itself")
+    with pytest.raises(NotADirectoryError):
+        fs.mv([f"{folder}/a", f"{folder}/c"], f"{folder}/h")
+    fs.mv(f"{folder}/h", f"{folder}/c/f")
+    assert fs.cat(folder, recursive=True) == {
+        f"{folder}/a/f": b"a/f", f"{folder}/b/a/g": b"b/a/g", f"{folder}/c/f": b"h",
+    }  # fmt: skip
+    fs.mv([f"{folder}/a/f", f"{folder}/b/a/g"], f"{folder}/new/")
+    assert fs.find(f"{folder}/new") == [f"{folder}/new/f", f"{folder}/new/g"]
+
+
 def test_names(fs, folder):
     fs.makedirs(f"{folder}/a/b")
     with pytest.raises(FileExistsError):

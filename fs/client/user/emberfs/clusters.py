@@ -6,17 +6,19 @@ Invariants:
     - A connection is shared by all threads of a process, opened at its first use and closed when the process ends.
     - The child of a fork opens connections of its own.
     - Before connections are closed, every file that is still open for writing is closed.
+    - Credentials come from arguments or the environment, never from a URL, and are in no message.
 
 What this module does not do: read or write anything.
 """
 
 import atexit
 import os
+import re
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,9 +26,14 @@ from fs.app.cluster_dir import ClusterDir, mgmtd_addresses, need_record
 from fs.app.running import chosen_directory
 from fs.client.blocking import BlockingFs, connect_blocking
 from fs.client.entries import Identity
+from fs.rpc.credential_files import TOKEN_FILE_VARIABLE, read_token
+from fs.rpc.credentials import TOKEN_MARK, Token
 from fs.schema.status import FsError, Status
 
-PROTOCOLS: Final = ("ember", "hf3fs")
+from .opening import PROTOCOLS
+
+_SECRET_IN_URL: Final = re.compile(rf"^[^/]*:[^/]*@|{TOKEN_MARK}-\d+-[0-9a-f]{{16}}-")
+"""In what follows the `://`: user and password, or a token anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,9 @@ class Place:
     """Of its managers."""
     cluster_id: str
     identity: Identity
+    token: Token | None = field(default=None, repr=False)
+    token_file: str = ""
+    """Read anew for every connection, so that its token can be replaced."""
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -45,12 +55,18 @@ def split_url(url: str) -> tuple[str, str, str]:
     The path begins with a slash, and ends with none.
 
     Raises:
-        ValueError: what stands before the path is no list of hosts with ports.
+        ValueError: what stands before the path is no list of hosts with ports; the URL holds a password or token.
     """
     path, authority = url, ""
     for protocol in PROTOCOLS:
         if url.startswith(f"{protocol}://"):
-            authority, _, path = url[len(protocol) + 3 :].partition("/")
+            rest = url[len(protocol) + 3 :]
+            if _SECRET_IN_URL.search(rest):
+                raise ValueError(
+                    "this URL holds a password or token, and URLs end in logs: give token= or token_file="
+                    f" as a storage option, or name the token's file in {TOKEN_FILE_VARIABLE}"
+                )
+            authority, _, path = rest.partition("/")
     cluster_id, _, hosts = authority.rpartition("@")
     if authority and not all(host.rpartition(":")[2].isdigit() for host in hosts.split(",")):
         raise ValueError(
@@ -65,6 +81,8 @@ def find_place(
     hosts: str | Sequence[str] = (),
     cluster_id: str = "",
     identity: Identity | None = None,
+    token: str = "",
+    token_file: str = "",
 ) -> Place:
     """Return the cluster that is meant.
 
@@ -73,25 +91,51 @@ def find_place(
         hosts: addresses of managers, `HOST:PORT` or `unix:/PATH`, as a list or separated by commas.  Without these
             two: the cluster that `ember` commands would find on this machine.
         cluster_id: of the cluster that is expected at the hosts.
-        identity: on whose behalf; default: this process's user.
+        identity: on whose behalf; default: the token's user, without a token this process's.
+        token: what lets a user into a closed cluster.
+        token_file: where it stands; default: what EMBERFS_TOKEN_FILE says.  Without both: what the environment says.
 
     Raises:
-        OSError: there is no such cluster.
+        OSError: there is no such cluster, or no such file of a token.
         ValueError: arguments that do not go together.
     """
-    identity = identity or Identity.of_process()
+    given = _given_token(token, token_file)
+    if not token:
+        token_file = token_file or os.environ.get(TOKEN_FILE_VARIABLE, "")
+    with os_errors(token_file):
+        known = given or (read_token(Path(token_file)) if token_file else None)
+    own = Identity.of_process()
+    if known is not None and known.uid != own.uid:
+        own = Identity(known.uid, own.gid)
+    addresses, cluster_id = _managers(cluster, hosts, cluster_id)
+    return Place(addresses, cluster_id, identity or own, token=given, token_file=token_file)
+
+
+def _given_token(token: str, token_file: str) -> Token | None:
+    if token and token_file:
+        raise ValueError("say token=... or token_file=..., not both")
+    given = Token.parse(token)
+    if token and given is None:
+        raise ValueError("token=... is no token; `ember user token new` makes one")
+    return given
+
+
+def _managers(
+    cluster: str | os.PathLike[str] | None, hosts: str | Sequence[str], cluster_id: str
+) -> tuple[tuple[str, ...], str]:
+    """Return the addresses of managers and the id of their cluster; raises as `find_place`."""
     if hosts:
         listed = hosts.split(",") if isinstance(hosts, str) else hosts
         if cluster is not None or not cluster_id:
             raise ValueError("with hosts, say cluster_id=..., and not cluster=...")
         addresses = [h if h.startswith(("unix:", "tcp:")) else f"tcp:{h}" for h in listed]
-        return Place(tuple(addresses), cluster_id, identity)
+        return tuple(addresses), cluster_id
     with os_errors(str(cluster or "")):
         directory = (
             chosen_directory(None) if cluster is None else ClusterDir(Path(cluster).absolute())
         )
         record = need_record(directory)
-        return Place(tuple(mgmtd_addresses(directory, record)), record.cluster_id, identity)
+        return tuple(mgmtd_addresses(directory, record)), record.cluster_id
 
 
 # ---- connections of this process ------------------------------------------------------------------
@@ -121,13 +165,18 @@ def connection(place: Place) -> BlockingFs:
     """Return this process's connection to a cluster, made if there is none that works.
 
     Raises:
-        FsError: the cluster does not answer, or is another one.
+        FsError: the cluster does not answer, is another one, or does not accept the token.
     """
     own = _process
     with own.lock:
         found = own.connections.get(place)
         if found is None or not found.is_usable:
-            found = connect_blocking(place.addresses, place.cluster_id, identity=place.identity)
+            token = place.token or (
+                read_token(Path(place.token_file)) if place.token_file else None
+            )
+            found = connect_blocking(
+                place.addresses, place.cluster_id, identity=place.identity, token=token
+            )
             own.connections[place] = found.__enter__()
         return found
 
@@ -139,14 +188,24 @@ def close_at_exit(file: Closable) -> None:
 
 @atexit.register
 def disconnect() -> None:
-    """Close all files that are open for writing, and all connections of this process.  They are opened again on use."""
+    """Close all files that are open for writing, and all connections of this process.  They are opened again on use.
+
+    Raises:
+        OSError: the first failure of closing a file; everything is closed all the same.
+    """
     own = _process
+    failures: list[OSError] = []
     for file in list(own.writing):
-        file.close()
+        try:
+            file.close()
+        except OSError as error:  # the others are to be written all the same
+            failures.append(error)
     with own.lock:
         for found in own.connections.values():
             found.close()
         own.connections.clear()
+    if failures:
+        raise failures[0]
 
 
 def _forget() -> None:

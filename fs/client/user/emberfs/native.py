@@ -119,6 +119,8 @@ class NativeClient:
         hosts: str | Sequence[str] = (),
         cluster_id: str = "",
         identity: Identity | None = None,
+        token: str = "",
+        token_file: str = "",
     ) -> None:
         """Find a cluster and connect; the arguments are those of `emberfs.clusters.find_place`.
 
@@ -126,7 +128,12 @@ class NativeClient:
             OSError: there is none, or it does not answer.
         """
         self._place = find_place(
-            cluster=cluster, hosts=hosts, cluster_id=cluster_id, identity=identity
+            cluster=cluster,
+            hosts=hosts,
+            cluster_id=cluster_id,
+            identity=identity,
+            token=token,
+            token_file=token_file,
         )
         self._is_closed = False
         self._files: set[NativeFile] = set()

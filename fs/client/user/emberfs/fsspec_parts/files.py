@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from fs.client.blocking import BlockingFile
 from fs.schema.status import FsError
 
-from .clusters import close_at_exit, os_error, os_errors
+from ..clusters import close_at_exit, os_error, os_errors
 
 if TYPE_CHECKING:
-    from .fsspec import EmberFileSystem
+    from ..fsspec import EmberFileSystem
 
 SMALL_READ_BYTES: Final = 64 * 1024
 """What one small read fetches, until reads follow each other."""
@@ -269,6 +269,7 @@ class _FsspecFile(io.BufferedIOBase):
             with os_errors(self.path):
                 self.fs.connection.rename(self.raw.name, self.path, no_replace="x" in self.raw.mode)
             self.autocommit = True
+            self.fs.invalidate_cache(self.path)
 
     def discard(self) -> None:
         """Remove a file that was written in a transaction."""
@@ -277,6 +278,7 @@ class _FsspecFile(io.BufferedIOBase):
             with os_errors(self.path):
                 self.fs.connection.unlink(self.raw.name)
             self.autocommit = True
+            self.fs.invalidate_cache(self.path)
 
     def __reduce__(self) -> Any:
         if self.raw.mode != "rb":

@@ -1,0 +1,131 @@
+"""What all parts of the file system stand on: its options, the connection, URLs and paths.
+
+What this module does not do: ask a cluster anything.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from fs.client.blocking import BlockingFs
+from fs.client.entries import Identity
+
+from ..clusters import Place, connection, find_place, os_errors, split_url
+from ..opening import PROTOCOLS, is_url
+
+
+class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """See module head."""
+
+    protocol = PROTOCOLS
+    root_marker = "/"
+    async_impl = False
+    local_file = False
+
+    def __init__(
+        self,
+        *,
+        cluster: str | os.PathLike[str] | None = None,
+        hosts: str | Sequence[str] = (),
+        cluster_id: str = "",
+        uid: int | None = None,
+        gid: int | None = None,
+        groups: Sequence[int] = (),
+        token: str = "",
+        token_file: str | os.PathLike[str] = "",
+        auto_mkdir: bool = True,
+        use_listings_cache: bool = False,
+        **storage_options: Any,
+    ) -> None:
+        """Connect at the first use.
+
+        Args:
+            cluster: folder of a cluster that `ember up` started; default: the one that `ember` commands would find.
+            hosts: addresses of managers instead, as in a URL.
+            cluster_id: of the cluster at the hosts.
+            uid: on whose behalf, with gid and groups; default: the token's user, without a token this process's.
+            gid: of that user.
+            groups: other groups of that user.
+            token: what lets a user into a closed cluster, as `ember user token new` shows it.
+            token_file: the file that it stands in; default: that of the environment, EMBERFS_TOKEN_FILE.
+            auto_mkdir: make the directories that are missing above what is written, as programs expect that were
+                written for object stores; False: refuse with FileNotFoundError, as a mount does.
+            use_listings_cache: keep listings; also listings_expiry_time (seconds) and max_paths.
+            storage_options: fsspec's own.
+
+        Raises:
+            ValueError: gid or groups without uid.
+        """
+        super().__init__(use_listings_cache=use_listings_cache, **storage_options)
+        self.auto_mkdir = auto_mkdir
+        self._keeps_listings = use_listings_cache
+        self._cluster, self._hosts, self._cluster_id = cluster, hosts, cluster_id
+        self._token, self._token_file = token, os.fspath(token_file)
+        if uid is None and (gid is not None or groups):
+            raise ValueError("gid and groups are those of a uid: say uid=..., too")
+        self._identity = (
+            None if uid is None else Identity(uid, uid if gid is None else gid, tuple(groups))
+        )
+        self._found: Place | None = None
+
+    @property
+    def connection(self) -> BlockingFs:
+        """The native client, shared by all instances of this process that mean the same cluster and user.
+
+        Raises:
+            OSError: there is no such cluster, or it does not answer.
+        """
+        if self._found is None:
+            self._found = find_place(
+                cluster=self._cluster,
+                hosts=self._hosts,
+                cluster_id=self._cluster_id,
+                identity=self._identity,
+                token=self._token,
+                token_file=self._token_file,
+            )
+        with os_errors(f"ember://{','.join(self._found.addresses)}"):
+            return connection(self._found)
+
+    @property
+    def fsid(self) -> str:
+        """Names the cluster for ever."""
+        if self._found is None:
+            _ = self.connection
+        assert self._found is not None
+        return f"ember-{self._found.cluster_id}"
+
+    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
+        """Return what describes this instance; without password: also without the token."""
+        said: dict[str, Any] = super().to_dict(include_password=include_password)
+        if not include_password:
+            said.pop("token", None)
+        return said
+
+    # ---- URLs and paths --------------------------------------------------------------------------
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return split_url(stringify_path(path))[2]
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        cluster_id, hosts, _ = split_url(stringify_path(path))
+        return {
+            key: value for key, value in (("cluster_id", cluster_id), ("hosts", hosts)) if value
+        }
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Return the URL of a path; with hosts when they are known from one."""
+        if is_url(name):
+            return name
+        authority = ""
+        if self._hosts:
+            hosts = self._hosts if isinstance(self._hosts, str) else ",".join(self._hosts)
+            authority = f"{self._cluster_id}@{hosts}"
+        return f"{PROTOCOLS[0]}://{authority}{self._strip_protocol(name)}"

@@ -1,0 +1,136 @@
+"""Which cluster is meant, whose credentials are used, and where they never stand."""
+
+import json
+import pickle
+
+import pytest
+from emberfs import clusters
+from emberfs.clusters import disconnect, find_place, split_url
+from emberfs.fsspec import EmberFileSystem
+
+from fs.client.entries import Identity
+from fs.rpc.credentials import Token
+
+HERE = {"hosts": "one:7000", "cluster_id": "c"}
+
+
+def token(uid=4711):
+    return Token(uid, bytes(range(8)), bytes(range(32)))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"ember://{token().text}@one:7000/data/f",
+        f"ember://c:{token().text}@one:7000/data/f",
+        f"hf3fs://c@one:7000/data/f?token={token().text}",
+        "ember://c:geheim@one:7000/data/f",
+        f"ember://{token().text}/data",
+    ],
+)
+def test_a_url_with_a_secret_is_refused_and_not_repeated(url):
+    for call in (split_url, EmberFileSystem._strip_protocol, EmberFileSystem._get_kwargs_from_urls):
+        with pytest.raises(ValueError, match="token_file=") as refused:
+            call(url)
+        assert "geheim" not in str(refused.value)
+        assert token().value.hex() not in str(refused.value)
+
+
+def test_what_only_looks_like_a_secret_is_a_path():
+    assert split_url("ember://c@ember1-2:7000/a:b@c/ember1-5") == (
+        "c",
+        "ember1-2:7000",
+        "/a:b@c/ember1-5",
+    )
+    assert split_url(f"/data/{token().text}")[2] == f"/data/{token().text}"
+
+
+def test_a_token_says_on_whose_behalf(tmp_path, monkeypatch):
+    monkeypatch.delenv("EMBERFS_TOKEN_FILE", raising=False)
+    path = tmp_path / "token"
+    path.write_text(f"{token().text}\n")
+    path.chmod(0o600)
+    own = find_place(**HERE)
+    assert (own.identity, own.token, own.token_file) == (Identity.of_process(), None, "")
+    by_text = find_place(**HERE, token=token().text)
+    by_file = find_place(**HERE, token_file=str(path))
+    monkeypatch.setenv("EMBERFS_TOKEN_FILE", str(path))
+    by_environment = find_place(**HERE)
+    assert [p.identity.uid for p in (by_text, by_file, by_environment)] == [4711] * 3
+    assert by_file == by_environment
+    assert find_place(**HERE, identity=Identity(5, 5)).identity == Identity(5, 5)
+    assert find_place(**HERE, token=token(7).text).identity.uid == 7  # before the environment
+    assert token().value.hex() not in repr([by_text, by_file])
+    monkeypatch.setenv("EMBERFS_TOKEN_FILE", str(tmp_path / "none"))
+    with pytest.raises(OSError, match="none"):
+        find_place(**HERE)
+    with pytest.raises(ValueError, match="is no token") as refused:
+        find_place(**HERE, token="ember1-oops")
+    assert "oops" not in str(refused.value)
+    with pytest.raises(ValueError, match="not both"):
+        find_place(**HERE, token=token().text, token_file=str(path))
+
+
+def test_connections_are_made_with_the_token_and_not_shared_with_others(tmp_path, monkeypatch):
+    path = tmp_path / "token"
+    path.write_text(f"{token(1).text}\n")
+    path.chmod(0o600)
+    made = []
+
+    class Connected:
+        is_usable = True
+
+        def __enter__(self):
+            return self
+
+        def close(self):
+            pass
+
+    def connect_blocking(*_where, identity, token):
+        made.append((identity.uid, token and token.uid))
+        return Connected()
+
+    monkeypatch.setattr(clusters, "connect_blocking", connect_blocking)
+    monkeypatch.setattr(clusters, "_process", clusters._Process())
+    for options in (
+        {"token_file": path},
+        {"token": token(2).text},
+        {"token_file": str(path)},
+        {"uid": 3},
+    ):
+        _ = EmberFileSystem(**HERE, **options).connection
+    assert made == [(1, 1), (2, 2), (3, None)]
+
+
+def test_an_instance_tells_its_token_only_where_it_must():
+    fs = EmberFileSystem(**HERE, token=token().text)
+    said = fs.to_json(include_password=False)
+    assert token().text not in said
+    assert json.loads(said)["cluster_id"] == "c"
+    assert token().text not in repr(fs)
+    assert token().text not in fs.unstrip_protocol("/f")
+    assert pickle.loads(pickle.dumps(fs))._token == token().text
+
+
+def test_options_that_do_not_go_together():
+    with pytest.raises(ValueError, match="uid="):
+        EmberFileSystem(gid=5)
+    fs = EmberFileSystem(hosts=["one:1", "two:2"], cluster_id="c")
+    assert fs.unstrip_protocol("/a") == "ember://c@one:1,two:2/a"
+
+
+def test_at_the_end_every_file_is_closed_also_behind_one_that_fails(monkeypatch):
+    monkeypatch.setattr(clusters, "_process", clusters._Process())
+    closed = []
+
+    class File:
+        def close(self):
+            closed.append(self)
+            raise OSError("no room")
+
+    files = [File() for _ in range(3)]
+    for file in files:
+        clusters.close_at_exit(file)
+    with pytest.raises(OSError, match="no room"):
+        disconnect()
+    assert len(closed) == 3
