@@ -18,6 +18,8 @@ CORES = [
     "fs/schema/layout.py",
     "fs/schema/routing.py",
     "fs/schema/inode.py",
+    "fs/schema/metrics.py",
+    "fs/runtime/figures.py",
     "fs/schema/user.py",
     "fs/runtime/log_segments.py",
     "fs/runtime/rocksdb_log.py",

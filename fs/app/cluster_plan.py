@@ -54,6 +54,9 @@ PLAN_EFFORT = Effort(0.25)
 SERVICE_COUNT_MAX = 9
 """Managers, or metadata services, of one local cluster."""
 
+METRICS_ADDRESS = "tcp:127.0.0.1:0"
+"""Of every process of a local cluster; `ember status --json` says the port."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedChain:
@@ -163,6 +166,7 @@ def _process(directory: ClusterDir, record: ClusterRecord, name: str) -> Process
         node_id=node_id_of(name),
         listen=directory.address(name),
         mgmtd_addresses=mgmtd_addresses(directory, record),
+        metrics_address=METRICS_ADDRESS,
     )
 
 
@@ -172,7 +176,9 @@ def mount_config(
     """Return the configuration of one mount daemon."""
     return ProcessConfig(
         process=ProcessSection(
-            cluster_id=record.cluster_id, mgmtd_addresses=mgmtd_addresses(directory, record)
+            cluster_id=record.cluster_id,
+            mgmtd_addresses=mgmtd_addresses(directory, record),
+            metrics_address=METRICS_ADDRESS,
         ),
         client=ClientSection(mount_point=str(mount_point)),
     )

@@ -8,13 +8,15 @@ Errors end here: an FsError becomes one line and exit code 1, a bug a traceback 
 """
 
 import gc
+import inspect
 import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -26,17 +28,21 @@ from ..rpc.channel import ChannelPool, open_channels
 from ..rpc.core_service import CoreService
 from ..rpc.credential_files import configured_secrets, read_keys
 from ..rpc.credentials import Secret, new_client_id
+from ..rpc.observer import RpcObserver
 from ..rpc.server import Server
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
+from ..runtime.figures import Figures, Source
 from ..runtime.log import set_up_logging
 from ..runtime.ports import Runtime
 from ..runtime.real import real_runtime
-from ..schema.config import ProcessConfig
+from ..schema import metrics
+from ..schema.config import ProcessConfig, ProcessSection
 from ..schema.ids import NodeId
 from ..schema.routing import Node, Role
 from ..schema.status import FsError, Status
 from .errors import check_interpreter, first_error
+from .exposition import Exposition
 from .release import RELEASE
 
 log = logging.getLogger(__name__)
@@ -61,6 +67,12 @@ class Process:
     stopping: trio.Event
     guard: UserGuard | None = None
     """Whom it serves; None: everybody."""
+    observer: RpcObserver | None = None
+    """Measures remote calls; None: nobody."""
+    sources: list[Source] = field(default_factory=list)
+    """What says the metrics of this process; parts add to it as they are made."""
+    metrics_address: str = ""
+    """Where the metrics are served; empty: nowhere."""
 
     def node(self, roles: frozenset[Role]) -> Node:
         """Return how this process presents itself to the manager.
@@ -80,18 +92,19 @@ class Process:
 
     def server(self, targets: Mapping[str, object]) -> Server:
         """Return a server that offers the named services, and Core."""
-        server = Server(self.identity, self.config.rpc, guard=self.guard)
+        server = Server(self.identity, self.config.rpc, guard=self.guard, observer=self.observer)
+        self.sources.append(server.say)
         for name, target in targets.items():
             server.add_service(name, target)
         server.add_service("Core", CoreService(self.identity, self.runtime.clock, [*targets]))
         return server
 
     def ready(self) -> None:
-        """Tell whoever started this process that it serves."""
+        """Tell whoever started this process that it serves, and where its metrics are."""
         log.info("node %d serves", self.identity.node_id)
         descriptor = os.environ.pop(READY_VARIABLE, "")
         if descriptor:
-            os.write(int(descriptor), b"\n")
+            os.write(int(descriptor), f"{self.metrics_address}\n".encode())
             os.close(int(descriptor))
 
 
@@ -152,11 +165,34 @@ async def _run(root: Root, config: ProcessConfig) -> None:
     guard = make_guard(config, runtime)
     if not config.process.mgmtd_addresses:
         raise FsError(Status.BAD_CONFIG, "process.mgmtd_addresses: where is the manager?")
+    section = config.process
+    observer = RpcObserver(section.slow_request_s) if _is_observed(section) else None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, stopping)
-        async with open_channels(runtime, identity, config.rpc, secrets=secrets) as channels:
-            await root(Process(config, runtime, identity, channels, stopping, guard))
+        async with open_channels(
+            runtime, identity, config.rpc, secrets=secrets, observer=observer
+        ) as channels:
+            process = Process(config, runtime, identity, channels, stopping, guard, observer)
+            if observer is not None:
+                process.sources += [partial(_say_who, root, identity), observer.say]
+            if section.metrics_address:
+                exposition = Exposition(section.metrics_address, process.sources)
+                process.metrics_address = await nursery.start(exposition.run)
+            await root(process)
         nursery.cancel_scope.cancel()
+
+
+def _is_observed(section: ProcessSection) -> bool:
+    return bool(section.metrics_address or section.slow_request_s)
+
+
+def _say_who(root: Root, identity: Identity, figures: Figures) -> None:
+    module = inspect.getmodule(root)
+    assert module is not None and module.__spec__ is not None, root
+    role = module.__spec__.name.rpartition(".")[2]
+    figures.note(
+        metrics.PROCESS_INFO, 1, role, identity.cluster_id, identity.node_id, identity.release
+    )
 
 
 def run_process(root: Root, config_path: Path) -> NoReturn:
@@ -167,7 +203,7 @@ def run_process(root: Root, config_path: Path) -> NoReturn:
     except FsError as problem:  # no log yet: whoever typed this reads it
         sys.exit(f"ember: {problem}")
     try:
-        set_up_logging(config.process.log_level)
+        set_up_logging(config.process.log_level, line_format=config.process.log_format)
         gc.freeze()
         gc.set_threshold(GC_ALLOCATION_COUNT)
         trio.run(_run, root, config)

@@ -76,12 +76,14 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
     """Run the given services over an open store until asked to stop; the caller owns it."""
     config, node = process.config, process.node(roles)
     membership = Membership(process.runtime, config, node, process.channels)
+    process.sources.append(membership.say)
     targets: dict[str, Any] = {}
     loops: list[Loop] = []
     find_tokens = ask_manager(membership.caller)
     if Role.MGMTD in roles:
         mgmtd = Mgmtd(engine, process.runtime, config, node, process.channels)
         targets["Mgmtd"] = mgmtd.service
+        process.sources.append(mgmtd.say)
         loops.append(mgmtd.run)
         find_tokens = mgmtd.find_tokens
     loops.append(membership.run)
@@ -89,6 +91,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         chunks = make_chunks(process, membership)
         meta = await make_meta(process, engine, membership, chunks)
         targets["Meta"] = meta.service
+        process.sources.append(meta.say)
         loops += [chunks.run, meta.run]
     if process.guard is not None:
         process.guard.find = find_tokens
@@ -97,6 +100,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
     if isinstance(engine, LocalEngine) and config.process.listen.startswith("unix:"):
         store = targets["Kv"] = KvService(engine, process.runtime, boot=boot_number())
         loops.append(store.run)
+        process.sources.append(store.say)
     server = process.server(targets)
     if store is not None:
         server.on_disconnect = store.forget

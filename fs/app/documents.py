@@ -1,6 +1,7 @@
 """Writes the documents that are derived from the code: `python -m fs.app.documents`.
 
-specs/status.md from fs/schema/status.py, specs/config.md from fs/schema/config.py.
+specs/status.md from fs/schema/status.py, specs/config.md from fs/schema/config.py, the table of specs/metrics.md from
+fs/schema/metrics.py.
 tests/test_documents.py compares them, so that they never drift.
 """
 
@@ -12,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from ..schema import config, status
+from ..schema import config, metrics, status
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
@@ -114,9 +115,31 @@ def config_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+METRICS_MARK = "<!-- What follows is generated from `fs/schema/metrics.py` by `ember generate`; do not edit. -->"
+
+
+def metrics_page() -> str:
+    """Return specs/metrics.md: what is written there by hand, and the tables below the mark."""
+    written, mark, _ = (SPECS / "metrics.md").read_text().partition(METRICS_MARK)
+    lines = [written.rstrip("\n"), "", mark or METRICS_MARK]
+    for shower in metrics.Shower:
+        found = [metric for metric in metrics.METRICS if metric.shower is shower]
+        lines += ["", f"## Of {shower.value}", ""]
+        lines += ["| name | kind | labels | meaning | shows |", "|---|---|---|---|---|"]
+        lines += [
+            f"| `{m.name}` | {m.kind.value} | {', '.join(m.labels)} | {m.help} | {m.occasion or 'always'} |"
+            for m in found
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Return every derived page with its path."""
-    return {SPECS / "status.md": status_page(), SPECS / "config.md": config_page()}
+    return {
+        SPECS / "status.md": status_page(),
+        SPECS / "config.md": config_page(),
+        SPECS / "metrics.md": metrics_page(),
+    }
 
 
 def main() -> None:

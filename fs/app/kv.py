@@ -16,6 +16,7 @@ async def run(process: Process) -> None:
     check_message_size(process.config)
     async with open_local_store(process) as engine:
         service = KvService(engine, process.runtime, boot=boot_number())
+        process.sources.append(service.say)
         server = process.server({"Kv": service})
         server.on_disconnect = service.forget
         async with trio.open_nursery() as nursery:

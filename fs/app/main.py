@@ -433,6 +433,14 @@ def admin(context: typer.Context) -> None:
 
 
 @app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
+def metrics(context: typer.Context) -> None:
+    """Where the processes of a cluster show what they measure, for Prometheus."""
+    from .metrics_commands import metrics as group  # noqa: PLC0415
+
+    group(context.args, prog_name="ember metrics")
+
+
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
 def placement(context: typer.Context) -> None:
     """Make, check and simulate chain tables: `ember placement --help` lists the commands."""
     from .placement_commands import placement as group  # noqa: PLC0415

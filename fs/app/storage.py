@@ -139,6 +139,7 @@ async def serve_storage(
     )
     membership.report = storage.report
     membership.report_disks = storage.report_disks
+    process.sources += [membership.say, storage.say]
     server = process.server({"Storage": storage.service})
     if process.guard is not None:
         process.guard.find = ask_manager(membership.caller)

@@ -59,7 +59,10 @@ END_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.02
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 READY_VARIABLE: Final = "EMBERFS_READY_FD"
-"""Environment variable with the descriptor a service writes to once it serves."""
+"""Environment variable with the descriptor a service writes a line to once it serves: where its metrics are."""
+
+
+READY_BYTES_MAX: Final = 1024
 
 
 def service_command(role: str, config_path: Path) -> list[str]:
@@ -94,6 +97,8 @@ class Service:
     restart_count: int = 0
     last_exit: str = ""
     wanted: bool = True
+    metrics_address: str = ""
+    """Where it serves its metrics; empty: nowhere."""
     pause: trio.CancelScope | None = None
     """Of the sleep before the next start."""
     ended: trio.Event = field(default_factory=trio.Event)
@@ -110,6 +115,7 @@ class Service:
             "since_s": self.since_s,
             "restart_count": self.restart_count,
             "last_exit": self.last_exit,
+            "metrics_address": self.metrics_address,
         }
 
 
@@ -178,7 +184,9 @@ class Supervisor:
         """Note when the service says that it serves; an end of file means that it died before."""
         try:
             await trio.lowlevel.wait_readable(ready_read)
-            if os.read(ready_read, 1) and service.state == "starting":
+            told = os.read(ready_read, READY_BYTES_MAX)
+            if told and service.state == "starting":
+                service.metrics_address = told.decode(errors="replace").strip()
                 self._set_state(service, "running")
                 log.info("%s serves", service.name)
         finally:
@@ -188,6 +196,7 @@ class Supervisor:
         """Start the process, wait for its end; return its exit code."""
         child, ready_read = self._spawn(service)
         service.identity = process_id(child.pid) or ProcessId(child.pid, 0)
+        service.metrics_address = ""
         self._set_state(service, "starting")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_ready, service, ready_read)
@@ -265,6 +274,8 @@ class Supervisor:
         if known is not None and known.state != "stopped":
             raise FsError(Status.ALREADY_RUNNING, name)
         service = Service(name, role, mount_point, identity=self._adoptable(name))
+        if service.identity is not None:
+            service.metrics_address = read_state(self._directory)[name].get("metrics_address", "")
         self._services[name] = service
         self._nursery.start_soon(self._run_service, service)
 

@@ -26,7 +26,9 @@ from typing import Final
 import trio
 
 from ..rpc.api import Call, Identity
+from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
+from ..schema import metrics
 from ..schema.proto import kv_pb2
 from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, KeyValue, next_key
@@ -96,6 +98,10 @@ class KvService:
     def snapshot_count(self) -> int:
         """Snapshots held now."""
         return sum(len(c.snapshots) + len(c.lasting) for c in self._clients.values())
+
+    def say(self, figures: Figures) -> None:
+        """Say what is held for others."""
+        figures.note(metrics.KV_SNAPSHOTS, self.snapshot_count)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Let go of old snapshots until cancelled."""

@@ -26,6 +26,7 @@ import trio
 from ..runtime.ports import Runtime
 from ..schema.status import FsError, Status
 from .api import KvEngine, Transaction
+from .tally import Tally
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ async def transact(
     runtime: Runtime,
     retry_time_s_max: float = RETRY_TIME_S_MAX,
     is_idempotent: bool = True,
+    tally: Tally | None = None,
 ) -> T:
     """Run `fn` in a transaction, commit, and repeat both until it committed; return fn's result.
 
@@ -67,6 +69,7 @@ async def transact(
         runtime: clock for the time limit, random for the back-off.
         retry_time_s_max: seconds from the start during which another attempt may begin.
         is_idempotent: False when a second run after an unknown outcome could do harm.
+        tally: counts how it goes.
 
     Raises:
         FsError: whatever `fn` raises; the store's last status when time is up, but KV_TIMED_OUT
@@ -79,6 +82,7 @@ async def transact(
         runtime=runtime,
         retry_time_s_max=retry_time_s_max,
         is_idempotent=is_idempotent,
+        tally=tally,
     )
     return result
 
@@ -90,6 +94,7 @@ async def transact_stamped(
     runtime: Runtime,
     retry_time_s_max: float = RETRY_TIME_S_MAX,
     is_idempotent: bool = True,
+    tally: Tally | None = None,
 ) -> tuple[T, bytes | None]:
     """As `transact`, returning the commit's versionstamp too; None if `fn` wrote nothing."""
     deadline_s = runtime.clock.monotonic_s() + retry_time_s_max
@@ -101,10 +106,12 @@ async def transact_stamped(
         try:
             result = await fn(tr)
             is_committing = True
-            return result, await tr.commit()
+            stamp = await tr.commit()
         except FsError as error:
             if error.status not in RETRIED:
                 raise
+            if tally is not None:
+                tally.note_retry(error.status)
             is_unknown = is_unknown or (is_committing and not error.definite)
             if is_unknown and not is_idempotent:
                 raise
@@ -112,6 +119,10 @@ async def transact_stamped(
             if runtime.clock.monotonic_s() + pause_s > deadline_s:
                 raise _exhausted(error, attempt + 1, is_unknown) from error
             log.debug("transaction attempt %d: %s; again in %.4f s", attempt + 1, error, pause_s)
+        else:
+            if tally is not None:
+                tally.commit_count += 1
+            return result, stamp
         finally:
             tr.close()
         attempt += 1

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import trio
 
 from ..kv.api import KvEngine, Transaction
+from ..kv.tally import Tally
 from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
 from ..schema.ids import InodeId
@@ -59,6 +60,7 @@ class ContentDriver:
         self._runtime = runtime
         self._chunks = chunks
         self._retry_time_s_max = retry_time_s_max
+        self.tally = Tally()
         self._running: dict[int, _Cut] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -69,6 +71,7 @@ class ContentDriver:
             fn,
             runtime=self._runtime,
             retry_time_s_max=self._retry_time_s_max,
+            tally=self.tally,
         )
 
     async def run(self, attempt: Callable[[PreciseLength | None], Awaitable[T]]) -> T:

@@ -44,6 +44,8 @@ class EventLog:
         self._name = f"events-{config.process.node_id}"
         self._queue: deque[bytes] = deque()
         self._dropped_count = 0
+        self.lost_count = 0
+        """Lines that will never be in the log, since the start."""
         self._has_some = trio.Event()
         self._size: int | None = None
         """Of the newest file; None: not known."""
@@ -59,6 +61,7 @@ class EventLog:
             return
         if len(self._queue) >= self._queue_count_max:
             self._dropped_count += 1
+            self.lost_count += 1
             return
         self._queue.append(self._line(event))
         self._has_some.set()
@@ -78,6 +81,7 @@ class EventLog:
 
     async def _write_all(self) -> None:
         self._has_some = trio.Event()
+        queued_count = len(self._queue)
         lines, count = self._take()
         if not lines:
             return
@@ -85,6 +89,7 @@ class EventLog:
             await self._runtime.run_blocking(self._append, lines)
         except OSError as error:
             self._dropped_count += count
+            self.lost_count += queued_count
             self._size = None
             log.warning("%d events are not in the log: %s: %s", count, self._path(0), error)
 

@@ -14,12 +14,15 @@ Concurrency: one task runs `run`; tests call `step`.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from ..kv.api import KeyValue, KvEngine, prefix_end
 from ..kv.transact import snapshot_read
+from ..runtime.figures import Figures
+from ..schema import metrics
 from ..schema.config import MetaSection
 from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb
 from ..schema.status import FsError, Status
@@ -53,6 +56,19 @@ FORGET_PAGES_MAX: Final = 16
 """So many transactions per step, as long as most of what they find is old: no more is kept than twice what must be."""
 
 
+KINDS: Final = {records.GC_DIRECTORY: "directory", records.GC_FILE: "file"}
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Work of one kind that was due at the last look."""
+
+    count: int = 0
+    """At most gc_batch_count."""
+    lag_s: float = 0.0
+    """For how long the oldest had been due."""
+
+
 class GarbageCollector:
     """The collector of one service."""
 
@@ -73,6 +89,9 @@ class GarbageCollector:
         self._make_context = make_context
         self._events = events
         self._forget_cursor = records.IDEMPOTENCY
+        self.due = {prefix: Due() for prefix in KINDS}
+        """What the last look found, by prefix."""
+        self.done_count = 0
 
     async def run(self) -> None:
         """Collect until cancelled; while there is much to do, without pauses."""
@@ -87,6 +106,13 @@ class GarbageCollector:
             else:
                 await trio.lowlevel.checkpoint()
 
+    def say(self, figures: Figures) -> None:
+        """Say how far behind the collector is."""
+        figures.note(metrics.GC_DONE, self.done_count)
+        for prefix, kind in KINDS.items():
+            figures.note(metrics.GC_FOUND, self.due[prefix].count, kind)
+            figures.note(metrics.GC_LAG, self.due[prefix].lag_s, kind)
+
     async def step(self) -> int:
         """Do one batch of each kind of work; return how many things were done.
 
@@ -97,6 +123,7 @@ class GarbageCollector:
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
         done_count = await self._empty_trees()
         done_count += await self._delete_inodes()
+        self.done_count += done_count
         await self._finish_truncations()
         await self._forget_outcomes()
         return done_count
@@ -107,8 +134,12 @@ class GarbageCollector:
         )
 
     async def _due(self, prefix: bytes) -> list[bytes]:
-        end = records.gc_key(prefix, self._make_context().now_ns + 1, 0)
-        return self._keys(await self._range(prefix, end, self._config.gc_batch_count))
+        now_ns = self._make_context().now_ns
+        end = records.gc_key(prefix, now_ns + 1, 0)
+        keys = self._keys(await self._range(prefix, end, self._config.gc_batch_count))
+        lag_s = max(0.0, (now_ns - records.gc_due_ns(keys[0])) / 1e9) if keys else 0.0
+        self.due[prefix] = Due(len(keys), lag_s)
+        return keys
 
     @staticmethod
     def _keys(pairs: Sequence[KeyValue]) -> list[bytes]:

@@ -6,7 +6,9 @@ import trio
 
 from ..kv.api import KvEngine
 from ..node.api import MgmtdCaller, RoutingView
+from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
+from ..schema import metrics
 from ..schema.config import ProcessConfig
 from ..schema.status import FsError
 from .gc import GarbageCollector
@@ -86,6 +88,13 @@ class Meta:
             nursery.start_soon(self.service.events.run)
             nursery.start_soon(self._prefetch_inode_ids)
             task_status.started()
+
+    def say(self, figures: Figures) -> None:
+        """Say what this service measures beside its requests."""
+        self.gc.say(figures)
+        self.service.driver.tally.say("meta", figures)
+        figures.note(metrics.FILE_SESSIONS, self.sessions.seen_count)
+        figures.note(metrics.EVENTS_DROPPED, self.service.events.lost_count)
 
     async def _prefetch_inode_ids(self) -> None:
         while True:

@@ -55,6 +55,8 @@ class SessionPruner:
         self._now_ns = now_ns
         self._ahead: dict[bytes, float] = {}
         """Records that say they are of the future: when each was first seen, on trio's clock."""
+        self.seen_count = 0
+        """File sessions that the last complete look found."""
 
     async def run(self) -> None:
         """Prune every session_scan_interval_s until cancelled."""
@@ -76,8 +78,11 @@ class SessionPruner:
             return 0
         living = {session.client_id for session in reply.sessions}
         is_old = self._judge_ages()
+        seen_count = 0
 
         async def end_if_dead(key: bytes, value: bytes) -> bool:
+            nonlocal seen_count
+            seen_count += 1
             record = decoded(FileSessionRecordPb, key, value)
             if record.client_id in living or not is_old(key, record.created_ns):
                 return False
@@ -91,7 +96,9 @@ class SessionPruner:
 
         for prefix in self._free_by_prefix:
             await self._each(prefix, free_if_dead)
-        return await self._each(records.FILE_SESSION, end_if_dead)
+        ended_count = await self._each(records.FILE_SESSION, end_if_dead)
+        self.seen_count = seen_count - ended_count
+        return ended_count
 
     def _judge_ages(self) -> Callable[[bytes, int], bool]:
         """Return who says whether a dead client's record is older than the grace, from now on: made after the answer."""

@@ -11,7 +11,7 @@ import trio
 
 from ..rpc.api import Channels
 from ..runtime.ports import Clock
-from ..schema.config import MgmtdSection
+from ..schema.config import MgmtdSection, certain_s
 from .lease import (
     NOBODY,
     Candidate,
@@ -64,6 +64,14 @@ class Election:
         """Tell whether we are the primary, beyond doubt, at this moment."""
         now_s = self._clock.monotonic_s()
         return may_act(self._held, now_s=now_s, lease_s=self._section.primary_lease_s)
+
+    @property
+    def margin_s(self) -> float:
+        """Seconds for which we may still act; negative, or 0 for one who holds nothing: we may not."""
+        if self._held is None:
+            return 0.0
+        end_s = self._held.confirmed_s + certain_s(self._section.primary_lease_s)
+        return end_s - self._clock.monotonic_s()
 
     def forget(self) -> None:
         """Hold nothing any more, because a write of ours had no certain outcome."""

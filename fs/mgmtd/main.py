@@ -10,12 +10,15 @@ import trio
 
 from ..kv.api import KvEngine
 from ..rpc.api import Channels
+from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
+from ..schema import metrics
 from ..schema.config import ProcessConfig, check_relations
 from ..schema.proto.mgmtd_pb2 import UserPb
 from ..schema.routing import Node
 from ..schema.status import FsError
 from .election import Election
+from .figures import say
 from .lease import Candidate, Verdict
 from .primary import Primary
 from .service import MgmtdService
@@ -68,6 +71,15 @@ class Mgmtd:
         """This manager is the acting primary at this moment."""
         primary = self.service.primary
         return primary is not None and primary.is_acting
+
+    def say(self, figures: Figures) -> None:
+        """Say whether this manager rules; the acting primary also, how its cluster is."""
+        figures.note(metrics.IS_PRIMARY, self.is_primary)
+        self._store.tally.say("mgmtd", figures)
+        primary = self.service.primary
+        if primary is not None and primary.is_acting:
+            figures.note(metrics.PRIMARY_LEASE_MARGIN, self._election.margin_s)
+            say(primary, figures)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled; then give the lease up.  Started means: standing for election."""

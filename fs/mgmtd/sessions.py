@@ -30,6 +30,11 @@ class ClientSessions:
         self._started_s = now_s
         self._sessions: dict[str, ClientSession] = {}
 
+    @property
+    def count(self) -> int:
+        """Clients known."""
+        return len(self._sessions)
+
     def extend(self, request: ExtendClientSessionReq, now_s: float) -> None:
         """Begin or extend a session; raises FsError(RPC_OVERLOADED) beyond SESSION_COUNT_MAX."""
         session = self._sessions.get(request.client_id)

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from ..kv.api import KvEngine, Transaction, next_key, prefix_end
+from ..kv.tally import Tally
 from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
 from ..schema.config import KvSection
@@ -188,6 +189,7 @@ class Store:
         self._runtime = runtime
         self._section = section
         self._cluster_id = cluster_id
+        self.tally = Tally()
 
     async def write(
         self, me: Candidate, epoch: int, routing_version: int, records: Sequence[Record]
@@ -307,6 +309,7 @@ class Store:
             body,
             runtime=self._runtime,
             retry_time_s_max=self._section.retry_time_s_max,
+            tally=self.tally,
         )
 
     def _format(self) -> bytes:

@@ -18,7 +18,9 @@ from typing import Final
 import trio
 
 from ..rpc.api import Channels
+from ..runtime.figures import Figures
 from ..runtime.ports import Clock, Runtime
+from ..schema import metrics
 from ..schema.config import ProcessConfig
 from ..schema.proto.mgmtd_pb2 import DiskReportPb, HeartbeatReq, HeartbeatRsp, TargetReportPb
 from ..schema.routing import Node, node_to_pb
@@ -106,6 +108,11 @@ class Membership:
         self._triggered = trio.Event()
         self._joined = trio.Event()
         self._is_stopping = False
+
+    def say(self, figures: Figures) -> None:
+        """Say how long this node may serve, and by which routing info."""
+        figures.note(metrics.NODE_LEASE_MARGIN, self.lease.margin_s)
+        figures.note(metrics.NODE_ROUTING_VERSION, self.routing.info.routing_version)
 
     def trigger(self) -> None:
         """Send a heartbeat soon, because something changed that the manager should judge."""

@@ -24,6 +24,7 @@ from .api import ConnectionRefused, Identity, Into, Received
 from .connection import Connection
 from .credentials import NONCE_BYTES, Secret
 from .frame import FrameLimits
+from .observer import RpcObserver
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,30 @@ class RpcChannel:
         timeout_s: float | None = None,
     ) -> Received[RspT]:
         """Send one request and wait for its reply; see `fs.rpc.api.Channel.call`."""
+        observer = self._pool.observer
+        if observer is None:
+            return await self._call(method, request, payload, into, timeout_s)
+        observed = observer.called(method)
+        began_s = observed.begin()
+        received: Received[RspT] | None = None
+        try:
+            received = await self._call(method, request, payload, into, timeout_s)
+        except BaseException as error:
+            observed.note_error(error if isinstance(error, FsError) else None)
+            raise
+        finally:
+            received_bytes = 0 if received is None else received.payload_bytes
+            observed.end(began_s, received_bytes, sum(map(len, payload)))
+        return received
+
+    async def _call(
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        payload: Sequence[Buffer],
+        into: Into | None,
+        timeout_s: float | None,
+    ) -> Received[RspT]:
         limit_s = self._pool.limits.call_timeout_s if timeout_s is None else timeout_s
         begin_s = trio.current_time()
         used = None
@@ -151,13 +176,16 @@ class ChannelPool:
         identity: Identity,
         limits: RpcSection,
         nursery: trio.Nursery,
+        *,
         secrets: Sequence[Secret],
+        observer: RpcObserver | None,
     ) -> None:
         self.runtime = runtime
         self.identity = identity
         self.limits = limits
         self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
         self.secrets = secrets
+        self.observer = observer
         self.start_soon = nursery.start_soon
         self.is_closed = False
         self._channels: dict[tuple[str, int], RpcChannel] = {}
@@ -187,6 +215,7 @@ async def open_channels(
     limits: RpcSection,
     *,
     secrets: Sequence[Secret] = (),
+    observer: RpcObserver | None = None,
 ) -> AsyncIterator[ChannelPool]:
     """Make the channels of one process, alive as long as the block.
 
@@ -195,9 +224,10 @@ async def open_channels(
         identity: who calls.
         limits: the [rpc] section.
         secrets: what proves who we are, preferred first; then peers have to know it, too.  Default: nothing.
+        observer: measures the calls; default: nobody.
     """
     async with open_background() as nursery:
-        pool = ChannelPool(runtime, identity, limits, nursery, secrets)
+        pool = ChannelPool(runtime, identity, limits, nursery, secrets=secrets, observer=observer)
         try:
             yield pool
         finally:

@@ -24,14 +24,16 @@ from typing import Any, Final
 import trio
 
 from ..runtime.background import open_background
+from ..runtime.figures import Figures
 from ..runtime.ports import Network, Stream
-from ..schema import services
+from ..schema import metrics, services
 from ..schema.config import RpcSection
 from ..schema.method import Method
 from .api import Handler, Identity
 from .buffer_pool import BufferPool
 from .frame import FrameLimits
 from .guard import Guard
+from .observer import RpcObserver
 from .refusal_log import RefusalLog
 from .server_connection import Binding, ServerConnection
 
@@ -76,6 +78,7 @@ class Server:
         *,
         guard: Guard | None = None,
         on_bug: Callable[[str, BaseException], None] = log_bug,
+        observer: RpcObserver | None = None,
     ) -> None:
         """Make a server without services.
 
@@ -84,6 +87,7 @@ class Server:
             limits: the [rpc] section.
             guard: judges peers; default: accept everybody.
             on_bug: called with (where, error) for each bug in a method; must not raise.
+            observer: measures what is served; default: nobody.
         """
         self.identity = identity
         self.limits = limits
@@ -91,6 +95,7 @@ class Server:
         self.guard = guard
         self.refusals = RefusalLog()
         self.on_bug = on_bug
+        self.observer = observer
         self.on_disconnect: Callable[[Identity], None] | None = None
         """Called with what the peer said of itself when a connection that served has ended; must not raise."""
         self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max))
@@ -113,6 +118,12 @@ class Server:
         """Connections open now."""
         return len(self._connections)
 
+    def say(self, figures: Figures) -> None:
+        """Say how much is connected and buffered."""
+        figures.note(metrics.SERVER_CONNECTIONS, self.connection_count)
+        figures.note(metrics.SERVER_BUFFERS_USED, self.pool.used_bytes)
+        figures.note(metrics.SERVER_BUFFERS_IDLE, self.pool.idle_bytes)
+
     def add_service(self, service: str | Iterable[Method[Any, Any]], target: object) -> None:
         """Bind every method of a service to `target`.
 
@@ -129,7 +140,9 @@ class Server:
             key = (method.service_number, method.number)
             assert key not in self._bindings, f"{method} is bound twice"
             handler: Handler = getattr(target, snake_name(method.name))
-            self._bindings[key] = Binding(method, handler, getattr(target, "admit", None))
+            observed = None if self.observer is None else self.observer.served(method)
+            admit = getattr(target, "admit", None)
+            self._bindings[key] = Binding(method, handler, admit, observed)
 
     async def run(
         self,

@@ -32,6 +32,7 @@ from .handshake import (
     encode_proof,
     negotiate,
 )
+from .observer import MethodObserver
 
 if TYPE_CHECKING:
     from .server import Server
@@ -65,6 +66,7 @@ class Binding:
     method: Method[Any, Any]
     handler: Handler
     admit: Admit | None = None
+    observed: MethodObserver | None = None
 
 
 def _only_operating(error: BaseException) -> FsError | None:
@@ -281,6 +283,8 @@ class ServerConnection:
                 refusal = FsError(Status.RPC_OVERLOADED, "no receive buffer became free in time")
         if refusal is not None or binding is None:
             assert refusal is not None
+            if binding is not None and binding.observed is not None:
+                binding.observed.note_error(refusal)
             await framed.drain_payload()
             self._nursery.start_soon(self._send_error, header.request_id, refusal)
             return True
@@ -339,16 +343,21 @@ class ServerConnection:
     ) -> None:
         """Run one request and send its reply."""
         request_id = header.request_id
-        release = None
+        release = result = None
+        sent_bytes = 0
+        observed = binding.observed
+        began_s = 0.0 if observed is None else observed.begin()
         try:
             result = await self._run_method(binding, header, message, lease, scope)
             if isinstance(result, Reply):
                 release = result.release
-                await self._send_reply(request_id, binding, result.message, result.payload)
+                sent_bytes = await self._send_reply(
+                    request_id, binding, result.message, result.payload
+                )
             elif isinstance(result, FsError):
                 await self._send_error(request_id, result)
             elif result is not None:
-                await self._send_reply(request_id, binding, result, ())
+                sent_bytes = await self._send_reply(request_id, binding, result, ())
         except _BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", binding.method, error)
         finally:
@@ -357,6 +366,30 @@ class ServerConnection:
                 release()
             if lease is not None:
                 self._server.pool.release(lease)
+            if observed is not None:
+                self._note(observed, header, began_s, sent_bytes, result)
+
+    def _note(
+        self,
+        observed: MethodObserver,
+        header: Header,
+        began_s: float,
+        sent_bytes: int,
+        result: object,
+    ) -> None:
+        """Say how a request went; None: it got no answer."""
+        received_bytes = header.message_bytes + header.payload_bytes
+        took_s = observed.end(began_s, received_bytes, sent_bytes)
+        error = result if isinstance(result, FsError) else None
+        if result is None or error is not None:
+            observed.note_error(error)
+        if took_s > observed.slow_s:
+            observed.note_slow(took_s, header.request_id, self._stream.peer_name, error)
+        user = self._grant.user
+        if user is not None and self._server.observer is not None:
+            total = self._server.observer.user_bytes[user.uid]
+            total[0] += received_bytes
+            total[1] += sent_bytes
 
     async def _run_method(
         self,
@@ -403,17 +436,19 @@ class ServerConnection:
 
     async def _send_reply(
         self, request_id: int, binding: Binding, reply: Message, payload: Any
-    ) -> None:
+    ) -> int:
+        """Send a reply, or the error that it is too large; return its bytes."""
         message = reply.SerializeToString()
         payload_bytes = sum(map(len, payload))
         limits = self._server.frame_limits
         if len(message) > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
             detail = f"reply of {binding.method}: {len(message)} + {payload_bytes} bytes"
             await self._send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
-            return
+            return 0
         header = encode_header(
             Kind.REPLY, request_id, message_bytes=len(message), payload_bytes=payload_bytes
         )
         frame: list[Buffer] = [header, message, *payload]
         if not self._framed.hold(frame):
             await self._framed.send_or_post(frame, call_count=len(self._scopes))
+        return len(message) + payload_bytes

@@ -1,9 +1,10 @@
-"""Log set-up of a process: one line per record, to stderr or a file.
+"""Log set-up of a process: to stderr or a file, as text or as JSON.
 
-A record's text may hold line ends (tracebacks do); they follow indented, so that every line that
-begins with a time is one record.
+Text: one line per record.  A record's text may hold line ends (tracebacks do); they follow indented, so that every
+line that begins with a time is one record.  JSON: one object per line, whatever the record holds.
 """
 
+import json
 import logging
 import sys
 import time
@@ -18,20 +19,45 @@ LEVELS: Final = {
 }
 
 
+def _time_of(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
 class LineFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.123Z info  fs.storage.resync: text`, times in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line, and its traceback indented below."""
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         level = record.levelname.lower()
-        text = f"{seconds}.{int(record.msecs):03d}Z {level:7} {record.name}: {record.getMessage()}"
+        text = f"{_time_of(record)} {level:7} {record.name}: {record.getMessage()}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text.replace("\n", "\n    ")
 
 
-def set_up_logging(level: str = "info", path: Path | None = None) -> None:
+class JsonFormatter(logging.Formatter):
+    """The same fields as an object of JSON: time, level, logger, message, and traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line."""
+        fields = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+FORMATTERS: Final = {"text": LineFormatter, "json": JsonFormatter}
+
+
+def set_up_logging(
+    level: str = "info", path: Path | None = None, *, line_format: str = "text"
+) -> None:
     """Send all records of this process at or above `level` to a file or to stderr.
 
     Replaces what was set up before.
@@ -39,10 +65,11 @@ def set_up_logging(level: str = "info", path: Path | None = None) -> None:
     Args:
         level: debug, info, warning or error.
         path: appended to; None: stderr.
+        line_format: text or json.
     """
     handler: logging.Handler
     handler = logging.StreamHandler(sys.stderr) if path is None else logging.FileHandler(path)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(FORMATTERS[line_format]())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

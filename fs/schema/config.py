@@ -35,6 +35,15 @@ class ProcessSection(Section, frozen=True):
     """`tcp:HOST:PORT` or `unix:/PATH`."""
     mgmtd_addresses: list[str] = []
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
+    """text: a line for people; json: an object per line, with the keys time, level, logger, message, traceback."""
+    slow_request_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 5.0
+    """A request that took longer is logged, at most one line per method and second; 0: none is."""
+    metrics_address: Annotated[str, Meta(pattern="^(|tcp:.+:[0-9]+)$")] = ""
+    """`tcp:HOST:PORT` where Prometheus, or anybody else, gets the metrics of this process by HTTP (specs/metrics.md); port 0: a
+    free one; empty: nowhere."""
+    is_open_metrics_allowed: bool = False
+    """True: serve metrics, which ask nobody for a key, beyond this machine."""
     directory: str = ""
     """Where the process keeps its own state; empty: it keeps none."""
 
@@ -288,6 +297,7 @@ def check_relations(config: ProcessConfig) -> None:
     if config.kv.engine == "remote":
         _check_remote_store(config)
     check_closed(config)
+    check_metrics_address(config)
     block = config.storage.checksum_block_bytes
     size = config.meta.chunk_size_bytes
     for name, value in (("storage.checksum_block_bytes", block), ("meta.chunk_size_bytes", size)):
@@ -320,6 +330,18 @@ def check_closed(config: ProcessConfig) -> None:
         Status.BAD_CONFIG,
         f"process.listen ({listen}) reaches beyond this machine, so it needs auth.key_file;"
         " `ember key new FILE` makes one for all processes of the cluster",
+    )
+
+
+def check_metrics_address(config: ProcessConfig) -> None:
+    """Check that metrics leave this machine only where that was asked for; raises FsError(BAD_CONFIG)."""
+    process = config.process
+    if process.is_open_metrics_allowed or is_on_this_machine(process.metrics_address):
+        return
+    raise FsError(
+        Status.BAD_CONFIG,
+        f"process.metrics_address ({process.metrics_address}) reaches beyond this machine, where metrics ask"
+        " nobody for a key; set process.is_open_metrics_allowed if that is meant",
     )
 
 

@@ -43,6 +43,8 @@ class Disk:
         self._taken_count = 0
         self.free_bytes = 0
         self.capacity_bytes = 0
+        self.allocated_bytes = 0
+        self.used_bytes = 0
         self.read_limiter = trio.Semaphore(section.read_concurrency)
         self.write_limiter = trio.Semaphore(section.write_concurrency)
         self.pace = DiskPace()
@@ -134,6 +136,7 @@ class Disk:
         """Read the disk's space anew."""
         space = await self.run(self.engine.space)
         self.free_bytes, self.capacity_bytes = space.free_bytes, space.capacity_bytes
+        self.allocated_bytes, self.used_bytes = space.allocated_bytes, space.used_bytes
 
     def _fail(self, error: FsError) -> None:
         if not self.is_failed:

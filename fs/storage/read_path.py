@@ -370,14 +370,15 @@ def _make_reply(
     reply = storage_pb2.BatchReadRsp()
     add = reply.results.add
     payload: list[memoryview] = []
-    for io, done in zip(batch.ios, batch.done, strict=True):
+    for place, io, done in zip(batch.places, batch.ios, batch.done, strict=True):
         assert done is not None
         length = done.length
-        if not length or io is None or done.status:
+        if not length or io is None or place is None or done.status:
             add(status=done.status, commit_ver=done.commit_ver, detail=done.detail)
             continue
         piece = io.buffer if length == io.length else io.buffer[:length]
         payload.append(piece)
+        place.target.read_bytes += length
         checksum = xxhash.xxh3_64_intdigest(piece) if want_checksums else 0
         add(length=length, commit_ver=done.commit_ver, checksum=checksum)
     return reply, payload

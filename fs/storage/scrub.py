@@ -152,6 +152,7 @@ class Scrub:
             has_more = await self._scrub_page(place, cursor)
             if not has_more:
                 cursor.pass_count, cursor.after = cursor.pass_count + 1, b""
+                target.scrub_pass_count += 1
             await target.disk.run(store_cursor, target, cursor)
             if not has_more:
                 log.info(
@@ -192,6 +193,7 @@ class Scrub:
             return
         if not await target.disk.run(is_whole, target, state):
             note_damage(target, state.chunk_id, "found by the scrub")
+        target.scrubbed_bytes += state.length
         await trio.sleep(state.length / self._context.section.scrub_bytes_per_s_max)
 
     async def _compare(

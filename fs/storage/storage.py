@@ -16,6 +16,7 @@ from ..chunkengine.refused import RefusedEngine
 from ..node.api import MgmtdCaller, NodeLease, RoutingView
 from ..rpc.api import Channels, Identity
 from ..rpc.buffer_pool import BufferPool
+from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
 from ..schema.config import DiskSection, ProcessConfig
 from ..schema.ids import NodeId, TargetId
@@ -28,6 +29,7 @@ from .context import StorageContext
 from .damage import Repair, note_damage
 from .disk import Disk
 from .failed_disks import FailedDisks, Reopen
+from .figures import say
 from .leftovers import Leftovers
 from .links import Links
 from .local_state import Hold, Step
@@ -162,6 +164,10 @@ class Storage:
             )
             for disk in self._disks
         ]
+
+    def say(self, figures: Figures) -> None:
+        """Say what this process measures."""
+        say(self._context, figures)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the loops until cancelled."""

@@ -102,6 +102,13 @@ class LocalTarget:
     """Calls to successors in flight; one is cancelled when its callee stops being our successor."""
     cuts: FinishedCuts = field(default_factory=FinishedCuts)
     used_bytes: int = 0
+    read_bytes: int = 0
+    """Read for clients, since the start."""
+    written_bytes: int = 0
+    """Of updates of clients and of the predecessor, since the start."""
+    scrub_pass_count: int = 0
+    """Since the start, as the next."""
+    scrubbed_bytes: int = 0
     checksum_error_count: int = 0
     difference_count: int = 0
     """Chunks of which the successor had more, less or other content with nothing under way."""

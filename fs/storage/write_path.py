@@ -285,6 +285,7 @@ async def _prepare(
     if update.kind is UpdateType.REMOVE:  # a metadata batch, as a commit is
         return disk.run_inline(work)
     disk.note_written(len(update.payload))
+    place.target.written_bytes += len(update.payload)
     return await disk.write_timed(len(update.payload), work)
 
 

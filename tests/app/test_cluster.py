@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fs.app.metrics_commands import fetch
+from fs.schema import metrics
+from fs.schema.metrics import METRICS, Shower
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 needs_fuse = pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
@@ -84,6 +90,51 @@ def processes_of(directory):
             if os.fsencode(directory) in path.read_bytes() and int(path.parent.name) != os.getpid():
                 found.append(path.read_bytes())
     return found
+
+
+SHOWERS = {
+    "control": {Shower.MEMBER, Shower.META, Shower.MGMTD, Shower.PRIMARY, Shower.KV},
+    "kv": {Shower.KV},
+    "mgmtd": {Shower.MEMBER, Shower.MGMTD},
+    "meta": {Shower.MEMBER, Shower.META},
+    "storage": {Shower.MEMBER, Shower.STORAGE},
+    "mountd": {Shower.MOUNT},
+}
+SOMETIMES = {
+    metrics.SERVER_SLOW,
+    metrics.SERVER_USER_RECEIVED,
+    metrics.SERVER_USER_SENT,
+    metrics.KV_RETRIES,
+}
+"""What need not happen here."""
+
+
+def what_is_wrong_with_metrics(status):
+    """Return what a process of a cluster should show and does not, or shows though no document knows it."""
+    documented, found = {m.name for m in METRICS}, set()
+    for service in status["services"]:
+        name, text = service["name"], fetch(service["metrics_address"].removeprefix("tcp:"))
+        shown = {s.name for f in text_string_to_metric_families(text) for s in f.samples}
+        shown = {re.sub("_(bucket|count|sum)$", "", n) for n in shown if n.startswith("ember_")}
+        showers = SHOWERS[service["role"]] | {Shower.ALL}
+        if name == status["primary"]:
+            showers |= {Shower.PRIMARY}
+        due = {m.name for m in METRICS if m.shower in showers and not m.occasion}
+        if shown - documented or due - shown:
+            return name, shown - documented, due - shown
+        found |= shown
+    return {m.name for m in METRICS if m not in SOMETIMES} - found
+
+
+def check_metrics(ember):
+    """Every process shows what is documented of its kind, and nothing else."""
+    assert not (ember.mount / "nowhere").exists()  # an error to be counted
+    listed = json.loads(ember.run("metrics", "targets").stdout)
+    assert len(listed) == len(ember.status()["services"])
+    deadline_s = time.monotonic() + 60  # on a busy machine the primary may change at any time
+    while wrong := what_is_wrong_with_metrics(ember.status()):
+        assert time.monotonic() < deadline_s, wrong
+        time.sleep(1.0)
 
 
 def test_without_a_mount(ember):
@@ -176,6 +227,7 @@ def test_services_may_become_more_and_fewer(ember):
         written[-1].write_text(written[-1].name)
         record = json.loads((ember.directory / "cluster.json").read_text())
         assert (record["mgmtd_count"], record["meta_count"]) == (options or (0, 1, 0, 1))[1::2]
+        check_metrics(ember)
         if options:
             assert "it runs already" in error_line(ember.up("--mgmtds", 2, check=False))
         ember.run("down")

@@ -1,5 +1,6 @@
 """Log lines."""
 
+import json
 import logging
 
 import pytest
@@ -45,3 +46,22 @@ def test_stderr_is_the_default(capsys):
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert "warning x: seen" in captured.err
+
+
+def test_json_is_an_object_per_record(tmp_path):
+    path = tmp_path / "log"
+    set_up_logging("info", path, line_format="json")
+    log = logging.getLogger("fs.some.module")
+    log.warning("target %d\nsecond \udcff", 7)
+    try:
+        int("bad")
+    except ValueError:
+        log.exception("failed")
+    first, second = map(json.loads, path.read_text().splitlines())
+    assert first.pop("time").endswith("Z")
+    assert first == {
+        "level": "warning",
+        "logger": "fs.some.module",
+        "message": "target 7\nsecond \udcff",
+    }
+    assert second["traceback"].splitlines()[-1].startswith("ValueError: invalid literal")

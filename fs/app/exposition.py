@@ -1,0 +1,172 @@
+"""Serving the metrics of this process to Prometheus, by HTTP, in its text format.
+
+Invariants:
+    - What is measured is read on the event loop, in one go, and never by another thread; the text is made of the
+      reading by a thread.
+    - Nothing is loaded, and no thread is there, until somebody asks; nothing waits for a thread at the end.
+    - A client that does not speak is given up after CLIENT_TIMEOUT_S, and at most CLIENTS_MAX are served at once.
+
+Asks nobody who he is: schema/config.py checks that the address is of this machine only, unless somebody wanted otherwise.
+
+Concurrency: trio; one worker thread per request.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from ..runtime.figures import BOUNDS_S, Figures, Histogram, Source
+from ..schema import metrics
+from ..schema.metrics import Kind
+from ..schema.status import FsError, Status
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.metrics_core import Metric as Family
+
+log = logging.getLogger(__name__)
+
+CLIENT_TIMEOUT_S: Final = 5.0
+CLIENTS_MAX: Final = 4
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `tcp:HOST:PORT`."""
+    host, _, port = address.removeprefix("tcp:").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Exposition:
+    """The metrics of one process."""
+
+    def __init__(self, address: str, sources: Sequence[Source]) -> None:
+        """Serve nothing yet.
+
+        Args:
+            address: `tcp:HOST:PORT`; port 0: a free one.
+            sources: asked at every reading; more may be added meanwhile.
+        """
+        self._address = address
+        self._sources = sources
+        self._token: trio.lowlevel.TrioToken
+        self._server: WSGIServer | None = None
+        self._limiter = trio.CapacityLimiter(CLIENTS_MAX)
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; reports the bound address.
+
+        Raises:
+            FsError: START_FAILED when the address cannot be bound.
+        """
+        host, port = split_address(self._address)
+        self._token = trio.lowlevel.current_trio_token()
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            detail = f"process.metrics_address {self._address}: {error}"
+            raise FsError(Status.START_FAILED, detail) from error
+        bound = listeners[0].socket.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, self._serve, listeners)
+            task_status.started(f"tcp:{shown}:{bound}")
+
+    def read(self) -> Figures:
+        """Return what is measured now; on the event loop."""
+        figures = Figures()
+        for source in self._sources:
+            source(figures)
+        return figures
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """Hand a connection to a thread, which closes it."""
+        taken = socket.socket(fileno=stream.socket.detach())
+        await trio.to_thread.run_sync(
+            self._answer, taken, abandon_on_cancel=True, limiter=self._limiter
+        )
+
+    def _answer(self, taken: socket.socket) -> None:
+        """Answer one request; in a thread."""
+        with taken:
+            taken.setblocking(True)
+            if self._server is None:
+                self._server = _make_server(self)
+            try:
+                self._server.finish_request(taken, taken.getsockname()[:2])
+            except OSError as error:
+                log.debug("a reader of metrics left: %s", error)
+
+    def collect(self) -> "Iterable[Family]":
+        """Return a reading in the library's form; in a thread, called by the library."""
+        began_s = time.perf_counter()
+        try:
+            figures = trio.from_thread.run_sync(self._read_after, began_s, trio_token=self._token)
+        except trio.RunFinishedError:  # the process is ending; who asked has nobody to answer to
+            return []
+        return families(figures)
+
+    def _read_after(self, began_s: float) -> Figures:
+        waited_s = time.perf_counter() - began_s
+        figures = self.read()
+        figures.note(metrics.PROCESS_LOOP_WAIT, waited_s)
+        return figures
+
+
+def families(figures: Figures) -> "list[Family]":
+    """Return a reading in the library's form, in the order of the documentation."""
+    from prometheus_client import core  # noqa: PLC0415 - loaded when somebody asks for metrics
+
+    found: list[Family] = []
+    for metric in metrics.METRICS:
+        if metric.kind is Kind.HISTOGRAM and metric in figures.histograms:
+            histogram = core.HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, value in figures.histograms[metric].items():
+                histogram.add_metric(labels, buckets=_buckets(value), sum_value=value.sum_s)
+            found.append(histogram)
+        elif metric in figures.numbers:
+            make = (
+                core.CounterMetricFamily if metric.kind is Kind.COUNTER else core.GaugeMetricFamily
+            )
+            family = make(metric.name, metric.help, labels=metric.labels)
+            for labels, number in figures.numbers[metric].items():
+                family.add_metric(labels, number)
+            found.append(family)
+    return found
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    ends = [*map(repr, BOUNDS_S), "+Inf"]
+    return list(zip(ends, map(float, accumulate(histogram.counts)), strict=True))
+
+
+def _make_server(exposition: Exposition) -> "WSGIServer":
+    """Return what answers a connection; it listens nowhere itself.  Takes some 50 ms the first time."""
+    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer  # noqa: PLC0415 - as above
+
+    from prometheus_client import (  # noqa: PLC0415 - as above
+        CollectorRegistry,
+        ProcessCollector,
+        make_wsgi_app,
+    )
+
+    class Handler(WSGIRequestHandler):
+        timeout = CLIENT_TIMEOUT_S
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the standard library
+            log.debug(format, *args)
+
+    registry = CollectorRegistry()
+    registry.register(exposition)
+    ProcessCollector(registry=registry)
+    server = WSGIServer(("", 0), Handler, bind_and_activate=False)
+    server.socket.close()  # connections come from elsewhere
+    server.server_name, server.server_port = "", 0
+    server.setup_environ()
+    server.set_app(make_wsgi_app(registry))
+    return server

@@ -1,0 +1,391 @@
+"""Every metric of every process: name, kind, labels, meaning, and which processes show it.  Pure.
+
+What a process shows is read when somebody asks (fs/runtime/figures.py).  specs/metrics.md is made from this table; a
+test compares it with what a running cluster shows.
+
+Names are those of Prometheus: `ember_`, the part that is measured, what, and the unit; counters end with `_total` and grow
+from 0 at the start of the process.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Kind(Enum):
+    """What may be done with the values of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Shower(Enum):
+    """Which processes show a metric."""
+
+    ALL = "every process"
+    MEMBER = "managers, metadata services, storage nodes"
+    STORAGE = "storage nodes"
+    META = "metadata services"
+    MGMTD = "managers"
+    PRIMARY = "the primary manager"
+    KV = "kv processes"
+    MOUNT = "mount daemons"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    kind: Kind
+    shower: Shower
+    help: str
+    labels: tuple[str, ...] = ()
+    occasion: str = ""
+    """When it shows anything at all; empty: always."""
+
+
+def _counter(name: str, shower: Shower, help_: str, *labels: str, occasion: str = "") -> Metric:
+    return Metric(name, Kind.COUNTER, shower, help_, labels, occasion)
+
+
+def _gauge(name: str, shower: Shower, help_: str, *labels: str, occasion: str = "") -> Metric:
+    return Metric(name, Kind.GAUGE, shower, help_, labels, occasion)
+
+
+def _histogram(name: str, shower: Shower, help_: str, *labels: str, occasion: str = "") -> Metric:
+    return Metric(name, Kind.HISTOGRAM, shower, help_, labels, occasion)
+
+
+# ---- every process -------------------------------------------------------------------------------
+
+_ALL: Final = Shower.ALL
+
+PROCESS_INFO: Final = _gauge(
+    "ember_process_info",
+    _ALL,
+    "1; the labels say who this is. The node id of clients is 0.",
+    "role", "cluster_id", "node_id", "release",
+)  # fmt: skip
+PROCESS_LOOP_WAIT: Final = _gauge(
+    "ember_process_event_loop_wait_seconds",
+    _ALL,
+    "How long the reading of these metrics waited for its turn on the event loop.",
+)
+SERVER_DURATION: Final = _histogram(
+    "ember_rpc_server_request_duration_seconds",
+    _ALL,
+    "Requests served, from having been received to the reply having been sent.",
+    "method",
+    occasion="not for mount daemons, which serve nobody",
+)
+SERVER_IN_FLIGHT: Final = _gauge(
+    "ember_rpc_server_requests_in_flight", _ALL, "Requests being served.", "method",
+    occasion="as above",
+)  # fmt: skip
+SERVER_RECEIVED: Final = _counter(
+    "ember_rpc_server_received_bytes_total", _ALL, "Messages and payloads of requests.", "method",
+    occasion="as above",
+)  # fmt: skip
+SERVER_SENT: Final = _counter(
+    "ember_rpc_server_sent_bytes_total", _ALL, "Messages and payloads of replies.", "method",
+    occasion="as above",
+)  # fmt: skip
+SERVER_ERRORS: Final = _counter(
+    "ember_rpc_server_errors_total",
+    _ALL,
+    "Requests answered with a status other than OK; CANCELLED: not answered, because the caller gave up or went away.",
+    "method", "status",
+    occasion="once there was one",
+)  # fmt: skip
+SERVER_SLOW: Final = _counter(
+    "ember_rpc_server_slow_requests_total",
+    _ALL,
+    "Requests that took longer than process.slow_request_s; the log names some of them.",
+    "method",
+    occasion="once there was one",
+)
+SERVER_USER_RECEIVED: Final = _counter(
+    "ember_rpc_server_user_received_bytes_total",
+    _ALL,
+    "Of the requests of clients that proved a user's token, by that user.",
+    "uid",
+    occasion="in a closed cluster",
+)
+SERVER_USER_SENT: Final = _counter(
+    "ember_rpc_server_user_sent_bytes_total", _ALL, "As above, of the replies.", "uid",
+    occasion="in a closed cluster",
+)  # fmt: skip
+SERVER_CONNECTIONS: Final = _gauge(
+    "ember_rpc_server_connections", _ALL, "Connections that others have to this process.",
+    occasion="not for mount daemons",
+)  # fmt: skip
+SERVER_BUFFERS_USED: Final = _gauge(
+    "ember_rpc_server_buffer_used_bytes", _ALL, "Receive buffers that hold payloads.",
+    occasion="not for mount daemons",
+)  # fmt: skip
+SERVER_BUFFERS_IDLE: Final = _gauge(
+    "ember_rpc_server_buffer_idle_bytes", _ALL, "Receive buffers kept for the next payloads.",
+    occasion="not for mount daemons",
+)  # fmt: skip
+CLIENT_DURATION: Final = _histogram(
+    "ember_rpc_client_call_duration_seconds",
+    _ALL,
+    "Calls of this process to others, connecting included; each try counts.",
+    "method",
+    occasion="not for kv processes, which call nobody",
+)
+CLIENT_IN_FLIGHT: Final = _gauge(
+    "ember_rpc_client_calls_in_flight",
+    _ALL,
+    "Calls that wait for their replies.",
+    "method",
+    occasion="not for kv processes, which call nobody",
+)
+CLIENT_SENT: Final = _counter(
+    "ember_rpc_client_sent_payload_bytes_total", _ALL, "Payloads of calls, without messages.", "method",
+    occasion="not for kv processes, which call nobody",
+)  # fmt: skip
+CLIENT_RECEIVED: Final = _counter(
+    "ember_rpc_client_received_payload_bytes_total", _ALL, "Payloads of replies, without messages.", "method",
+    occasion="not for kv processes, which call nobody",
+)  # fmt: skip
+CLIENT_ERRORS: Final = _counter(
+    "ember_rpc_client_errors_total",
+    _ALL,
+    "Calls that failed, by status; CANCELLED: given up by their caller.",
+    "method", "status",
+    occasion="once there was one",
+)  # fmt: skip
+
+# ---- members of the cluster ------------------------------------------------------------------------
+
+_MEMBER: Final = Shower.MEMBER
+
+NODE_LEASE_MARGIN: Final = _gauge(
+    "ember_node_lease_margin_seconds",
+    _MEMBER,
+    "Until this node has to stop serving if no heartbeat is answered; negative: it has stopped.",
+)
+NODE_ROUTING_VERSION: Final = _gauge(
+    "ember_node_routing_version", _MEMBER, "Version of the routing info that this node acts on."
+)
+
+# ---- storage ---------------------------------------------------------------------------------------
+
+_STORAGE: Final = Shower.STORAGE
+
+DISK_CAPACITY: Final = _gauge(
+    "ember_storage_disk_capacity_bytes", _STORAGE, "Size of the file system of a disk.", "disk"
+)
+DISK_FREE: Final = _gauge(
+    "ember_storage_disk_free_bytes", _STORAGE, "What new chunks may still take on a disk.", "disk"
+)
+DISK_ALLOCATED: Final = _gauge(
+    "ember_storage_disk_allocated_bytes", _STORAGE, "Of data files on a disk.", "disk"
+)
+DISK_USED: Final = _gauge(
+    "ember_storage_disk_used_bytes",
+    _STORAGE,
+    "Blocks in use on a disk; the rest of what is allocated is fragmentation, which compaction gives back.",
+    "disk",
+)
+DISK_FAILED: Final = _gauge(
+    "ember_storage_disk_failed", _STORAGE, "1: the disk is out of service.", "disk"
+)
+DISK_SLOW: Final = _gauge(
+    "ember_storage_disk_slow", _STORAGE, "1: far slower than usual, for some time.", "disk"
+)
+DISK_PACE: Final = _gauge(
+    "ember_storage_disk_pace_seconds",
+    _STORAGE,
+    "Mean duration of reads and writes of up to one MiB, or per MiB, in the last window.",
+    "disk",
+)
+DISK_INSIDE: Final = _gauge(
+    "ember_storage_disk_calls_in_flight", _STORAGE, "Calls into a disk's engine, now.", "disk"
+)
+DISK_WAITING: Final = _gauge(
+    "ember_storage_disk_queued_calls",
+    _STORAGE,
+    "Reads and writes that wait for their turn at a disk.",
+    "disk", "direction",
+)  # fmt: skip
+STORAGE_BUFFERS_USED: Final = _gauge(
+    "ember_storage_read_buffer_used_bytes", _STORAGE, "Buffers of read replies under way."
+)
+STORAGE_BUFFERS_IDLE: Final = _gauge(
+    "ember_storage_read_buffer_idle_bytes", _STORAGE, "Buffers kept for the next read replies."
+)
+TARGET_STATE: Final = _gauge(
+    "ember_storage_target_state", _STORAGE, "1 for the local state that a target is in, 0 for the others.",
+    "target", "state",
+)  # fmt: skip
+TARGET_CHAIN: Final = _gauge(
+    "ember_storage_target_chain",
+    _STORAGE,
+    "1; the chain that a target belongs to.",
+    "target", "chain",
+    occasion="once it belongs to one",
+)  # fmt: skip
+TARGET_USED: Final = _gauge(
+    "ember_storage_target_used_bytes", _STORAGE, "What a target takes on its disk.", "target"
+)
+TARGET_READ: Final = _counter(
+    "ember_storage_target_read_bytes_total", _STORAGE, "Read for clients from a target.", "target"
+)
+TARGET_WRITTEN: Final = _counter(
+    "ember_storage_target_written_bytes_total",
+    _STORAGE,
+    "Written to a target by updates, of clients and of the predecessor.",
+    "target",
+)
+TARGET_UNSETTLED: Final = _gauge(
+    "ember_storage_target_unsettled_chunks", _STORAGE, "Chunks with an update under way.", "target"
+)
+TARGET_DAMAGED: Final = _gauge(
+    "ember_storage_target_damaged_chunks",
+    _STORAGE,
+    "Damaged copies that wait for their repair.",
+    "target",
+)
+TARGET_FOUND: Final = _counter(
+    "ember_storage_target_damaged_copies_total", _STORAGE, "Copies found damaged.", "target"
+)
+TARGET_REPAIRED: Final = _counter(
+    "ember_storage_target_repaired_copies_total", _STORAGE, "Copies repaired.", "target"
+)
+TARGET_LOST: Final = _counter(
+    "ember_storage_target_lost_chunks_total",
+    _STORAGE,
+    "Chunks that were found to be whole on no target of their chain.",
+    "target",
+)
+TARGET_DIFFERENCES: Final = _counter(
+    "ember_storage_target_differences_total",
+    _STORAGE,
+    "Chunks of which the successor had more, less or other content, with nothing under way.",
+    "target",
+)
+TARGET_ELSEWHERE: Final = _counter(
+    "ember_storage_target_reads_elsewhere_total",
+    _STORAGE,
+    "Reads of damaged copies that another replica answered.",
+    "target",
+)
+TARGET_RESYNC_RUNNING: Final = _gauge(
+    "ember_storage_resync_running", _STORAGE, "1: the target brings its successor up to date.", "target"
+)  # fmt: skip
+TARGET_RESYNC_DONE: Final = _gauge(
+    "ember_storage_resync_compared_bytes",
+    _STORAGE,
+    "Of the present resync of the successor, or of the last: bytes of chunks done with.",
+    "target",
+)
+TARGET_RESYNC_SENT: Final = _gauge(
+    "ember_storage_resync_transferred_bytes", _STORAGE, "Of these, bytes that had to be sent.", "target"
+)  # fmt: skip
+TARGET_SCRUB_PASSES: Final = _counter(
+    "ember_storage_scrub_passes_total", _STORAGE, "Passes of the scrub over a target.", "target"
+)
+TARGET_SCRUB_BYTES: Final = _counter(
+    "ember_storage_scrub_read_bytes_total", _STORAGE, "Read by the scrub from a target.", "target"
+)
+
+# ---- meta ------------------------------------------------------------------------------------------
+
+_META: Final = Shower.META
+
+GC_FOUND: Final = _gauge(
+    "ember_meta_gc_due",
+    _META,
+    "Removals that the last look found due; at most meta.gc_batch_count are looked at.",
+    "kind",
+)
+GC_LAG: Final = _gauge(
+    "ember_meta_gc_lag_seconds", _META, "For how long the oldest of these has been due.", "kind"
+)
+GC_DONE: Final = _counter(
+    "ember_meta_gc_done_total", _META, "Names and inodes of removed things that were deleted."
+)
+FILE_SESSIONS: Final = _gauge(
+    "ember_meta_file_sessions",
+    _META,
+    "Files open for writing in the whole cluster, as the last look at all of them found.",
+)
+EVENTS_DROPPED: Final = _counter(
+    "ember_meta_events_dropped_total",
+    _META,
+    "Lines of the event log that had no room in its queue.",
+)
+
+# ---- the key-value store, as its users see it --------------------------------------------------------
+
+KV_COMMITS: Final = _counter(
+    "ember_kv_transactions_total",
+    Shower.MEMBER,
+    "Transactions that committed, by the service that ran them.",
+    "service",
+    occasion="managers and metadata services only",
+)
+KV_RETRIES: Final = _counter(
+    "ember_kv_transaction_retries_total",
+    Shower.MEMBER,
+    "Runs of transactions that had to be repeated, by the reason.",
+    "service", "status",
+    occasion="once there was one",
+)  # fmt: skip
+KV_SNAPSHOTS: Final = _gauge(
+    "ember_kv_served_snapshots",
+    Shower.KV,
+    "Snapshots of the store held for transactions of other processes.",
+)
+
+# ---- mgmtd -----------------------------------------------------------------------------------------
+
+_MGMTD: Final = Shower.MGMTD
+_PRIMARY: Final = Shower.PRIMARY
+
+IS_PRIMARY: Final = _gauge(
+    "ember_mgmtd_is_primary", _MGMTD, "1: this manager is the acting primary."
+)
+PRIMARY_LEASE_MARGIN: Final = _gauge(
+    "ember_mgmtd_primary_lease_margin_seconds",
+    _PRIMARY,
+    "Until this primary has to stop acting if its lease is not extended.",
+)
+ROUTING_VERSION: Final = _gauge(
+    "ember_mgmtd_routing_version", _PRIMARY, "Version of the published routing info."
+)
+CHAINS: Final = _gauge(
+    "ember_mgmtd_chains",
+    _PRIMARY,
+    "Chains by state: complete, degraded (fewer targets serve than there are), unavailable (none serves).",
+    "state",
+)
+CHAIN_TARGETS: Final = _gauge(
+    "ember_mgmtd_chain_targets", _PRIMARY, "Members of chains by public state.", "state"
+)
+CHAINS_OUT_OF_ORDER: Final = _gauge(
+    "ember_mgmtd_chains_out_of_order", _PRIMARY, "Chains that do not serve in their preferred order."
+)  # fmt: skip
+LOSSES: Final = _gauge(
+    "ember_mgmtd_chain_losses",
+    _PRIMARY,
+    "How often, over all chains, what no sync had covered may have been lost.",
+)
+NODES: Final = _gauge(
+    "ember_mgmtd_nodes", _PRIMARY, "Registered nodes by role and state.", "role", "state"
+)
+MOVES: Final = _gauge("ember_mgmtd_moves", _PRIMARY, "Moves of targets by state.", "state")
+CLIENT_SESSIONS: Final = _gauge("ember_mgmtd_client_sessions", _PRIMARY, "Clients known.")
+TABLE_CHAINS: Final = _gauge(
+    "ember_mgmtd_chain_table_chain",
+    _PRIMARY,
+    "1 for each chain of each chain table: to sum what targets say by table.",
+    "table", "chain",
+)  # fmt: skip
+
+METRICS: Final = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
+"""All, in the order of the documentation."""
