@@ -526,6 +526,30 @@ def warmup(
 
 
 @app.command()
+def top(
+    directory: DirOption = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two readings.")] = 1.0,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+) -> None:
+    """Show what every process of a cluster does, second by second."""
+    from .top import run_top  # noqa: PLC0415
+
+    run_top(_running(directory), interval_s=interval, count=count)
+
+
+@app.command()
+def stat(
+    mount: MountArgument,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two lines.")] = 1.0,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many lines.")] = None,
+) -> None:
+    """Print what a mount does, a line per second."""
+    from .mount_stat import run_stat  # noqa: PLC0415
+
+    run_stat(mount, interval_s=interval, count=count)
+
+
+@app.command()
 def version() -> None:
     """Print the release."""
     from .release import RELEASE  # noqa: PLC0415

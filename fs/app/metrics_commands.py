@@ -1,10 +1,8 @@
 """`ember metrics`: where the processes of a local cluster show their metrics, and what one of them shows."""
 
 import json
-import urllib.request
-from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -12,12 +10,11 @@ from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import ClusterDir
 from .running import chosen_directory
+from .scraped import fetch
 
 metrics = typer.Typer(help="What the processes of a cluster measure.", no_args_is_help=True)
 
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's directory.")]
-
-TIMEOUT_S: Final = 5.0
 
 
 def shown(directory: ClusterDir) -> dict[str, str]:
@@ -32,16 +29,6 @@ def shown(directory: ClusterDir) -> dict[str, str]:
         for service in services
         if service["state"] == "running" and service.get("metrics_address")
     }
-
-
-def fetch(address: str, timeout_s: float = TIMEOUT_S) -> str:
-    """Return what is shown at `HOST:PORT`, as text; raises FsError(RPC_CONNECT_FAILED)."""
-    try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=timeout_s) as reply:
-            text: bytes = reply.read()
-    except (OSError, HTTPException) as error:
-        raise FsError(Status.RPC_CONNECT_FAILED, f"metrics at {address}: {error}") from error
-    return text.decode()
 
 
 def targets_of(addresses: dict[str, str]) -> list[dict[str, Any]]:

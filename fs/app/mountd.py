@@ -43,6 +43,7 @@ async def _serve(process: Process, vfs: Vfs) -> None:
         runtime=process.runtime,
         section=section,
         cluster_id=process.config.process.cluster_id,
+        sources=process.sources,
     )
 
     async def stop_when_asked() -> None:

@@ -387,5 +387,57 @@ TABLE_CHAINS: Final = _gauge(
     "table", "chain",
 )  # fmt: skip
 
+# ---- mount daemons -----------------------------------------------------------------------------------
+
+_MOUNT: Final = Shower.MOUNT
+_DIRECT: Final = "with client.fuse_frontend direct"
+
+MOUNT_DURATION: Final = _histogram(
+    "ember_mount_operation_duration_seconds",
+    _MOUNT,
+    "Requests of the kernel, from having been received to having been answered; setlkw waits for a lock.",
+    "operation",
+    occasion=_DIRECT,
+)
+MOUNT_ERRORS: Final = _counter(
+    "ember_mount_operation_errors_total",
+    _MOUNT,
+    "Requests of the kernel that were answered with an errno; ENOENT is what every search along a path makes.",
+    "operation", "errno",
+    occasion=_DIRECT,
+)  # fmt: skip
+MOUNT_READ: Final = _counter(
+    "ember_mount_read_bytes_total",
+    _MOUNT,
+    "Read by the kernel; what it has in its page cache, and batches, it does not ask for here.",
+    occasion=_DIRECT,
+)
+MOUNT_WRITTEN: Final = _counter(
+    "ember_mount_written_bytes_total", _MOUNT, "Written by the kernel; not by batches.",
+    occasion=_DIRECT,
+)  # fmt: skip
+MOUNT_DIRTY: Final = _gauge(
+    "ember_mount_dirty_bytes", _MOUNT, "Written by programs, and buffered or on their way to storage."
+)  # fmt: skip
+MOUNT_DIRTY_MAX: Final = _gauge(
+    "ember_mount_dirty_max_bytes", _MOUNT, "client.dirty_bytes_max: writers wait when it is reached."
+)  # fmt: skip
+MOUNT_READAHEAD: Final = _gauge(
+    "ember_mount_readahead_bytes", _MOUNT, "Fetched ahead of readers, or on their way."
+)
+MOUNT_OPEN: Final = _gauge(
+    "ember_mount_open_inodes", _MOUNT, "Files that are open, or were and still have bytes to send."
+)
+MOUNT_KNOWN: Final = _gauge(
+    "ember_mount_known_inodes", _MOUNT, "Inodes that the kernel holds in its caches."
+)
+MOUNT_BATCH_PROGRAMS: Final = _gauge(
+    "ember_mount_batch_programs", _MOUNT, "Programs connected for batches.", occasion=_DIRECT
+)
+MOUNT_BATCH_MEMORY: Final = _gauge(
+    "ember_mount_batch_memory_bytes", _MOUNT, "Memory that they share with the mount.",
+    occasion=_DIRECT,
+)  # fmt: skip
+
 METRICS: Final = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
 """All, in the order of the documentation."""

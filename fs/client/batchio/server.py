@@ -13,6 +13,8 @@ from typing import Final
 
 import trio
 
+from ...runtime.figures import Figures
+from ...schema import metrics
 from ...schema.config import ClientSection
 from ...schema.status import FsError, Status
 from ..vfs.vfs import Vfs
@@ -57,6 +59,11 @@ class BatchServer:
         self.room = MemoryRoom(section.batch_memory_bytes_max)
         self._turns = Turns(BATCHES_AT_ONCE)
         self._program_counts: Counter[int] = Counter()
+
+    def say(self, figures: Figures) -> None:
+        """Say who is connected, and with how much memory."""
+        figures.note(metrics.MOUNT_BATCH_PROGRAMS, sum(self._program_counts.values()))
+        figures.note(metrics.MOUNT_BATCH_MEMORY, self.room.used_bytes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.

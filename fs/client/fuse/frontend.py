@@ -11,6 +11,7 @@ from typing import Protocol
 
 import trio
 
+from ...runtime.figures import Figures
 from ...schema.ids import InodeId
 from ..vfs.ports import KernelCache
 
@@ -36,6 +37,9 @@ class Frontend(Protocol):
 
     def terminate(self) -> None:
         """Make `serve` return soon, with requests under way left unanswered."""
+
+    def say(self, figures: Figures) -> None:
+        """Say how the requests of the kernel went, where that is known."""
 
     def close(self, *, is_unmounted: bool) -> None:
         """Close the connection to the kernel, also after a failure between `mount` and `serve`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
+from ...runtime.figures import Figures
 from ...runtime.ports import Runtime
 from ...schema.ids import InodeId
 from ...schema.status import FsError, Status
@@ -55,6 +56,9 @@ class LibfuseFrontend:
     def terminate(self) -> None:
         """See Frontend."""
         pyfuse3.terminate()
+
+    def say(self, figures: Figures) -> None:
+        """See Frontend: nothing is known here."""
 
     def close(self, *, is_unmounted: bool) -> None:
         """See Frontend.

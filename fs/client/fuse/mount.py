@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from ...runtime.figures import Source
 from ...runtime.ports import Runtime
 from ...schema.config import ClientSection
 from ..batchio.server import BatchServer
@@ -38,17 +39,20 @@ async def run_mount(
     runtime: Runtime,
     section: ClientSection,
     cluster_id: str,
+    sources: list[Source] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mount, report started, serve until cancelled or unmounted from outside, unmount cleanly.
 
-    The vfs must not be running yet: it lives exactly as long as the mount.
+    The vfs must not be running yet: it lives exactly as long as the mount.  What the mount measures is added to `sources`.
 
     Raises:
         FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.
     """
     frontend = _frontend(vfs, runtime, section)
     vfs.connect_kernel(frontend.kernel_cache)
+    told: list[Source] = [] if sources is None else sources
+    told += [vfs.say, frontend.say]
     check_mount_point(mount_point)
     frontend.mount(mount_point, cluster_id)
     served = trio.Event()
@@ -64,7 +68,9 @@ async def run_mount(
                 if (
                     section.fuse_frontend == "direct"
                 ):  # pyfuse3 has no hook for the ioctl of tickets
-                    await nursery.start(batching.run, BatchServer(vfs, section))
+                    batches = BatchServer(vfs, section)
+                    told.append(batches.say)
+                    await nursery.start(batching.run, batches)
                 _log.info("mounted %s on %s", cluster_id, mount_point)
                 task_status.started()
                 await served.wait()

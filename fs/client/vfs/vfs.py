@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import trio
 
+from ...runtime.figures import Figures
 from ...runtime.ports import Runtime
-from ...schema import services
+from ...schema import metrics, services
 from ...schema.config import ClientSection
 from ...schema.ids import InodeId
 from ...schema.proto import meta_pb2
@@ -93,6 +94,15 @@ class Vfs:
     def announce_batches(self, socket_name: bytes) -> None:
         """Say where programs find the server of batches: they read it as an attribute of any path of the mount."""
         self._core.batch_socket_name = socket_name
+
+    def say(self, figures: Figures) -> None:
+        """Say what this mount holds."""
+        core = self._core
+        figures.note(metrics.MOUNT_DIRTY, core.budget.used_bytes)
+        figures.note(metrics.MOUNT_DIRTY_MAX, self.section.dirty_bytes_max)
+        figures.note(metrics.MOUNT_READAHEAD, core.readahead_bytes)
+        figures.note(metrics.MOUNT_OPEN, len(core.states))
+        figures.note(metrics.MOUNT_KNOWN, len(core.known))
 
     @property
     def is_serving_batches(self) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import trio
 
+from ....runtime.figures import Figures
 from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
 from ...vfs.vfs import Vfs
@@ -13,6 +14,7 @@ from . import protocol as p
 from .device import Device, mount_device
 from .handshake import WRITE_BYTES_MAX
 from .server import Server
+from .times import OperationTimes
 
 
 class DirectFrontend:
@@ -26,6 +28,7 @@ class DirectFrontend:
         self._device: Device | None = None
         self._mount_point: Path | None = None
         self._is_gone = False
+        self._times = OperationTimes()
 
     def mount(self, mount_point: Path, cluster_id: str) -> None:
         """See Frontend."""
@@ -38,12 +41,16 @@ class DirectFrontend:
         """See Frontend."""
         assert self._device is not None
         with self._scope:
-            await Server(self._device, self._vfs, self._runtime).run()
+            await Server(self._device, self._vfs, self._runtime, times=self._times).run()
             self._is_gone = True
 
     def terminate(self) -> None:
         """See Frontend."""
         self._scope.cancel()
+
+    def say(self, figures: Figures) -> None:
+        """See Frontend."""
+        self._times.say(figures)
 
     def close(self, *, is_unmounted: bool) -> None:
         """See Frontend."""

@@ -11,12 +11,12 @@ file or a session behind.
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import outcome
 import trio
 
-from ....runtime.ports import Runtime
+from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError
 from ...vfs.vfs import Vfs
@@ -27,6 +27,7 @@ from . import protocol as p
 from .device import Device, Request
 from .operations import Operations, WantsErrno
 from .protocol import Opcode
+from .times import OperationTimes
 
 _log = logging.getLogger(__name__)
 
@@ -77,11 +78,14 @@ class Server:
         vfs: Vfs,
         runtime: Runtime,
         is_killed: Callable[[int], bool] = is_killed,
+        *,
+        times: OperationTimes | None = None,
     ) -> None:
         self._device = device
         self._now_s = runtime.clock.monotonic_s
         self._is_killed = is_killed
         self._max_background = vfs.section.max_background
+        self._times = times or OperationTimes()
         self._operations = Operations(vfs, runtime)
         self._interruptible: dict[int, _Interruptible] = {}
         self._interrupted = trio.Event()
@@ -182,28 +186,33 @@ class Server:
                 return request
 
     def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
+        began_s = trio.current_time()
         try:
             reply = answer(request)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
             self._refuse(request, error)
-            return True
-        if reply is None:
-            return False
-        self._device.reply(request.unique, reply)  # type: ignore[arg-type]
+        else:
+            if reply is None:
+                return False
+            self._reply(request, reply)  # type: ignore[arg-type]
+        self._times.note(request.opcode, began_s)
         return True
 
     async def _serve(self, request: Request) -> None:
         handler = self._operations.handlers.get(request.opcode)
         if handler is None:
-            self._device.reply_error(request.unique, errno.ENOSYS)
+            self._reply_error(request, errno.ENOSYS)
             return
+        began_s = trio.current_time()
         try:
             if request.opcode in _WITHOUT_EFFECT:
                 await self._serve_interruptibly(request, handler)
             else:
-                self._device.reply(request.unique, await handler(request))
+                self._reply(request, await handler(request))
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
             self._refuse(request, error)
+        finally:
+            self._times.note(request.opcode, began_s)
 
     async def _serve_interruptibly(
         self, request: Request, handler: Callable[[Request], Awaitable[object]]
@@ -212,11 +221,11 @@ class Server:
         self._interruptible[request.unique] = entry
         try:
             with entry.scope:
-                self._device.reply(request.unique, await handler(request))  # type: ignore[arg-type]
+                self._reply(request, await handler(request))  # type: ignore[arg-type]
                 return
         finally:
             del self._interruptible[request.unique]
-        self._device.reply_error(request.unique, errno.EINTR)
+        self._reply_error(request, errno.EINTR)
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if isinstance(error, WantsErrno):
@@ -225,7 +234,18 @@ class Server:
             known = request.opcode in Opcode.__members__.values()
             name = Opcode(request.opcode).name.lower() if known else str(request.opcode)
             number = errno_of(error, name, (request.node_id, request.body[:64]))
-        self._device.reply_error(request.unique, number)
+        self._reply_error(request, number)
+
+    def _reply(self, request: Request, reply: Sequence[Buffer]) -> None:
+        if request.opcode == Opcode.READ:
+            self._times.read_bytes += sum(map(len, reply))
+        elif request.opcode == Opcode.WRITE:
+            self._times.written_bytes += len(request.body) - p.WRITE_IN.size
+        self._device.reply(request.unique, reply)
+
+    def _reply_error(self, request: Request, error_number: int) -> None:
+        self._times.note_error(request.opcode, error_number)
+        self._device.reply_error(request.unique, error_number)
 
     # -- what the loop itself answers -----------------------------------------------------------------
 

@@ -1,0 +1,140 @@
+"""`ember top`: what every process of a local cluster does, second by second, from the metrics that it shows."""
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from ..schema.status import FsError
+from .cluster_dir import ClusterDir
+from .metrics_commands import shown
+from .scraped import Reading, Span, fetch, parse
+from .status_view import bytes_text
+
+SERVED: Final = "ember_rpc_server_request_duration_seconds"
+KERNEL: Final = "ember_mount_operation_duration_seconds"
+BUSIEST_COUNT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one process did, per second."""
+
+    name: str
+    requests_per_s: float
+    """Served for other processes; of a mount daemon, for the kernel."""
+    mean_s: float
+    p99_s: float
+    """At most so long took 99 of 100, as far as the buckets of the histogram tell."""
+    in_flight: int
+    errors_per_s: float
+    received_per_s: float
+    sent_per_s: float
+    cpu_share: float
+    resident_bytes: int
+    loop_wait_s: float
+    busiest: str
+    """The methods that took most of the time."""
+
+
+def read(addresses: Mapping[str, str]) -> dict[str, Reading]:
+    """Return what each process shows now, but for those that do not answer."""
+    found = {}
+    for name, address in addresses.items():
+        with contextlib.suppress(FsError):  # its row is left out until it answers
+            found[name] = parse(fetch(address), time.monotonic())
+    return found
+
+
+def row_of(name: str, span: Span) -> Row:
+    """Return what a process did between two readings."""
+    is_mount = KERNEL + "_count" in span.after.samples
+    times, label = (KERNEL, "operation") if is_mount else (SERVED, "method")
+    prefix = "ember_mount_operation" if is_mount else "ember_rpc_server"
+    received, sent = (
+        ("ember_mount_written_bytes_total", "ember_mount_read_bytes_total")
+        if is_mount
+        else ("ember_rpc_server_received_bytes_total", "ember_rpc_server_sent_bytes_total")
+    )
+    in_flight = "ember_rpc_client_calls_in_flight" if is_mount else f"{prefix}_requests_in_flight"
+    return Row(
+        name,
+        requests_per_s=span.rate(f"{times}_count"),
+        mean_s=span.mean_s(times),
+        p99_s=span.quantile_s(times, 0.99),
+        in_flight=int(span.after.total(in_flight)),
+        errors_per_s=span.rate(f"{prefix}_errors_total"),
+        received_per_s=span.rate(received),
+        sent_per_s=span.rate(sent),
+        cpu_share=span.rate("process_cpu_seconds_total"),
+        resident_bytes=int(span.after.total("process_resident_memory_bytes")),
+        loop_wait_s=span.after.total("ember_process_event_loop_wait_seconds"),
+        busiest=_busiest(span, times, label),
+    )
+
+
+def _busiest(span: Span, times: str, label: str) -> str:
+    took = {
+        value: span.grown(f"{times}_sum", **{label: value})
+        for value in span.after.values(f"{times}_sum", label)
+    }
+    names = sorted((n for n in took if took[n] > 0), key=lambda n: (-took[n], n))
+    return " ".join(name.rpartition(".")[2] for name in names[:BUSIEST_COUNT])
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration of a request as people say it: 250us, 1.2ms, 3.40s."""
+    if seconds < 0.001:  # noqa: PLR2004
+        return f"{seconds * 1e6:.0f}us"
+    return f"{seconds * 1e3:.1f}ms" if seconds < 1 else f"{seconds:.2f}s"
+
+
+def table_of(rows: list[Row]) -> Table:
+    """Return the rows for people."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("process", "req/s", "mean", "p99", "open", "err/s", "in/s", "out/s", "cpu", "memory", "loop"):  # fmt: skip
+        table.add_column(column, justify="left" if column == "process" else "right", no_wrap=True)
+    table.add_column("most time", overflow="ellipsis", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.requests_per_s:.0f}",
+            duration_text(row.mean_s),
+            duration_text(row.p99_s),
+            str(row.in_flight),
+            f"{row.errors_per_s:.1f}",
+            bytes_text(row.received_per_s),
+            bytes_text(row.sent_per_s),
+            f"{row.cpu_share:.0%}",
+            bytes_text(row.resident_bytes),
+            duration_text(row.loop_wait_s),
+            row.busiest,
+        )
+    return table
+
+
+def rows_between(before: Mapping[str, Reading], after: Mapping[str, Reading]) -> list[Row]:
+    """Return a row for each process that showed something both times."""
+    return [row_of(name, Span(before[name], after[name])) for name in after if name in before]
+
+
+def run_top(directory: ClusterDir, *, interval_s: float, count: int | None) -> None:
+    """Show what happens until interrupted, or `count` times.
+
+    Raises:
+        FsError: NOT_RUNNING.
+    """
+    console = Console()
+    before = read(shown(directory))
+    with Live(table_of([]), console=console, auto_refresh=False, transient=False) as live:
+        while count is None or count > 0:
+            time.sleep(interval_s)
+            after = read(shown(directory))
+            live.update(table_of(rows_between(before, after)), refresh=True)
+            before = after
+            count = None if count is None else count - 1
