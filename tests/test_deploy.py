@@ -1,5 +1,9 @@
 """The sample configurations are valid, and say what the sample cluster's other files say."""
 
+import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +11,7 @@ from msgspec import structs
 
 from fs.admin.cluster import Server, plan
 from fs.runtime.config_file import read_config
+from fs.schema.metrics import METRICS, Kind
 from fs.schema.proto import common_pb2
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
@@ -55,3 +60,59 @@ def test_the_sample_cluster_can_be_planned():
     ]
     made = plan([*servers, *storage], 3)
     assert (len(made.nodes), len(made.chains)) == (5, 4)
+
+
+SEEING = {
+    "alerts": DEPLOY / "prometheus" / "alerts.yml",
+    "dashboard": DEPLOY / "grafana" / "emberfs.json",
+}
+
+
+def names_of(metric):
+    endings = ("_bucket", "_count", "_sum") if metric.kind is Kind.HISTOGRAM else ("",)
+    return {metric.name + ending for ending in endings}
+
+
+@pytest.mark.parametrize("path", SEEING.values(), ids=SEEING)
+def test_dashboard_and_alerts_ask_for_metrics_that_exist(path):
+    asked = set(re.findall(r"\bember_[a-z0-9_]+", path.read_text()))
+    assert len(asked) > 10
+    assert not asked - set().union(*map(names_of, METRICS))
+
+
+def test_the_labels_of_the_dashboard_exist():
+    labels = {label for metric in METRICS for label in metric.labels} | {
+        "le",
+        "instance",
+        "job",
+        "process",
+    }
+    for panel in json.loads(SEEING["dashboard"].read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            used = re.findall(r"{{(\w+)}}", target["legendFormat"])
+            used += re.findall(r"(\w+) *(?:=~|!=|=)[ \"]", target["expr"])
+            for group in re.findall(r"(?:by|on|group_left) \(([^)]*)\)", target["expr"]):
+                used += group.split(", ")
+            assert not set(used) - labels, target
+
+
+def test_prometheus_asks_the_sample_cluster():
+    listed = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
+    for path in SAMPLES:
+        address = read_config(path).process.metrics_address.removeprefix("tcp:")
+        assert address
+        if not address.startswith("127."):
+            assert f'"{address}"' in listed
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Prometheus")
+def test_prometheus_takes_configuration_and_rules():
+    for command in (["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"]):
+        done = subprocess.run(
+            ["promtool", *command],
+            cwd=DEPLOY / "prometheus",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
