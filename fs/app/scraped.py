@@ -1,7 +1,7 @@
 """Metrics of other processes, fetched and read; what happened between two readings.  Knows no metric by name."""
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Final
@@ -43,6 +43,14 @@ class Reading:
         for found, value in self.samples.get(name, ()):
             if labels.items() <= found.items():
                 yield found, value
+
+    def without(self, label: str, values: Collection[str]) -> "Reading":
+        """Return the reading without the samples in which a label has one of these values."""
+        kept = {
+            name: [(found, value) for found, value in samples if found.get(label) not in values]
+            for name, samples in self.samples.items()
+        }
+        return Reading(self.at_s, kept)
 
     def values(self, name: str, label: str) -> set[str]:
         """Return the values of a label."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from ..rpc.observer import WAITING
 from ..schema.status import FsError
 from .cluster_dir import ClusterDir
 from .metrics_commands import shown
@@ -52,7 +53,8 @@ def read(addresses: Mapping[str, str]) -> dict[str, Reading]:
 
 
 def row_of(name: str, span: Span) -> Row:
-    """Return what a process did between two readings."""
+    """Return what a process did between two readings, but for requests that wait on purpose."""
+    span = Span(*(reading.without("method", WAITING) for reading in (span.before, span.after)))
     is_mount = KERNEL + "_count" in span.after.samples
     times, label = (KERNEL, "operation") if is_mount else (SERVED, "method")
     prefix = "ember_mount_operation" if is_mount else "ember_rpc_server"

@@ -44,7 +44,11 @@ def test_rates_means_and_quantiles_are_of_the_time_between():
     after = reading(
         12.0,
         [(metrics.SERVER_SENT, 1100, "Meta.Open"), (metrics.SERVER_SENT, 10, "Meta.Close")],
-        [(name, [5.0] * 50 + [0.001] * 98 + [0.3] * 2, "Meta.Open"), (name, [0.2], "Meta.List")],
+        [
+            (name, [5.0] * 50 + [0.001] * 98 + [0.3] * 2, "Meta.Open"),
+            (name, [0.2], "Meta.List"),
+            (name, [10.0] * 9, "Mgmtd.GetRoutingInfo"),
+        ],  # waits on purpose
     )
     row = row_of("meta-1", Span(before, after))
     assert row.requests_per_s == 50
