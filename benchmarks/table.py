@@ -33,11 +33,12 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     for heading in ("value", "unit", "machine", "ratio"):
         table.add_column(heading, justify="right")
     for row in rows:
-        limit = "" if row.limit is None else _number(row.limit)
+        limit = "" if row.limit is None else number(row.limit)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.name, _number(row.value), row.unit, limit, ratio)
+        table.add_row(row.name, number(row.value), row.unit, limit, ratio)
     Console().print(table)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a number for people: three digits, or all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits

@@ -52,6 +52,8 @@ CORES = [
     "fs/storage/resync_plan.py",
     "fs/client/batchio/checks.py",
     "fs/client/batchio/gathering.py",
+    "fs/client/user/emberfs/kvcache_format.py",
+    "fs/client/user/emberfs/kvcache_index.py",
     "fs/client/user/emberfs/protocol.py",
     "fs/app/cluster_plan.py",
 ]

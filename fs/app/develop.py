@@ -162,7 +162,8 @@ def run_bench(arguments: Sequence[str]) -> int:
 
 def _is_benchmark(path: Path) -> bool:
     """Tell programs that print a table from the modules they share."""
-    return "print_rows(" in path.read_text() and path.stem != "table"
+    is_shared = path.stem in {"table", "command"}
+    return not is_shared and any(w in path.read_text() for w in ("print_rows(", "bench_command("))
 
 
 def run_sim(arguments: Sequence[str]) -> int:

@@ -1,0 +1,84 @@
+"""What benchmarks of programs have in common: options, steps that are told, a table, a picture.
+
+    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]]
+
+Ctrl-C, or a kill, ends a benchmark and what it has started; its files are removed.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from fs.app.progress import Progress
+
+from .plot import is_there, plot_rows
+from .table import Row, print_rows
+
+Sizes = TypeVar("Sizes")
+Measure = Callable[[Sizes, Path | None, Progress], Sequence[Row]]
+"""(how much to do, a directory on the disk to measure, who is told of steps) -> figures."""
+
+
+def _parse(name: str, about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        nargs="?",
+        const=Path(f"ember-bench-{name}.png"),
+        metavar="FILE",
+        help="also draw the table (default: ember-bench-NAME.png in the working directory)",
+    )
+    return parser.parse_args(arguments)
+
+
+def bench_command(
+    name: str,
+    about: str | None,
+    sizes: tuple[Sizes, Sizes],
+    measure: Measure[Sizes],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Run a benchmark as a program; return its exit code.
+
+    Args:
+        name: of the benchmark, and of its table.
+        about: what `--help` says.
+        sizes: without and with `--full`.
+        measure: does it.
+        arguments: of the command line; default: those of this process.
+    """
+    options = _parse(name, about, arguments)
+    if options.plot is not None and not is_there():
+        sys.stderr.write("ember: --plot needs matplotlib: pip install emberfs[plot]\n")
+        return 1
+    before = signal.signal(signal.SIGTERM, _interrupt)  # what has been started is stopped, too
+    progress = Progress()
+    try:
+        rows = measure(sizes[options.full], options.dir, progress)
+    except KeyboardInterrupt:
+        progress.close()
+        sys.stderr.write(f"ember: benchmark {name} was interrupted\n")
+        return 130
+    except BaseException:
+        progress.close()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    progress.close("measured")
+    print_rows(name, rows)
+    if options.plot is not None:
+        plot_rows(name, rows, options.plot)
+        sys.stderr.write(f"ember: drawn in {options.plot}\n")
+    return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,157 @@
+"""Random samples of an FFRecord file, through the rings of a mount, next to the same program on the local disk with warm caches.
+
+Two loaders, each with 2 workers and batches of 256 samples of 16 KiB in a perfect shuffle: bare processes over `emberfs.ffrecord`, and,
+where PyTorch is installed, its DataLoader over `emberfs.torch`.  Each has read the whole file before it is measured, here and there.
+"""
+
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from emberfs.ffrecord import RecordReader, RecordWriter
+from emberfs.opening import Connect, open_client
+from emberfs.order import EpochOrder, share
+
+from fs.app.progress import Progress
+
+from .batch import Spent, daemon_pid
+from .cluster import fresh_cluster
+from .command import bench_command
+from .table import Row
+
+SAMPLE_BYTES = 16 << 10
+BATCH = 256
+WORKERS = 2
+WARMING_EPOCHS = 2
+"""Each replica gets to see every sample, or nearly."""
+GOAL = 0.6
+"""Of the local disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many samples there are, and for how long they are read."""
+
+    sample_count: int
+    seconds: float
+
+
+QUICK = Sizes(sample_count=8192, seconds=3.0)
+FULL = Sizes(sample_count=131_072, seconds=20.0)
+
+
+def write_samples(path: Path, sizes: Sizes) -> None:
+    """Write the data set."""
+    generator = random.Random(1)  # noqa: S311 - not a secret
+    with RecordWriter(path, sizes.sample_count) as writer:
+        for _ in range(sizes.sample_count):
+            writer.write(generator.randbytes(SAMPLE_BYTES))
+
+
+def batches(count: int, worker: int) -> Iterator[list[int]]:
+    """Yield the batches of one worker, epoch after epoch, for ever."""
+    epoch = 0
+    while True:
+        order = EpochOrder(count, 1, count, 1, epoch)
+        mine = list(order.between(*share(count, worker, WORKERS)))
+        for at in range(0, len(mine), BATCH):
+            yield mine[at : at + BATCH]
+        epoch += 1
+
+
+def read_samples(path: Path, connect: Connect, seconds: float, worker: int) -> tuple[float, float]:
+    """Read for so long; return samples per second, and processor seconds for each.  Seconds 0: two epochs."""
+    reader = RecordReader(path, connect)
+    share_count = len(reader) // WORKERS
+    count, began, used = 0, time.perf_counter(), time.process_time()
+    for batch in batches(len(reader), worker):
+        count += len(reader.read(batch))
+        took = time.perf_counter() - began
+        if took >= seconds > 0 or (seconds == 0 and count >= WARMING_EPOCHS * share_count):
+            break
+    used = time.process_time() - used
+    reader.close()
+    return count / took, used / count
+
+
+def bare_loader(path: Path, connect: Connect, seconds: float) -> tuple[float, float]:
+    """Return samples per second of all workers, and processor seconds for each sample."""
+    with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
+        warm = [(path, connect, 0.0, worker) for worker in range(WORKERS)]
+        pool.starmap(read_samples, warm, chunksize=1)
+        measured = [(path, connect, seconds, worker) for worker in range(WORKERS)]
+        results = pool.starmap(read_samples, measured, chunksize=1)
+    return sum(rate for rate, _ in results), sum(used for _, used in results) / WORKERS
+
+
+def torch_loader(path: Path, connect: Connect, seconds: float) -> float:
+    """Return samples per second that a DataLoader hands out."""
+    from emberfs.torch.datasets import RecordDataset  # noqa: PLC0415 - where PyTorch is
+    from emberfs.torch.loader import BlockSampler, ResumableLoader  # noqa: PLC0415
+    from emberfs.torch.memory import stack_neighbours  # noqa: PLC0415
+
+    dataset = RecordDataset(path, connect=connect)
+    loader = ResumableLoader(
+        dataset,
+        batch_sampler=BlockSampler(len(dataset), BATCH, block=1, window=len(dataset)),
+        num_workers=WORKERS,
+        collate_fn=stack_neighbours,
+        persistent_workers=True,
+        multiprocessing_context="spawn",
+    )
+    for _ in range(WARMING_EPOCHS):
+        for _ in loader:
+            pass
+    count, began = 0, time.perf_counter()
+    while True:
+        for batch in loader:
+            count += len(batch)
+            took = time.perf_counter() - began
+            if took >= seconds:
+                return count / took
+
+
+def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
+    """Measure both loaders, here and there."""
+    progress.step("dataloader: starting a cluster")
+    with (
+        tempfile.TemporaryDirectory(prefix="ember-loader-", dir=parent) as local,
+        fresh_cluster(parent) as (_, mounted),
+    ):
+        places = []
+        for folder in (mounted, Path(local)):
+            progress.step(f"dataloader: writing {sizes.sample_count:,} samples to {folder}")
+            path = folder / "samples.ffr"
+            write_samples(path, sizes)
+            places.append((path, partial(open_client, str(folder))))
+        progress.step("dataloader: reading with bare processes")
+        with Spent([daemon_pid(mounted)]) as spent:
+            rate, used = bare_loader(*places[0], sizes.seconds)
+        moved = rate * sizes.seconds + WARMING_EPOCHS * sizes.sample_count
+        local_rate, local_used = bare_loader(*places[1], sizes.seconds)
+        rows = [
+            Row("16 KiB x 256, 2 processes (of local, warm)", rate, "samples/s", local_rate),
+            Row("  the goal of this run", rate, "samples/s", GOAL * local_rate),
+            Row("  processor of the program", used * 1e6, "us/sample", local_used * 1e6, is_smaller_better=True),
+            Row("  processor of the mount daemon", 1e6 * spent.seconds[0] / moved, "us/sample"),
+        ]  # fmt: skip
+        if find_spec("torch") is None:
+            sys.stderr.write(
+                "ember: no figures of PyTorch's DataLoader: pip install emberfs[torch]\n"
+            )
+            return rows
+        progress.step("dataloader: reading with PyTorch's DataLoader")
+        torch_rate, local_rate = (torch_loader(*place, sizes.seconds) for place in places)
+        name = "the same by PyTorch's DataLoader (of local, warm)"
+        return [*rows, Row(name, torch_rate, "samples/s", local_rate)]
+
+
+if __name__ == "__main__":
+    sys.exit(bench_command("dataloader", __doc__, (QUICK, FULL), measure))

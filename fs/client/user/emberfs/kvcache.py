@@ -1,0 +1,584 @@
+"""`KVCache`: blocks of one size by key, kept in large files that many processes share; for the KV caches of inference engines.
+
+    cache = KVCache("/mnt/ember/kv", block_bytes=2 << 20, capacity_bytes=1 << 40, ttl_s=86_400)
+    iov = cache.allocate(32)                                   # memory that blocks reach without a copy
+    found = cache.get_into(keys, [iov.view[i * size :][:size] for i in range(32)])
+    cache.put([(key, block) for key, block in made])
+
+Purpose: what one process has computed for a key, any other has for one batch of reads.  specs/kvcache.md tells how it lies on disk.
+
+Invariants:
+    - What `get` says it found are bytes that were put under that key, all of them: a block that was torn, cut off, overwritten or
+      removed is a miss.  Who can write to the folder can put anything: its permissions are the guard.
+    - A process that dies leaves what it had put; of what it was just putting some blocks may be missing.
+    - A key names its content: the first block that was put stays until it is deleted, expires, or makes room.
+    - Calls come from any number of threads and processes; the child of a fork goes on with a segment of its own.
+
+What this module does not do: say what a key is, compress, keep blocks in memory.
+"""
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from .batch import BatchClient, Iov, Transfer
+from .kvcache_folder import Listed, open_folder
+from .kvcache_format import (
+    DELETED,
+    SLOTS_MAX,
+    STAMP_BYTES,
+    STAMP_OFFSET,
+    Entry,
+    Geometry,
+    block_checksum,
+    key_digest,
+    pack_entry,
+)
+from .kvcache_index import Limits, Place, SegmentFacts, choose
+from .kvcache_segments import Own, Segment, Segments
+from .opening import Connect, connect_for, is_url
+
+SEGMENT_BYTES: Final = 64 << 20
+SEGMENTS_MAX: Final = 512
+"""Each is an open file of every process."""
+_CAPACITY_SHARE: Final = 256
+"""A large cache has about so many segments."""
+_SMALL_SHARE: Final = 4
+"""And a small one at least so many, so that dropping one leaves most."""
+_ROUNDS: Final = 3
+"""How many copies of a block are tried; more than one are rare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection has dropped."""
+
+    segment_count: int
+    byte_count: int
+    """Of blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What one process knows and has done."""
+
+    block_count: int
+    """That can be had, as far as is known here."""
+    segment_count: int
+    hit_count: int
+    miss_count: int
+    damaged_count: int
+    """Blocks that were not what had been put: torn by a crash, or dropped just then."""
+    put_count: int
+    collected: Collected
+
+
+def _wall_ms(clock: Callable[[], float]) -> int:
+    return int(clock() * 1000)
+
+
+def _segment_slots(block_bytes: int, capacity_bytes: int) -> int:
+    """Return how many blocks make a segment of a cache."""
+    share = max(
+        min(SEGMENT_BYTES, capacity_bytes // _SMALL_SHARE), capacity_bytes // _CAPACITY_SHARE
+    )
+    return max(1, min(SLOTS_MAX, share // block_bytes))
+
+
+class _Search:
+    """One `get_into`: what is wanted where, and what has been found."""
+
+    def __init__(self, digests: list[bytes], buffers: list[memoryview]) -> None:
+        self.digests = digests
+        self.buffers = buffers
+        self.found = [False] * len(digests)
+        self.used: dict[str, Segment] = {}
+
+    def missing(self) -> list[int]:
+        """Return the positions of what has not been found."""
+        return [i for i, is_found in enumerate(self.found) if not is_found]
+
+
+class KVCache:
+    """See module head.
+
+    Args:
+        folder: on a mount, on a local disk, or `ember://.../FOLDER`; made if it is not there.
+        block_bytes: of every block; all who use a folder say the same.
+        capacity_bytes: what all blocks together may take, at least two.  It may be exceeded by a segment for each
+            process that writes: this many bytes / 256, but 64 MiB if that is more and a quarter if that is less.
+        ttl_s: a block cannot be had when so long has passed since it was put; None: always.
+        connect: makes the batch client; default: what fits the folder (`emberfs.opening`).
+        refresh_s: how soon at the latest what others have put or deleted is seen, by calls that miss something.
+        touch_s: how exactly it is known when a segment was last used.
+        clock: seconds since 1970.
+
+    Whoever uses a folder with the smallest capacity, or the shortest time, collects for all.
+
+    Raises:
+        OSError: the folder cannot be made or read.
+        ValueError: sizes that do not go together, or a folder with blocks of another size.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        block_bytes: int,
+        capacity_bytes: int,
+        ttl_s: float | None = None,
+        connect: Connect | None = None,
+        refresh_s: float = 1.0,
+        touch_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings: dict[str, Any] = {
+            "block_bytes": block_bytes,
+            "capacity_bytes": capacity_bytes,
+            "ttl_s": ttl_s,
+            "connect": connect,
+            "refresh_s": refresh_s,
+            "touch_s": touch_s,
+            "clock": clock,
+        }
+        self._path = os.fspath(folder)
+        self._geometry = Geometry(block_bytes, _segment_slots(block_bytes, capacity_bytes))
+        segment_bytes = self._geometry.slot_count * block_bytes
+        if capacity_bytes < 2 * segment_bytes:
+            raise ValueError(f"capacity_bytes {capacity_bytes}: two blocks are {2 * block_bytes}")
+        if ttl_s is not None and ttl_s <= 0:
+            raise ValueError(f"ttl_s {ttl_s} must be above 0")
+        ttl_ms = None if ttl_s is None else max(1, int(ttl_s * 1000))
+        self._limits = Limits(capacity_bytes, SEGMENTS_MAX, ttl_ms)
+        self._clock = clock
+        self._is_closed = False
+        if connect is None:
+            if not is_url(self._path):  # which client fits is asked of the folder
+                os.makedirs(self._path, exist_ok=True)  # noqa: PTH103 - may be relative
+            connect = connect_for([f"{self._path}/segment"])
+        self._client: BatchClient = connect()
+        try:
+            self._folder = open_folder(self._client, self._path)
+            self._begin()
+            self._check_others()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _begin(self) -> None:
+        """Know nothing yet: at first, and in the child of a fork."""
+        self._pid = os.getpid()
+        self._segments = Segments(self._client, self._folder, self._geometry)
+        self._put_lock = threading.Lock()
+        self._count_lock = threading.Lock()
+        self._counts = {"hit": 0, "miss": 0, "damaged": 0, "put": 0}
+        self._collected = Collected(0, 0)
+        self._refreshed_s = self._clock()
+        self._segments.refresh()
+
+    def _check_others(self) -> None:
+        sizes = {h.geometry.block_bytes for h in self._segments.foreign.values() if h is not None}
+        if sizes - {self._geometry.block_bytes} and not self._segments.opened:
+            self._segments.close()
+            raise ValueError(
+                f"{self._path}: has blocks of {min(sizes)} bytes, not {self._geometry.block_bytes}: "
+                "use another folder, or remove its segments"
+            )
+
+    def _enter(self) -> Segments:
+        """Begin a call.
+
+        Raises:
+            OSError: the cache is closed; after a fork, the folder cannot be read.
+        """
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the cache is closed", self._path)
+        if self._pid != os.getpid():
+            # The parent goes on filling its segment, and its locks may be held by threads that are not here: so its
+            # files are not closed, either, before the client is.
+            self._begin()
+        return self._segments
+
+    @property
+    def block_bytes(self) -> int:
+        """The size of every block."""
+        return self._geometry.block_bytes
+
+    @property
+    def stats(self) -> Stats:
+        """What this process knows and has done."""
+        segments = self._enter()
+        with segments.lock:
+            known = len(segments.index), len(segments.opened)
+        with self._count_lock:
+            counts = self._counts
+            hits = counts["hit"], counts["miss"], counts["damaged"], counts["put"]
+            return Stats(*known, *hits, self._collected)
+
+    def _count(self, **more: int) -> None:
+        with self._count_lock:
+            for name, count in more.items():
+                self._counts[name] += count
+
+    def allocate(self, block_count: int) -> Iov:
+        """Return memory for so many blocks, which they reach without a copy; raises OSError."""
+        self._enter()
+        return self._client.allocate(block_count * self.block_bytes)
+
+    # -- looking up -------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Learn now what other processes have put, deleted and dropped; raises OSError."""
+        segments = self._enter()
+        self._refreshed_s = self._clock()
+        segments.refresh()
+
+    def _refresh_if_due(self, segments: Segments) -> bool:
+        now_s = self._clock()
+        if 0 <= now_s - self._refreshed_s < self._settings["refresh_s"]:
+            return False
+        self._refreshed_s = now_s
+        segments.refresh(wait=False)
+        return True
+
+    def _put_after_ms(self) -> int:
+        """When what can still be had was put at the earliest."""
+        ttl_ms = self._limits.ttl_ms
+        return -1 if ttl_ms is None else _wall_ms(self._clock) - ttl_ms
+
+    def _look_up(self, segments: Segments, digests: Sequence[bytes]) -> list[Place | None]:
+        """Return where blocks lie; what is missing is looked for among what is new."""
+        places = self._find(segments, digests)
+        if None in places and self._refresh_if_due(segments):
+            places = self._find(segments, digests)
+        return places
+
+    def _find(self, segments: Segments, digests: Iterable[bytes]) -> list[Place | None]:
+        after_ms = self._put_after_ms()
+        with segments.lock:
+            return [segments.index.find(digest, after_ms) for digest in digests]
+
+    def contains(self, keys: Iterable[bytes]) -> list[bool]:
+        """Return for each key whether its block can probably be had; nothing is read but what is new.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        segments = self._enter()
+        return [
+            place is not None for place in self._look_up(segments, [key_digest(k) for k in keys])
+        ]
+
+    def get_into(self, keys: Sequence[bytes], buffers: Sequence[memoryview]) -> list[bool]:
+        """Read blocks, all in one batch.
+
+        Args:
+            keys: any bytes but none.
+            buffers: for each key `block_bytes` of writable memory, best of `allocate`.
+
+        Returns:
+            For each key whether its buffer has the block; if not, what the buffer has means nothing.
+
+        Raises:
+            OSError: a segment that is there cannot be read.
+        """
+        for buffer in buffers:
+            self._check_size(buffer)
+        segments = self._enter()
+        search = _Search([key_digest(key) for key in keys], list(buffers))
+        if len(search.digests) != len(search.buffers):
+            raise ValueError(f"{len(search.digests)} keys, {len(search.buffers)} buffers")
+        self._look_up(segments, search.digests)
+        for _ in range(_ROUNDS):
+            if not self._read_round(segments, search):
+                break
+        self._count(hit=search.found.count(True), miss=search.found.count(False))
+        self._touch(search.used.values())
+        return search.found
+
+    def get(self, keys: Sequence[bytes]) -> list[bytearray | None]:
+        """Return the block of each key, or None; see `get_into`, which needs no new memory."""
+        blocks = [bytearray(self.block_bytes) for _ in keys]
+        found = self.get_into(keys, [memoryview(block) for block in blocks])
+        return [block if is_found else None for block, is_found in zip(blocks, found, strict=True)]
+
+    def _read_round(self, segments: Segments, search: "_Search") -> bool:
+        """Read what is missing and can be found; return whether a block was bad, so that another copy may be tried."""
+        after_ms = self._put_after_ms()
+        with segments.lock:
+            looked = [
+                (i, segments.index.find(search.digests[i], after_ms)) for i in search.missing()
+            ]
+            places = [(i, place) for i, place in looked if place is not None]
+            held = segments.hold(place for _, place in places)
+        try:
+            transfers = [
+                Transfer(
+                    segment.reader.file,
+                    segment.header.geometry.block_offset(place.slot),
+                    search.buffers[i],
+                )
+                for (i, place), segment in zip(places, held, strict=True)
+            ]
+            counts = segments.read(transfers)
+        finally:
+            for segment in held:
+                segment.reader.release()
+        bad: list[Place] = []
+        for (i, place), count, segment in zip(places, counts, held, strict=True):
+            if count == self.block_bytes and block_checksum(search.buffers[i]) == place.checksum:
+                search.found[i] = True
+                search.used[segment.name] = segment
+            else:
+                bad.append(place)
+        with segments.lock:
+            for place in bad:
+                segments.index.forget(place.segment, place.slot)
+        self._count(damaged=len(bad))
+        return bool(bad)
+
+    def _touch(self, used: Iterable[Segment]) -> None:
+        """Let others know what is in use, not too often."""
+        now_ms = _wall_ms(self._clock)
+        for segment in used:
+            if not 0 <= now_ms - segment.used_ms < self._settings["touch_s"] * 1000:
+                segment.used_ms = now_ms
+                self._folder.touch(segment.name)
+
+    # -- putting ----------------------------------------------------------------------------------
+
+    def put(self, items: Iterable[tuple[bytes, memoryview]]) -> int:
+        """Write the blocks of keys that have none, in one batch; return how many those were.
+
+        All processes on this mount, or machine, find them when it returns, others when the bytes' own way is through: at once by rings and
+        native clients.  Durable after `sync`.  What fills a segment waits until that is durable, and for `collect`.
+
+        Args:
+            items: key and `block_bytes` of memory, best of `allocate`.
+
+        Raises:
+            OSError: ENOSPC, EDQUOT, EIO ...; blocks that were not written are misses.
+        """
+        wanted: dict[bytes, memoryview] = {}
+        for key, block in items:
+            self._check_size(block)
+            wanted.setdefault(key_digest(key), block)
+        segments = self._enter()
+        digests = list(wanted)
+        places = self._look_up(segments, digests)
+        new = [(d, wanted[d]) for d, place in zip(digests, places, strict=True) if place is None]
+        start = 0
+        while start < len(new):
+            own, first, count = self._reserve(segments, len(new) - start)
+            self._write(segments, own, first, new[start : start + count])
+            start += count
+        self._count(put=len(new))
+        return len(new)
+
+    def _check_size(self, block: memoryview) -> None:
+        if block.nbytes != self.block_bytes or block.itemsize != 1 or not block.contiguous:
+            raise ValueError(
+                f"{block.nbytes} bytes, or not contiguous: a block has {self.block_bytes}"
+            )
+
+    def _reserve(self, segments: Segments, count: int) -> tuple[Own, int, int]:
+        """Return the own segment, held, and so many of its slots as there are: (it, first, count)."""
+        while True:
+            with self._put_lock:
+                with segments.lock:
+                    own = segments.own
+                    if own is not None and own.used_count < self._geometry.slot_count:
+                        own.writer.hold()
+                        first = own.used_count
+                        count = min(count, self._geometry.slot_count - first)
+                        own.used_count += count
+                        return own, first, count
+                segments.give_up_own()
+                self._collect(segments, self._geometry.slot_count * self.block_bytes)
+                segments.make(_wall_ms(self._clock))
+
+    def _write(
+        self,
+        segments: Segments,
+        own: Own,
+        first: int,
+        blocks: Sequence[tuple[bytes, memoryview]],
+    ) -> None:
+        """Write blocks, then their entries: who finds an entry finds the block."""
+        geometry = own.segment.header.geometry
+        now_ms = _wall_ms(self._clock)
+        try:
+            segments.client.write(
+                [
+                    Transfer(own.writer.file, geometry.block_offset(slot), block)
+                    for slot, (_, block) in enumerate(blocks, first)
+                ]
+            )
+            entries = [Entry(digest, block_checksum(block), now_ms) for digest, block in blocks]
+            segments.write_entries(own, first, entries)
+        except OSError:
+            with segments.lock:  # others would look for entries in this gap for ever
+                own.used_count = geometry.slot_count
+            raise
+        finally:
+            own.writer.release()
+        self._touch([own.segment])
+
+    def sync(self) -> None:
+        """Return when all that this process has put would survive a power loss; raises OSError."""
+        segments = self._enter()
+        with segments.lock:
+            own = segments.own
+            if own is None:
+                return
+            own.writer.hold()
+        try:
+            own.writer.file.fsync()
+        finally:
+            own.writer.release()
+
+    # -- removing ---------------------------------------------------------------------------------
+
+    def delete(self, keys: Iterable[bytes]) -> int:
+        """Let the blocks of keys not be found; return how many there were.
+
+        Other processes may find them until they `refresh`, or one that puts the same key meanwhile may keep it.  Space comes back
+        with the segment; bytes are not erased.
+
+        Raises:
+            OSError: a segment cannot be written.
+        """
+        segments = self._enter()
+        self.refresh()
+        digests = [key_digest(key) for key in keys]
+        with segments.alone():
+            with segments.lock:
+                by_name: dict[str, list[int]] = {}
+                count = 0
+                for digest in dict.fromkeys(digests):
+                    places = segments.index.all_of(digest)
+                    count += bool(places)
+                    for name, slot in places:
+                        by_name.setdefault(name, []).append(slot)
+                chosen = [(segments.opened[name], slots) for name, slots in by_name.items()]
+            for segment, slots in chosen:
+                self._delete_in(segments, segment, slots)
+        return count
+
+    def _delete_in(self, segments: Segments, segment: Segment, slots: Sequence[int]) -> None:
+        header = segment.header
+        try:
+            file = self._client.open(self._folder.path(segment.name), "r+")
+        except FileNotFoundError:
+            return  # dropped meanwhile: gone is what they should be
+        with file:
+            self._client.write(
+                [
+                    Transfer(
+                        file,
+                        header.geometry.entry_offset(slot),
+                        memoryview(pack_entry(header.id, slot, DELETED)),
+                    )
+                    for slot in slots
+                ]
+            )
+            self._client.write([Transfer(file, STAMP_OFFSET, memoryview(os.urandom(STAMP_BYTES)))])
+        with segments.lock:
+            for slot in slots:
+                segments.index.forget(segment.name, slot)
+
+    def collect(self) -> Collected:
+        """Drop segments that nobody can use, and the least recently used ones beyond the limits; return what was dropped.
+
+        Any process may do it at any time, also several at once; `put` does, before it begins a segment.
+
+        Raises:
+            OSError: the folder cannot be read, or a segment not removed.
+        """
+        return self._collect(self._enter(), 0)
+
+    def _collect(self, segments: Segments, room_bytes: int) -> Collected:
+        """Collect so that `room_bytes` more fit."""
+        self._refreshed_s = self._clock()
+        listed = segments.refresh()
+        limits = Limits(
+            self._limits.byte_count - room_bytes,
+            self._limits.segment_count - bool(room_bytes),
+            self._limits.ttl_ms,
+        )
+        with segments.lock:
+            facts = [self._facts(segments, one) for one in listed]
+        names = choose(facts, limits, _wall_ms(self._clock))
+        removed = [name for name in names if self._folder.remove(name)]
+        segments.drop(names)
+        sizes = {one.name: one.byte_count for one in facts}
+        collected = Collected(len(removed), sum(sizes[name] for name in removed))
+        with self._count_lock:
+            before = self._collected
+            self._collected = Collected(
+                before.segment_count + collected.segment_count,
+                before.byte_count + collected.byte_count,
+            )
+        return collected
+
+    @staticmethod
+    def _facts(segments: Segments, one: Listed) -> SegmentFacts:
+        """Say what is known of a segment, under the lock."""
+        opened = segments.opened.get(one.name)
+        if opened is None:
+            header = segments.foreign.get(one.name)
+            made_ms = header.made_ms if header else 0  # with blocks of another size, or no segment
+            return SegmentFacts(
+                one.name,
+                one.length,
+                one.used_ms,
+                max(made_ms, one.used_ms),
+                is_segment=header is not None,
+            )
+        known = segments.index.segments[one.name]
+        geometry = known.geometry
+        return SegmentFacts(
+            one.name,
+            known.seen_count * geometry.block_bytes,
+            max(one.used_ms, opened.used_ms),
+            max(known.newest_put_ms, opened.header.made_ms),
+            is_empty=not known.digests and known.seen_count == geometry.slot_count,
+            is_own=segments.own is not None and segments.own.segment is opened,
+        )
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make durable what was put, and close all files; twice is harmless.
+
+        Raises:
+            OSError: something that was put could not be made durable.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._pid == os.getpid():
+                self._segments.close()
+        finally:
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[[], "KVCache"], tuple[()]]:
+        return partial(KVCache, self._path, **self._settings), ()  # another process opens its own

@@ -1,0 +1,93 @@
+"""Benchmarks of programs: what they measure is what they say, on a small folder; what they print, draw and leave."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from emberfs.posix import PosixClient
+
+from benchmarks import checkpoint, dataloader, kvcache, sort
+from benchmarks.command import bench_command
+from benchmarks.table import Row
+from fs.app.develop import _is_benchmark, checkout
+
+ROWS = [Row("reads (of disk)", 50, "MiB/s", 100), Row("  processor", 3, "us")]
+
+
+def test_all_are_found():
+    found = {path.stem for path in (checkout() / "benchmarks").glob("*.py") if _is_benchmark(path)}
+    assert {"batch", "mount", "dataloader", "checkpoint", "kvcache", "sort"} <= found
+    assert not found & {"table", "command", "plot", "cluster", "machine", "workloads"}
+
+
+def test_a_table_is_printed(capsys):
+    told = []
+
+    def measure(sizes, parent, progress):
+        progress.step("measuring")
+        told.append((sizes, parent))
+        return ROWS
+
+    assert bench_command("x", "about", ("small", "large"), measure, []) == 0
+    assert bench_command("x", "about", ("small", "large"), measure, ["--full", "--dir=/d"]) == 0
+    output = capsys.readouterr()
+    assert told == [("small", None), ("large", Path("/d"))]
+    assert "reads (of disk)" in output.out
+    assert "0.5" in output.out
+    assert "ember: measuring\n" in output.err
+
+
+def test_an_interrupted_one_says_so(capsys):
+    def measure(*_):
+        raise KeyboardInterrupt
+
+    assert bench_command("x", "about", (1, 2), measure, []) == 130
+    assert "benchmark x was interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_table_is_drawn(tmp_path):
+    picture = tmp_path / "x.svg"
+    assert bench_command("x", "about", (1, 2), lambda *_: ROWS, [f"--plot={picture}"]) == 0
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_figures_of_the_kv_cache(tmp_path):
+    sizes = kvcache.Sizes(4096, 64, 0.01)
+    rate, collected = kvcache.fill(tmp_path / "kv", sizes, 0, 0.0)
+    assert (rate > 0, collected) == (True, 0)
+    rate, hits, used, one_s = kvcache.read(tmp_path / "kv", sizes, 1, 8)
+    assert (hits, rate > 0, used > 0, one_s > 0) == (1.0, True, True, True)
+    some = kvcache.Figures(*range(1, 9))
+    rows = kvcache.rows_of(some, some, sizes, 1000.0)
+    assert [row.ratio for row in rows if "of local" in row.name] == [1.0] * 5
+    assert len({row.name for row in rows}) == len(rows)
+
+
+def test_figures_of_the_data_loader(tmp_path):
+    path = tmp_path / "samples.ffr"
+    dataloader.write_samples(path, dataloader.Sizes(600, 0.0))
+    rate, used = dataloader.read_samples(path, PosixClient, 0.0, 1)
+    assert rate > 0
+    assert used > 0
+    stream = dataloader.batches(600, 0)
+    batches = [next(stream) for _ in range(4)]
+    assert [len(batch) for batch in batches] == [256, 44, 256, 44]
+    assert len(set(batches[0]) | set(batches[1])) == 300
+
+
+def test_figures_of_checkpoints(tmp_path):
+    gate = threading.Barrier(1)
+    saved, began, ended = checkpoint.save_shards(tmp_path, [0, 1], 1, gate)
+    loaded, *_ = checkpoint.load_shards(tmp_path, [0, 1], 1, gate)
+    assert saved == loaded
+    assert saved[0] != saved[1]
+    assert ended > began
+
+
+def test_figures_of_sorting():
+    here = dict.fromkeys([*sort.STEPS, "processor"], 2.0)
+    there = dict.fromkeys([*sort.STEPS, "processor"], 1.0)
+    rows = sort.rows_of(here, there, sort.QUICK)
+    assert [row.ratio for row in rows] == [0.5] * 6
+    assert rows[0].value == 50.0
