@@ -98,7 +98,7 @@ class FailedDisks:
         if now_s < case.next_s:
             return False
         is_busy = any(target.inflight.count for target in self._targets_of(disk))
-        return not (disk.inside_count or is_busy or self._changes.is_dropping(disk))
+        return not (disk.inside_count or is_busy or self._changes.is_updating(disk))
 
     def _judge(self, disk: Disk) -> tuple[bool, bool]:
         """Return whether a try costs little, and whether it makes sense now."""
@@ -148,11 +148,11 @@ class FailedDisks:
         case.pause_s = min(2 * case.pause_s, RECHECK_PAUSE_S_MAX)
 
     async def _bring_back(self, disk: Disk) -> None:
-        """Let the targets return, also those whose making or removal the failure cut short."""
+        """Let the targets return, also those whose making the failure cut short; not those being removed."""
         targets = self._context.targets
         await disk.measure()
         for target_id in disk.run_inline(disk.engine.target_ids):
-            if target_id not in targets.targets:
+            if target_id not in targets.targets and not self._changes.is_removed(target_id):
                 targets.add(LocalTarget(target_id, disk, LocalState.OFFLINE, Hold.BROKEN))
         for target in self._targets_of(disk):
             target.unsettled.clear()

@@ -4,7 +4,8 @@ Invariants:
     - A target is in its disk's own record before anybody hears of it.
     - A target that is a member of a chain by the newest routing info is neither removed nor made anew; only one
       whose chain has put it OFFLINE may be made anew (a replaced disk), since it then comes back through resync.
-    - A removed target is out of the heartbeats at once; until its chunks are gone its number is not given again.
+    - A removed target is out of the heartbeats at once; until its chunks are gone its number is not given again, also
+      while its disk has failed: when that is in use again, they are dropped there.
 
 Why routing info that is not the newest does no harm to a removal: a target holds what its chain needs only after this
 node has seen itself in that chain (it was resynced, or promoted, under that version).
@@ -102,15 +103,15 @@ class TargetChanges:
     async def _drop(self, target: LocalTarget, forget: Callable[[TargetId], None]) -> None:
         await target.inflight.wait_older_left(2**32)
         disk = target.disk
-        while not disk.is_failed:
+        while True:
             try:
-                await disk.run(disk.engine.remove_target, target.target_id)
+                if not disk.is_failed:  # else later, by another engine
+                    await disk.run(disk.engine.remove_target, target.target_id)
+                    break
             except FsError as error:
                 log.warning("target %d: chunks not dropped: %s", target.target_id, error)
-                await trio.sleep(DROP_RETRY_S)
-            else:
-                log.info("target %d: removed from disk %d", target.target_id, disk.index)
-                break
+            await trio.sleep(DROP_RETRY_S)
+        log.info("target %d: removed from disk %d", target.target_id, disk.index)
         forget(target.target_id)
         del self._removed[target.target_id]
 
@@ -122,9 +123,13 @@ class TargetChanges:
                 raise FsError(Status.BUSY, str(error)) from error
             raise
 
-    def is_dropping(self, disk: Disk) -> bool:
-        """Return whether the removal of a target of this disk is under way."""
-        return any(target.disk is disk for target in self._removed.values())
+    def is_removed(self, target_id: TargetId) -> bool:
+        """Return whether the target's chunks are being dropped, or will be."""
+        return target_id in self._removed
+
+    def is_updating(self, disk: Disk) -> bool:
+        """Return whether updates are still inside of removed targets of this disk."""
+        return any(t.disk is disk and t.inflight.count for t in self._removed.values())
 
     def _disk(self, target_id: TargetId, disk_index: int) -> Disk:
         disks = self._context.targets.disks

@@ -326,3 +326,28 @@ async def test_what_a_failed_flush_took_is_told_to_the_manager(mock_clock):
         await node.kill()
         await cluster.start_node(1)
         assert node.storage.report()[0].disk_loss_count == 1
+
+
+async def test_a_target_being_removed_does_not_come_back_with_its_disk(mock_clock):
+    """The disk's own record still names it: nothing was dropped before the disk failed."""
+    new = TargetId(250)
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        call, node = client.channel(1).call, cluster.nodes[1]
+        await client.write(0, b"kept")
+        await call(services.STORAGE_CREATE_TARGET, pb.CreateTargetReq(target_id=new))
+        inflight = node.storage.targets.targets[new].inflight
+        inflight.enter(1)
+        await call(services.STORAGE_REMOVE_TARGET, pb.RemoveTargetReq(target_id=new))
+        fill(node)
+        await client.write(0, b"else")
+        await wait_failed(cluster, [1])
+        empty(node)
+        await trio.sleep(LONG_S / 2)
+        assert disk_of(cluster, 1).is_failed, "an update is still inside of a target of this disk"
+        inflight.leave(1)
+        await cluster.wait_all_serving()
+        assert new not in {report.target_id for report in node.storage.report()}
+        await trio.sleep(LONG_S / 2)
+        assert node.engine.target_ids() == [101]
+        await call(services.STORAGE_CREATE_TARGET, pb.CreateTargetReq(target_id=new))
+        assert node.engine.target_ids() == [101, new]
