@@ -6,7 +6,7 @@ file, which share one pattern: group by node, send, repeat what met another chai
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -25,6 +25,7 @@ from .api import FileRead
 from .node_calls import NodeCalls
 from .retry import RetryBudget
 from .routing_math import file_chains, head_of, table_chain_ids
+from .shared_syncs import ChainAt, SharedSyncs
 from .storage_reads import StorageReads
 from .storage_writes import StorageWrites
 from .unsynced import Unsynced
@@ -65,6 +66,7 @@ class StorageClient:
         self._section = section
         self._nodes = NodeCalls(channels=channels, routing=routing, mgmtd=mgmtd, section=section)
         self._reads = StorageReads(self._nodes, routing=routing, runtime=runtime, section=section)
+        self._syncs = SharedSyncs(self._sync_node)
         self._unsynced = Unsynced()
         self._writes = StorageWrites(
             client_id,
@@ -105,6 +107,11 @@ class StorageClient:
         loss_counts: dict[int, int] = {}
         await self._for_each_chain([ChainJob(c) for c in chain_ids], self._sync_round(loss_counts))
         self._unsynced.settle(covered, loss_counts)
+
+    async def _sync_node(self, node_id: NodeId, chains: Collection[ChainAt]) -> None:
+        refs = [pb.ChainRefPb(chain_id=c, chain_version=version) for c, version in chains]
+        request = pb.SyncChainsReq(chains=refs)
+        await self._nodes.call(node_id, services.STORAGE_SYNC_CHAINS, request)
 
     async def remove_files(self, files: Sequence[FileRef]) -> None:
         """See `ChunkPort.remove_files`."""
@@ -229,29 +236,25 @@ class StorageClient:
     async def _sync_chains(self, info: RoutingInfo, jobs: Sequence[ChainJob]) -> "Outcome":
         """Sync every writable target of the chains, one request per node."""
         outcome = Outcome()
-        by_node: dict[NodeId, list[tuple[ChainJob, Chain]]] = {}
+        by_node: dict[NodeId, list[tuple[ChainJob, Chain, int]]] = {}
         for job in jobs:
             try:
                 chain = info.chain(job.chain_id)
                 head_of(chain)
-                node_ids = {info.target(t).node_id for t in chain.writable}
+                places = {(t.node_id, t.disk_index) for t in map(info.target, chain.writable)}
             except FsError as error:
                 outcome.fail([job], error)
                 continue
-            for node_id in sorted(node_ids):
-                by_node.setdefault(node_id, []).append((job, chain))
+            for node_id, disk_index in sorted(places):
+                by_node.setdefault(node_id, []).append((job, chain, disk_index))
 
-        async def sync_node(node_id: NodeId, members: list[tuple[ChainJob, Chain]]) -> None:
-            refs = [
-                pb.ChainRefPb(chain_id=c.chain_id, chain_version=c.chain_version)
-                for _, c in members
-            ]
+        async def sync_node(node_id: NodeId, members: list[tuple[ChainJob, Chain, int]]) -> None:
+            disks = frozenset(disk_index for _, _, disk_index in members)
+            chains = [(c.chain_id, c.chain_version) for _, c, _ in members]
             try:
-                await self._nodes.call(
-                    node_id, services.STORAGE_SYNC_CHAINS, pb.SyncChainsReq(chains=refs)
-                )
+                await self._syncs.sync(node_id, disks, chains)
             except FsError as error:
-                outcome.fail([job for job, _ in members], error)
+                outcome.fail([job for job, _, _ in members], error)
 
         async with trio.open_nursery() as nursery:
             for node_id, members in by_node.items():

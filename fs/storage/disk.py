@@ -50,6 +50,9 @@ class Disk:
         self.pace = DiskPace()
         self.flush_pace = DiskPace(call_count_min=1)
         self._unflushed_bytes = 0
+        self._flushes_begun = 0
+        self._flushes_ended = 0
+        self._flush_done: trio.Event | None = None
         self._run_blocking = runtime.run_blocking
         self._clock = runtime.clock
         self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
@@ -101,10 +104,33 @@ class Disk:
             limiter.release()
 
     async def sync(self) -> None:
-        """Make everything acknowledged durable; counts for the disk's pace."""
+        """Make everything acknowledged durable; those who come while a flush is under way share the next one.
+
+        Raises:
+            FsError: IO_ERROR, also when another engine took the disk over meanwhile: what the former one had may be gone.
+        """
+        wanted, engine = self._flushes_begun + 1, self.engine
+        while self._flushes_ended < wanted:
+            if self.is_failed or self.engine is not engine:
+                raise FsError(Status.IO_ERROR, f"{self.path} failed before it was flushed")
+            if self._flush_done is None:
+                await self._flush(engine)
+            else:
+                await self._flush_done.wait()
+
+    async def _flush(self, engine: ChunkEngine) -> None:
+        """One flush; counts for the disk's pace."""
+        done = self._flush_done = trio.Event()
+        self._flushes_begun += 1
+        number = self._flushes_begun
         byte_count, self._unflushed_bytes = self._unflushed_bytes, 0
         began_s = self._clock.monotonic_s()
-        await self.run(self.engine.sync)
+        try:
+            await self.run(engine.sync)
+            self._flushes_ended = number
+        finally:
+            self._flush_done = None
+            done.set()
         self.flush_pace.note(self._clock.monotonic_s() - began_s, byte_count)
         if self.flush_pace.end_window():
             self.on_pace_change(self, self.flush_pace)

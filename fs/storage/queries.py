@@ -223,9 +223,12 @@ async def sync_chains(context: StorageContext, request: storage_pb2.SyncChainsRe
         if not place.can_write:
             raise FsError(Status.NOT_SERVING, f"target {place.target.target_id}")
         disks[place.target.disk.index] = place.target.disk
-    async with trio.open_nursery() as nursery:
-        for disk in disks.values():
-            nursery.start_soon(disk.sync)
+    if len(disks) == 1:
+        await disks.popitem()[1].sync()
+    else:
+        async with trio.open_nursery() as nursery:
+            for disk in disks.values():
+                nursery.start_soon(disk.sync)
     context.check_lease()
 
 
