@@ -1,7 +1,6 @@
 """Checkpoints: what is saved is loaded bit by bit, on as many ranks as one likes, or is refused; and never half there."""
 
 import json
-import multiprocessing
 import os
 import struct
 from pathlib import Path
@@ -15,10 +14,7 @@ import torch.distributed.checkpoint as dcp
 from emberfs.posix import PosixClient
 from emberfs.torch.checkpoint import CheckpointReader, CheckpointWriter, DamagedCheckpointError
 from emberfs.torch.saving import load, load_tensors, save, save_tensors
-from torch import distributed
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 pytestmark = [
     pytest.mark.slow,
@@ -195,44 +191,6 @@ def test_nothing_is_published_of_which_the_coordinator_sees_only_a_part(tmp_path
     assert not (tmp_path / "one").exists()
 
 
-def whole():
-    return torch.arange(7 * 6, dtype=torch.float32).view(7, 6)
-
-
-def sharded(rank, folder):
-    """One of two ranks: save shards of rows; load them as shards of columns, and replicated."""
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
-    state = {"t": distribute_tensor(whole(), mesh, [Shard(0)]), f"only-{rank}": rank}
-    dcp.save(state, storage_writer=CheckpointWriter(folder / "one"))
-    for placement in (Shard(0), Shard(1), Replicate()):
-        target = {"t": distribute_tensor(torch.zeros(7, 6), mesh, [placement])}
-        dcp.load(target, storage_reader=CheckpointReader(folder / "one"))
-        assert isinstance(target["t"], DTensor)
-        assert torch.equal(target["t"].full_tensor(), whole())
-    distributed.destroy_process_group()
-
-
-def test_shards_of_several_ranks_are_loaded_in_other_shards_and_whole(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # the ranks import this module
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed.checkpoint", "torch.distributed.tensor"])
-    ranks = [context.Process(target=sharded, args=(rank, tmp_path)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0, 0]
-    assert sorted(os.listdir(tmp_path / "one")) == [".metadata", "rank-00000", "rank-00001"]
-    target = {"t": torch.zeros(7, 6), "only-0": None, "only-1": None}
-    dcp.load(target, storage_reader=CheckpointReader(tmp_path / "one"))
-    assert torch.equal(target["t"], whole())
-    assert (target["only-0"], target["only-1"]) == (0, 1)
-
-
 def test_plain_saves_are_read_by_torch_and_its_saves_by_us(tmp_path):
     state = {"tensors": tensors(), "step": 3}
     save(state, tmp_path / "ours.pt")
@@ -240,7 +198,7 @@ def test_plain_saves_are_read_by_torch_and_its_saves_by_us(tmp_path):
     for name in ("ours.pt", "torchs.pt"):
         assert same(torch.load(tmp_path / name)["tensors"], state["tensors"])
         assert same(load(tmp_path / name)["tensors"], state["tensors"])
-    large = {"t": torch.arange(10_000_000, dtype=torch.int64)}  # more than one buffer
+    large = {"t": torch.arange(4_500_000, dtype=torch.int64)}  # more than one buffer
     save(large, tmp_path / "ours.pt")
     assert torch.equal(load(tmp_path / "ours.pt")["t"], large["t"])
     assert sorted(os.listdir(tmp_path)) == ["ours.pt", "torchs.pt"]
@@ -271,7 +229,7 @@ def test_safetensors(tmp_path):
     save_tensors(state, tmp_path / "f.safetensors", {"step": "3"})
     assert same(load_tensors(tmp_path / "f.safetensors"), state)
     good = (tmp_path / "f.safetensors").read_bytes()
-    for at in range(0, len(good), 501):
+    for at in [*range(0, 2000, 201), *range(2000, len(good), 2003)]:
         damage(tmp_path / "f.safetensors", at)
         with pytest.raises(DamagedCheckpointError, match=r"f\.safetensors"):
             load_tensors(tmp_path / "f.safetensors")

@@ -68,16 +68,13 @@ def test_a_batch_is_one_read_into_one_buffer(records):
         dataset[COUNT]
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["none", "fork", pytest.param("forkserver", marks=pytest.mark.thorough), "spawn", "persistent"],
-)
+@pytest.mark.parametrize("method", ["none", "fork", "spawn", "persistent"])
 def test_workers_of_every_start_method(records, method):
     dataset = RecordDataset(records, decode=number_of)
     options = {} if method == "none" else {
-        "num_workers": 1 if method in {"spawn", "forkserver"} else 2,  # each imports torch
+        "num_workers": 1 if method == "spawn" else 2,  # each imports torch
         "multiprocessing_context": "fork" if method == "persistent" else method,
-        "persistent_workers": method == "persistent",
+        "persistent_workers": method in {"persistent", "spawn"},
     }  # fmt: skip
     loader = DataLoader(dataset, batch_size=10, shuffle=True, **options)
     for _ in range(2):
@@ -130,9 +127,11 @@ def test_a_damaged_sample_ends_the_loader_with_its_place(tmp_path):
             writer.write(b"12345678")
     content = (tmp_path / "f.ffr").read_bytes()
     (tmp_path / "f.ffr").write_bytes(content[:-1] + b"!")
-    loader = DataLoader(RecordDataset(tmp_path), batch_size=3, num_workers=1)
-    with pytest.raises(DamagedRecordError, match=r"f\.ffr: CRC-32 of the 8 bytes"):
+    loader = DataLoader(RecordDataset(tmp_path), batch_size=3)
+    with pytest.raises(DamagedRecordError, match=r"f\.ffr: CRC-32 of the 8 bytes") as failed:
         list(loader)
+    # From a worker it comes like this; a loader whose worker fails takes torch five seconds to end.
+    assert str(type(failed.value)(str(failed.value))) == str(failed.value)
 
 
 def stream(records, **options):
@@ -143,8 +142,8 @@ def test_ranks_and_workers_share_an_epoch(records):
     seen = Counter()
     for rank in range(2):
         dataset = stream(records, rank=rank, world=2)
-        loader = DataLoader(dataset, batch_size=None, num_workers=2)
-        numbers = [int(n) for n in loader]
+        loader = DataLoader(dataset, batch_size=8, num_workers=2)
+        numbers = [number for batch in loader for number in batch.tolist()]
         assert len(numbers) == 2 * (COUNT // 4)
         assert numbers != sorted(numbers)
         seen.update(numbers)
@@ -170,7 +169,7 @@ def test_a_loader_goes_on_at_exactly_the_next_batch(kind, workers, records):
     assert expected[0] != expected[1]
     each = len(expected[0])
     flat = [batch for epoch in expected for batch in epoch]
-    for stop in (1, 5, each, each + 3):
+    for stop in (5, each + 3) if workers else (1, 5, each, each + 3):  # each starts many workers
         loader = make_loader(kind, records, workers)
         taken = []
         while len(taken) < stop:
@@ -189,9 +188,9 @@ def test_a_loader_goes_on_at_exactly_the_next_batch(kind, workers, records):
 
 @pytest.mark.parametrize("kind", ["stream", "sampler"])
 def test_persistent_workers_have_the_same_epochs(kind, records):
-    plain = epochs(make_loader(kind, records, 2), 3)
+    plain = epochs(make_loader(kind, records, 0 if kind == "sampler" else 2), 2)
     loader = make_loader(kind, records, 2, persistent_workers=True)
-    assert epochs(loader, 3) == plain
+    assert epochs(loader, 2) == plain
 
 
 def test_a_sampler_resumes_with_another_number_of_workers(records):
