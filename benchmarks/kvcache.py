@@ -103,7 +103,7 @@ def read(folder: Path, sizes: Sizes, seed: int, batch: int) -> tuple[float, floa
         views = [iov.view[i * sizes.block_bytes :][: sizes.block_bytes] for i in range(batch)]
         hits, taken = 0, []
         began, used = time.perf_counter(), time.process_time()
-        while time.perf_counter() - began < sizes.seconds:
+        while not taken or time.perf_counter() - began < sizes.seconds:
             numbers = [generator.randrange(sizes.block_count) for _ in range(batch)]
             start = time.perf_counter()
             found = cache.get_into([key(number) for number in numbers], views)

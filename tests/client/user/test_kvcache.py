@@ -323,6 +323,22 @@ def test_a_write_that_fails_leaves_a_cache_that_works(tmp_path):
         assert check(cache, range(20)) == list(range(20))
 
 
+def test_a_segment_that_another_drops_at_once_is_made_again(tmp_path):
+    dropped = []
+
+    class Dropping(PosixClient):
+        def open(self, path, mode="r"):
+            if mode == "r" and len(dropped) < 2:
+                os.unlink(path)
+                dropped.append(path)
+            return super().open(path, mode)
+
+    with opened(tmp_path, connect=Dropping) as cache:
+        assert put(cache, range(5)) == 5
+        assert check(cache, range(6)) == [0, 1, 2, 3, 4]
+    assert len(set(dropped)) == 2
+
+
 @pytest.mark.slow
 def test_many_threads_share_a_cache(folder):
     failures = []

@@ -3,12 +3,14 @@
 import errno
 import os
 import random
+import time
 from contextlib import asynccontextmanager
 
 import pytest
 from emberfs import native, opening
 from emberfs.batch import Transfer
 from emberfs.clusters import Place
+from emberfs.kvcache import KVCache
 from emberfs.native import NativeClient
 from emberfs.posix import PosixClient
 
@@ -118,3 +120,29 @@ def test_a_client_for_each_place(tmp_path, monkeypatch):
     assert isinstance(opening.open_client(tmp_path), NativeClient)
     assert "'hosts': 'h:1,i:2', 'cluster_id': 'c'" in seen[0].addresses[0]
     assert str(tmp_path) in seen[1].addresses[0]
+
+
+def test_a_kv_cache_needs_no_mount(client):
+    clock = [time.time()]
+
+    def opened(folder):
+        return KVCache(
+            folder, block_bytes=4096, capacity_bytes=16 * 4096, ttl_s=60, clock=lambda: clock[0],
+            connect=lambda: NativeClient.of_url("ember://test@host:1/"),
+        )  # fmt: skip
+
+    blocks = [(b"%d" % n, memoryview(random.Random(n).randbytes(4096))) for n in range(9)]
+    keys = [key for key, _ in blocks]
+    with opened("/") as one, opened("ember://test@host:1/") as other:
+        client.fs().mkdir(f"/segment-{'0' * 32}")
+        assert one.put(blocks) == 9
+        clock[0] += 5
+        assert other.get([*keys, b"none"]) == [*(bytes(block) for _, block in blocks), None]
+        assert other.delete([keys[3]]) == 1
+        clock[0] += 40
+        assert one.contains(keys) == [True] * 9  # not looked yet
+        one.refresh()
+        assert one.get(keys)[3] is None
+        clock[0] += 30
+        assert one.get(keys) == [None] * 9
+        assert other.collect().segment_count == 3

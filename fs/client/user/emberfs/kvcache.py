@@ -52,7 +52,7 @@ _CAPACITY_SHARE: Final = 256
 _SMALL_SHARE: Final = 4
 """And a small one at least so many, so that dropping one leaves most."""
 _ROUNDS: Final = 3
-"""How many copies of a block are tried; more than one are rare."""
+"""How many copies of a block are tried, and how often a segment is made: more than once is rare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +401,18 @@ class KVCache:
                         return own, first, count
                 segments.give_up_own()
                 self._collect(segments, self._geometry.slot_count * self.block_bytes)
+                self._make(segments)
+
+    def _make(self, segments: Segments) -> None:
+        """Begin a segment; one that others drop before anything lies in it, because the cache is full, is made again."""
+        for attempt in range(_ROUNDS):
+            try:
                 segments.make(_wall_ms(self._clock))
+            except FileNotFoundError:
+                if attempt == _ROUNDS - 1:
+                    raise
+            else:
+                return
 
     def _write(
         self,

@@ -171,10 +171,11 @@ def choose(segments: Sequence[SegmentFacts], limits: Limits, now_ms: int) -> lis
             left.append(one)
     byte_count, count = sum(one.byte_count for one in left), len(left)
     for one in sorted(left, key=lambda one: (min(one.used_ms, now_ms), one.name)):
-        if byte_count <= limits.byte_count and count <= limits.segment_count:
+        is_one_too_many = count > limits.segment_count
+        if byte_count <= limits.byte_count and not is_one_too_many:
             break
-        if one.is_own:
-            continue
+        if one.is_own or (one.byte_count == 0 and not is_one_too_many):
+            continue  # what has no blocks gives no room, and somebody may be about to fill it
         gone.append(one)
         byte_count -= one.byte_count
         count -= 1

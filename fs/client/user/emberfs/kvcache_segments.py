@@ -296,7 +296,11 @@ class Segments:
     # -- the own segment --------------------------------------------------------------------------
 
     def make(self, now_ms: int) -> None:
-        """Make a segment and have it be the own one; raises OSError."""
+        """Make a segment and have it be the own one.
+
+        Raises:
+            OSError: FileNotFoundError: another process has dropped it at once.
+        """
         header = Header(os.urandom(ID_BYTES), self.geometry, now_ms)
         name = segment_name(header.id)
         path = self.folder.path(name)
