@@ -2,8 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 from rich.console import Console
@@ -20,6 +21,8 @@ from .status_view import bytes_text
 SERVED: Final = "ember_rpc_server_request_duration_seconds"
 KERNEL: Final = "ember_mount_operation_duration_seconds"
 BUSIEST_COUNT: Final = 3
+FILE_WIDTH: Final = 160
+"""Columns of the table where it goes to a file or a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +135,21 @@ def run_top(directory: ClusterDir, *, interval_s: float, count: int | None) -> N
         FsError: NOT_RUNNING.
     """
     console = Console()
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            for table in _tables(directory, interval_s, count):
+                live.update(table, refresh=True)
+    else:
+        console = Console(width=FILE_WIDTH)
+        for table in _tables(directory, interval_s, count):
+            console.print(table)
+
+
+def _tables(directory: ClusterDir, interval_s: float, count: int | None) -> Iterator[Table]:
+    """Yield a table after each interval, without end or `count` times."""
     before = read(shown(directory))
-    with Live(table_of([]), console=console, auto_refresh=False, transient=False) as live:
-        while count is None or count > 0:
-            time.sleep(interval_s)
-            after = read(shown(directory))
-            live.update(table_of(rows_between(before, after)), refresh=True)
-            before = after
-            count = None if count is None else count - 1
+    for _ in repeat(None) if count is None else range(count):
+        time.sleep(interval_s)
+        after = read(shown(directory))
+        yield table_of(rows_between(before, after))
+        before = after

@@ -135,6 +135,13 @@ def check_metrics(ember):
     while wrong := what_is_wrong_with_metrics(ember.status()):
         assert time.monotonic() < deadline_s, wrong
         time.sleep(1.0)
+    once = ("--count", 1, "--interval", 0.1)
+    shown = ember.run("top", *once).stdout.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == [
+        s["name"] for s in ember.status()["services"]
+    ]
+    head, line = ember.run("stat", ember.mount, *once, names_directory=False).stdout.splitlines()
+    assert len(head) == len(line)
 
 
 def test_without_a_mount(ember):
