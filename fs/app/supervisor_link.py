@@ -17,7 +17,7 @@ from .process_id import ProcessId, is_alive
 
 ANSWER_TIMEOUT_S: Final = 180.0
 """Longer than any orderly stop."""
-START_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 60.0
 
 
 def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:

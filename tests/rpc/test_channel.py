@@ -145,11 +145,13 @@ async def test_a_bug_is_reported_and_the_server_lives(net, process, core_service
 
 async def test_the_deadline_reaches_the_method(net, process, core_service):
     async with process(net) as p:
+        await p.channel.call(ECHO, core.EchoReq(data=b"ok"))  # connects, however long that takes
+        core_service.ended.clear()
         begin = trio.current_time()
         with pytest.raises(FsError) as caught:
             await p.channel.call(ECHO, core.EchoReq(data=b"wait"), timeout_s=0.1)
         assert caught.value.status is Status.RPC_TIMEOUT
-        assert 0.09 < trio.current_time() - begin < 2
+        assert 0.09 < trio.current_time() - begin < 60
         await eventually(lambda: core_service.ended == ["cancelled"])
         reply = await p.channel.call(ECHO, core.EchoReq(data=b"peer"), timeout_s=50)
         client, deadline = reply.message.data.decode().split()
