@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ..schema.status import FsError, Status
 
-TIMEOUT_S: Final = 5.0
+TIMEOUT_S: Final = 30.0
 
 Labels = dict[str, str]
 

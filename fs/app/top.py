@@ -21,6 +21,7 @@ from .status_view import bytes_text
 SERVED: Final = "ember_rpc_server_request_duration_seconds"
 KERNEL: Final = "ember_mount_operation_duration_seconds"
 BUSIEST_COUNT: Final = 3
+READ_TIMEOUT_S: Final = 3.0
 FILE_WIDTH: Final = 160
 """Columns of the table where it goes to a file or a pipe."""
 
@@ -51,7 +52,7 @@ def read(addresses: Mapping[str, str]) -> dict[str, Reading]:
     found = {}
     for name, address in addresses.items():
         with contextlib.suppress(FsError):  # its row is left out until it answers
-            found[name] = parse(fetch(address), time.monotonic())
+            found[name] = parse(fetch(address, READ_TIMEOUT_S), time.monotonic())
     return found
 
 

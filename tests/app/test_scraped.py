@@ -1,13 +1,16 @@
 """What two readings of a process say of the time between them."""
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from fs.app.exposition import families
 from fs.app.mount_stat import HEAD, cells
 from fs.app.scraped import Reading, Span, parse, quantile
-from fs.app.top import duration_text, row_of
+from fs.app.top import FILE_WIDTH, duration_text, row_of, rows_between, table_of
 from fs.runtime.figures import BOUNDS_S, Figures, Histogram
 from fs.schema import metrics
 
@@ -58,6 +61,15 @@ def test_rates_means_and_quantiles_are_of_the_time_between():
     assert row.busiest == "Open"
     assert Span(before, after).quantile_s(name.name, 0.5, method="Meta.Open") == 0.001
     assert Span(before, after).quantile_s(name.name, 0.5, method="Meta.List") == 0.0
+
+
+def test_a_table_has_a_line_for_each_process():
+    before = {name: reading(0.0) for name in ("kv", "storage-1")}
+    after = {name: reading(1.0) for name in ("kv", "storage-1", "mount-1")}
+    console = Console(width=FILE_WIDTH, file=io.StringIO())
+    console.print(table_of(rows_between(before, after)))
+    lines = console.file.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["process", "kv", "storage-1"]
 
 
 def test_a_process_that_began_anew_counts_from_its_start():
