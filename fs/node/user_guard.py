@@ -5,17 +5,18 @@ What is known of a token comes from a manager, is kept for as long as a connecti
 
 Invariants:
     - A revoked or expired token ends within one interval, also on connections that exist.
-    - Without news for three intervals nothing is known: calls are refused by a status that is retried.
+    - Without news for three intervals, or one more when a manager hangs, nothing is known: calls are refused by a status
+      that is retried.
     - A client of a token calls itself so (`client_prefix`): it cannot take another user's client id for its own.
 
-Concurrency: one question about one token at a time; `run` must run.
+Concurrency: at most QUESTIONS_MAX questions of those who come, and one about all that are there; `run` must run.
 """
 
 import logging
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -82,7 +83,6 @@ class _Known:
     user: UserPb
     heard_s: float
     grant: "weakref.ref[Grant]"
-    lock: trio.Lock = field(default_factory=trio.Lock)
 
     @property
     def token(self) -> TokenPb:
@@ -208,6 +208,7 @@ class UserGuard:
         token_ids = [token_id for token_id, grant in grants.items() if grant is not None]
         if not token_ids:
             return
+        self._judge_all(grants)  # at once: this process may have been stopped for long
         now_s = self._clock.monotonic_s()
         try:
             users = await self._ask(token_ids)
@@ -216,8 +217,10 @@ class UserGuard:
         else:
             for token_id, user in zip(token_ids, users, strict=True):
                 self._note(token_id, _revoked(self._known[token_id].user, user), now_s)
-        for token_id in token_ids:
-            grant = grants[token_id]
+        self._judge_all(grants)
+
+    def _judge_all(self, grants: Mapping[bytes, Grant | None]) -> None:
+        for token_id, grant in grants.items():
             if grant is not None:
                 self._judge(self._known[token_id], grant)
 

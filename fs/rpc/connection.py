@@ -35,9 +35,11 @@ from .framed_stream import FramedStream
 from .handshake import (
     check_hello,
     check_kind,
+    check_node,
     check_nonce,
     decode_hello,
     decode_proof,
+    decode_refusal,
     encode_hello,
     encode_proof,
     negotiate,
@@ -133,14 +135,18 @@ class Connection:
         heard = await self._next(Kind.HELLO)
         hello = decode_hello(heard)
         version = negotiate(hello)
-        peer = check_hello(hello, self._identity, expected_node_id=expected_node_id)
+        peer = check_hello(hello, self._identity)
         if secrets:
             secret = chosen_secret(secrets, hello.key_ids)
             check_nonce(hello)
             transcript = transcript_of(spoken, heard)
             secret.check_listener(transcript, decode_proof(await self._next(Kind.PROOF)))
+            check_node(
+                peer, expected_node_id
+            )  # it proves a node gone: not on the word of a stranger
             await framed.send(encode_proof(secret.caller_proof(transcript)))
             await self._next(Kind.PROOF)
+        check_node(peer, expected_node_id)
         framed.version = version
         self.peer = peer
 
@@ -152,7 +158,7 @@ class Connection:
             raise trio.BrokenResourceError("the listener closed the connection")
         message = await framed.receive_message(header.message_bytes)
         if header.kind == Kind.GOODBYE:
-            raise decode_error(header.status, message)
+            raise decode_refusal(header.status, message)
         check_kind(header, wanted)
         return bytes(message)
 
@@ -319,7 +325,7 @@ class Connection:
 
     async def _send_cancel(self, request_id: int) -> None:
         try:
-            await self._framed.send([encode_header(Kind.CANCEL, request_id)])
+            await self._framed.send_behind(encode_header(Kind.CANCEL, request_id))
         except _BROKEN as error:
             log.debug("cancel to %s not sent: %s", self._address, error)
 

@@ -86,6 +86,8 @@ class FramedStream:
         self._queue_bytes = 0
         self._queue_filled: trio.lowlevel.ParkingLot | None = None
         self._held: list[Buffer] = []
+        self._may_hold = True
+        """Whoever receives sends what is held before it waits; False while it waits."""
 
     @property
     def is_inside_frame(self) -> bool:
@@ -169,8 +171,9 @@ class FramedStream:
 
     async def _fill(self) -> int:
         """Receive more into the receive buffer; 0 at end of stream."""
+        self._may_hold = False
         if self._held:
-            await self.send_held()
+            await self.stop_holding()
         if self._start == self._end:
             self._start = self._end = 0
         elif len(self._view) - self._start < HEADER_BYTES:
@@ -179,11 +182,13 @@ class FramedStream:
             self._start, self._end = 0, kept
         count = await self.stream.receive_into(self._view[self._end :])
         self._end += count
+        self._may_hold = True
         return count
 
     async def _receive_scatter(self, buffers: Sequence[memoryview]) -> int:
+        self._may_hold = False
         if self._held:
-            await self.send_held()
+            await self.stop_holding()
         self._is_receiving = True
         if len(buffers) == 1:
             count = await self.stream.receive_into(buffers[0])
@@ -192,6 +197,7 @@ class FramedStream:
         if not count:
             raise trio.BrokenResourceError("the stream ended inside a frame")
         self._is_receiving = False
+        self._may_hold = True
         self.progress += 1
         return count
 
@@ -217,18 +223,32 @@ class FramedStream:
                 return
         await self.send(buffers)
 
+    async def send_behind(self, frame: bytes) -> None:
+        """Send one small frame that must not overtake a posted one, as a cancel its request."""
+        if self._queue and not self._is_closed:
+            self._queue.append(frame)
+            self._queue_bytes += len(frame)
+        else:
+            await self.send([frame])
+
     def hold(self, buffers: Sequence[Buffer]) -> bool:
         """Take over one small frame, if another one is there to be received before this stream waits; else return False.
 
         It is sent before anything more is received: by whoever receives.
         """
-        if self._start == self._end or self._is_closed or sum(map(len, buffers)) > POST_BYTES_MAX:
+        if not self._may_hold or self._start == self._end or self._is_closed:
+            return False
+        if sum(map(len, buffers)) > POST_BYTES_MAX:
             return False
         self._held.append(b"".join(buffers))
         return True
 
-    async def send_held(self) -> None:
-        """Send what is held; only who receives may call it."""
+    async def stop_holding(self) -> None:
+        """Send what is held, and hold nothing before more is received.
+
+        For whoever receives, before it waits; cancelled, it may have lost what was held.
+        """
+        self._may_hold = False
         if self._held:
             frames, self._held = b"".join(self._held), []
             await self.send([frames])

@@ -12,11 +12,13 @@ caller's hello names the keys it holds, the listener's the one that counts, and 
 Invariants:
     - Nothing is served on a connection whose handshake has not been accepted.
     - Whoever holds a key accepts no peer that does not prove that it knows it, too: there is no way back to less.
+    - What a listener says before it has proved anything is no answer to a call, and judges nobody.
     - The HelloPb message keeps its meaning in every protocol version, so any two releases can at
       least tell each other why they do not fit.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -25,7 +27,29 @@ from ..schema.proto.rpc_pb2 import HelloPb, ProofPb
 from ..schema.status import FsError, Status
 from .api import Identity
 from .credentials import NONCE_BYTES
-from .frame import HELLO_VERSION, VERSION_MAX, VERSION_MIN, Header, Kind, encode_header
+from .frame import (
+    HELLO_VERSION,
+    VERSION_MAX,
+    VERSION_MIN,
+    Header,
+    Kind,
+    decode_error,
+    encode_header,
+)
+
+REFUSALS: Final = frozenset(
+    {
+        Status.RPC_BAD_FRAME,
+        Status.RPC_BAD_VERSION,
+        Status.RPC_TIMEOUT,
+        Status.RPC_TOO_LARGE,
+        Status.RPC_OVERLOADED,
+        Status.RPC_WRONG_CLUSTER,
+        Status.RPC_UNAUTHENTICATED,
+        Status.RPC_UNCHECKED,
+    }
+)
+"""What a listener's goodbye may say in place of a handshake."""
 
 
 def encode_hello(
@@ -75,6 +99,18 @@ def decode_proof(message: Buffer) -> bytes:
         raise FsError(Status.RPC_BAD_FRAME, f"proof message: {error}") from error
 
 
+def decode_refusal(status: int, detail: Buffer) -> FsError:
+    """Return what a listener's goodbye says during a handshake.
+
+    Anything but a refusal would pass for the answer to the call that waits for the connection ("no such chunk"), or for
+    proof that a node is gone ("another node is here"): it is told as RPC_CONNECT_FAILED.
+    """
+    error = decode_error(status, detail)
+    if error.status in REFUSALS:
+        return error
+    return FsError(Status.RPC_CONNECT_FAILED, f"the listener refused the connection: {error}")
+
+
 def check_kind(header: Header, wanted: Kind) -> None:
     """Raise FsError(RPC_BAD_FRAME) for a frame that is not the next one of a handshake."""
     if header.kind != wanted or header.payload_bytes:
@@ -96,25 +132,12 @@ def negotiate(
     return version
 
 
-def check_hello(hello: HelloPb, own: Identity, *, expected_node_id: int = 0) -> Identity:
-    """Check what a peer said of itself and return it; nothing of it is proved yet.
-
-    Args:
-        hello: the peer's hello.
-        own: this side's identity.
-        expected_node_id: the node meant to be at the other end; 0: any.
-
-    Raises:
-        FsError: RPC_WRONG_CLUSTER, RPC_WRONG_NODE.
-    """
+def check_hello(hello: HelloPb, own: Identity) -> Identity:
+    """Return what a peer said of itself; nothing of it is proved yet.  Raises FsError(RPC_WRONG_CLUSTER)."""
     if hello.cluster_id != own.cluster_id:
         raise FsError(
             Status.RPC_WRONG_CLUSTER,
             f"one side belongs to cluster {own.cluster_id!r}, the other to {hello.cluster_id!r}",
-        )
-    if expected_node_id and hello.node_id != expected_node_id:
-        raise FsError(
-            Status.RPC_WRONG_NODE, f"expected node {expected_node_id}, found node {hello.node_id}"
         )
     return Identity(
         hello.cluster_id,
@@ -123,6 +146,14 @@ def check_hello(hello: HelloPb, own: Identity, *, expected_node_id: int = 0) -> 
         hello.client_id,
         hello.release,
     )
+
+
+def check_node(peer: Identity, expected_node_id: int) -> None:
+    """Raise FsError(RPC_WRONG_NODE) for another node than expected (0: any); in a closed cluster only after the proof."""
+    if expected_node_id and peer.node_id != expected_node_id:
+        raise FsError(
+            Status.RPC_WRONG_NODE, f"expected node {expected_node_id}, found node {peer.node_id}"
+        )
 
 
 def check_nonce(hello: HelloPb) -> None:

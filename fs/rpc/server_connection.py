@@ -55,6 +55,9 @@ would otherwise wait for ever.
 SERVED_IN_A_ROW_MAX: Final = 16
 """Requests that did not wait, before other tasks get a turn."""
 
+REFUSALS_UNSENT_MAX: Final = 64
+"""With more, a connection receives nothing before its peer has read them."""
+
 _NO_PAYLOAD: Final = memoryview(b"")
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -93,6 +96,8 @@ class ServerConnection:
         self._progress_seen = -1
         self._nursery: trio.Nursery
         self._served_in_a_row = 0
+        self._refusal_count = 0
+        """Under way."""
         self._has_ended = trio.Event()
         self._failure: Exception | None = None
 
@@ -286,7 +291,7 @@ class ServerConnection:
             if binding is not None and binding.observed is not None:
                 binding.observed.note_error(refusal)
             await framed.drain_payload()
-            self._nursery.start_soon(self._send_error, header.request_id, refusal)
+            await self._refuse(header.request_id, refusal)
             return True
         if lease is not None:
             try:
@@ -328,8 +333,8 @@ class ServerConnection:
         return None
 
     async def _acquire_buffer(self, length: int) -> Lease | None:
+        await self._framed.stop_holding()
         with trio.move_on_after(BUFFER_WAIT_S_MAX):
-            await self._framed.send_held()
             return await self._server.pool.acquire(length)
         return None
 
@@ -427,6 +432,18 @@ class ServerConnection:
         if trio.current_time() >= scope.deadline:
             return FsError(Status.RPC_TIMEOUT, f"{method} took over {header.timeout_ms} ms")
         return None
+
+    async def _refuse(self, request_id: int, error: FsError) -> None:
+        """Answer a request that is not run; wait with it only for a peer that does not read."""
+        if self._refusal_count >= REFUSALS_UNSENT_MAX:
+            await self._send_error(request_id, error)
+        else:
+            self._refusal_count += 1
+            self._nursery.start_soon(self._send_refusal, request_id, error)
+
+    async def _send_refusal(self, request_id: int, error: FsError) -> None:
+        await self._send_error(request_id, error)
+        self._refusal_count -= 1
 
     async def _send_error(self, request_id: int, error: FsError) -> None:
         try:

@@ -1,7 +1,8 @@
-"""Log set-up of a process: to stderr or a file, as text or as JSON.
+r"""Log set-up of a process: to stderr or a file, as text or as JSON.
 
 Text: one line per record.  A record's text may hold line ends (tracebacks do); they follow indented, so that every
-line that begins with a time is one record.  JSON: one object per line, whatever the record holds.
+line that begins with a time is one record.  Other control characters, which a peer's name may hold, are shown as
+`\x1b`.  JSON: one object per line, whatever the record holds.
 """
 
 import json
@@ -16,6 +17,10 @@ LEVELS: Final = {
     "info": logging.INFO,
     "warning": logging.WARNING,
     "error": logging.ERROR,
+}
+
+_CONTROLS: Final = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }
 
 
@@ -33,7 +38,7 @@ class LineFormatter(logging.Formatter):
         text = f"{_time_of(record)} {level:7} {record.name}: {record.getMessage()}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return text.replace("\n", "\n    ")
+        return text.translate(_CONTROLS).replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):

@@ -181,3 +181,21 @@ async def test_what_has_no_connection_is_forgotten(autojump_clock, guard, manage
     await guard.refresh()
     await guard.refresh()
     assert len(manager.asked) == 2 and not guard._known
+
+
+async def test_who_was_stopped_for_long_knows_nothing_before_it_asks(autojump_clock, guard):
+    grant = (await guard.challenge([KEY_ID], PEER)).grant
+    autojump_clock.jump(INTERVAL_S * INTERVALS_MAX + 1)
+    is_asked = trio.Event()
+
+    async def hang(_token_ids):
+        is_asked.set()
+        await trio.sleep_forever()
+
+    guard.find = hang
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.refresh)
+        await is_asked.wait()
+        with pytest.raises(FsError, match="UNCHECKED"):
+            grant.check(CORE_ECHO)
+        nursery.cancel_scope.cancel()

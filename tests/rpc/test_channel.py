@@ -19,7 +19,7 @@ ECHO = services.CORE_ECHO
 
 
 async def eventually(condition):
-    with trio.fail_after(2):
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - the condition is somebody else's
             await trio.sleep(0.01)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fs.rpc.api import Identity
 from fs.rpc.credentials import KEY_ID_BYTES, PROOF_BYTES, Secret, transcript_of
-from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header
+from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_error
 from fs.rpc.guard import KeyGuard
 from fs.rpc.handshake import decode_hello, decode_proof, encode_hello, encode_proof
 from fs.schema.proto import core_pb2 as core
@@ -216,3 +216,30 @@ async def test_a_listener_that_does_not_know_the_key_gets_no_proof(net, process)
         with trio.fail_after(10):
             await is_over.wait()
     assert heard == [None]
+
+
+@pytest.mark.parametrize("status", [None, Status.RPC_WRONG_NODE, Status.CHUNK_NOT_FOUND])
+async def test_a_listener_without_the_key_judges_nobody(net, process, status):
+    """A node is gone when another one answers at its address, if that one proves to be of the cluster."""
+
+    async def pretend(stream):
+        raw = Raw(stream)
+        _, said, _ = await raw.hear()
+        if status is not None:
+            await raw.say(encode_error(Kind.GOODBYE, 0, FsError(status, "so they say")))
+            return
+        own, key_ids = Identity("test-cluster", 7), decode_hello(said).key_ids
+        await raw.say(encode_hello(own, key_ids=key_ids, nonce=b"m" * 32), encode_proof(bytes(32)))
+        await raw.hear()
+
+    wanted = Status.RPC_UNAUTHENTICATED if status is None else Status.RPC_CONNECT_FAILED
+    async with process(net, secrets=[OLD]) as p:
+        address = await p.nursery.start(net.a.serve, net.address(), pretend)
+        with pytest.raises(FsError) as caught:
+            await p.channels.get(address, node_id=8).call(CORE_ECHO, core.EchoReq())
+        assert caught.value.status is wanted and type(caught.value) is FsError
+
+
+async def test_another_node_of_the_cluster_is_told_from_the_wanted_one(net, process):
+    async with process(net, guard=guard(OLD), secrets=[OLD], node_id=8) as p:
+        assert (await refusal(p)).status is Status.RPC_WRONG_NODE

@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from fs.rpc.api import Identity
 from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_header
 from fs.rpc.handshake import (
+    REFUSALS,
     check_hello,
+    check_node,
     decode_hello,
+    decode_refusal,
     encode_hello,
     negotiate,
 )
@@ -48,10 +51,19 @@ def test_refusals_name_both_sides():
         check_hello(hello, OWN)
     assert caught.value.status is Status.RPC_WRONG_CLUSTER
     hello.cluster_id = "c"
-    check_hello(hello, OWN, expected_node_id=4)
+    peer = check_hello(hello, OWN)
+    check_node(peer, 4)
+    check_node(peer, 0)
     with pytest.raises(FsError, match="expected node 5, found node 4") as caught:
-        check_hello(hello, OWN, expected_node_id=5)
+        check_node(peer, 5)
     assert caught.value.status is Status.RPC_WRONG_NODE
     with pytest.raises(FsError) as caught:
         decode_hello(b"\xff\xff\xff")
     assert caught.value.status is Status.RPC_BAD_FRAME
+
+
+def test_a_goodbye_in_place_of_a_handshake_refuses_and_says_nothing_else():
+    for status in Status:
+        error = decode_refusal(status, b"because")
+        assert error.status in REFUSALS | {Status.RPC_CONNECT_FAILED} and "because" in error.detail
+    assert decode_refusal(Status.RPC_UNAUTHENTICATED, b"").status is Status.RPC_UNAUTHENTICATED

@@ -8,7 +8,8 @@ import trio
 from fs.rpc.api import Identity
 from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_header
 from fs.rpc.handshake import encode_hello
-from fs.rpc.server import STUCK_S, Server, methods_of, snake_name
+from fs.rpc.server import POOL_BYTES_MAX, STUCK_S, Server, methods_of, snake_name
+from fs.rpc.server_connection import BUFFER_WAIT_S_MAX, REFUSALS_UNSENT_MAX, Binding
 from fs.schema import services
 from fs.schema.config import RpcSection
 from fs.schema.proto import core_pb2 as core
@@ -58,7 +59,7 @@ def echo_frame(request_id=1, data=b"x", **fields):
 
 async def last_word(stream):
     """Return the status of the goodbye with which the server closed the stream."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         header, detail = await frame(stream)
         assert header.kind == Kind.GOODBYE
         assert await frame(stream) is None
@@ -187,7 +188,7 @@ async def test_only_who_was_accepted_is_missed(net, process):
             await stream.aclose()
         stream = await greeted(p)
         await stream.aclose()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while p.server.connection_count or not gone:  # noqa: ASYNC110 - the condition is somebody else's
                 await trio.sleep(0.01)
         assert gone == [ME]
@@ -248,14 +249,92 @@ async def test_requests_that_come_together_are_answered_together(net, process):
         stream = await greeted(p)
         count = 200  # more than one receive buffer holds
         await stream.send_all([echo_frame(i, b"x" * 100) for i in range(1, count + 1)])
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             seen = [(await frame(stream))[0].request_id for _ in range(count)]
         assert sorted(seen) == list(range(1, count + 1))
         whole = echo_frame(1000)
         half = echo_frame(1001)
         await stream.send_all([whole, half[:20]])
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert (await frame(stream))[0].request_id == 1000, "not held up by half a request"
         await stream.send_all([half[20:]])
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert (await frame(stream))[0].request_id == 1001
+
+
+@pytest.mark.parametrize("net", ["memory"], indirect=True)
+async def test_refusals_do_not_pile_up_for_a_peer_that_does_not_read(net, process, autojump_clock):  # noqa: ARG001
+    async with process(net) as p:
+        stream = await greeted(p)
+        (connection,) = p.server._connections
+        # More answers than fit on the way.
+        big = [echo_frame(i, b"x" * 100_000) for i in range(1, 15)]
+        await stream.send_all(big)
+        count = 10 * REFUSALS_UNSENT_MAX
+        await stream.send_all([echo_frame(i, method=99) for i in range(100, 100 + count)])
+        await trio.sleep(STUCK_S / 2)
+        assert len(connection._nursery.child_tasks) < 2 * REFUSALS_UNSENT_MAX
+        with trio.fail_after(60):
+            seen = [(await frame(stream))[0] for _ in range(len(big) + count)]
+        refused = [h.request_id for h in seen if h.status == Status.RPC_UNKNOWN_METHOD]
+        assert sorted(refused) == list(range(100, 100 + count))
+        await still_serves(p)
+
+
+class Paged:
+    """Waits when asked to."""
+
+    def __init__(self):
+        self.go_on = trio.Event()
+
+    async def echo(self, _call, request):
+        if request.data == b"wait":
+            await self.go_on.wait()
+        return core.EchoRsp(data=request.data)
+
+
+@pytest.mark.parametrize("net", ["memory"], indirect=True)
+async def test_a_reply_does_not_wait_for_the_buffer_of_another_request(
+    net,
+    process,
+    autojump_clock,  # noqa: ARG001
+    monkeypatch,
+):
+    """The second request's payload lies in the receive buffer when the first one's reply is ready."""
+    monkeypatch.setattr("fs.rpc.server_connection.BUFFER_WAIT_S_MAX", 1e6)
+    async with process(net) as p:
+        lease = await p.server.pool.acquire(POOL_BYTES_MAX)
+        first, second = echo_frame(1, b"wait"), echo_frame(2, payload_bytes=1000)
+        paged = Paged()
+        key = (services.CORE_ECHO.service_number, services.CORE_ECHO.number)
+        p.server._bindings[key] = Binding(services.CORE_ECHO, paged.echo)
+        stream = await greeted(p)
+        await stream.send_all([first + second + bytes(1000)])
+        while not p.server.pool._line:  # noqa: ASYNC110 - the condition is somebody else's
+            await trio.sleep(0.01)
+        paged.go_on.set()
+        with trio.fail_after(60):
+            assert (await frame(stream))[0].request_id == 1
+        p.server.pool.release(lease)
+        assert (await frame(stream))[0].request_id == 2
+
+
+@pytest.mark.parametrize("net", ["memory"], indirect=True)
+async def test_replies_are_not_lost_while_buffers_are_short(net, process, autojump_clock):  # noqa: ARG001
+    """Nor when the peer does not read for longer than a request waits for a buffer."""
+    async with process(net) as p:
+        lease = await p.server.pool.acquire(POOL_BYTES_MAX)
+        paged = Paged()
+        key = (services.CORE_ECHO.service_number, services.CORE_ECHO.number)
+        p.server._bindings[key] = Binding(services.CORE_ECHO, paged.echo)
+        stream = await greeted(p)
+        # Replies that fill the window, one of them held, and then a request that needs a buffer.
+        big = [echo_frame(i, b"x" * 100_000) for i in range(1, 15)]
+        await stream.send_all(big)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send_all([echo_frame(100), echo_frame(101, payload_bytes=10), bytes(10)])
+        await trio.sleep(2 * BUFFER_WAIT_S_MAX)
+        p.server.pool.release(lease)
+        with trio.fail_after(60):
+            seen = [(await frame(stream))[0].request_id for _ in range(16)]
+        assert sorted(seen) == [*range(1, 15), 100, 101]

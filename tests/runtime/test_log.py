@@ -39,6 +39,13 @@ def test_one_record_one_line_and_tracebacks_indented(tmp_path):
     assert lines[-1].strip() == "ValueError: invalid literal for int() with base 10: 'bad'"
 
 
+def test_a_name_cannot_play_with_the_terminal_that_shows_it(tmp_path):
+    set_up_logging("info", tmp_path / "log")
+    logging.getLogger("x").warning("peer %s\there", "a\x1b[2J\rb\x9bc\u00e9")
+    text = (tmp_path / "log").read_text()
+    assert text.endswith("x: peer a\\x1b[2J\\x0db\\x9bc\u00e9\there\n")
+
+
 def test_stderr_is_the_default(capsys):
     set_up_logging("warning")
     logging.getLogger("x").warning("seen")

@@ -7,9 +7,12 @@ while the file was open.
 Invariants:
     - A session is ended once the mount shuts down in order; when it dies instead, meta finds out as with any open file.
     - At most PENDING_MAX sessions wait; beyond that each is ended by itself.
+    - A session whose end was not answered waits on, for as long as the mount lives; one whose end is refused does not keep
+      others.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -17,7 +20,7 @@ import trio
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
 from ...schema.proto import meta_pb2
-from ...schema.status import FsError
+from ...schema.status import FsError, Retry, Status
 from ..api import MetaCaller
 from .ports import Caller
 
@@ -25,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 PAUSE_S: Final = 0.02
 """How long a session waits for others."""
+
+AGAIN_S: Final = 5.0
+"""Between two tries while no meta service answers; each lasts client.retry_time_s_max."""
 
 PER_CALL_MAX: Final = 256
 PENDING_MAX: Final = 4096
@@ -61,21 +67,35 @@ class EndingSessions:
                 await trio.sleep(PAUSE_S)
                 self._has_pending = trio.Event()
                 await self.finish()
+                if self._pending:
+                    await trio.sleep(AGAIN_S)
+                    self._has_pending.set()
         finally:
             self._is_running = False
 
     async def finish(self) -> None:
-        """End all that wait; what fails is left to meta, which ends the sessions of clients that are gone."""
+        """End all that wait; they wait on when no meta service answers, which ends sessions of clients that are gone."""
         async with self._lock:
-            await self._end_all()
-
-    async def _end_all(self) -> None:
-        while self._pending:
-            batch, self._pending = self._pending[:PER_CALL_MAX], self._pending[PER_CALL_MAX:]
-            request = meta_pb2.PruneSessionsReq(caller=_OF_MOUNT.to_pb(), is_settled=True)
-            for inode_id, session_id in batch:
-                request.sessions.add(inode_id=inode_id, session_id=session_id)
             try:
-                await self._meta.call(services.META_PRUNE_SESSIONS, request)
+                while self._pending:
+                    batch = self._pending[:PER_CALL_MAX]
+                    await self._end(batch)
+                    del self._pending[: len(batch)]
             except FsError as error:
-                _log.warning("%d file sessions are not ended: %s", len(batch), error)
+                _log.warning("%d file sessions are not ended yet: %s", len(self._pending), error)
+
+    async def _end(self, batch: Sequence[tuple[InodeId, SessionId]]) -> None:
+        """End sessions, each by itself when meta refuses one of them; raises FsError when it does not answer."""
+        request = meta_pb2.PruneSessionsReq(caller=_OF_MOUNT.to_pb(), is_settled=True)
+        for inode_id, session_id in batch:
+            request.sessions.add(inode_id=inode_id, session_id=session_id)
+        try:
+            await self._meta.call(services.META_PRUNE_SESSIONS, request)
+        except FsError as error:
+            if error.retry is not Retry.NEVER and error.status is not Status.INTERNAL_ERROR:
+                raise
+            if len(batch) == 1:
+                _log.warning("inode %d: a file session is not ended: %s", batch[0][0], error)
+                return
+            for one in batch:
+                await self._end([one])

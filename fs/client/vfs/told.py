@@ -45,13 +45,13 @@ class ToldDirectories:
         return [i for i in map(inode_from_pb, directories) if self._is_taken(i, until_s)]
 
     def _is_taken(self, inode: Inode, until_s: float) -> bool:
-        before, _ = self._found.pop(inode.inode_id, (None, 0.0))
+        before, before_until_s = self._found.pop(inode.inode_id, (None, 0.0))
         if before is not None and before.ctime_ns > inode.ctime_ns:
             # Replies have passed each other; which one is newer only the time tells, and not of anything else.
             times = {"mtime_ns": before.mtime_ns, "ctime_ns": before.ctime_ns}
             if replace(inode, **times) != before:  # type: ignore[arg-type]
                 return False
-            inode = before
+            inode, until_s = before, before_until_s
         self._found[inode.inode_id] = inode, until_s
         if len(self._found) > COUNT_MAX:
             del self._found[next(iter(self._found))]

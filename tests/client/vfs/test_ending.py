@@ -2,7 +2,7 @@
 
 import trio
 
-from fs.client.vfs.ending import PAUSE_S
+from fs.client.vfs.ending import AGAIN_S, PAUSE_S
 from fs.schema.status import FsError, Status
 
 
@@ -36,11 +36,24 @@ async def test_the_end_of_the_mount_ends_what_waits(autojump_clock, mounts, clus
     assert ends(cluster) == ["PruneSessions"]
 
 
-async def test_a_refusal_stops_nothing(autojump_clock, mounts, cluster):  # noqa: ARG001
+async def test_who_gets_no_answer_waits_on(autojump_clock, mounts, cluster):  # noqa: ARG001
     async with mounts() as m:
         cluster.meta_faults["PruneSessions"] = [FsError(Status.KV_UNAVAILABLE, "no")]
         await m.close(await m.create(b"f"))
         await trio.sleep(2 * PAUSE_S)
         await m.close(await m.create(b"g"))
-        await trio.sleep(2 * PAUSE_S)
+        assert sum(map(len, cluster.sessions.values())) == 2
+        await trio.sleep(2 * AGAIN_S)
+        assert not any(cluster.sessions.values())
         assert ends(cluster) == ["PruneSessions"] * 2
+
+
+async def test_one_that_is_refused_does_not_keep_the_others(autojump_clock, mounts, cluster):  # noqa: ARG001
+    no = FsError(Status.INVALID_ARGUMENT, "no")
+    async with mounts() as m:
+        cluster.meta_faults["PruneSessions"] = [no, no]  # all at once, and the first by itself
+        for name in (b"f", b"g", b"h"):
+            await m.close(await m.create(name))
+        await trio.sleep(2 * AGAIN_S)
+        assert sum(map(len, cluster.sessions.values())) == 1
+        assert ends(cluster) == ["PruneSessions"] * 4

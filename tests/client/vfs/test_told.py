@@ -111,3 +111,16 @@ async def test_replies_that_pass_each_other_do_not_show_the_older(
     core.note_told([before], mark)
     assert told(vfs, directory) is None, "they differ in links: nobody knows"
     await vfs.files.release(opened.handle_id)
+
+
+async def test_what_a_late_reply_confirms_does_not_live_longer(
+    autojump_clock, vfs, cluster, directory
+):
+    core, age_s = vfs.namespace._core, vfs.section.attr_timeout_s
+    mark, before = core.told.mark(), inode_to_pb(cluster.get(directory))
+    opened, _ = await vfs.files.create(directory, b"f", 0o644, 2, ROOT)
+    autojump_clock.jump(age_s * 0.75)
+    core.note_told([before], mark)
+    _, left_s = vfs.namespace.told(directory)
+    assert left_s == pytest.approx(age_s * 0.25)
+    await vfs.files.release(opened.handle_id)
