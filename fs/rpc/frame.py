@@ -196,4 +196,6 @@ def decode_error(status: int, detail: Buffer) -> FsError:
         known = Status(status)
     except ValueError:
         return FsError(Status.INTERNAL_ERROR, f"status {status}, unknown to this release: {text}")
+    if known is Status.OK:  # only a goodbye can say so, which is always one
+        return FsError(Status.RPC_BAD_FRAME, f"an error of status OK: {text}")
     return FsError(known, text)
