@@ -45,7 +45,7 @@ PROGRESS = Search(
     "progress", "lease.pml", "RESTARTS=0 DEATHS=0 UNKNOWNS=0 VERSIONS=4 EPOCHS=2", ltl=True
 )
 
-SHORT = [ONE_WRITE, READS, TWO_CLIENTS, ROT, PAUSES]
+SHORT = [ONE_WRITE, READS, TWO_CLIENTS, ROT_THREE, PAUSES]
 
 LONG = [
     PROGRESS,
@@ -59,8 +59,8 @@ LONG = [
     Search("three targets", "craq.pml", "N=3 W1=1 CRASHES=1 LOSSES=0 LOST_REPLIES=0"),
     Search("three targets, loss", "craq.pml", "N=3 W1=1 CRASHES=0 LOSSES=1 LOST_REPLIES=0 JOIN"),
     RESTARTS,
+    ROT,
     ROT_JOIN,
-    ROT_THREE,
     WIPE,
 ]
 
