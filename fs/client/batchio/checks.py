@@ -12,7 +12,10 @@ from emberfs.protocol import ENTRY, LENGTH_MAX, EntryFlag, Op
 
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 
-_KNOWN_FLAGS: Final = int(EntryFlag.RELAXED | EntryFlag.HOLES_ARE_ERRORS)
+# Looking up members of an enumeration is slow, and each entry asks.
+READ: Final = int(Op.READ)
+WRITE: Final = int(Op.WRITE)
+_UNKNOWN_FLAGS: Final = ~int(EntryFlag.RELAXED | EntryFlag.HOLES_ARE_ERRORS)
 
 
 class Entry(NamedTuple):
@@ -56,23 +59,20 @@ def unpack(copied: bytes) -> list[Entry]:
 def fault_of(entry: Entry, files: Mapping[int, Share], memories: Mapping[int, Extended]) -> int:
     """Return why an entry cannot be done, as an errno; 0: it can."""
     # 1. the words of it
-    if entry.op not in (Op.READ, Op.WRITE) or entry.flags & ~_KNOWN_FLAGS:
-        return errno.EINVAL
-    if entry.length > LENGTH_MAX:
+    _, offset, place, length, file_id, memory_id, op, flags = entry
+    if op not in {READ, WRITE} or flags & _UNKNOWN_FLAGS or length > LENGTH_MAX:
         return errno.EINVAL
     # 2. the file
-    share = files.get(entry.file_id)
-    if share is None:
+    share = files.get(file_id)
+    if share is None or not (share.can_read if op == READ else share.can_write):
         return errno.EBADF
-    if not (share.can_read if entry.op == Op.READ else share.can_write):
-        return errno.EBADF
-    if entry.offset + entry.length > MAX_FILE_LENGTH_BYTES:
-        return errno.EFBIG if entry.op == Op.WRITE else errno.EINVAL
+    if offset + length > MAX_FILE_LENGTH_BYTES:
+        return errno.EFBIG if op == WRITE else errno.EINVAL
     # 3. the memory
-    memory = memories.get(entry.memory_id)
-    if memory is None or entry.memory_offset + entry.length > memory.size:
+    memory = memories.get(memory_id)
+    if memory is None or place + length > memory.size:
         return errno.EFAULT
     block = memory.block_size
-    if block and entry.length and entry.memory_offset % block + entry.length > block:
+    if block and length and place % block + length > block:
         return errno.EINVAL
     return 0

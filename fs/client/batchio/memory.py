@@ -2,13 +2,15 @@
 
 Who maps a file that somebody can cut shorter dies by SIGBUS when he touches the rest.  So only memory that is sealed against
 shrinking is mapped: what the daemon makes itself, or memory files whose program has sealed them.  Other memory (a
-file in /dev/shm) is reached by pread and pwrite, which costs a copy and cannot hurt.
+file in /dev/shm) is reached by pread and pwrite, which costs a copy and cannot hurt.  So is memory of huge pages: there
+are few, and who touches a hole in it when none is left dies, too.
 
 Invariant: mapped bytes stay mapped as long as anything refers to a view of them, whatever the program does.
 """
 
 import errno
 import fcntl
+import functools
 import mmap
 import os
 from typing import Final, Protocol
@@ -31,7 +33,7 @@ class Memory(Protocol):
 
     @property
     def mapped_bytes(self) -> int:
-        """Bytes that this mount holds for it."""
+        """Bytes that this mount holds for it; 0: windows are copies, which whoever asks for them has to bound."""
 
     def window(self, offset: int, length: int) -> memoryview:
         """Return where bytes of it are to be put, or `load` is to put them."""
@@ -132,6 +134,16 @@ def is_memory_file(fd: int) -> bool:
     return True
 
 
+@functools.cache
+def _device_of_memory_files() -> int:
+    """Return where all memory files of ordinary pages lie."""
+    fd = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
+
+
 def shared_memory(fd: int, size: int, block_size: int) -> Memory:
     """Return memory that a program brought; `fd`, a memory file, is taken over.
 
@@ -142,11 +154,12 @@ def shared_memory(fd: int, size: int, block_size: int) -> Memory:
     is_kept = False
     try:
         is_sealed = bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
-        length = os.fstat(fd).st_size  # after the seals were seen: it cannot shrink any more
+        found = os.fstat(fd)
+        length = found.st_size  # after the seals were seen: it cannot shrink any more
         if length < size:
             what = f"a memory file of {length} bytes is no memory of {size}"
             raise FsError(Status.INVALID_ARGUMENT, what)
-        if is_sealed:
+        if is_sealed and found.st_dev == _device_of_memory_files():
             return MappedMemory(fd, size, block_size)
         memory = CopiedMemory(fd, size, block_size)
         is_kept = True

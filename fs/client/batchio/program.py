@@ -11,8 +11,10 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence, Sized
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from operator import methodcaller
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -31,6 +33,7 @@ from emberfs.protocol import (
 from ...schema.status import FsError, Status
 from ..vfs.batches import Batches
 from .checks import Share
+from .descriptors import SPACE, Closer, received
 from .memory import Memory, is_memory_file, new_memory, shared_memory
 from .ring import Ring
 from .turns import Turns
@@ -42,8 +45,8 @@ MEMORY_COUNT_MAX: Final = 4096
 RING_COUNT_MAX: Final = 64
 CALLS_AT_ONCE: Final = 16
 _DETAIL_BYTES_MAX: Final = 512
+_SLOW_BYTES: Final = 16 << 20
 _PEER: Final = struct.Struct("=iII")
-_FD_BYTES: Final = array.array("i").itemsize
 
 
 class Refusal(Exception):  # noqa: N818 - no failure of the system: what a program is to be told
@@ -97,13 +100,19 @@ class Program:
     """See module head."""
 
     def __init__(
-        self, connection: trio.socket.SocketType, batches: Batches, turns: Turns, room: Room
+        self,
+        connection: trio.socket.SocketType,
+        batches: Batches,
+        turns: Turns,
+        room: Room,
+        closer: Closer,
     ) -> None:
         """Take over `connection`."""
         self._connection = connection
         self._batches = batches
         self._turns = turns
         self._room = room
+        self._closer = closer
         self._nursery: trio.Nursery
         self._files: dict[int, Share] = {}
         self._memories: dict[int, Memory] = {}
@@ -135,7 +144,7 @@ class Program:
                 await self._listen()
                 nursery.cancel_scope.cancel()
         finally:
-            self._connection.close()
+            self._closer.end(self.uid, socket.socket(fileno=self._connection.detach()))
             for memory in self._memories.values():
                 self._forget(memory)
             with trio.CancelScope(shield=True):
@@ -161,8 +170,11 @@ class Program:
             _log.warning("process %d: what it wrote last: %s", self.pid, error)
 
     def _forget(self, memory: Memory) -> None:
-        memory.close()
         self._room.give_back(memory.mapped_bytes)
+        if memory.mapped_bytes < _SLOW_BYTES:
+            memory.close()
+        else:  # giving many pages back takes its time
+            trio.lowlevel.start_thread_soon(memory.close, methodcaller("unwrap"))
 
     # -- packets ----------------------------------------------------------------------------------
 
@@ -171,15 +183,16 @@ class Program:
             await self._calls.acquire()
             try:
                 packet, ancillary, _, _ = await self._connection.recvmsg(
-                    PACKET_BYTES_MAX, socket.CMSG_SPACE(_FD_BYTES), socket.MSG_CMSG_CLOEXEC
+                    PACKET_BYTES_MAX, SPACE, socket.MSG_CMSG_CLOEXEC
                 )
             except ConnectionResetError:
                 return
-            fds = _descriptors(ancillary)
-            if len(packet) != REQUEST.size or len(fds) > 1:
+            fds = received(ancillary)
+            is_busy = bool(fds) and self._closer.is_busy(self.uid)
+            if len(packet) != REQUEST.size or len(fds) > 1 or is_busy:
                 if packet:
                     _log.warning("process %d: a packet that is no request", self.pid)
-                await self._close(*fds)
+                self._closer.close(self.uid, fds)
                 return
             request = Request._make(REQUEST.unpack(packet))
             self._nursery.start_soon(self._serve, request, fds[0] if fds else -1)
@@ -222,24 +235,8 @@ class Program:
                 os.close(fd)
 
     async def _close(self, *fds: int) -> None:
-        """Close what a program has sent: it may be of a file system that lets one wait, even of this mount.
-
-        Cancelled, it is closed all the same.
-        """
-        if not fds:
-            return
-        closed, token = trio.Event(), trio.lowlevel.current_trio_token()
-
-        def deliver(_: object) -> None:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(closed.set)
-
-        def close() -> None:
-            for fd in fds:
-                os.close(fd)
-
-        trio.lowlevel.start_thread_soon(close, deliver)
-        await closed.wait()
+        """Close what a program has sent; cancelled, it is closed all the same."""
+        await self._closer.close(self.uid, fds).wait()
 
     def _new_id(self, held: Sized, count_max: int) -> int:
         if len(held) >= count_max:
@@ -308,8 +305,15 @@ class Program:
         if request.priority not in Priority.__members__.values():
             raise Refusal(errno.EINVAL, f"priority {request.priority}")
         new_id = self._new_id(self._rings, RING_COUNT_MAX)
-        memory, fd = new_memory(ring_bytes(entry_count))
+        size = ring_bytes(entry_count)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ExitStack() as undo:
+            undo.callback(ours.close)
+            undo.callback(theirs.close)
+            self._room.take(size)
+            undo.callback(self._room.give_back, size)
+            memory, fd = new_memory(size)
+            undo.pop_all()
         ring = Ring(
             memory,
             ours,
@@ -321,17 +325,20 @@ class Program:
             memories=self._memories,
             batches=self._batches,
             turns=self._turns,
+            uid=self.uid,
+            end_bell=partial(self._closer.end, self.uid),
         )
         self._rings[new_id] = _Running()
-        self._nursery.start_soon(self._run_ring, ring, new_id)
-        return Answer(new_id, ring_bytes(entry_count), (fd, theirs.detach()))
+        self._nursery.start_soon(self._run_ring, ring, new_id, size)
+        return Answer(new_id, size, (fd, theirs.detach()))
 
-    async def _run_ring(self, ring: Ring, ring_id: int) -> None:
+    async def _run_ring(self, ring: Ring, ring_id: int, size: int) -> None:
         running = self._rings[ring_id]
         try:
             with running.scope:
                 await ring.run()
         finally:
+            self._room.give_back(size)
             del self._rings[ring_id]
             running.ended.set()
         if ring.breach:
@@ -373,12 +380,3 @@ class Program:
         with trio.CancelScope(shield=True):
             await self._batches.close(share.handle_id)
         return Answer()
-
-
-def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    """Return what was sent along."""
-    fds = array.array("i")
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(content[: len(content) // fds.itemsize * fds.itemsize])
-    return list(fds)

@@ -7,6 +7,7 @@ daemon share.  What one program can take is bounded (fs/client/batchio/program.p
 import errno
 import logging
 import os
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from ...schema import metrics
 from ...schema.config import ClientSection
 from ...schema.status import FsError, Status
 from ..vfs.vfs import Vfs
+from .descriptors import Closer
 from .program import Program
 from .turns import Turns
 
@@ -58,6 +60,7 @@ class BatchServer:
         self._path = section.batch_socket
         self.room = MemoryRoom(section.batch_memory_bytes_max)
         self._turns = Turns(BATCHES_AT_ONCE)
+        self._closer = Closer()
         self._program_counts: Counter[int] = Counter()
 
     def say(self, figures: Figures) -> None:
@@ -114,22 +117,24 @@ class BatchServer:
     async def _serve(self, connection: trio.socket.SocketType) -> None:
         """An edge of the process: a bug that one program meets must not end the mount of all others."""
         try:
-            program = Program(connection, self._vfs.batches, self._turns, self.room)
+            program = Program(connection, self._vfs.batches, self._turns, self.room, self._closer)
         except OSError as error:
             _log.info("a program went away at once: %s", error)
             connection.close()
             return
-        if self._program_counts[program.uid] >= PROGRAMS_PER_USER_MAX:
-            _log.warning("user %d has %d programs connected", program.uid, PROGRAMS_PER_USER_MAX)
-            connection.close()
+        uid = program.uid
+        if self._program_counts[uid] >= PROGRAMS_PER_USER_MAX or self._closer.is_busy(uid):
+            count = self._program_counts[uid]
+            _log.warning("user %d has too much: %d programs are connected", uid, count)
+            self._closer.end(uid, socket.socket(fileno=connection.detach()))
             return
-        self._program_counts[program.uid] += 1
+        self._program_counts[uid] += 1
         try:
             await program.run()
         except Exception:  # noqa: BLE001 - logged; the program sees its connection end
             _log.exception("bug in serving process %d", program.pid)
         finally:
-            self._program_counts[program.uid] -= 1
+            self._program_counts[uid] -= 1
 
 
 def _remove(path: str) -> None:

@@ -1,10 +1,12 @@
 """Whose batch is next when more are there than are done at once: rings of high priority before normal before low.
 
-Nobody waits for ever: every TURNS_FOR_OTHERS-th turn goes to the priority below the one that would have it.
+Nobody waits for ever: every TURNS_FOR_OTHERS-th turn goes to the priority below the one that would have it, and every so
+manieth of these to the one below that.  Users have turns one after the other, and no user has more than three quarters at once:
+whose batches wait for a service that is away does not stop all others.
 No I/O.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -15,6 +17,9 @@ from emberfs.protocol import Priority
 TURNS_FOR_OTHERS: Final = 8
 ORDER: Final = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 
+Queues = dict[int, deque[trio.Event]]
+"""By user, who is next first; none is empty."""
+
 
 class Turns:
     """See module head."""
@@ -22,39 +27,69 @@ class Turns:
     def __init__(self, at_once: int) -> None:
         """`at_once`: so many may have their turn at the same time."""
         self._free = at_once
-        self._waiting: dict[Priority, deque[trio.Event]] = {p: deque() for p in ORDER}
+        self._of_one_max = max(1, at_once * 3 // 4)
+        self._held: Counter[int] = Counter()
+        self._waiting: dict[Priority, Queues] = {p: {} for p in ORDER}
         self._given = 0
 
     @asynccontextmanager
-    async def turn(self, priority: Priority) -> AsyncIterator[None]:
+    async def turn(self, priority: Priority, uid: int) -> AsyncIterator[None]:
         """Wait for a turn, have it for the time of the block."""
-        if self._free:
-            self._free -= 1
+        if self._free and self._held[uid] < self._of_one_max:
+            self._begin(uid)
         else:
-            await self._wait(priority)
+            await self._wait(priority, uid)
         try:
             yield
         finally:
-            self._pass_on()
+            self._end(uid)
 
-    async def _wait(self, priority: Priority) -> None:
+    async def _wait(self, priority: Priority, uid: int) -> None:
         called = trio.Event()
-        queue = self._waiting[priority]
-        queue.append(called)
+        queues = self._waiting[priority]
+        queues.setdefault(uid, deque()).append(called)
         try:
             await called.wait()
         except trio.Cancelled:
             if called.is_set():
-                self._pass_on()
+                self._end(uid)
             else:
-                queue.remove(called)
+                queues[uid].remove(called)
+                if not queues[uid]:
+                    del queues[uid]
             raise
 
-    def _pass_on(self) -> None:
-        queues = [queue for queue in self._waiting.values() if queue]
-        if not queues:
-            self._free += 1
-            return
-        self._given += 1
-        is_for_others = len(queues) > 1 and self._given % TURNS_FOR_OTHERS == 0
-        queues[1 if is_for_others else 0].popleft().set()
+    def _begin(self, uid: int) -> None:
+        self._free -= 1
+        self._held[uid] += 1
+
+    def _end(self, uid: int) -> None:
+        self._free += 1
+        self._held[uid] -= 1
+        if not self._held[uid]:
+            del self._held[uid]
+        while self._free and (found := self._next_ones()):
+            self._given += 1
+            queues, chosen = found[min(_level(self._given), len(found) - 1)]
+            queue = queues.pop(chosen)
+            self._begin(chosen)
+            queue.popleft().set()
+            if queue:
+                queues[chosen] = queue  # behind all others
+
+    def _next_ones(self) -> list[tuple[Queues, int]]:
+        """Return who is next of each priority of which one may be."""
+        found = []
+        for queues in self._waiting.values():
+            for uid in queues:
+                if self._held[uid] < self._of_one_max:
+                    found.append((queues, uid))
+                    break
+        return found
+
+
+def _level(given: int) -> int:
+    """Return how far below the highest priority this turn goes."""
+    if given % TURNS_FOR_OTHERS:
+        return 0
+    return 1 if given % TURNS_FOR_OTHERS**2 else 2

@@ -8,6 +8,7 @@ Does not: rings, memory, who may call; fs/client/batchio does.
 """
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,10 +20,11 @@ from ...schema.status import FsError, Status
 from ..api import FileRead
 from .core import VfsCore
 from .files import Files
-from .open_file import InodeState
+from .namespace import AttrChange, Namespace
+from .open_file import FileHandle, InodeState
 
 TICKET_BYTES: Final = 16
-_TICKET_COUNT_MAX = 65_536
+_TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
 
@@ -43,8 +45,9 @@ class BatchIo:
 class Batches:
     """The batch half of `Vfs`."""
 
-    def __init__(self, core: VfsCore, files: Files) -> None:
+    def __init__(self, core: VfsCore, files: Files, namespace: Namespace) -> None:
         self._core = core
+        self._namespace = namespace
         self._files = files
         self._tickets: dict[bytes, int] = {}
 
@@ -95,14 +98,24 @@ class Batches:
     async def read(self, ios: Sequence[BatchIo], *, is_relaxed: bool = False) -> None:
         """Fill all buffers, in as few requests as possible; each says for itself how it went."""
         wanted: list[tuple[BatchIo, FileRead]] = []
+        known: dict[int, InodeState] = {}
         for io in ios:
             try:
-                read = await self._clipped(io)
+                state = known.get(io.handle_id)
+                if state is None:  # mostly one file for many reads
+                    state = known[io.handle_id] = self._files.readable(io.handle_id).state
+                end = io.offset + len(io.buffer)
+                if state.is_dirty:
+                    await self._core.wait_written(state, io.offset, end)
             except FsError as error:
                 io.error = error
                 continue
-            if read is not None:
-                wanted.append((io, read))
+            length = state.local_length()
+            if end <= length:
+                wanted.append((io, FileRead(state.ref, io.offset, io.buffer)))
+            elif io.offset < length:
+                buffer = io.buffer[: length - io.offset]
+                wanted.append((io, FileRead(state.ref, io.offset, buffer)))
         try:
             await self._core.store.read([read for _, read in wanted], is_relaxed=is_relaxed)
         except FsError as error:
@@ -112,13 +125,6 @@ class Batches:
             await self._read_singly(wanted, is_relaxed=is_relaxed)
         for io, read in wanted:
             io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
-
-    async def _clipped(self, io: BatchIo) -> FileRead | None:
-        state = self._files.readable(io.handle_id).state
-        if state.is_dirty:
-            await self._core.wait_written(state, io.offset, io.offset + len(io.buffer))
-        count = min(len(io.buffer), state.local_length() - io.offset)
-        return FileRead(state.ref, io.offset, io.buffer[:count]) if count > 0 else None
 
     async def _read_singly(
         self, wanted: Sequence[tuple[BatchIo, FileRead]], *, is_relaxed: bool
@@ -137,6 +143,13 @@ class Batches:
 
     async def write(self, ios: Sequence[BatchIo]) -> None:
         """Write all buffers; each says for itself how it went."""
+        for handle_id in {io.handle_id for io in ios}:
+            try:
+                await self._drop_privileges(self._files.writable(handle_id))
+            except FsError as error:
+                for io in ios:
+                    io.error = error if io.handle_id == handle_id else io.error
+        ios = [io for io in ios if io.error is None]
         changed: dict[InodeId, InodeState] = {}
         if len(ios) == 1:
             await self._write_one(ios[0], changed)
@@ -147,6 +160,15 @@ class Batches:
         for state in changed.values():
             await self._core.forget_pages(state)
 
+    async def _drop_privileges(self, handle: FileHandle) -> None:
+        """Do what the kernel does before its own writes: a program that was changed runs as nobody else."""
+        state, caller = handle.state, handle.caller
+        mode = mode_after_write(state.inode.mode)
+        if mode != state.inode.mode:
+            change = AttrChange(mode=mode)
+            await self._namespace.setattr(state.inode_id, change, None, caller)
+        await self._namespace.drop_capability(state, caller)
+
     async def _write_one(self, io: BatchIo, changed: dict[InodeId, InodeState]) -> None:
         try:
             state = self._files.open_state(io.handle_id)
@@ -154,3 +176,9 @@ class Batches:
             changed[state.inode_id] = state
         except FsError as error:
             io.error = error
+
+
+def mode_after_write(mode: int) -> int:
+    """Return a mode without what lets a changed program run as somebody else."""
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode

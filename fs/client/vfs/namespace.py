@@ -29,6 +29,8 @@ ChangeRspT = TypeVar(
 
 DENTRY_COUNT_MAX = 65_536
 _CAPABILITY = b"security.capability"
+_KERNEL = Caller(0, 0)
+"""Who does what follows from an act of a caller, who could not do it himself."""
 _BATCH_ATTRIBUTE = SOCKET_ATTRIBUTE.encode()
 _ACL_NAMES = (b"system.posix_acl_access", b"system.posix_acl_default")
 _TYPE_OF_MODE = {
@@ -454,6 +456,16 @@ class Namespace:
         self._note_xattr_change(inode_id, name)
         await self._core.call(services.META_REMOVE_XATTR, request)
         self._note_xattr_change(inode_id, name)
+
+    async def drop_capability(self, state: InodeState, caller: Caller) -> None:
+        """Remove what a file may do as a program beyond others, if it may; that there is nothing is remembered."""
+        try:
+            await self.getxattr(state.inode_id, _CAPABILITY, caller)
+        except FsError as error:
+            if error.status is not Status.NO_ATTRIBUTE:
+                raise
+            return
+        await self.removexattr(state.inode_id, _CAPABILITY, _KERNEL)
 
     def _note_xattr_change(self, inode_id: InodeId, name: bytes) -> None:
         core = self._core

@@ -79,7 +79,7 @@ class Vfs:
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)
         self.allocation = Allocation(self._core, self.files)
-        self.batches = Batches(self._core, self.files)
+        self.batches = Batches(self._core, self.files, self.namespace)
         self.copying = Copying(self._core, self.files, self.allocation)
         self.seeking = Seeking(self._core, self.files)
         self.locks = Locks(self._core, self.files)

@@ -3,6 +3,7 @@
 import os
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from emberfs.protocol import (
 )
 
 from fs.client.batchio.checks import Share
+from fs.client.batchio.descriptors import Closer
 from fs.client.batchio.memory import new_memory
 from fs.client.batchio.ring import Ring
 from fs.client.batchio.turns import Turns
@@ -48,6 +50,8 @@ class ModelProgram:
             memories=self.memories,
             batches=mount.vfs.batches,
             turns=Turns(4),
+            uid=0,
+            end_bell=partial(Closer().end, 0),
             **options,
         )
         self.put_count = self.got_count = 0

@@ -15,6 +15,7 @@ import trio
 from emberfs.protocol import ENTRY, Op
 
 from fs.client.batchio.checks import Share
+from fs.client.batchio.jobs import COPIED_BYTES_MAX
 from tests.client.fakes import FakeClock, FakeCluster
 from tests.client.vfs.conftest import Mount
 
@@ -28,20 +29,27 @@ MEMORY_BYTES = 1 << 20
 class Guarded:
     """Memory within memory: the program is told of the middle only."""
 
-    block_size = mapped_bytes = 0
+    block_size = 0
 
-    def __init__(self, memory):
+    def __init__(self, memory, *, is_copied):
         self.memory = memory
+        self.mapped_bytes = 0 if is_copied else memory.size
         self.size = memory.size - 2 * GUARD_BYTES
         self.guards = [memory.view[:GUARD_BYTES], memory.view[-GUARD_BYTES:]]
         for guard in self.guards:
             guard[:] = bytes([0xA5]) * GUARD_BYTES
 
-    def __getattr__(self, name):
-        return getattr(self.memory, name)
-
     def window(self, offset, length):
+        if not self.mapped_bytes:
+            assert length <= COPIED_BYTES_MAX
+            return memoryview(bytearray(length))
         return self.memory.window(offset + GUARD_BYTES, length)
+
+    def load(self, offset, window):
+        window[:] = self.memory.window(offset + GUARD_BYTES, len(window))
+
+    def store(self, offset, window):
+        self.memory.window(offset + GUARD_BYTES, len(window))[:] = window
 
     def check(self):
         assert all(bytes(guard) == bytes([0xA5]) * GUARD_BYTES for guard in self.guards)
@@ -51,7 +59,8 @@ async def random_rings(it, seed, count):
     """Have at least `count` random entries done; return how often each result came."""
     rng, results = random.Random(seed), Counter()
     it.files[2] = Share(it.files[1].handle_id, True, False)
-    guarded = it.memories[1] = Guarded(it.memory)
+    guarded = it.memories[1] = Guarded(it.memory, is_copied=False)
+    it.memories[2] = Guarded(it.memory, is_copied=True)
     other = await it.mount.create(b"other")
     await it.mount.files.write(other, 0, b"mine" * 1000)
     await it.mount.files.flush(other)
@@ -89,7 +98,7 @@ def random_entry(rng):
         "length": number(rng.randrange(70_000 if rng.random() < 0.2 else 3000), 64),
         "user_data": rng.getrandbits(64),
         "file": number(rng.randint(1, 2), 32),
-        "memory": number(1, 32),
+        "memory": number(rng.randint(1, 2), 32),
         "flags": number(rng.randrange(4), 32),
     }
 

@@ -109,11 +109,11 @@ async def test_high_goes_before_low_but_not_for_ever(autojump_clock):  # noqa: A
     turns, order = Turns(1), []
 
     async def work(priority):
-        async with turns.turn(priority):
+        async with turns.turn(priority, 0):
             order.append(priority)
             await trio.sleep(1)
 
-    async with trio.open_nursery() as nursery, turns.turn(Priority.NORMAL):
+    async with trio.open_nursery() as nursery, turns.turn(Priority.NORMAL, 0):
         for priority in (Priority.LOW, Priority.NORMAL, *[Priority.HIGH] * 20):
             nursery.start_soon(work, priority)
             await trio.testing.wait_all_tasks_blocked()
@@ -128,12 +128,48 @@ async def test_who_gives_up_waiting_keeps_no_turn(autojump_clock):  # noqa: ARG0
 
     async def wait_and_give_up():
         with trio.move_on_after(1):
-            async with turns.turn(Priority.HIGH):
+            async with turns.turn(Priority.HIGH, 0):
                 pass
 
-    async with trio.open_nursery() as nursery, turns.turn(Priority.LOW):
+    async with trio.open_nursery() as nursery, turns.turn(Priority.LOW, 0):
         nursery.start_soon(wait_and_give_up)
         await trio.sleep(1)  # the turn may come at the very moment of giving up
     with trio.fail_after(1):
-        async with turns.turn(Priority.LOW):
+        async with turns.turn(Priority.LOW, 0):
             pass
+
+
+async def test_low_has_its_turns_below_two_that_never_rest(autojump_clock):  # noqa: ARG001
+    turns, order = Turns(1), []
+
+    async def work(priority):
+        async with turns.turn(priority, 0):
+            order.append(priority)
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery, turns.turn(Priority.NORMAL, 0):
+        for priority in [Priority.LOW, *[Priority.HIGH, Priority.NORMAL] * 100]:
+            nursery.start_soon(work, priority)
+            await trio.testing.wait_all_tasks_blocked()
+    assert order.index(Priority.LOW) == TURNS_FOR_OTHERS**2 - 1
+
+
+async def test_no_user_has_all_turns(autojump_clock):  # noqa: ARG001
+    """Batches that wait for a service that is away leave room for those of others."""
+    turns, began = Turns(4), []
+
+    async def work(uid, time_s):
+        async with turns.turn(Priority.NORMAL, uid):
+            began.append((trio.current_time(), uid))
+            await trio.sleep(time_s)
+
+    start_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(work, 1, 1000)
+            await trio.testing.wait_all_tasks_blocked()
+        for uid in (2, 2, 2, 3):
+            nursery.start_soon(work, uid, 1)
+            await trio.testing.wait_all_tasks_blocked()
+    others = [(round(at_s - start_s), uid) for at_s, uid in began if uid != 1]
+    assert others == [(0, 2), (1, 2), (2, 3), (3, 2)]

@@ -12,7 +12,10 @@ import trio.lowlevel
 from emberfs.protocol import EntryFlag, Op
 
 from fs.client.batchio.checks import Share
+from fs.client.batchio.jobs import COPIED_BYTES_MAX
 from fs.client.batchio.memory import is_memory_file, shared_memory
+from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.ports import Caller
 from fs.schema.status import FsError, Status
 
 from .conftest import ENTRY_COUNT
@@ -219,6 +222,57 @@ async def test_memory_that_may_shrink_is_copied_and_never_touched(autojump_clock
         assert it.memory.view[:7] == b"written"
         it.memories.pop(2).close()
         os.close(fd)
+
+
+async def test_copies_take_bounded_memory_whatever_entries_say(autojump_clock, program):
+    """A sparse memory file costs its program nothing; the daemon must not pay for it."""
+    windows = []
+    size = 300 << 20
+    async with program(CONTENT) as it:
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        memory = it.memories[2] = shared_memory(fd, size, 0)
+        window = memory.window
+        memory.window = lambda offset, length: windows.append(length) or window(offset, length)
+        wanted = {"memory": 2, "length": size}
+        assert await it.do(*[wanted] * 10) == [len(CONTENT)] * 10
+        assert max(windows) <= COPIED_BYTES_MAX
+        windows.clear()
+        long = 2 * COPIED_BYTES_MAX + 5
+        assert await it.do(
+            {"op": Op.WRITE, "memory": 2, "length": 7},
+            {"op": Op.WRITE, "memory": 2, "offset": 100, "length": long},
+            {"op": Op.WRITE, "memory": 2, "offset": 1, "length": 7},
+        ) == [7, long, 7]
+        assert sum(windows) == long + 14
+        assert max(windows) <= COPIED_BYTES_MAX
+        assert it.mount.vfs.batches.length(it.files[1].handle_id) == long + 100
+
+
+async def test_a_program_that_is_written_loses_its_privileges(autojump_clock, program):
+    """As by write(2): else whoever may write to it would run what he wrote as its owner."""
+    async with program(CONTENT) as it:
+        names, handle = it.mount.vfs.namespace, it.mount.files.handle(it.base)
+        inode_id, caller = handle.state.inode_id, handle.caller
+        await names.setattr(inode_id, AttrChange(mode=0o6775), None, caller)
+        await names.setxattr(inode_id, b"security.capability", b"x", Caller(0, 0))
+        assert await it.do({"length": 5}) == [5]
+        assert handle.state.inode.mode & 0o7777 == 0o6775
+        assert await it.do({"op": Op.WRITE, "length": 5}) == [5]
+        assert handle.state.inode.mode & 0o7777 == 0o775
+        with pytest.raises(FsError) as failed:
+            await names.getxattr(inode_id, b"security.capability", caller)
+        assert failed.value.status is Status.NO_ATTRIBUTE
+
+
+def test_huge_pages_are_not_touched():
+    """There are few: who touches a hole when the last one is taken dies of SIGBUS."""
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    os.ftruncate(fd, os.fstat(fd).st_blksize)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    memory = shared_memory(fd, 4096, 0)
+    assert memory.mapped_bytes == 0
+    memory.close()
 
 
 def test_memory_is_taken_as_it_is_sealed():

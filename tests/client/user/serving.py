@@ -22,7 +22,7 @@ PATHS = f"{ROOT_FOLDER}:{ROOT_FOLDER}/fs/client/user"
 class Server:
     def __init__(self, mount_point, *settings):
         self.mount_point = mount_point
-        mount_point.mkdir()
+        mount_point.mkdir(exist_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, str(SERVER), str(mount_point), *settings],
             stdout=subprocess.PIPE,

@@ -315,8 +315,9 @@ def use_inherited(client, file, path, answers):
     answers.put((counts == [100] * 100, get(client, path, 20_000) == read_file(path)))
 
 
-def use_own(implementation, path, answers):
-    """In a spawned child: a client of its own."""
+def use_own(implementation, mount_point, path, answers):
+    """In a spawned child: a client of its own; a fork server may have an environment of before."""
+    os.environ[MOUNT] = mount_point
     with made(implementation) as client:
         answers.put((True, get(client, path, 20_000) == read_file(path)))
 
@@ -348,7 +349,8 @@ def test_a_spawned_child_makes_its_own(implementation, client, folder, method, m
     path = write_file(folder, "f", random.Random(8).randbytes(20_000))
     get(client, path, 20_000)
     answers = context.SimpleQueue()
-    child = context.Process(target=use_own, args=(implementation, path, answers))
+    mount_point = os.environ.get(MOUNT, "")
+    child = context.Process(target=use_own, args=(implementation, mount_point, path, answers))
     child.start()
     child.join()
     assert child.exitcode == 0

@@ -31,6 +31,19 @@ def test_the_numbers_are_the_same():
     assert defined == {"VERSION": protocol.VERSION, "IOCTL_TICKET": protocol.IOCTL_TICKET}
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_the_header_is_good_for_cpp(tmp_path):
+    source = tmp_path / "bound.cpp"
+    source.write_text(
+        f'#include "{FOLDER / "ember_batch.h"}"\n'
+        "uint64_t f(void *ring) {\n"
+        "    return ember_ring_bytes(4) + ember_entry_at(ring, 4, 5)->length\n"
+        "        + ember_completion_at(ring, 4, 5)->user_data;\n"
+        "}\n"
+    )
+    subprocess.run(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", source], check=True)
+
+
 @pytest.mark.mount
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

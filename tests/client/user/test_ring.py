@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import trio
 from emberfs.batch import Transfer
+from emberfs.lanes import STAGE_BYTES
 from emberfs.protocol import Op
-from emberfs.ring import STAGE_BYTES, RingClient
+from emberfs.ring import RingClient
 
 from tests.client.user.pieces import CONTENT, read_pieces
 from tests.client.user.serving import NEEDS_MOUNT, PATHS, Server, eventually
@@ -89,7 +90,7 @@ def test_numpy_memory_is_moved_without_the_stage(client, path):
     with client.open(path) as file:
         rows = array.reshape(-1, 64)[3:7]
         assert client.read([Transfer(file, 128, memoryview(rows).cast("B"))]) == [rows.nbytes]
-        assert all(lane._stage is None for lane in client._lanes)
+        assert all(lane._stage is None for lane in client._lanes._free)
     assert rows.tobytes() == CONTENT[128 : 128 + rows.nbytes]
 
 

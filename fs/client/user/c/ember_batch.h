@@ -6,6 +6,7 @@
 #ifndef EMBER_BATCH_H
 #define EMBER_BATCH_H
 
+#include <assert.h>
 #include <stdint.h>
 
 #define EMBER_BATCH_VERSION 1u
@@ -60,10 +61,10 @@ struct ember_completion {
     int64_t result; /* bytes moved, or a negative errno */
 };
 
-_Static_assert(sizeof(struct ember_request) == 40, "request");
-_Static_assert(sizeof(struct ember_reply) == 24, "reply");
-_Static_assert(sizeof(struct ember_entry) == 64, "entry");
-_Static_assert(sizeof(struct ember_completion) == 16, "completion");
+static_assert(sizeof(struct ember_request) == 40, "request");
+static_assert(sizeof(struct ember_reply) == 24, "reply");
+static_assert(sizeof(struct ember_entry) == 64, "entry");
+static_assert(sizeof(struct ember_completion) == 16, "completion");
 
 /* A ring's memory: all entries, then as many completions. */
 static inline uint64_t ember_ring_bytes(uint32_t entry_count) {

@@ -58,7 +58,10 @@ class Connection:
         self._heard = threading.Condition(self._lock)
         self._is_receiving = False
         self._answers: dict[int, Answer] = {}
+        self._given_up: set[int] = set()
         self._serial = 0
+        self.has_ended = False
+        """Whether a call has found that the daemon listens no more."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.connect(socket_address(path))
@@ -90,7 +93,7 @@ class Connection:
         try:
             socket.send_fds(self._socket, [packet], [fd] if fd >= 0 else [], socket.MSG_NOSIGNAL)
         except OSError as error:
-            raise OSError(errno.ENOTCONN, _GONE, self._path) from error
+            raise self._gone() from error
         answer = self._wait(serial)
         if answer.error_number:
             raise OSError(answer.error_number, answer.detail)
@@ -98,20 +101,32 @@ class Connection:
 
     def _wait(self, serial: int) -> Answer:
         with self._heard:
-            while serial not in self._answers:
-                if self._is_receiving:
-                    self._heard.wait()
-                    continue
-                self._is_receiving = True
-                self._lock.release()
-                try:
-                    received = self._receive()
-                finally:
-                    self._lock.acquire()
-                    self._is_receiving = False
-                    self._heard.notify_all()
-                self._answers[received[0]] = received[1]
+            try:
+                while serial not in self._answers:
+                    if self._is_receiving:
+                        self._heard.wait()
+                    else:
+                        self._receive_one()
+            except BaseException:  # an interrupt; the answer comes all the same
+                self._given_up.add(serial)
+                raise
             return self._answers.pop(serial)
+
+    def _receive_one(self) -> None:
+        self._is_receiving = True
+        self._lock.release()
+        try:
+            serial, answer = self._receive()
+        finally:
+            self._lock.acquire()
+            self._is_receiving = False
+            self._heard.notify_all()
+        if serial not in self._given_up:
+            self._answers[serial] = answer
+            return
+        self._given_up.discard(serial)
+        for fd in answer.fds:
+            os.close(fd)
 
     def _receive(self) -> tuple[int, Answer]:
         try:
@@ -119,12 +134,16 @@ class Connection:
                 self._socket, PACKET_BYTES_MAX, _FDS_MAX, socket.MSG_CMSG_CLOEXEC
             )
         except OSError as error:
-            raise OSError(errno.ENOTCONN, _GONE, self._path) from error
+            raise self._gone() from error
         if len(packet) < REPLY.size:
-            raise OSError(errno.ENOTCONN, _GONE, self._path)
+            raise self._gone()
         serial, error_number, id_, _, number = REPLY.unpack_from(packet)
         detail = packet[REPLY.size :].decode(errors="replace")
         return serial, Answer(error_number, detail, id_, number, fds)
+
+    def _gone(self) -> OSError:
+        self.has_ended = True
+        return OSError(errno.ENOTCONN, _GONE, self._path)
 
     def abandon(self) -> None:
         """Close this process's copy; threads that wait for an answer are not woken."""

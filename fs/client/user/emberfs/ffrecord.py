@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .batch import BatchClient, BatchFile, Transfer
+from .closing import Closing
 from .opening import Connect, connect_for, is_url
 from .publish import replaced
 
@@ -121,7 +122,7 @@ def _numbers(code: str, content: bytes) -> "array[int]":
     return numbers
 
 
-class RecordReader:
+class RecordReader(Closing):
     """Samples of FFRecord files by number, many in one batch.
 
     Args:
@@ -212,17 +213,6 @@ class RecordReader:
     def close(self) -> None:
         """Close the files; twice is harmless."""
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return partial(RecordReader, self.paths, self._connect, check=self._check), ()

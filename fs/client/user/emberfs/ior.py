@@ -17,9 +17,9 @@ import select
 import socket
 import time
 from collections import deque
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .closing import Closing
 from .connection import Connection
 from .protocol import (
     COMPLETION,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .ring import RingFile, SharedIov
 
 _BELL_BYTES: Final = 1024
+_TIMEOUT_MS_MAX: Final = 2**32 - 1
 _NO_FLAGS: Final = EntryFlag(0)
 
 
@@ -50,7 +51,7 @@ class Result(NamedTuple):
     """Bytes moved: fewer than asked for only at the end of the file; or a negative errno."""
 
 
-class Ior:
+class Ior(Closing):
     """See module head; made by `RingClient.ring`."""
 
     def __init__(
@@ -75,13 +76,13 @@ class Ior:
             OSError: the daemon refuses.
         """
         self.entry_count = entry_count
-        self._connection = connection
+        self.connection = connection
         self._pid = os.getpid()
         answer = connection.call(
             Call.NEW_RING,
             entry_count,
             depth=depth,
-            timeout_ms=round(timeout_s * 1000),
+            timeout_ms=min(max(0, round(timeout_s * 1000)), _TIMEOUT_MS_MAX),
             priority=priority,
         )
         self._id = answer.id
@@ -159,7 +160,7 @@ class Ior:
         max_results: int | None = None,
         timeout_s: float | None = None,
     ) -> list[Result]:
-        """Return completions, in the order in which they came.
+        """Return completions, in the order in which they came; fewer than wanted if then the daemon goes.
 
         Args:
             min_results: wait for so many.
@@ -175,11 +176,16 @@ class Ior:
         if wanted > self.outstanding:
             raise ValueError(f"{wanted} results wanted of {self.outstanding} under way")
         due_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self._listen(block=False)
-        while len(self._heard) < wanted:
-            if due_s is not None and not self._is_readable(due_s):
-                break
-            self._listen(block=True)
+        try:
+            if len(self._heard) >= wanted or due_s is not None:
+                self._listen(block=False)
+            while len(self._heard) < wanted:
+                if due_s is not None and not self._is_readable(due_s):
+                    break
+                self._listen(block=True)
+        except OSError:
+            if not self._heard:  # what has come is not lost by what comes after
+                raise
         return self._take(most)
 
     async def wait_async(self, min_results: int = 1) -> list[Result]:
@@ -223,7 +229,7 @@ class Ior:
             return
         try:
             if os.getpid() == self._pid:
-                self._connection.call(Call.DROP_RING, self._id)
+                self.connection.call(Call.DROP_RING, self._id)
         except OSError as error:
             if error.errno not in (
                 errno.ENOTCONN,
@@ -237,17 +243,6 @@ class Ior:
         """Close this process's copy without a word; twice is harmless."""
         self._bell.close()
         self._memory.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _gone() -> OSError:

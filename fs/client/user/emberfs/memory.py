@@ -2,6 +2,8 @@
 
 A buffer belongs to shared memory when its bytes lie there, whatever object it is a view of: a memoryview, a numpy array, a
 tensor.  Memory lives as long as anything refers to it; what nothing refers to any more is dropped at the next call.
+
+Invariant: memory that has gone is never found, though other memory may have its address since.
 """
 
 import ctypes
@@ -22,7 +24,7 @@ def address_of(buffer: memoryview) -> int | None:
 class Region:
     """Shared memory; refers to the mapping only weakly, for what lives by its users' views."""
 
-    __slots__ = ("__weakref__", "base", "block_size", "fd", "id", "size")
+    __slots__ = ("__weakref__", "_mapping", "base", "block_size", "fd", "id", "is_closing", "size")
 
     def __init__(self, mapping: mmap.mmap, fd: int, block_size: int) -> None:
         """Take over `fd`, the memory file."""
@@ -32,6 +34,14 @@ class Region:
         self.fd = fd
         self.id = 0
         """At the daemon, for the present connection; 0: it does not know of it."""
+        self.is_closing = False
+        """Set by who unmaps it, before."""
+        self._mapping = weakref.ref(mapping)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether bytes at its addresses are its own."""
+        return not self.is_closing and self._mapping() is not None
 
 
 class Regions:
@@ -58,7 +68,8 @@ class Regions:
             return None
         region = self._regions[self._bases[index]]
         start = address - region.base
-        return (region, start) if start + buffer.nbytes <= region.size else None
+        is_within = start + buffer.nbytes <= region.size and region.is_there
+        return (region, start) if is_within else None
 
     def take_ended(self) -> list[Region]:
         """Forget and return the regions whose mapping has gone."""
@@ -72,8 +83,8 @@ class Regions:
         return ended
 
     def forget_ids(self) -> None:
-        """After a fork: the new connection knows of none."""
-        for region in self._regions.values():
+        """A new connection knows of none."""
+        for region in (*self._regions.values(), *self._ended):
             region.id = 0
 
 

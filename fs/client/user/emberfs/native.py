@@ -13,7 +13,6 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from fs.client.blocking import BlockingFile, BlockingFs
@@ -21,10 +20,11 @@ from fs.client.entries import Identity
 from fs.schema.status import FsError
 
 from .batch import BatchFile, OpenMode, Transfer
+from .closing import Closing
 from .clusters import connection, find_place, os_error, os_errors, split_url
 
 
-class NativeFile:
+class NativeFile(Closing):
     """See `BatchFile`."""
 
     def __init__(self, client: "NativeClient", path: str, mode: OpenMode) -> None:
@@ -77,17 +77,6 @@ class NativeFile:
             with os_errors(self.path):
                 self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 class NativeIov:
     """See `Iov`: plain memory, which every buffer is as good as here."""
@@ -109,7 +98,7 @@ class NativeIov:
         self._mapping = None
 
 
-class NativeClient:
+class NativeClient(Closing):
     """See `BatchClient`.  Paths are those of the file system, with or without `ember://.../` before them."""
 
     def __init__(
@@ -231,17 +220,6 @@ class NativeClient:
             except OSError as error:
                 failures[index] = error
         _raise_first(failures)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _own(file: BatchFile) -> NativeFile:

@@ -19,10 +19,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from .batch import BatchFile, OpenMode, Transfer
+from .closing import Closing
 
 HELPERS_DEFAULT = 7
 PIECE_BYTES = 4 << 20
@@ -46,7 +45,7 @@ def close_descriptor(descriptor: int, path: str) -> None:
         raise OSError(error.errno, error.strerror, path) from None
 
 
-class PosixFile:
+class PosixFile(Closing):
     """An open descriptor; see `batch.BatchFile`."""
 
     def __init__(self, path: str, mode: OpenMode, forget: Callable[["PosixFile"], None]) -> None:
@@ -93,19 +92,8 @@ class PosixFile:
             descriptor, self._descriptor = self._descriptor, -1
             close_descriptor(descriptor, self.path)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class PosixIov:
+class PosixIov(Closing):
     """Memory of this process alone: a forked child has a copy of its own."""
 
     def __init__(self, size: int) -> None:
@@ -255,7 +243,7 @@ class _Run:
         self._waiting.clear()
 
 
-class PosixClient:
+class PosixClient(Closing):
     """See `batch.BatchClient`.
 
     Args:
@@ -332,17 +320,6 @@ class PosixClient:
                 failed = failed or error
         if failed:
             raise failed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _run(
         self, act: Callable[[Piece], int], transfers: Sequence[Transfer]

@@ -1,13 +1,13 @@
 """The batch interface through the mount daemon: `RingClient`.
 
-Each call takes a ring, hands its transfers in, and waits for them on that ring's bell; so threads do not meet but at the
-list of free rings.  Buffers in memory of `allocate` (or `share`) are moved without a copy; others through a stage.
+Each call takes a ring (emberfs/lanes.py), hands its transfers in, and waits for them on that ring's bell.  Buffers in
+memory of `allocate` (or `share`) are moved without a copy; others through a stage.
 
 Invariants:
-    - A ring goes back to the list only when nothing is under way on it; after an exception it is given up, and only then
-      does the call end, so that no read reaches a buffer later.
     - After a fork the child drops its copies of connection and rings; it connects, and registers files and memory,
       at the first use there.
+    - A daemon that has gone fails the calls of that time; the next ones look for another that serves the mount.  Files
+      that were open stay lost, as the kernel's descriptors do; memory is good again.
 """
 
 import errno
@@ -17,21 +17,22 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from .batch import BatchFile, OpenMode, Transfer
+from .closing import Closing
 from .connection import Connection
 from .ior import Ior
+from .lanes import ENTRY_COUNT, Lanes
 from .memory import Region, Regions
 from .plan import Plan
 from .posix import close_descriptor
 from .protocol import IOCTL_TICKET, TICKET, Call, EntryFlag, Op, Priority
 
-ENTRY_COUNT: Final = 1024
-"""Of the rings behind `read` and `write`."""
-STAGE_BYTES: Final = 8 << 20
+T = TypeVar("T")
+
+OFFSET_MAX: Final = 2**63 - 1
 _MODE: Final = 0o666
 _OPEN_FLAGS: Final[dict[OpenMode, int]] = {
     "r": os.O_RDONLY,
@@ -42,7 +43,7 @@ _OPEN_FLAGS: Final[dict[OpenMode, int]] = {
 _NO_FLAGS: Final = EntryFlag(0)
 
 
-class RingFile:
+class RingFile(Closing):
     """See `BatchFile`.  Also an ordinary descriptor: `fileno`."""
 
     def __init__(self, client: "RingClient", path: str, fd: int) -> None:
@@ -52,6 +53,7 @@ class RingFile:
         self._fd = fd
         self._id = 0
         self._generation = -1
+        self._connection: Connection | None = None
 
     @property
     def path(self) -> str:
@@ -70,9 +72,17 @@ class RingFile:
         return self._id
 
     def _register(self) -> None:
+        with self._client.lock:
+            if self._generation != self._client.generation or not self._id:
+                self._client.ask(self._register_at)
+
+    def _register_at(self, connection: Connection) -> None:
+        self._id = self._registered(connection)
+        self._connection, self._generation = connection, self._client.generation
+
+    def _registered(self, connection: Connection) -> int:
         if self._fd < 0:
             raise OSError(errno.EBADF, "the file is closed", self._path)
-        connection = self._client.connection()
         try:
             ticket = fcntl.ioctl(self._fd, IOCTL_TICKET, bytes(TICKET.size))
         except OSError as error:
@@ -82,11 +92,14 @@ class RingFile:
             raise OSError(errno.EOPNOTSUPP, what, self._path) from error
         first, second = TICKET.unpack(ticket)
         try:
-            self._id = connection.call(Call.ADD_FILE, first=first, second=second).id
+            return connection.call(Call.ADD_FILE, first=first, second=second).id
         except OSError as error:
             number = errno.EISDIR if stat.S_ISDIR(os.fstat(self._fd).st_mode) else error.errno
             raise OSError(number, error.strerror, self._path) from error
-        self._generation = self._client.generation
+
+    def after_fork(self) -> None:
+        """In the child of a fork: what the parent registered is the parent's to drop."""
+        self._id, self._connection = 0, None
 
     def length(self) -> int:
         """See `BatchFile`."""
@@ -97,8 +110,12 @@ class RingFile:
         self._call(Call.SYNC_FILE)
 
     def _call(self, call: Call) -> int:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        file_id, connection = self.id, self._connection
+        assert connection is not None, self._path
         try:
-            return self._client.connection().call(call, self.id).number
+            return connection.call(call, file_id).number
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from error
 
@@ -107,26 +124,23 @@ class RingFile:
         if self._fd < 0:
             return
         try:
-            if self._id and self._generation == self._client.generation:
-                self._call(Call.DROP_FILE)
+            if self._connection is not None:
+                self._drop(self._connection)
         finally:
             fd, self._fd = self._fd, -1
+            self._id, self._connection = 0, None
             self._client.forget_file(self)
             close_descriptor(fd, self._path)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _drop(self, connection: Connection) -> None:
+        """Also where the daemon has gone: what was written may not have come to rest."""
+        try:
+            connection.call(Call.DROP_FILE, self._id)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
 
 
-class SharedIov:
+class SharedIov(Closing):
     """See `Iov`."""
 
     def __init__(self, client: "RingClient", mapping: mmap.mmap, region: Region) -> None:
@@ -150,96 +164,18 @@ class SharedIov:
         if self._mapping is None:
             return
         self._view.release()
+        self._region.is_closing = True
         try:
             self._mapping.close()
         except BufferError:
+            self._region.is_closing = False
             self._view = memoryview(self._mapping)
             raise
         self._mapping = None
         self._client.drop_ended()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class _Lane:
-    """A ring with its stage, used by one call at a time."""
-
-    def __init__(self, client: "RingClient") -> None:
-        self.ring = client.ring(ENTRY_COUNT)
-        self._client = client
-        self._stage: SharedIov | None = None
-        self._stage_used = 0
-        self._staged: dict[int, memoryview] = {}
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nothing is under way."""
-        return self.ring.free_count == self.ring.entry_count
-
-    def close(self) -> None:
-        """Give the ring up, and its stage."""
-        self.ring.close()
-        self._staged.clear()
-        if self._stage is not None:
-            self._stage.close()
-
-    def start(self, plan: Plan) -> None:
-        """Hand in as many of the waiting pieces as there is room for."""
-        ring, client, op, flags = self.ring, self._client, plan.op, plan.flags
-        while plan.waiting and ring.free_count:
-            index = plan.waiting[0]
-            piece = plan.piece(index)
-            transfer = plan.transfers[piece.transfer]
-            file = _own(transfer.file)
-            offset = transfer.offset + piece.start + piece.moved
-            length = piece.length - piece.moved
-            if piece.region is not None:
-                place = piece.region_offset + piece.moved
-                memory_id = client.region_id(piece.region)
-            else:
-                staged = self._staged_at(index, plan)
-                if staged is None:
-                    break
-                memory_id, place = staged
-            ring.put(index, offset, place, length, file.id, memory_id, op, flags)
-            plan.waiting.popleft()
-        ring.submit()
-
-    def _staged_at(self, index: int, plan: Plan) -> tuple[int, int] | None:
-        """Return (memory id, offset) of room for a piece on the stage; None: there is none before others have ended."""
-        buffer = plan.buffer_of(plan.piece(index))
-        if self._stage is None:
-            self._stage = self._client.allocate(STAGE_BYTES)
-        if not self._staged:
-            self._stage_used = 0
-        start, end = self._stage_used, self._stage_used + buffer.nbytes
-        if end > STAGE_BYTES:
-            return None
-        self._stage_used = end
-        window = self._stage.view[start:end]
-        if plan.op is Op.WRITE:
-            window[:] = buffer
-        self._staged[index] = window
-        return self._stage.id, start
-
-    def note(self, plan: Plan, index: int, result: int) -> None:
-        """Take in a completion."""
-        window = self._staged.pop(index, None)
-        if window is not None and plan.op is Op.READ and result > 0:
-            plan.buffer_of(plan.piece(index))[:result] = window[:result]
-        plan.note(index, result)
-
-
-class RingClient:
+class RingClient(Closing):
     """See `BatchClient` and the module head."""
 
     def __init__(self, mount_path: str | os.PathLike[str]) -> None:
@@ -250,8 +186,9 @@ class RingClient:
         """
         self._mount_path = os.fspath(mount_path)
         self.generation = 0
-        """Grows with every connection; what was registered under another is registered again."""
-        self._is_closed = False
+        """Grows where a connection is given up; what was registered before is registered again."""
+        self.is_closed = False
+        """Whether `close` was called."""
         self._files: set[RingFile] = set()
         self._regions = Regions()
         self._reset()
@@ -259,10 +196,11 @@ class RingClient:
         _clients.add(self)
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._connection: Connection | None = None
-        self._lanes: list[_Lane] = []
+        self._lanes = Lanes(self)
         self._rings: weakref.WeakSet[Ior] = weakref.WeakSet()
+        self.generation += 1
 
     def after_fork(self) -> None:
         """In the child of a fork: drop the copies of what is the parent's."""
@@ -270,6 +208,8 @@ class RingClient:
             self._connection.abandon()
         for ring in list(self._rings):
             ring.abandon()
+        for file in self._files:
+            file.after_fork()
         self._regions.forget_ids()
         self._reset()
 
@@ -281,25 +221,44 @@ class RingClient:
     def connection(self) -> Connection:
         """Return the connection to the daemon, made where there is none in this process; raises OSError."""
         connection = self._connection
-        if connection is not None:
+        if connection is not None and not connection.has_ended:
             return connection
-        with self._lock:
-            if self._is_closed:
+        with self.lock:
+            if self.is_closed:
                 raise OSError(errno.EBADF, "this client is closed", self._mount_path)
+            if self._connection is not None and self._connection.has_ended:
+                self._forget_daemon(self._connection)
             if self._connection is None:
                 self._connection = Connection(self._mount_path)
-                self.generation += 1
             return self._connection
+
+    def ask(self, ask: Callable[[Connection], T]) -> T:
+        """Ask the daemon for what it can do twice: another one if this one turns out to have gone; raises OSError."""
+        connection = self.connection()
+        try:
+            return ask(connection)
+        except OSError:
+            if not connection.has_ended:
+                raise
+        return ask(self.connection())
+
+    def _forget_daemon(self, ended: Connection) -> None:
+        """It has gone; the mount may be served by another one now, which knows of nothing."""
+        ended.close()
+        self._connection = None
+        self.generation += 1
+        self._regions.forget_ids()
 
     def region_id(self, region: Region) -> int:
         """Return the number of a region at the daemon, registered where it is not."""
         if region.id:
             return region.id
-        connection = self.connection()
-        with self._lock:
+        with self.lock:
             if not region.id:
-                region.id = connection.call(
-                    Call.SHARE_MEMORY, first=region.size, second=region.block_size, fd=region.fd
+                region.id = self.ask(
+                    lambda connection: connection.call(
+                        Call.SHARE_MEMORY, first=region.size, second=region.block_size, fd=region.fd
+                    )
                 ).id
             return region.id
 
@@ -309,11 +268,12 @@ class RingClient:
 
     def drop_ended(self) -> None:
         """Tell the daemon of memory that nobody uses any more."""
-        with self._lock:
+        with self.lock:
             ended = self._regions.take_ended()
         for region in ended:
-            if region.id and self._connection is not None:
-                self._connection.call(Call.DROP_MEMORY, region.id)
+            connection = self._connection
+            if region.id and connection is not None and not connection.has_ended:
+                connection.call(Call.DROP_MEMORY, region.id)
 
     # -- BatchClient ----------------------------------------------------------------------------------
 
@@ -322,7 +282,7 @@ class RingClient:
         flags = _OPEN_FLAGS.get(mode)
         if flags is None:
             raise ValueError(f"mode {mode!r} is none of {', '.join(_OPEN_FLAGS)}")
-        if self._is_closed:
+        if self.is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
         return self.adopt(path, os.open(path, flags | os.O_CLOEXEC, _MODE))
 
@@ -338,7 +298,7 @@ class RingClient:
         except BaseException:
             os.close(fd)
             raise
-        with self._lock:
+        with self.lock:
             self._files.add(file)
         return file
 
@@ -347,7 +307,9 @@ class RingClient:
         self.drop_ended()
         if size < 1:
             raise ValueError(f"{size} bytes of memory")
-        answer = self.connection().call(Call.NEW_MEMORY, first=size, second=block_size)
+        answer = self.ask(
+            lambda connection: connection.call(Call.NEW_MEMORY, first=size, second=block_size)
+        )
         return self._iov(answer.fds[0], size, block_size, answer.id)
 
     def share(self, fd: int, size: int, *, block_size: int = 0) -> SharedIov:
@@ -356,14 +318,23 @@ class RingClient:
         Sealed against shrinking it is reached without a copy, otherwise (a file in /dev/shm) with one.
         """
         self.drop_ended()
-        answer = self.connection().call(Call.SHARE_MEMORY, first=size, second=block_size, fd=fd)
+        answer = self.ask(
+            lambda connection: connection.call(
+                Call.SHARE_MEMORY, first=size, second=block_size, fd=fd
+            )
+        )
         return self._iov(os.dup(fd), size, block_size, answer.id)
 
     def _iov(self, fd: int, size: int, block_size: int, region_id: int) -> SharedIov:
-        mapping = mmap.mmap(fd, size)
+        try:
+            mapping = mmap.mmap(fd, size)
+        except BaseException:
+            os.close(fd)
+            self.connection().call(Call.DROP_MEMORY, region_id)
+            raise
         region = Region(mapping, fd, block_size)
         region.id = region_id
-        with self._lock:
+        with self.lock:
             self._regions.add(mapping, region)
         return SharedIov(self, mapping, region)
 
@@ -376,10 +347,12 @@ class RingClient:
         priority: Priority = Priority.NORMAL,
     ) -> Ior:
         """Return a ring of one's own, for one thread at a time; ends with the client.  See `Ior`."""
-        ring = Ior(
-            self.connection(), entry_count, depth=depth, timeout_s=timeout_s, priority=priority
+        ring = self.ask(
+            lambda connection: Ior(
+                connection, entry_count, depth=depth, timeout_s=timeout_s, priority=priority
+            )
         )
-        with self._lock:
+        with self.lock:
             self._rings.add(ring)
         return ring
 
@@ -404,44 +377,25 @@ class RingClient:
     def _plan(self, op: Op, transfers: Sequence[Transfer], flags: EntryFlag) -> Plan:
         for transfer in transfers:
             _check(op, transfer)
-        buffers = [transfer.buffer for transfer in transfers]
-        with self._lock:
+        buffers = [transfer.buffer.cast("B") for transfer in transfers]
+        with self.lock:
             return Plan(op, transfers, buffers, self._regions.find, flags)
 
     def _move(self, plan: Plan) -> list[int]:
-        lane = self._take_lane()
-        try:
+        with self._lanes.lane() as lane:
             while plan.waiting or lane.ring.outstanding:
                 lane.start(plan)
                 for index, result in lane.ring.wait(1):
                     lane.note(plan, index, result)
-        finally:
-            self._give_back(lane)
         return plan.counts()
 
     async def _move_async(self, plan: Plan) -> list[int]:
-        lane = self._take_lane()
-        try:
+        async with self._lanes.lane_async() as lane:
             while plan.waiting or lane.ring.outstanding:
                 lane.start(plan)
                 for index, result in await lane.ring.wait_async(1):
                     lane.note(plan, index, result)
-        finally:
-            self._give_back(lane)
         return plan.counts()
-
-    def _take_lane(self) -> _Lane:
-        with self._lock:
-            if self._lanes:
-                return self._lanes.pop()
-        return _Lane(self)
-
-    def _give_back(self, lane: _Lane) -> None:
-        if lane.is_free and not self._is_closed:
-            with self._lock:
-                self._lanes.append(lane)
-        else:
-            lane.close()
 
     def close(self) -> None:
         """See `BatchClient`.  Memory stays readable as long as it is referred to.
@@ -449,7 +403,7 @@ class RingClient:
         Raises:
             OSError: the first failure of closing a file.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         failures = []
         for file in list(self._files):
@@ -457,28 +411,16 @@ class RingClient:
                 file.close()
             except OSError as error:
                 failures.append(error)
-        with self._lock:
-            self._is_closed = True
+        with self.lock:
+            self.is_closed = True
             connection, self._connection = self._connection, None
         for ring in list(self._rings):
             ring.abandon()
-        self._lanes.clear()
         if connection is not None:
             connection.close()
         _clients.discard(self)
         if failures:
             raise failures[0]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _own(file: BatchFile) -> RingFile:
@@ -493,7 +435,7 @@ def _check(op: Op, transfer: Transfer) -> None:
         raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
     if op is Op.READ and buffer.readonly:
         raise TypeError(f"a buffer for {path!r} is read-only")
-    if transfer.offset < 0:
+    if not 0 <= transfer.offset <= OFFSET_MAX:
         raise ValueError(f"offset {transfer.offset} of {path!r}")
 
 

@@ -180,8 +180,12 @@ class ioring:  # noqa: N801 - the name that programs know
 
     def __del__(self) -> None:
         ring = getattr(self, "_ring", None)
-        if ring is not None:
+        if ring is None:
+            return
+        if ring.outstanding:
             ring.close()
+        else:
+            ring.abandon()  # waits for nothing, wherever this runs; the daemon hears it
 
 
 # ---- registering ------------------------------------------------------------------------------------
@@ -346,14 +350,14 @@ def read_file(  # noqa: PLR0917 - the signature that programs know
         length = file.length()
         with client.allocate(max(1, min(block_size, length - off))) as iov:
             while off < length:
-                block = iov.view[: length - off]
-                (count,) = client.read([Transfer(file, off, block)])
-                if cb is not None:
-                    cb(block[:count], off)
-                else:
-                    parts.append(bytes(block[:count]))
-                off += count
+                with iov.view[: length - off] as block:
+                    (count,) = client.read([Transfer(file, off, block)])
+                    with block[:count] as done:
+                        if cb is not None:
+                            cb(done, off)
+                        else:
+                            parts.append(bytes(done))
                 if not count:
                     break
-                del block
+                off += count
     return None if cb is not None else b"".join(parts)

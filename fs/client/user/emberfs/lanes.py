@@ -1,0 +1,148 @@
+"""Lanes: rings that calls of a client take, and give back; each with a stage for bytes that lie in no shared memory.
+
+Invariants:
+    - A lane is given back only when nothing is under way on it; after an exception it is given up, and only then
+      does the call end, so that no read reaches a buffer later.
+    - Of one client never more lanes are under way than its program may have rings; further calls wait for one.  Calls of threads
+      and of coroutines wait apart: a thread that runs coroutines must not block for what they hold.
+"""
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final, cast
+
+from .plan import Plan
+from .protocol import Op
+from .waiting import Permits
+
+if TYPE_CHECKING:
+    from .ring import RingClient, RingFile, SharedIov
+
+ENTRY_COUNT: Final = 1024
+STAGE_BYTES: Final = 8 << 20
+LANES_OF_THREADS: Final = 24
+LANES_OF_COROUTINES: Final = 24
+"""Both together leave some of a program's 64 rings for those that it makes itself."""
+
+
+class Lane:
+    """A ring with its stage, used by one call at a time."""
+
+    def __init__(self, client: "RingClient") -> None:
+        self.ring = client.ring(ENTRY_COUNT)
+        self._client = client
+        self._stage: SharedIov | None = None
+        self._stage_used = 0
+        self._staged: dict[int, memoryview] = {}
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is under way."""
+        return self.ring.free_count == self.ring.entry_count
+
+    def close(self) -> None:
+        """Give the ring up, and its stage."""
+        self.ring.close()
+        self._staged.clear()
+        if self._stage is not None:
+            self._stage.close()
+
+    def start(self, plan: Plan) -> None:
+        """Hand in as many of the waiting pieces as there is room for."""
+        ring, client, op, flags = self.ring, self._client, plan.op, plan.flags
+        while plan.waiting and ring.free_count:
+            index = plan.waiting[0]
+            piece = plan.piece(index)
+            transfer = plan.transfers[piece.transfer]
+            file = cast("RingFile", transfer.file)  # as was checked
+            offset = transfer.offset + piece.start + piece.moved
+            length = piece.length - piece.moved
+            if piece.region is not None:
+                place = piece.region_offset + piece.moved
+                memory_id = client.region_id(piece.region)
+            else:
+                staged = self._staged_at(index, plan)
+                if staged is None:
+                    break
+                memory_id, place = staged
+            ring.put(index, offset, place, length, file.id, memory_id, op, flags)
+            plan.waiting.popleft()
+        ring.submit()
+
+    def _staged_at(self, index: int, plan: Plan) -> tuple[int, int] | None:
+        """Return (memory id, offset) of room for a piece on the stage; None: there is none before others have ended."""
+        buffer = plan.buffer_of(plan.piece(index))
+        if self._stage is None:
+            self._stage = self._client.allocate(STAGE_BYTES)
+        if not self._staged:
+            self._stage_used = 0
+        start, end = self._stage_used, self._stage_used + buffer.nbytes
+        if end > STAGE_BYTES:
+            return None
+        self._stage_used = end
+        window = self._stage.view[start:end]
+        if plan.op is Op.WRITE:
+            window[:] = buffer
+        self._staged[index] = window
+        return self._stage.id, start
+
+    def note(self, plan: Plan, index: int, result: int) -> None:
+        """Take in a completion."""
+        window = self._staged.pop(index, None)
+        if window is not None and plan.op is Op.READ and result > 0:
+            plan.buffer_of(plan.piece(index))[:result] = window[:result]
+        plan.note(index, result)
+
+
+class Lanes:
+    """All lanes of a client."""
+
+    def __init__(self, client: "RingClient") -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._free: list[Lane] = []
+        self._for_threads = Permits(LANES_OF_THREADS)
+        self._for_coroutines = Permits(LANES_OF_COROUTINES)
+
+    @contextmanager
+    def lane(self) -> Iterator[Lane]:
+        """Have a lane for the time of the block; raises OSError where there is none to be had."""
+        self._for_threads.take()
+        try:
+            with self._one() as lane:
+                yield lane
+        finally:
+            self._for_threads.give_back()
+
+    @asynccontextmanager
+    async def lane_async(self) -> AsyncIterator[Lane]:
+        """Do what `lane` does in a coroutine of asyncio or trio."""
+        await self._for_coroutines.take_async()
+        try:
+            with self._one() as lane:
+                yield lane
+        finally:
+            self._for_coroutines.give_back()
+
+    @contextmanager
+    def _one(self) -> Iterator[Lane]:
+        lane = self._next() or Lane(self._client)
+        try:
+            yield lane
+        finally:
+            if lane.is_free and not self._client.is_closed:
+                with self._lock:
+                    self._free.append(lane)
+            else:
+                lane.close()
+
+    def _next(self) -> Lane | None:
+        """Return a free lane to the daemon that serves the mount now."""
+        connection = self._client.connection()
+        while True:
+            with self._lock:
+                lane = self._free.pop() if self._free else None
+            if lane is None or lane.ring.connection is connection:
+                return lane
+            lane.close()
