@@ -59,18 +59,24 @@ async def run_mount(
     is_unmounted = False
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(_shielded_vfs, vfs)
+            # Shielded: a start that is cancelled waits for the end of what it starts, which nobody would ask for.
+            with trio.CancelScope(shield=True):
+                await nursery.start(_shielded_vfs, vfs)
             nursery.start_soon(_serve, frontend, served)
-            # The first stat makes the kernel finish its handshake with the main loop.
-            await trio.to_thread.run_sync(raise_read_ahead, mount_point)
             batching = _Batching()
             try:
+                # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
+                # is answered by the end of the connection only.
+                await trio.to_thread.run_sync(
+                    raise_read_ahead, mount_point, abandon_on_cancel=True
+                )
                 if (
                     section.fuse_frontend == "direct"
                 ):  # pyfuse3 has no hook for the ioctl of tickets
                     batches = BatchServer(vfs, section)
                     told.append(batches.say)
-                    await nursery.start(batching.run, batches)
+                    with trio.CancelScope(shield=True):
+                        await nursery.start(batching.run, batches)
                 _log.info("mounted %s on %s", cluster_id, mount_point)
                 task_status.started()
                 await served.wait()

@@ -1,0 +1,130 @@
+"""A mount that fails or is cancelled at any step of its start ends, and leaves nothing behind."""
+# ruff: noqa: ARG001 - a test that waits names the clock it wants
+
+import random
+from pathlib import Path
+
+import pytest
+import trio
+
+from fs.client.fuse import mount
+from fs.client.vfs.ports import NoKernelCache
+from fs.client.vfs.vfs import Vfs
+from fs.runtime.ports import Runtime
+from fs.schema.config import ClientSection
+from tests.client.fakes import FakeClock, FakeCluster, run_inline
+
+PLACE = Path("/nowhere")
+
+
+class StubFrontend:
+    """Without a kernel: serves until it is terminated, or fails at once."""
+
+    kernel_cache = NoKernelCache()
+
+    def __init__(self, error=None):
+        self.error = error
+        self.terminated = trio.Event()
+        self.closings = 0
+
+    def mount(self, mount_point, cluster_id):
+        pass
+
+    async def serve(self):
+        if self.error is not None:
+            raise self.error
+        await self.terminated.wait()
+
+    def terminate(self):
+        self.terminated.set()
+
+    def close(self, *, is_unmounted):
+        del is_unmounted
+        self.closings += 1
+
+
+class StubBatchServer:
+    """Takes its time before it listens."""
+
+    error = None
+
+    def __init__(self, vfs, section):
+        pass
+
+    def say(self):
+        """Tell nothing."""
+
+    async def run(self, *, task_status):
+        await trio.sleep(1)
+        if self.error is not None:
+            raise self.error
+        task_status.started()
+        await trio.sleep_forever()
+
+
+class Lab:
+    """One mount over stubs and a real vfs."""
+
+    def __init__(self):
+        clock = FakeClock()
+        cluster = FakeCluster(clock)
+        self.runtime = Runtime(clock, None, run_inline, random.Random(1))
+        self.section = ClientSection()
+        self.vfs = Vfs(cluster.meta(), cluster.store(), self.runtime, self.section)
+        self.frontend = StubFrontend()
+
+    async def run(self):
+        """Run the mount; fail the test when it does not end."""
+        with trio.fail_after(3600):
+            await mount.run_mount(
+                self.vfs,
+                PLACE,
+                runtime=self.runtime,
+                section=self.section,
+                cluster_id="model",
+            )
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    lab = Lab()
+    monkeypatch.setattr(mount, "_frontend", lambda *_: lab.frontend)
+    monkeypatch.setattr(mount, "check_mount_point", lambda _: None)
+    monkeypatch.setattr(mount, "raise_read_ahead", lambda _: None)
+    monkeypatch.setattr(mount, "umount", lambda _: True)
+    monkeypatch.setattr(mount, "BatchServer", StubBatchServer)
+    return lab
+
+
+def _fail(*_):
+    raise OSError("injected")
+
+
+async def test_the_first_stat_fails(lab, monkeypatch, autojump_clock):
+    monkeypatch.setattr(mount, "raise_read_ahead", _fail)
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+        await lab.run()
+    assert lab.frontend.closings == 1
+
+
+async def test_the_server_of_batches_fails(lab, monkeypatch, autojump_clock):
+    monkeypatch.setattr(StubBatchServer, "error", OSError("injected"))
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+        await lab.run()
+    assert lab.frontend.closings == 1
+
+
+async def test_the_main_loop_fails(lab, autojump_clock):
+    lab.frontend.error = OSError("injected")
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+        await lab.run()
+    assert lab.frontend.closings == 1
+
+
+@pytest.mark.parametrize("after_s", [0, 0.5, 1.5])
+async def test_cancelled_while_it_starts(lab, autojump_clock, after_s):
+    """Before the vfs runs, while the server of batches starts, and when all is up."""
+    with trio.move_on_after(after_s) as scope:
+        await lab.run()
+    assert scope.cancelled_caught
+    assert lab.frontend.closings == 1
