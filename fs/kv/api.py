@@ -82,6 +82,14 @@ class Transaction(Protocol):
         """Add to a little-endian signed 64-bit value (absent: 0) without reading it: no conflict."""
         ...
 
+    def atomic_max(self, key: bytes, value: bytes) -> None:
+        """Keep the larger of `value` and what is there (absent: `value`) without reading it: no conflict.
+
+        Both are little-endian unsigned numbers as wide as `value`: what is there is cut or zero-filled to that.
+        Not to be mixed with `atomic_add` of one key in one transaction.
+        """
+        ...
+
     def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes = b"") -> None:
         """Write prefix + versionstamp of this commit + suffix as the value."""
         ...

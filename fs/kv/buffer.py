@@ -1,12 +1,12 @@
 """What one transaction has written and read so far.  Pure; no I/O, no versions.
 
-Sets, clears, atomic adds and versionstamps gather here until commit; reads see them (read your
+Sets, clears, atomic adds and maxima, and versionstamps gather here until commit; reads see them (read your
 writes).  `RangeRead` merges them with the store's rows page by page, whoever fetches the pages.
 
 Semantics worth knowing:
     - A range is cleared first, points are written after: a set after a clear_range survives, a set
       before it does not.
-    - An atomic add on a key this transaction has set or cleared becomes a plain set.
+    - An atomic add or maximum on a key this transaction has set or cleared becomes a plain set.
     - A key written by set_versionstamped_key is not seen by this transaction's own reads (its name
       is not known yet) and is written after all else; reading a key written by
       set_versionstamped_value is a bug.
@@ -62,6 +62,21 @@ class Added:
 
     delta: int
 
+    def applied_to(self, value: bytes | None) -> bytes:
+        """Return what becomes of a value."""
+        return add_to(value, self.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An atomic maximum not yet applied."""
+
+    value: bytes
+
+    def applied_to(self, value: bytes | None) -> bytes:
+        """Return what becomes of a value."""
+        return larger(value, self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
@@ -78,7 +93,7 @@ class Unwritten:
 
 UNWRITTEN: Final = Unwritten()
 
-PointWrite = bytes | Added | Stamped | None
+PointWrite = bytes | Added | Raised | Stamped | None
 """None: cleared."""
 
 
@@ -96,6 +111,15 @@ def add_to(value: bytes | None, delta: int) -> bytes:
     """Return little-endian signed 64-bit `value` (absent: 0; cut or zero-filled) plus `delta`."""
     current = int.from_bytes((value or b"")[:ADD_BYTES], "little")
     return ((current + delta) & ADD_MASK).to_bytes(ADD_BYTES, "little")
+
+
+def larger(value: bytes | None, other: bytes) -> bytes:
+    """Return the larger of two little-endian unsigned numbers as wide as `other` (absent `value`: the other)."""
+    if value is None:
+        return other
+    width = len(other)
+    fitted = value[:width].ljust(width, b"\0")
+    return max(fitted, other, key=lambda number: int.from_bytes(number, "little"))
 
 
 def check_key(key: bytes) -> None:
@@ -219,12 +243,26 @@ class WriteBuffer:
             self._put(key, Added(delta), ADD_BYTES)
             return
         written = self.written(key)
+        assert not isinstance(written, Raised), f"{key!r} is both added to and raised"
         if isinstance(written, Added):
             self._put(key, Added(written.delta + delta), ADD_BYTES)
         elif isinstance(written, Unwritten):
             self._put(key, Added(delta), ADD_BYTES)
         else:
             self._put(key, add_to(written, delta), ADD_BYTES)
+
+    def atomic_max(self, key: bytes, value: bytes) -> None:
+        """See Transaction.atomic_max."""
+        check_value(key, len(value))
+        written = self.written(key)
+        assert not isinstance(written, Added), f"{key!r} is both added to and raised"
+        if isinstance(written, Unwritten):
+            self._put(key, Raised(bytes(value)), len(value))
+        elif isinstance(written, Raised):
+            assert len(written.value) == len(value), f"{key!r} is raised at two widths"
+            self._put(key, Raised(larger(written.value, value)), len(value))
+        else:
+            self._put(key, larger(written, value), len(value))
 
     def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes) -> None:
         """See Transaction.set_versionstamped_value."""
@@ -260,7 +298,7 @@ class WriteBuffer:
         self._charge(CONFLICT_KEYS, CONFLICT_KEYS * len(key))
         self._extra_conflict_keys.append(key)
 
-    def written(self, key: bytes) -> bytes | Added | Unwritten | None:
+    def written(self, key: bytes) -> bytes | Added | Raised | Unwritten | None:
         """Return what this transaction made of `key`; None: cleared."""
         write = self._points.get(key, UNWRITTEN)
         assert not isinstance(write, Stamped), f"{key!r} is known only after commit"
@@ -294,14 +332,14 @@ class WriteBuffer:
 
         Args:
             stamp: versionstamp of the commit, VERSIONSTAMP_BYTES long.
-            current: the newest committed value of a key, for atomic adds.
+            current: the newest committed value of a key, for atomic adds and maxima.
         """
         points: list[tuple[bytes, bytes | None]] = []
         for key, write in self._points.items():
             if write is None or type(write) is bytes:
                 points.append((key, write))
-            elif isinstance(write, Added):
-                points.append((key, add_to(current(key), write.delta)))
+            elif isinstance(write, Added | Raised):
+                points.append((key, write.applied_to(current(key))))
             else:
                 assert isinstance(write, Stamped), write
                 points.append((key, write.prefix + stamp + write.suffix))
@@ -400,8 +438,8 @@ class RangeRead:
         written = self._buffer.written(key)
         if isinstance(written, Unwritten):
             return base
-        if isinstance(written, Added):
-            return add_to(base, written.delta)
+        if isinstance(written, Added | Raised):
+            return written.applied_to(base)
         return written
 
     def looked_at(self) -> KeyRange:

@@ -63,6 +63,11 @@ class ForwardingTransaction:
         self._has_written = True
         self._inner.atomic_add(key, delta)
 
+    def atomic_max(self, key: bytes, value: bytes) -> None:
+        """See Transaction.atomic_max."""
+        self._has_written = True
+        self._inner.atomic_max(key, value)
+
     def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes = b"") -> None:
         """See Transaction.set_versionstamped_value."""
         self._has_written = True

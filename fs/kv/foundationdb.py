@@ -51,7 +51,16 @@ from .api import (
     KeyValue,
     Transaction,
 )
-from .buffer import ADD_BYTES, ADD_MASK, KEY_END, Added, Stamped, Unwritten, WriteBuffer
+from .buffer import (
+    ADD_BYTES,
+    ADD_MASK,
+    KEY_END,
+    Added,
+    Raised,
+    Stamped,
+    Unwritten,
+    WriteBuffer,
+)
 from .transaction import BufferedTransaction
 
 API_VERSION: Final = 730
@@ -402,7 +411,8 @@ class FoundationDbTransaction(BufferedTransaction):
         missing = [
             key
             for key in dict.fromkeys(keys)
-            if key not in self._ahead and isinstance(self._buffer.written(key), Unwritten | Added)
+            if key not in self._ahead
+            and isinstance(self._buffer.written(key), Unwritten | Added | Raised)
         ]
         for first in range(0, len(missing), KEYS_AT_ONCE_MAX):
             part = missing[first : first + KEYS_AT_ONCE_MAX]
@@ -491,6 +501,8 @@ def write_buffer(tr: Any, prefix: bytes, buffer: WriteBuffer) -> None:
             tr.clear(prefix + key)
         elif isinstance(write, Added):
             tr.add(prefix + key, (write.delta & ADD_MASK).to_bytes(ADD_BYTES, "little"))
+        elif isinstance(write, Raised):
+            tr.max(prefix + key, write.value)
         elif isinstance(write, Stamped):
             tr.set_versionstamped_value(prefix + key, _with_stamp(write.prefix, write.suffix))
         else:

@@ -23,7 +23,7 @@ import trio
 from ..runtime.ports import Clock
 from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, VERSIONSTAMP_BYTES, KeyValue, Transaction
-from .buffer import UNWRITTEN, Mutations, WriteBuffer, add_to
+from .buffer import UNWRITTEN, Mutations, WriteBuffer
 from .conflicts import ConflictWindow
 from .transaction import BufferedTransaction
 
@@ -179,7 +179,7 @@ class LocalTransaction(BufferedTransaction):
         if not snapshot:
             buffer.add_read_key(key)
         value = view.get(key)
-        return value if written is UNWRITTEN else add_to(value, written.delta)  # type: ignore[union-attr]
+        return value if written is UNWRITTEN else written.applied_to(value)  # type: ignore[union-attr]
 
     async def _fetch(self, key: bytes) -> bytes | None:
         assert self._view is not None

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..schema.proto import kv_pb2
 from ..schema.status import FsError, Status
-from .buffer import KEY_END, Added, Stamped, WriteBuffer
+from .buffer import KEY_END, Added, Raised, Stamped, WriteBuffer
 from .conflicts import KeyRange
 
 KEYS_PER_READ_MAX: Final = 64
@@ -42,12 +42,14 @@ def _ranges(ranges: Iterable[KeyRange]) -> list[kv_pb2.KvRangePb]:
     return [kv_pb2.KvRangePb(begin=begin, end=end) for begin, end in ranges]
 
 
-def _pack_write(key: bytes, write: bytes | Added | Stamped | None) -> kv_pb2.KvWritePb:
+def _pack_write(key: bytes, write: bytes | Added | Raised | Stamped | None) -> kv_pb2.KvWritePb:
     match write:
         case None:
             return kv_pb2.KvWritePb(key=key)
         case Added(delta):  # several adds of one transaction may have left the 64 bits
             return kv_pb2.KvWritePb(key=key, added=((delta + _HALF) & _MASK) - _HALF)
+        case Raised(value):
+            return kv_pb2.KvWritePb(key=key, value=value, is_max=True)
         case Stamped(prefix, suffix):
             around = kv_pb2.KvStampedValuePb(prefix=prefix, suffix=suffix)
             return kv_pb2.KvWritePb(key=key, stamped=around)
@@ -87,16 +89,23 @@ def unpack_commit(request: kv_pb2.KvCommitReq) -> WriteBuffer:
 def _unpack_write(buffer: WriteBuffer, write: kv_pb2.KvWritePb) -> None:
     key = write.key
     match write.WhichOneof("write"):
+        case "value" if write.is_max:
+            _check_unwritten(buffer, key)
+            buffer.atomic_max(key, write.value)
         case "value":
             buffer.set(key, write.value)
         case "added":
-            if key in buffer.points:
-                raise FsError(Status.RPC_BAD_REQUEST, f"key {key[:32]!r} is written twice")
+            _check_unwritten(buffer, key)
             buffer.atomic_add(key, write.added)
         case "stamped":
             buffer.set_versionstamped_value(key, write.stamped.prefix, write.stamped.suffix)
         case _:
             buffer.clear(key)
+
+
+def _check_unwritten(buffer: WriteBuffer, key: bytes) -> None:
+    if key in buffer.points:
+        raise FsError(Status.RPC_BAD_REQUEST, f"key {key[:32]!r} is written twice")
 
 
 def check_user_key(key: bytes) -> None:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from .api import KeyValue
-from .buffer import RangeRead, Unwritten, WriteBuffer, add_to
+from .buffer import RangeRead, Unwritten, WriteBuffer
 
 
 class BufferedTransaction(ABC):
@@ -62,7 +62,7 @@ class BufferedTransaction(ABC):
         if not snapshot:
             buffer.add_read_key(key)
         value = await self._fetch(key)
-        return value if isinstance(written, Unwritten) else add_to(value, written.delta)
+        return value if isinstance(written, Unwritten) else written.applied_to(value)
 
     async def get_many(
         self, keys: Sequence[bytes], *, snapshot: bool = False
@@ -114,6 +114,10 @@ class BufferedTransaction(ABC):
     def atomic_add(self, key: bytes, delta: int) -> None:
         """See Transaction.atomic_add."""
         self._writable().atomic_add(key, delta)
+
+    def atomic_max(self, key: bytes, value: bytes) -> None:
+        """See Transaction.atomic_max."""
+        self._writable().atomic_max(key, value)
 
     def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes = b"") -> None:
         """See Transaction.set_versionstamped_value."""

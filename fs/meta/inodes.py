@@ -15,7 +15,7 @@ from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import OpContext
-from .damage import decoded
+from .damage import decoded, require_known_type
 from .homes import remove_name
 from .read_ahead import directory_keys
 from .usage import Change
@@ -23,11 +23,13 @@ from .usage_sum import ONE_DIRECTORY
 
 
 async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
-    """Return an inode as stored; raises FsError(STALE) when there is none."""
+    """Return an inode as stored; raises FsError(STALE) when there is none, KV_BAD_FORMAT when a newer release made it."""
     value = await tr.get(records.inode_key(inode_id), snapshot=snapshot)
     if value is None:
         raise FsError(Status.STALE, f"inode {inode_id:#x}")
-    return decoded(pb.InodePb, records.inode_key(inode_id), value)
+    inode = decoded(pb.InodePb, records.inode_key(inode_id), value)
+    require_known_type(inode)
+    return inode
 
 
 async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) -> pb.InodePb:
@@ -107,11 +109,16 @@ def advance_ctime(ctx: OpContext, inode: pb.InodePb) -> None:
     inode.ctime_ns = max(inode.ctime_ns + 1, ctx.now_ns)
 
 
-def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
-    """Note that names in a directory changed now, without a conflict among those who do so."""
-    now_ns = max(ctx.now_ns, directory.ctime_ns)
+async def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
+    """Note that names in a directory changed now, without a conflict among those who do so.
+
+    After the last change, as far as it is seen; of those that overlap the latest stays, whichever commits last.
+    """
     key = records.directory_times_key(directory.inode_id)
-    tr.set(key, records.pack_times(now_ns, now_ns))
+    times = await tr.get(key, snapshot=True)
+    _, seen_ns = records.unpack_times(times) if times is not None else (0, directory.ctime_ns)
+    now_ns = max(ctx.now_ns, seen_ns + 1)
+    tr.atomic_max(key, records.pack_times(now_ns, now_ns))
 
 
 def add_subdirectories(tr: Transaction, directory_id: int, delta: int) -> None:

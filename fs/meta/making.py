@@ -68,13 +68,13 @@ def new_inode(
     return inode
 
 
-def put_uncounted(
+async def put_uncounted(
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
 ) -> None:
     """Store a new inode under its name; the caller counts it."""
     store_inode(tr, inode)
     store_dentry(tr, parent.inode_id, name, inode)
-    stamp_directory(tr, ctx, parent)
+    await stamp_directory(tr, ctx, parent)
     tr.atomic_add(records.INODE_COUNT_KEY, 1)
     if inode.type == pb.DIRECTORY:
         add_subdirectories(tr, parent.inode_id, 1)
@@ -87,4 +87,4 @@ async def put(
     if inode.type != pb.DIRECTORY:
         inode.home_inode_id = parent.inode_id
     await charge(tr, ctx, (parent.inode_id, usage_of(inode)))
-    put_uncounted(tr, ctx, parent, name, inode)
+    await put_uncounted(tr, ctx, parent, name, inode)

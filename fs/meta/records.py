@@ -5,7 +5,8 @@ variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little-
 
     INOD inode LE8                  -> InodePb (of directories: all but what DTIM and DCNT hold)
     DENT parent BE8, name           -> DentryRecordPb
-    DTIM directory LE8              -> mtime, ctime: two signed LE8; newer than those in INOD
+    DTIM directory LE8              -> mtime, ctime: two signed LE8; newer than those in INOD; as one number, the
+                                       larger one has the later ctime
     DCNT directory LE8              -> signed LE8 counter: its subdirectories
     INOS inode LE8, file session    -> FileSessionRecordPb
     XATR inode LE8, attribute name  -> the attribute's value
@@ -26,7 +27,7 @@ variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little-
 
 Invariants:
     - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count), so creates in
-      one directory do not conflict; what decides (INOD of the parent, DENT) is read.
+      one directory do not conflict, and DTIM never goes back; what decides (INOD of the parent, DENT) is read.
     - Inode keys are little-endian to spread new inodes; dentries and GC keys are big-endian to be
       listed in order.
 

@@ -209,6 +209,11 @@ class Model:
     def atomic_add(self, key: bytes, delta: int) -> None:
         self.rows[key] = add_to(self.rows.get(key), delta)
 
+    def atomic_max(self, key: bytes, value: bytes) -> None:
+        old = self.rows.get(key, b"")[: len(value)].ljust(len(value), b"\0")
+        number = max(int.from_bytes(old, "little"), int.from_bytes(value, "little"))
+        self.rows[key] = number.to_bytes(len(value), "little")
+
 
 def int_value(value: bytes | None) -> int:
     return int.from_bytes(value or b"", "little", signed=True)

@@ -164,6 +164,8 @@ async def bank(run: Run) -> None:
 # ---- random transactions, replayed ---------------------------------------------------------------
 
 KEYS = [b"k%02d" % i for i in range(12)]
+RAISED_FROM = KEYS[9]
+"""These are raised and never added to."""
 
 
 @dataclass
@@ -186,6 +188,8 @@ def random_step(source: random.Random) -> tuple:
         return ("set", key, source.randbytes(8))
     if kind == 7:
         return ("clear", key)
+    if kind == 8 and key >= RAISED_FROM:
+        return ("atomic_max", key, source.randbytes(8))
     if kind == 8:
         return ("atomic_add", key, source.randint(-100, 100))
     return ("clear_range", min(key, other), min(max(key, other), min(key, other) + b"~"))

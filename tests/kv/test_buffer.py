@@ -15,7 +15,12 @@ writes = st.one_of(
     st.tuples(st.just("set"), keys, values),
     st.tuples(st.just("clear"), keys),
     st.tuples(st.just("clear_range"), keys, keys),
-    st.tuples(st.just("atomic_add"), keys, st.integers(-300, 300)),
+    st.tuples(st.just("atomic_add"), keys.filter(lambda key: key < b"a"), st.integers(-300, 300)),
+    st.tuples(
+        st.just("atomic_max"),
+        keys.filter(lambda key: key >= b"a"),
+        st.binary(min_size=2, max_size=2),
+    ),
 )
 
 

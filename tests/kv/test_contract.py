@@ -282,6 +282,30 @@ async def test_atomic_add_is_seen_and_mixes_with_sets(lab):
     assert [int_value(value) for _, value in await rows(lab.engine)] == [1, 42, 2]
 
 
+async def test_atomic_max_does_not_conflict_and_keeps_the_larger(lab):
+    def number(value: int) -> bytes:
+        return value.to_bytes(8, "little")
+
+    first, second, third = (lab.engine.transaction() for _ in range(3))
+    first.atomic_max(b"n", number(700))
+    second.atomic_max(b"n", number(3))
+    second.atomic_max(b"n", number(1025))
+    assert await second.get(b"n", snapshot=True) == number(1025)
+    third.atomic_max(b"n", number(3))
+    third.set(b"m", number(2)[:2])
+    third.atomic_max(b"m", number(1))
+    third.clear(b"gone")
+    third.atomic_max(b"gone", number(5))
+    for tr in (second, first, third):
+        await tr.commit()
+    assert [int_value(value) for _, value in await rows(lab.engine)] == [5, 2, 1025]
+    reader = lab.engine.transaction()
+    reader.atomic_max(b"n", number(1024))
+    assert int_value(await reader.get(b"n")) == 1025
+    assert [int_value(value) for _, value in await reader.get_range(b"m", b"o")] == [2, 1025]
+    reader.close()
+
+
 async def test_atomic_add_wraps_at_64_bits(lab):
     tr = lab.engine.transaction()
     tr.set(b"n", (2**63 - 1).to_bytes(8, "little"))

@@ -40,5 +40,5 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
     store_dentry(tr, parent.inode_id, request.name, inode)
-    stamp_directory(tr, ctx, parent)
+    await stamp_directory(tr, ctx, parent)
     return meta.InodeRsp(inode=inode)

@@ -66,10 +66,12 @@ def _chain(
         yield parent
 
 
-def _store(tr: Transaction, ctx: OpContext, top: pb.InodePb, made: Sequence[pb.InodePb]) -> None:
+async def _store(
+    tr: Transaction, ctx: OpContext, top: pb.InodePb, made: Sequence[pb.InodePb]
+) -> None:
     parent = top
     for number, inode in enumerate(made, 1):
-        put_uncounted(tr, ctx, parent, inode.directory.name, inode)
+        await put_uncounted(tr, ctx, parent, inode.directory.name, inode)
         if number < len(made):  # what lies below it
             key = records.usage_key(inode.inode_id, records.KIND_DIRECTORIES)
             tr.atomic_add(key, len(made) - number)
@@ -118,6 +120,6 @@ async def _make(
     top = await find_place(tr, ctx, found.inode_id, names[0])
     made = list(_chain(ctx, top, list(zip(names, inode_ids, strict=False)), request))
     await charge(tr, ctx, (top.inode_id, Usage(directory_count=len(made))))
-    _store(tr, ctx, top, made)
+    await _store(tr, ctx, top, made)
     last = made[-1]
     return meta.MakeDirectoriesRsp(inode=last, made_inode_ids=[i.inode_id for i in made])

@@ -44,7 +44,7 @@ async def take_tree(
     await charge(tr, ctx, (parent.inode_id, -total), is_limited=False)
     clear_dentry(tr, parent.inode_id, name)
     detach_tree(tr, ctx, inode)
-    stamp_directory(tr, ctx, parent)
+    await stamp_directory(tr, ctx, parent)
     add_subdirectories(tr, parent.inode_id, -1)
 
 

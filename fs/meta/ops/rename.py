@@ -211,9 +211,9 @@ async def relocate(  # noqa: PLR0917 - what, from where, to where
     """
     await charge(tr, ctx, *changes, *await _move_usage(tr, ctx, inode, old, new))
     _settle(tr, ctx, inode, new, trash)
-    stamp_directory(tr, ctx, old.parent)
+    await stamp_directory(tr, ctx, old.parent)
     if new.parent.inode_id != old.parent.inode_id:
-        stamp_directory(tr, ctx, new.parent)
+        await stamp_directory(tr, ctx, new.parent)
 
 
 async def _load_target(

@@ -50,6 +50,6 @@ async def rmdir(tr: Transaction, ctx: OpContext, request: meta.RmdirReq) -> meta
     clear_dentry(tr, request.parent_inode_id, request.name)
     changes = await drop_link(tr, ctx, inode, request.parent_inode_id, request.name)
     await charge(tr, ctx, *changes, is_limited=False)
-    stamp_directory(tr, ctx, parent)
+    await stamp_directory(tr, ctx, parent)
     add_subdirectories(tr, parent.inode_id, -1)
     return meta.RemoveRsp(removed=inode)

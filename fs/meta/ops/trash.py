@@ -78,6 +78,7 @@ def _users_name(ctx: OpContext) -> bytes:
 
 def _keys_in_trash(directory_id: int, name: bytes) -> Iterator[bytes]:
     yield records.inode_key(directory_id)
+    yield records.directory_times_key(directory_id)
     yield records.dentry_key(directory_id, name)
 
 

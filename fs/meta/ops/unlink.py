@@ -32,7 +32,7 @@ async def take_name(
     clear_dentry(tr, parent.inode_id, name)
     changes = await drop_link(tr, ctx, inode, parent.inode_id, name)
     await charge(tr, ctx, *changes, is_limited=False)
-    stamp_directory(tr, ctx, parent)
+    await stamp_directory(tr, ctx, parent)
 
 
 @once(META_UNLINK)

@@ -274,9 +274,12 @@ class KvWritePb(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     ADDED_FIELD_NUMBER: _builtins.int
     STAMPED_FIELD_NUMBER: _builtins.int
+    IS_MAX_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     value: _builtins.bytes
     added: _builtins.int
+    is_max: _builtins.bool
+    """keep the larger of `value` and what is there; who does not know that sets it"""
     @_builtins.property
     def stamped(self) -> Global___KvStampedValuePb: ...
     def __init__(
@@ -286,10 +289,11 @@ class KvWritePb(_message.Message):
         value: _builtins.bytes = ...,
         added: _builtins.int = ...,
         stamped: Global___KvStampedValuePb | None = ...,
+        is_max: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "stamped", b"stamped", "value", b"value", "write", b"write"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "key", b"key", "stamped", b"stamped", "value", b"value", "write", b"write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "is_max", b"is_max", "key", b"key", "stamped", b"stamped", "value", b"value", "write", b"write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_write: _TypeAlias = _typing.Literal["value", "added", "stamped"]  # noqa: Y015
     _WhichOneofArgType_write: _TypeAlias = _typing.Literal["write", b"write"]  # noqa: Y015

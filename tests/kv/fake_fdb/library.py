@@ -33,7 +33,7 @@ TEXTS = {
     2101: b"Transaction exceeds byte limit",
 }
 RECONNECT_S = 0.05
-MUTATIONS = {2: "add", 14: "stamped_key", 15: "stamped_value"}
+MUTATIONS = {2: "add", 12: "max", 14: "stamped_key", 15: "stamped_value"}
 
 
 class Future:

@@ -158,6 +158,10 @@ class Store:
                 total = int.from_bytes(old, "little") + int.from_bytes(value, "little")
                 mask = (1 << 8 * len(value)) - 1
                 self._put(key, version, (total & mask).to_bytes(len(value), "little"))
+            elif kind == "max":
+                old = (self._at(key, version) or b"")[: len(value)].ljust(len(value), b"\0")
+                number = max(int.from_bytes(old, "little"), int.from_bytes(value, "little"))
+                self._put(key, version, number.to_bytes(len(value), "little"))
             else:
                 self._put(key, version, value)
 

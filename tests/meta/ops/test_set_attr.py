@@ -2,9 +2,11 @@
 
 import pytest
 
+from fs.meta.context import OpContext
+from fs.meta.inodes import stamp_directory
 from fs.schema.proto.common_pb2 import LayoutPb
 from fs.schema.status import Status
-from tests.meta.harness import ROOT, hint, refused
+from tests.meta.harness import ROOT, SECOND_NS, hint, refused
 
 
 @pytest.fixture
@@ -101,6 +103,21 @@ async def test_directory_times_survive_and_move_on(root):
     await root.mkdir(d, b"sub")
     after = await root.attr(d)
     assert after.mtime_ns == after.ctime_ns > 123 and after.nlink == 3 and after.mode == 0o700
+
+
+async def test_directory_times_do_not_go_back(world, root):
+    """Changes of names do not conflict: of two that overlap the earlier one may commit last."""
+    d = await root.mkdir(ROOT, b"d")
+    trs = [world.engine.transaction() for _ in range(2)]
+    for tr, now_s in zip(trs, (2_000_000_001, 2_000_000_002), strict=True):
+        ctx = OpContext(None, now_s * SECOND_NS, world.config.meta, None, None)
+        await stamp_directory(tr, ctx, d)
+    for tr in reversed(trs):
+        await tr.commit()
+    after = await root.attr(d.inode_id)
+    assert after.mtime_ns == after.ctime_ns == 2_000_000_002 * SECOND_NS
+    await root.mkdir(d.inode_id, b"by a service whose clock is behind")
+    assert (await root.attr(d.inode_id)).ctime_ns == after.ctime_ns + 1
 
 
 async def test_default_layout(root, alice, open_dir):
