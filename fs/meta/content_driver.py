@@ -1,8 +1,9 @@
 """Drives what needs a file's chunks: cutting them after a truncation, asking for their length.
 
-A truncation is three steps: a transaction sets the new length and marks the file; the chunks are
-cut; a transaction takes the mark away.  Whoever finds the mark repeats the last two steps, so a
-service may die between any two of them.  Each transaction is durable before anything is done that relies on it.
+A truncation is four steps: a transaction sets the new length and marks the file; the chunks are cut; a transaction
+notes that; another one takes the mark away.  Whoever finds the mark does what the note does not say to be done, so
+a service may die between any two of them.  The first two transactions are durable before anything is done that relies on
+them; the last one may come undone with the power, and is done again.
 
 Within one process a truncation is driven once, however many tasks wait for it: a second, slower
 run could cut what a writer has written after the first had finished.
@@ -27,7 +28,7 @@ from ..schema.status import FsError, Status
 from . import records
 from .context import LengthUnknownError, PreciseLength, TruncationUnfinishedError
 from .damage import decoded
-from .ops.finish_truncation import finish_truncation
+from .ops.finish_truncation import finish_truncation, note_cut
 from .ports import ChunkPort
 
 T = TypeVar("T")
@@ -133,33 +134,35 @@ class ContentDriver:
 
     async def _cut(self, inode_id: int) -> None:
         # Read afresh: what the caller saw may have been finished, and written over, since.
-        found = await self._file_part(inode_id)
-        part, used_bytes = found or FilePartPb(), None
-        if found is not None:
-            if not part.truncate_pending:
-                return
-            # The chunks must not be cut for good while the new length could still be lost with the power.
-            await self._engine.sync()
-            await self._chunks.truncate_file(
-                file_ref(inode_id, part),
-                part.length,
-                part.truncate_ver,
-                partial(self._is_pending, inode_id, part.truncate_ver),
-            )
-            if part.has_holes:
-                _, used_bytes = await self._chunks.file_length(file_ref(inode_id, part))
-        await self.transact(
-            lambda tr: finish_truncation(tr, inode_id, part.truncate_ver, used_bytes)
-        )
-        if found is not None:
-            # Nor may the mark come back with a power loss: who writes behind the new end from now on may
-            # outlive that, and what he writes then would be cut when the mark is met at his close.
-            await self._engine.sync()
+        part = await self._file_part(inode_id)
+        if part is None:
+            await self.transact(lambda tr: finish_truncation(tr, inode_id, 0))
+            return
+        if not part.truncate_pending:
+            return
+        if part.cut_ver != part.truncate_ver:
+            await self._cut_chunks(inode_id, part)
+        # Whoever has the file open for writing from the next transaction on may outlive a power loss, and go on writing.
+        # Also a note of another service may not be durable yet.
+        await self._engine.sync()
+        await self.transact(lambda tr: finish_truncation(tr, inode_id, part.truncate_ver))
+
+    async def _cut_chunks(self, inode_id: int, part: FilePartPb) -> None:
+        # The chunks must not be cut for good while the new length could still be lost with the power.
+        await self._engine.sync()
+        file, used_bytes = file_ref(inode_id, part), None
+        is_pending = partial(self._is_pending, inode_id, part.truncate_ver)
+        await self._chunks.truncate_file(file, part.length, part.truncate_ver, is_pending)
+        if part.has_holes:
+            _, used_bytes = await self._chunks.file_length(file)
+        await self.transact(lambda tr: note_cut(tr, inode_id, part.truncate_ver, used_bytes))
 
     async def _is_pending(self, inode_id: int, truncate_ver: int) -> bool:
         """Another service may have finished it, and clients may have written behind the new end since."""
         part = await self._file_part(inode_id)
-        return part is not None and part.truncate_pending and part.truncate_ver == truncate_ver
+        if part is None or not part.truncate_pending:
+            return False
+        return part.truncate_ver == truncate_ver != part.cut_ver
 
     async def _file_part(self, inode_id: int) -> FilePartPb | None:
         key = records.inode_key(inode_id)

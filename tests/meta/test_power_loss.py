@@ -1,6 +1,8 @@
 """What chunks rely on is durable before they are touched: an id, a new length, a removal."""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
+from functools import partial
+
 import trio
 
 from fs.meta import records
@@ -62,6 +64,32 @@ async def test_a_truncation_that_has_finished_is_not_done_again(memory_world, ro
     await root.call("sync", written)
     assert (await root.attr(file.inode_id)).file.length == 100
     assert len(world.chunks.truncated) == cut_count == 1
+
+
+async def test_a_finished_truncation_is_not_told_before_it_is_durable(
+    memory_world, root, nursery, autojump_clock
+):
+    """Another service would let a client write behind the end, and that would be cut after a power loss."""
+    world = memory_world
+    file = await root.create(ROOT, b"f", wants_write=True, session=session(1))
+    world.chunks.lengths[file.inode_id] = 100
+    await root.sync(
+        file.inode_id, length_hint=meta.LengthHintPb(length=100), has_new_data=True, is_durable=True
+    )
+    sync, go, held = world.engine.sync, trio.Event(), trio.Event()
+
+    async def slow_sync() -> None:
+        if world.chunks.truncated:
+            held.set()
+            await go.wait()
+        await sync()
+
+    world.engine.sync = slow_sync
+    nursery.start_soon(partial(root.set_attr, file.inode_id, length=10))
+    await held.wait()
+    part = (await root.attr(file.inode_id)).file
+    assert (part.length, part.truncate_pending, part.cut_ver) == (10, True, part.truncate_ver)
+    go.set()
 
 
 async def test_a_stripe_lost_with_the_power_is_there_again_with_the_length(

@@ -544,6 +544,7 @@ class FilePartPb(_message.Message):
     CHARGED_LENGTH_FIELD_NUMBER: _builtins.int
     UNNAMED_DUE_NS_FIELD_NUMBER: _builtins.int
     HAS_HOLES_FIELD_NUMBER: _builtins.int
+    CUT_VER_FIELD_NUMBER: _builtins.int
     IS_END_REFUSED_FIELD_NUMBER: _builtins.int
     length: _builtins.int
     truncate_ver: _builtins.int
@@ -560,6 +561,8 @@ class FilePartPb(_message.Message):
     """made without a name and may get one: when its GC record is due; else 0"""
     has_holes: _builtins.bool
     """used_bytes is what the chains said last; else every byte below length takes space"""
+    cut_ver: _builtins.int
+    """the newest truncate_ver whose chunks beyond length have been removed, as far as noted"""
     is_end_refused: _builtins.bool
     """bytes beyond length were refused by a quota while others wrote: cut when nobody writes any more"""
     @_builtins.property
@@ -576,11 +579,12 @@ class FilePartPb(_message.Message):
         charged_length: _builtins.int = ...,
         unnamed_due_ns: _builtins.int = ...,
         has_holes: _builtins.bool = ...,
+        cut_ver: _builtins.int = ...,
         is_end_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_length", b"charged_length", "data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "has_holes", b"has_holes", "is_end_refused", b"is_end_refused", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver", "unnamed_due_ns", b"unnamed_due_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_length", b"charged_length", "cut_ver", b"cut_ver", "data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "has_holes", b"has_holes", "is_end_refused", b"is_end_refused", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver", "unnamed_due_ns", b"unnamed_due_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
