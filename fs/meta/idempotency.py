@@ -8,8 +8,9 @@ the outcome, while an earlier try may still lie at another service and succeed l
 In the same way the answer to a repeat that changed nothing of the locks, and a repeated open with a session, without O_TRUNC:
 an earlier try would take a lock that nobody frees, or leave a session that nobody ends.
 
-Every operation whose repeat could do harm is remembered.  Not: reports of open files (Sync, Close), which tell how far
-a file reaches and not what to do, but for those that were refused; what only ever grows (ExtendStripe, ReserveSpace).
+Every operation whose repeat could do harm is remembered.  Not: what only ever grows (ExtendStripe, ReserveSpace); reports of
+open files (Sync, Close), which tell how far a file reaches and not what to do.  But of these what was refused is, and what
+a repeat said of times and content: its first try, come late, would undo what somebody else has set since.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from ..kv.api import Transaction
+from ..rpc.frame import decode_error
 from ..schema.method import Method
 from ..schema.proto.common_pb2 import InodePb
 from ..schema.proto.record_pb2 import IdempotencyRecordPb
@@ -49,7 +51,7 @@ async def recall(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT]) ->
         return None
     record = IdempotencyRecordPb.FromString(value)
     if record.status:
-        raise FsError(Status(record.status), record.detail)
+        raise decode_error(record.status, record.detail.encode())  # also of a newer release
     if record.method_number != method.number:
         raise FsError(
             Status.RPC_BAD_REQUEST,

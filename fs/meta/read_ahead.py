@@ -89,6 +89,11 @@ def _of_content(_caller: Caller, request: Any) -> Iterator[bytes]:
     yield records.USAGE_EPOCH_KEY
 
 
+def _of_report(caller: Caller, request: meta.SyncReq) -> Iterator[bytes]:
+    yield from _remembered(caller)
+    yield from _of_content(caller, request)
+
+
 def _of_append(caller: Caller, request: meta.ReserveAppendReq) -> Iterator[bytes]:
     yield from _remembered(caller)
     yield from _of_content(caller, request)
@@ -96,7 +101,7 @@ def _of_append(caller: Caller, request: meta.ReserveAppendReq) -> Iterator[bytes
 
 def _of_close(caller: Caller, request: meta.CloseReq) -> Iterator[bytes]:
     if request.sync.has_new_data or request.sync.HasField("length_hint"):
-        yield from _of_content(caller, request.sync)
+        yield from _of_report(caller, request.sync)
 
 
 def _of_prune(_caller: Caller, request: meta.PruneSessionsReq) -> Iterator[bytes]:
@@ -121,7 +126,7 @@ KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.RenameReq: _of_rename,
     meta.SetAttrReq: _of_set_attr,
     meta.OpenReq: _of_open,
-    meta.SyncReq: _of_content,
+    meta.SyncReq: _of_report,
     meta.CloseReq: _of_close,
     meta.PruneSessionsReq: _of_prune,
     meta.ReserveAppendReq: _of_append,

@@ -430,6 +430,23 @@ async def test_a_truncation_is_not_repeated_over_later_writes(world):
     assert world.chunks.truncated == [(f, 0)]
 
 
+@pytest.mark.parametrize("name", ["sync", "close"])
+async def test_a_report_that_comes_late_does_not_undo_a_later_change_of_times(world, name):
+    """Its repeat was done at another service, and the times were set since, as cp -p does after its last write."""
+    _, f = await prepare(world)
+    user = world.user()
+    user.request_id = world.next_request_id()
+    report = meta.SyncReq(inode_id=f, length_hint=hint(150), has_new_data=True, mtime_ns=7)
+    if name == "close":
+        report = meta.CloseReq(sync=report, session_id=session(1).session_id)
+    user.is_repeat = True
+    assert (await user.call(name, report)).inode.mtime_ns == 7
+    set_ = await world.user().set_attr(f, mtime_ns=5)
+    user.is_repeat = False
+    await user.call(name, report)
+    assert await world.user().attr(f) == set_
+
+
 async def test_an_error_is_final_and_leaves_nothing(world):
     root = world.user()
     await root.mkdir(ROOT, b"d")

@@ -74,20 +74,30 @@ async def _may_report(
     return await content.may_write(tr, ctx, inode)
 
 
-async def _refused_before(
+def _overwrites(report: meta.SyncReq) -> bool:
+    """Whether this report, done again later, would undo what others have said since; or was refused, and would fit now."""
+    return report.has_new_data or report.HasField("mtime_ns") or report.HasField("atime_ns")
+
+
+async def _done_before(
+    tr: Transaction, ctx: OpContext, method: Method[ReqT, meta.InodeRsp], report: meta.SyncReq
+) -> meta.InodeRsp | None:
+    """Return what this very report was answered, if that was kept (`_keep`)."""
+    if not _overwrites(report) or not ctx.caller.request_id:
+        return None
+    return await recall(tr, ctx, method)
+
+
+def _keep(
     tr: Transaction,
     ctx: OpContext,
     method: Method[ReqT, meta.InodeRsp],
-    inode: pb.InodePb,
     report: meta.SyncReq,
-) -> meta.InodeRsp | None:
-    """Return that this very report was refused: what it reported may have been cut, and would look fine now."""
-    if not report.has_new_data:
-        return None
-    has_hint = report.HasField("length_hint")
-    if has_hint and report.length_hint.truncate_ver == inode.file.truncate_ver:
-        return None
-    return await recall(tr, ctx, method)
+    reply: meta.InodeRsp,
+) -> None:
+    """Keep the answer to what was refused, and to a repeat: its first try may come later than what others say next."""
+    if reply.is_over_quota or (ctx.caller.is_repeat and _overwrites(report)):
+        remember(tr, ctx, method, reply)
 
 
 async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.InodeRsp:
@@ -109,7 +119,7 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
             Status.ACCESS_DENIED,
             f"uid {ctx.caller.uid} does not have inode {inode.inode_id:#x} open for this",
         )
-    done = await _refused_before(tr, ctx, META_SYNC, inode, request)
+    done = await _done_before(tr, ctx, META_SYNC, request)
     if done is not None:
         return done
     stored = pb.InodePb()
@@ -121,8 +131,7 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
     store_inode(tr, inode)
     metered = await is_metered(tr, ctx, inode)
     reply = meta.InodeRsp(inode=inode, is_metered=metered, is_over_quota=is_over_quota)
-    if is_over_quota:
-        remember(tr, ctx, META_SYNC, reply)
+    _keep(tr, ctx, META_SYNC, request, reply)
     return reply
 
 
@@ -141,7 +150,7 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     """
     report = request.sync
     inode = await load_complete(tr, report.inode_id)
-    done = await _refused_before(tr, ctx, META_CLOSE, inode, report)
+    done = await _done_before(tr, ctx, META_CLOSE, report)
     if done is not None:
         return done
     stored = pb.InodePb()
@@ -157,8 +166,7 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     if inode != stored:
         store_inode(tr, inode)
     reply = meta.InodeRsp(inode=inode, is_over_quota=is_over_quota)
-    if is_over_quota:
-        remember(tr, ctx, META_CLOSE, reply)
+    _keep(tr, ctx, META_CLOSE, report, reply)
     return reply
 
 
