@@ -10,7 +10,7 @@ from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
 from ..schema import metrics
 from ..schema.config import ProcessConfig
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from .gc import GarbageCollector
 from .init import require_format
 from .layouts import RoutedLayouts
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 PREFETCH_PAUSE_S = 0.5
 """After a failed attempt to fetch inode ids ahead."""
+FORMAT_INTERVAL_S = 10.0
+"""Between looks at the store's format.  A release that raises it waits for longer before it writes the first new record."""
 
 
 class Meta:
@@ -77,7 +79,8 @@ class Meta:
         """Run the loops until cancelled; started when the store is known to be this cluster's.
 
         Raises:
-            FsError: KV_BAD_FORMAT, or the store does not answer at the start.
+            FsError: KV_BAD_FORMAT, also when a newer release has raised the format since; or the store does not answer at
+                the start.
         """
         await require_format(self._engine, self._cluster_id)
         async with trio.open_nursery() as nursery:
@@ -87,6 +90,7 @@ class Meta:
             nursery.start_soon(self.trash.run)
             nursery.start_soon(self.service.events.run)
             nursery.start_soon(self._prefetch_inode_ids)
+            nursery.start_soon(self._watch_format)
             task_status.started()
 
     def say(self, figures: Figures) -> None:
@@ -95,6 +99,17 @@ class Meta:
         self.service.driver.tally.say("meta", figures)
         figures.note(metrics.FILE_SESSIONS, self.sessions.seen_count)
         figures.note(metrics.EVENTS_DROPPED, self.service.events.lost_count)
+
+    async def _watch_format(self) -> None:
+        """End when the store is no longer one that this release knows: nothing may be misread."""
+        while True:
+            await trio.sleep(FORMAT_INTERVAL_S)
+            try:
+                await require_format(self._engine, self._cluster_id)
+            except FsError as error:
+                if error.status is Status.KV_BAD_FORMAT:
+                    raise
+                log.warning("looking at the store's format: %s", error)
 
     async def _prefetch_inode_ids(self) -> None:
         while True:
