@@ -9,10 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fs.kv.faulty import RandomFaults
+from fs.meta.usage import charge as real_charge
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.conftest import ANY_KIND
 from tests.meta.harness import World
 from tests.meta.wide import CONFIG, Company, run_seed
+from tests.meta.wide_quota import QuotaCompany
 from tests.sim.determinism import run_deterministic
 
 DEED_COUNT = 70 if CHOSEN_KIND != "foundationdb" else 12
@@ -43,6 +45,22 @@ async def test_everything_on_each_engine(open_lab, autojump_clock, kind, seed): 
     await Company(world, random.Random(seed)).run(DEED_COUNT)
 
 
+@pytest.mark.thorough
+async def test_with_quotas(open_lab, autojump_clock):  # noqa: ARG001
+    refused_count = 0
+    for seed in range(4):
+        engine = await open_lab()
+        world = World(engine, **CONFIG)
+        await world.initialise()
+        engine.faults = RandomFaults(
+            random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05
+        )
+        company = QuotaCompany(world, random.Random(seed))
+        await company.run(DEED_COUNT)
+        refused_count += company.refused_count
+    assert refused_count > 0
+
+
 BROKEN = {
     "lists_do_not_count": ("fs.meta.acl.is_allowed", lambda *_: True),
     "marks_are_forgotten": ("fs.meta.ops.rename.mark_after_rename", AsyncMock(return_value=None)),
@@ -50,9 +68,9 @@ BROKEN = {
 }
 
 
-def run_many():
+def run_many(company=Company):
     for seed in range(30):
-        run_deterministic(partial(run_seed, seed, 150), seed)
+        run_deterministic(partial(run_seed, seed, 150, company), seed)
 
 
 @pytest.mark.slow
@@ -61,3 +79,31 @@ def test_a_broken_service_is_noticed(name, monkeypatch):
     monkeypatch.setattr(*BROKEN[name])
     with pytest.raises(AssertionError):
         run_many()
+
+
+def _charged_without(changes_kept):
+    """Return `charge` that leaves out all changes but these."""
+
+    async def charge(tr, ctx, *changes, **options):
+        await real_charge(tr, ctx, *changes_kept(changes), **options)
+
+    return charge
+
+
+BROKEN_USAGE = {
+    "names_are_moved_uncounted": (
+        "fs.meta.ops.rename.charge",
+        _charged_without(lambda changes: changes[:-2]),
+    ),
+    "growth_is_not_judged": ("fs.meta.usage.require_room", AsyncMock(return_value=None)),
+    "the_first_name_stays_the_home": ("fs.meta.homes._change_home", lambda _inode, _home_id: []),
+    "a_cut_gives_nothing_back": ("fs.meta.ops.set_attr.recharge", AsyncMock(return_value=None)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN_USAGE)
+def test_wrong_usage_is_noticed(name, monkeypatch):
+    monkeypatch.setattr(*BROKEN_USAGE[name])
+    with pytest.raises(AssertionError):
+        run_many(QuotaCompany)

@@ -132,18 +132,18 @@ class Company:
         assert found == {place: mark[:3] for place, mark in self.model.marks.items()}
 
 
-async def run_seed(seed, count):
+async def run_seed(seed, count, company=Company):
     """One company on the store in memory, with conflicts and unknown outcomes."""
     world = World(MemoryEngine(SimulatedClock()), **CONFIG)
     await world.initialise()
     world.engine.faults = RandomFaults(
         random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05
     )
-    await Company(world, random.Random(seed)).run(count)
+    await company(world, random.Random(seed)).run(count)
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="python -m tests.meta.wide")
+def main(program="python -m tests.meta.wide", company=Company):
+    parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--deeds", type=int, default=200, help="of each run")
@@ -151,7 +151,7 @@ def main():
     failure_count = 0
     for seed in range(given.seed, given.seed + given.runs):
         try:
-            run_deterministic(lambda seed=seed: run_seed(seed, given.deeds), seed)
+            run_deterministic(lambda seed=seed: run_seed(seed, given.deeds, company), seed)
         except AssertionError as error:
             failure_count += 1
             place = traceback.extract_tb(error.__traceback__)[-1]

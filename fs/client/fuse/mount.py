@@ -67,9 +67,7 @@ async def run_mount(
             try:
                 # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
                 # is answered by the end of the connection only.
-                await trio.to_thread.run_sync(
-                    raise_read_ahead, mount_point, abandon_on_cancel=True
-                )
+                await trio.to_thread.run_sync(raise_read_ahead, mount_point, abandon_on_cancel=True)
                 if (
                     section.fuse_frontend == "direct"
                 ):  # pyfuse3 has no hook for the ioctl of tickets
