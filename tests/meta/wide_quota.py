@@ -17,7 +17,7 @@ from tests.meta.wide import Company, main
 from tests.meta.wide_deeds import WIDE_KINDS, WideChooser, WideExpectation, ask
 from tests.meta.wide_model import WideModel
 
-FREE = {"unlink", "rmdir", "remove_tree", "clean"}
+FREE = {"unlink", "rmdir", "remove_tree"}
 """Deeds that no limit stops: what they change where is no growth that anybody asked for."""
 
 QUOTA_KINDS = [
@@ -63,6 +63,11 @@ class QuotaModel(WideModel):
                 node.is_home_unknown = True
             else:
                 node.home = min(here, key=_order, default=None)
+
+    def clean(self):
+        places = self.places()
+        super().clean()
+        self.settle(places, is_tree=True)
 
     def usage(self, directory):
         """Return (bytes, files, directories)."""
@@ -164,13 +169,6 @@ class QuotaCompany(Company):
 
     async def collect(self):
         await super().collect()
-        await self._learn_homes()
-        await self.compare_usage()
-
-    async def clean(self):
-        places = self.model.places()
-        await super().clean()
-        self.model.settle(places, is_tree=True)
         await self._learn_homes()
         await self.compare_usage()
 

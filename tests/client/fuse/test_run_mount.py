@@ -27,6 +27,9 @@ class StubFrontend:
         self.terminated = trio.Event()
         self.closings = 0
 
+    def say(self, figures):
+        """Tell nothing."""
+
     def mount(self, mount_point, cluster_id):
         pass
 
@@ -51,7 +54,7 @@ class StubBatchServer:
     def __init__(self, vfs, section):
         pass
 
-    def say(self):
+    def say(self, figures):
         """Tell nothing."""
 
     async def run(self, *, task_status):
