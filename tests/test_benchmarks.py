@@ -11,6 +11,7 @@ from benchmarks.command import bench_command
 from benchmarks.table import Row
 from fs.app.develop import _is_benchmark, checkout
 
+pytestmark = pytest.mark.timeout(600)  # processes start slowly on a busy machine
 ROWS = [Row("reads (of disk)", 50, "MiB/s", 100), Row("  processor", 3, "us")]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # processes start slowly on a busy machine
 EXAMPLES = Path(__file__).resolve().parent.parent / "deploy" / "examples"
 
 
