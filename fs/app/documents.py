@@ -1,7 +1,7 @@
 """Writes the documents that are derived from the code: `python -m fs.app.documents`.
 
 specs/status.md from fs/schema/status.py, specs/config.md from fs/schema/config.py, the table of specs/metrics.md from
-fs/schema/metrics.py.
+fs/schema/metrics.py, specs/commands.md from the commands.
 tests/test_documents.py compares them, so that they never drift.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from ..schema import config, metrics, status
+from .command_page import commands_page
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
@@ -139,6 +140,7 @@ def pages() -> dict[Path, str]:
         SPECS / "status.md": status_page(),
         SPECS / "config.md": config_page(),
         SPECS / "metrics.md": metrics_page(),
+        SPECS / "commands.md": commands_page(),
     }
 
 

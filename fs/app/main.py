@@ -6,8 +6,9 @@ An operating error is one line on stderr, "ember: ...", and exit code 1; wrong u
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -424,76 +425,41 @@ def torture(context: typer.Context) -> None:
     run_torture(context.args)
 
 
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def admin(context: typer.Context) -> None:
-    """Look into a running cluster: `ember admin --help` lists the groups."""
-    from .admin_commands import admin as group  # noqa: PLC0415
-
-    group(context.args, prog_name="ember admin")
-
-
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def metrics(context: typer.Context) -> None:
-    """Where the processes of a cluster show what they measure, for Prometheus."""
-    from .metrics_commands import metrics as group  # noqa: PLC0415
-
-    group(context.args, prog_name="ember metrics")
+GROUPS: Final = {
+    "admin": (".admin.commands", "admin", "Look into a running cluster, and change it."),
+    "metrics": (".metrics_commands", "metrics", "Where processes show what they measure, for Prometheus."),
+    "placement": (".placement_commands", "placement", "Make, check and simulate chain tables."),
+    "quota": (".quota_commands", "quota", "Limit bytes and inodes below directories, and show what lies there."),
+    "key": (".key_commands", "key", "Make the key that closes a cluster to strangers."),
+    "user": (".user_commands", "user", "Users of a closed cluster, and the tokens that let them in."),
+    "rm": (".trash_commands", "rm", "Move files and, with -r, directories to the trash."),
+    "trash": (".trash_commands", "trash", "Show what is in one's trash, restore it, or empty it."),
+    "dirlock": (".lock_commands", "dirlock", "Let only one mount change names in a directory."),
+}  # fmt: skip
+"""Commands with an application of their own: its module, its name there, and what it is for."""
 
 
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def placement(context: typer.Context) -> None:
-    """Make, check and simulate chain tables: `ember placement --help` lists the commands."""
-    from .placement_commands import placement as group  # noqa: PLC0415
-
-    group(context.args, prog_name="ember placement")
-
-
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def quota(context: typer.Context) -> None:
-    """Limit the bytes and inodes below directories, and show what lies there."""
-    from .quota_commands import quota as group  # noqa: PLC0415
-
-    group(context.args, prog_name="ember quota")
+def load_group(name: str) -> typer.Typer:
+    """Return the application behind a command of GROUPS."""
+    module, attribute, _ = GROUPS[name]
+    found = getattr(import_module(module, __package__), attribute)
+    assert isinstance(found, typer.Typer), name
+    return found
 
 
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def key(context: typer.Context) -> None:
-    """Make the key that closes a cluster to strangers."""
-    from .key_commands import key as group  # noqa: PLC0415
+def _add_group(name: str, purpose: str) -> None:
+    """Register a command that passes everything on, to be loaded only when it is used."""
 
-    group(context.args, prog_name="ember key")
+    def run(context: typer.Context) -> None:
+        load_group(name)(context.args, prog_name=f"ember {name}")
 
-
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def user(context: typer.Context) -> None:
-    """Users of a closed cluster, and the tokens that let them in."""
-    from .user_commands import user as group  # noqa: PLC0415
-
-    group(context.args, prog_name="ember user")
+    metavar = "PATH ..." if name == "rm" else "COMMAND ..."
+    settings: dict[str, Any] = PASS_ON | {"help_option_names": []}
+    app.command(name, help=purpose, context_settings=settings, options_metavar=metavar)(run)
 
 
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="PATH ...")
-def rm(context: typer.Context) -> None:
-    """Move files and, with -r, directories to the trash."""
-    from .trash_commands import rm as command  # noqa: PLC0415
-
-    command(context.args, prog_name="ember rm")
-
-
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def trash(context: typer.Context) -> None:
-    """Show what is in one's trash, restore it, or empty it."""
-    from .trash_commands import trash as group  # noqa: PLC0415
-
-    group(context.args, prog_name="ember trash")
-
-
-@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="COMMAND ...")
-def dirlock(context: typer.Context) -> None:
-    """Let only one mount change names in a directory."""
-    from .lock_commands import dirlock as group  # noqa: PLC0415
-
-    group(context.args, prog_name="ember dirlock")
+for _name, (_, _, _purpose) in GROUPS.items():
+    _add_group(_name, _purpose)
 
 
 @app.command()

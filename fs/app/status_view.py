@@ -87,12 +87,12 @@ def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dic
     return {
         "chains": chains,
         "primary": primary,
-        "moves": [_move(m) for m in moves.moves],
+        "moves": [move_row(m) for m in moves.moves],
         "move_problems": list(moves.problems),
     }
 
 
-def _move(move: "MovePb") -> dict[str, Any]:
+def move_row(move: "MovePb") -> dict[str, Any]:
     """Return what is shown of a move."""
     from ..schema.proto import mgmtd_pb2  # noqa: PLC0415 - as above
 

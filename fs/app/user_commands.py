@@ -5,7 +5,6 @@ Does not decide anything: fs/mgmtd/user_book.py does.
 """
 
 import json
-import math
 import random
 import re
 import time
@@ -17,53 +16,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..node.mgmtd_link import MgmtdLink
-from ..rpc.channel import ChannelPool
 from ..rpc.credentials import SECRET_BYTES, TOKEN_ID_BYTES, Token
-from ..runtime.config_file import read_config
 from ..runtime.secret_file import write_secret_file
 from ..schema import services
-from ..schema.config import AuthSection
-from ..schema.method import Method
 from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.status import FsError, Status
-from .cluster_dir import mgmtd_addresses, need_record
-from .mgmtd_link import run_with_mgmtd
-from .running import chosen_directory
+from .where import ConfigOption, DirOption, find
 
-TIMEOUT_S: Final = 20.0
 SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 
 user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True)
 token = typer.Typer(help="What lets a user in.", no_args_is_help=True)
 user.add_typer(token, name="token")
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Of a process of the cluster; it says where the manager is."),
-]  # fmt: skip
-DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's directory.")]
 UidArgument = Annotated[int, typer.Argument(metavar="UID", min=0, max=2**32 - 2)]
-
-
-def _call(
-    config: Path | None, directory: Path | None, method: Method[Any, Any], request: Any
-) -> Any:
-    """Ask the manager that the options name."""
-    auth = AuthSection()
-    if config is not None:
-        found = read_config(config)
-        addresses, cluster_id = found.process.mgmtd_addresses, found.process.cluster_id
-        auth = found.auth
-    else:
-        chosen = chosen_directory(directory)
-        record = need_record(chosen)
-        addresses, cluster_id = mgmtd_addresses(chosen, record), record.cluster_id
-
-    async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> Any:
-        return await mgmtd.call(method, request, timeout_s=TIMEOUT_S)
-
-    return run_with_mgmtd(addresses, cluster_id, use, timeout_s=math.inf, auth=auth)
 
 
 def parse_ids(text: str) -> list[int]:
@@ -103,13 +69,13 @@ def add(
         is_root=root,
         is_admin=admin,
     )
-    _call(config, directory, services.MGMTD_SET_USER, pb.SetUserReq(user=made))
+    find(directory, config).ask(services.MGMTD_SET_USER, pb.SetUserReq(user=made))
 
 
 @user.command("rm")
 def rm(uid: UidArgument, *, config: ConfigOption = None, directory: DirOption = None) -> None:
     """Forget a user; its tokens end."""
-    _call(config, directory, services.MGMTD_REMOVE_USER, pb.RemoveUserReq(uid=uid))
+    find(directory, config).ask(services.MGMTD_REMOVE_USER, pb.RemoveUserReq(uid=uid))
 
 
 def _users(config: Path | None, directory: Path | None) -> list[pb.UserPb]:
@@ -117,7 +83,7 @@ def _users(config: Path | None, directory: Path | None) -> list[pb.UserPb]:
     has_more = True
     while has_more:
         request = pb.ListUsersReq(first_uid=found[-1].uid + 1 if found else 0)
-        reply = _call(config, directory, services.MGMTD_LIST_USERS, request)
+        reply = find(directory, config).ask(services.MGMTD_LIST_USERS, request)
         found.extend(reply.users)
         has_more = reply.has_more
     return found
@@ -196,7 +162,7 @@ def new(
         write_secret_file(file, made.text + "\n")
     request = pb.AddTokenReq(uid=uid, token=record)
     try:
-        _call(config, directory, services.MGMTD_ADD_TOKEN, request)
+        find(directory, config).ask(services.MGMTD_ADD_TOKEN, request)
     except BaseException:
         if file is not None:
             file.unlink()
@@ -216,4 +182,4 @@ def revoke(
     if re.fullmatch(r"[0-9a-f]{16}", token_id) is None:
         raise FsError(Status.INVALID_ARGUMENT, f"{token_id!r} is no id of a token: ember user ls")
     request = pb.RevokeTokenReq(token_id=bytes.fromhex(token_id))
-    _call(config, directory, services.MGMTD_REVOKE_TOKEN, request)
+    find(directory, config).ask(services.MGMTD_REVOKE_TOKEN, request)

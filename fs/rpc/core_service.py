@@ -45,4 +45,5 @@ class CoreService:
             uptime_s=self._clock.monotonic_s() - self._begin_s,
             services=self._service_names,
             pid=os.getpid(),
+            wall_ns=self._clock.wall_ns(),
         )

@@ -88,12 +88,15 @@ class GetInfoRsp(_message.Message):
     UPTIME_S_FIELD_NUMBER: _builtins.int
     SERVICES_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
+    WALL_NS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     cluster_id: _builtins.str
     incarnation: _builtins.str
     release: _builtins.str
     uptime_s: _builtins.float
     pid: _builtins.int
+    wall_ns: _builtins.int
+    """its clock, at the answer; 0: an older release"""
     @_builtins.property
     def services(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -106,10 +109,11 @@ class GetInfoRsp(_message.Message):
         uptime_s: _builtins.float = ...,
         services: _abc.Iterable[_builtins.str] | None = ...,
         pid: _builtins.int = ...,
+        wall_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "pid", b"pid", "release", b"release", "services", b"services", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "pid", b"pid", "release", b"release", "services", b"services", "uptime_s", b"uptime_s", "wall_ns", b"wall_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

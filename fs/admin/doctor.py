@@ -1,0 +1,302 @@
+"""What is wrong with a cluster, why, and what to do about it.  Pure.
+
+`diagnose` judges one snapshot, or two that were taken a moment apart: what should have moved and did not, is stuck.
+A finding names the thing, says what it means for data and users, and the next step as a command where there is one.
+
+Does not look at anything by itself (fs/app/admin/doctor.py does), and repairs nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from ..schema.ids import NodeId
+from ..schema.proto import core_pb2, mgmtd_pb2
+from ..schema.routing import Chain, Node, NodeState, PublicState, Role, RoutingInfo
+from .facts import Spaces
+
+SKEW_S_MAX: Final = 1.0
+"""Of wall clocks: they stamp files, nothing else depends on them."""
+
+LOW_SPACE_SHARE: Final = 0.10
+FULL_SHARE: Final = 0.03
+UNEVEN_SHARE: Final = 0.20
+"""Between the fullest and the emptiest disk, in shares of their capacity."""
+
+
+class Severity(IntEnum):
+    """How soon somebody should act."""
+
+    CRITICAL = 3
+    """Data or service is missing, or one failure away from it."""
+    WARNING = 2
+    """Something works worse than it should, or will."""
+    NOTICE = 1
+    """Worth knowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    kind: str
+    severity: Severity
+    subject: str
+    """What it is about: chain 3, node 10002 disk 0."""
+    text: str
+    """What is the case, and what it means."""
+    remedy: str
+    """What to do; names the command where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a process said of itself, and when."""
+
+    info: core_pb2.GetInfoRsp
+    skew_s: float
+    """Its wall clock minus ours; 0 when it does not tell the time."""
+    skew_doubt_s: float
+    """Half of the time that the call took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cluster at one moment."""
+
+    routing: RoutingInfo
+    moves: mgmtd_pb2.ListMovesRsp
+    spaces: Spaces
+    answers: Mapping[NodeId, Answer]
+    """Of the processes that answered."""
+    silent: Mapping[NodeId, str] = field(default_factory=dict)
+    """Why the others did not."""
+
+
+def diagnose(now: Snapshot, before: Snapshot | None = None) -> list[Finding]:
+    """Return what is wrong, the worst first.
+
+    Args:
+        now: the newest snapshot.
+        before: one taken at least a second earlier; without it nothing is found to be stuck.
+    """
+    found = [finding for check in CHECKS for finding in check(now)]
+    if before is not None:
+        found += _stuck(before, now)
+    return sorted(found, key=lambda f: (-f.severity, f.kind, f.subject))
+
+
+def _nodes(now: Snapshot) -> Iterator[Finding]:
+    for node in now.routing.nodes.values():
+        subject = f"node {node.node_id} ({_roles(node)} on {node.host_name or node.address})"
+        if node.state is NodeState.FAILED:
+            yield Finding(
+                "node-failed", Severity.WARNING, subject, "does not answer the manager; its targets are out of service",
+                f"start its process; if the machine is lost: ember admin node drain {node.node_id}",
+            )  # fmt: skip
+        elif node.state is NodeState.DISABLED:
+            yield Finding(
+                "node-disabled", Severity.NOTICE, subject, "was taken out of service by hand",
+                f"when its work is done: ember admin node enable {node.node_id}",
+            )  # fmt: skip
+        elif node.node_id in now.silent:
+            yield Finding(
+                "node-silent", Severity.WARNING, subject,
+                f"the manager hears it, but we do not: {now.silent[node.node_id]}",
+                f"look at the network between here and {node.address}, and at the load of the node",
+            )  # fmt: skip
+
+
+def _roles(node: Node) -> str:
+    return "+".join(sorted(role.name.lower() for role in node.roles)) or "no role"
+
+
+def _managers(now: Snapshot) -> Iterator[Finding]:
+    if now.routing.is_bootstrapping:
+        yield Finding(
+            "bootstrapping", Severity.NOTICE, "manager",
+            "has just started, and judges nobody until all have had time to report",
+            "wait for some seconds and look again",
+        )  # fmt: skip
+    for role, name in ((Role.MGMTD, "manager"), (Role.META, "metadata service")):
+        alive = [n for n in now.routing.nodes.values() if role in n.roles and _is_alive(n)]
+        if len(alive) == 1:
+            yield Finding(
+                f"one-{name.split()[0]}", Severity.NOTICE, f"node {alive[0].node_id}",
+                f"is the only {name}: while it is away, so is the cluster",
+                f"run another {name} on another machine",
+            )  # fmt: skip
+
+
+def _is_alive(node: Node) -> bool:
+    return node.state in {NodeState.CONNECTED, NodeState.STARTING}
+
+
+def _chains(now: Snapshot) -> Iterator[Finding]:
+    for chain in now.routing.chains.values():
+        yield from _chain(now.routing, chain)
+
+
+def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
+    subject = f"chain {chain.chain_id}"
+    members = {member.public_state: member.target_id for member in reversed(chain.targets)}
+    if not chain.serving:
+        last = members.get(PublicState.LASTSRV)
+        where = f"target {last} on node {info.target(last).node_id}" if last else "no target"
+        yield Finding(
+            "chain-unavailable", Severity.CRITICAL, subject,
+            f"nobody serves it; the newest data is on {where}: its files can neither be read nor written",
+            "start that node.  Only if its disk is lost for good, and with it what was written last:"
+            f" ember admin chain rotate-lost {chain.chain_id} {last or 'TARGET'}",
+        )  # fmt: skip
+    elif len(chain.serving) < chain.replica_count:
+        is_last = len(chain.serving) == 1 and chain.replica_count > 1
+        yield Finding(
+            "chain-degraded", Severity.CRITICAL if is_last else Severity.WARNING, subject,
+            f"{len(chain.serving)} of {chain.replica_count} replicas serve{', the next failure stops it' if is_last else ''};"
+            f" {_rest(info, chain)}",
+            "wait, if one is syncing (ember status tells how long); else start the nodes of the others,"
+            " or let them be replaced: ember admin node drain",
+        )  # fmt: skip
+    if chain.loss_count:
+        yield Finding(
+            "chain-losses", Severity.WARNING, subject,
+            f"{chain.loss_count} times machines lost power or their last server was given up:"
+            " what was written just before, and not synced, may be gone",
+            "check what was being written then; synced data is not concerned",
+        )  # fmt: skip
+    if len({info.target(t).node_id for t in chain.serving}) < len(chain.serving):
+        yield Finding(
+            "replicas-together", Severity.WARNING, subject,
+            "two of its replicas are on one node: its failure takes both",
+            "ember admin rebalance start, or make a better table: ember placement make",
+        )  # fmt: skip
+
+
+def _rest(info: RoutingInfo, chain: Chain) -> str:
+    """Say what the members do that do not serve."""
+    parts = []
+    for member in chain.targets:
+        if member.public_state is not PublicState.SERVING:
+            target = info.target(member.target_id)
+            why = f": {target.trouble}" if target.trouble else ""
+            parts.append(
+                f"{member.target_id} on node {target.node_id} is {member.public_state.name.lower()}{why}"
+            )
+    return ", ".join(parts) or "members are missing"
+
+
+def _disks(now: Snapshot) -> Iterator[Finding]:
+    for target in now.routing.targets.values():
+        if target.is_slow:
+            yield Finding(
+                "disk-slow", Severity.WARNING, f"node {target.node_id} disk {target.disk_index}",
+                "answers far more slowly than it used to, or than others: every write to its chains waits for it",
+                "look at it (smartctl, dmesg); to replace it:"
+                f" ember admin disk drain {target.node_id} {target.disk_index}",
+            )  # fmt: skip
+        if target.trouble and target.chain_id:
+            yield Finding(
+                "target-trouble", Severity.WARNING, f"target {target.target_id} on node {target.node_id}",
+                target.trouble,
+                "the log of its node says more; a disk that is to be replaced:"
+                f" ember admin disk drain {target.node_id} {target.disk_index}",
+            )  # fmt: skip
+
+
+def _space(now: Snapshot) -> Iterator[Finding]:
+    shares: dict[str, float] = {}
+    for node_id, space in now.spaces.items():
+        for disk in space.disks:
+            if not disk.capacity_bytes:
+                continue
+            free = disk.free_bytes / disk.capacity_bytes
+            subject = f"node {node_id} disk {disk.disk_index}"
+            shares[subject] = 1 - free
+            if free < LOW_SPACE_SHARE:
+                yield Finding(
+                    "disk-full", Severity.CRITICAL if free < FULL_SHARE else Severity.WARNING, subject,
+                    f"{free:.1%} of {disk.path} are free; when nothing is left, writes to its chains fail (ENOSPC)",
+                    "remove files (ember trash empty), add disks or nodes, then: ember admin rebalance start",
+                )  # fmt: skip
+    if shares and max(shares.values()) - min(shares.values()) > UNEVEN_SHARE:
+        fullest, emptiest = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+        yield Finding(
+            "space-uneven", Severity.NOTICE, fullest,
+            f"is {shares[fullest]:.0%} full, {emptiest} {shares[emptiest]:.0%}",
+            "ember admin rebalance start",
+        )  # fmt: skip
+
+
+def _clocks(now: Snapshot) -> Iterator[Finding]:
+    for node_id, answer in now.answers.items():
+        if abs(answer.skew_s) > SKEW_S_MAX + answer.skew_doubt_s:
+            yield Finding(
+                "clock-skew", Severity.WARNING, f"node {node_id}",
+                f"its clock is {answer.skew_s:+.1f} s off this machine's: files get wrong times (leases do not depend on it)",
+                "run a time service (chrony, systemd-timesyncd) on every machine",
+            )  # fmt: skip
+
+
+def _releases(now: Snapshot) -> Iterator[Finding]:
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for node_id, answer in now.answers.items():
+        nodes[answer.info.release].append(node_id)
+    if len(nodes) > 1:
+        listed = "; ".join(f"{release}: {sorted(ids)}" for release, ids in sorted(nodes.items()))
+        yield Finding(
+            "release-mix", Severity.NOTICE, "cluster",
+            f"processes of several releases: {listed}",
+            "fine during an upgrade; else restart those of the old one",
+        )  # fmt: skip
+
+
+def _moves(now: Snapshot) -> Iterator[Finding]:
+    for problem in now.moves.problems:
+        yield Finding(
+            "move-problem", Severity.WARNING, "moves", problem, "ember admin move list tells more"
+        )
+    for move in now.moves.moves:
+        if move.trouble:
+            yield Finding(
+                "move-trouble", Severity.WARNING, f"move {move.move_id} of chain {move.chain_id}",
+                move.trouble, f"it is tried again; to give it up: ember admin move cancel {move.move_id}",
+            )  # fmt: skip
+    for status in now.moves.drains:
+        drain = status.drain
+        disk = f" disk {drain.disk_index}" if drain.is_one_disk else ""
+        if not status.target_count:
+            yield Finding(
+                "drained", Severity.NOTICE, f"node {drain.node_id}{disk}",
+                "is empty and may be taken away; nothing is placed there",
+                f"ember admin {'disk' if disk else 'node'} drain --cancel to use it again",
+            )  # fmt: skip
+
+
+def _stuck(before: Snapshot, now: Snapshot) -> Iterator[Finding]:
+    """Resyncs that neither moved nor ended between the two snapshots, in the same attempt."""
+    for target_id, target in now.routing.targets.items():
+        earlier = before.routing.targets.get(target_id)
+        then, resync = earlier.resync if earlier else None, target.resync
+        if then is None or resync is None or then.chain_version != resync.chain_version:
+            continue
+        if (then.chunks_done, then.bytes_done) == (resync.chunks_done, resync.bytes_done):
+            yield Finding(
+                "resync-stuck", Severity.WARNING, f"target {target_id} on node {target.node_id}",
+                f"{resync.chunks_done} chunks are up to date, and no more were in the meantime",
+                "look again; if it stays so, look at the logs of its node and of the target before it in the chain",
+            )  # fmt: skip
+
+
+CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
+    _nodes,
+    _managers,
+    _chains,
+    _disks,
+    _space,
+    _clocks,
+    _releases,
+    _moves,
+)

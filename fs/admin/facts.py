@@ -1,0 +1,130 @@
+"""What there is in a cluster, as rows for tables and programs.  Pure.
+
+Each function takes a snapshot and returns dictionaries with the same keys in every row, ready for JSON; who prints them
+chooses the columns.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..schema.ids import NodeId
+from ..schema.proto import mgmtd_pb2, storage_pb2
+from ..schema.routing import Chain, RoutingInfo, Target
+
+Row = dict[str, Any]
+Spaces = Mapping[NodeId, storage_pb2.SpaceInfoRsp]
+"""What each storage node that answered says of its disks."""
+
+
+def node_rows(info: RoutingInfo) -> list[Row]:
+    """Return the processes, by id, with how many targets each has and how many of them serve."""
+    targets = Counter(t.node_id for t in info.targets.values())
+    serving = Counter(
+        info.target(t).node_id for chain in info.chains.values() for t in chain.serving
+    )
+    return [
+        {
+            "node_id": node.node_id,
+            "roles": sorted(role.name.lower() for role in node.roles),
+            "state": node.state.name.lower(),
+            "host": node.host_name,
+            "address": node.address,
+            "release": node.release,
+            "targets": targets[node.node_id],
+            "serving": serving[node.node_id],
+        }
+        for node in sorted(info.nodes.values(), key=lambda n: n.node_id)
+    ]
+
+
+def disk_rows(info: RoutingInfo, spaces: Spaces) -> list[Row]:
+    """Return the disks of the storage nodes that answered."""
+    return [
+        {
+            "node_id": node_id,
+            "disk_index": disk.disk_index,
+            "path": disk.path,
+            "capacity_bytes": disk.capacity_bytes,
+            "free_bytes": disk.free_bytes,
+            "used_bytes": disk.used_bytes,
+            "targets": len(disk.target_ids),
+            "is_slow": any(found.is_slow for t in disk.target_ids for found in _known(info, t)),
+        }
+        for node_id, space in sorted(spaces.items())
+        for disk in space.disks
+    ]
+
+
+def _known(info: RoutingInfo, target_id: int) -> Iterable[Target]:
+    """A target that the manager has not heard of yet is on the disk alone."""
+    return [t for t in (info.targets.get(target_id),) if t is not None]  # type: ignore[call-overload]
+
+
+def chain_row(info: RoutingInfo, chain: Chain) -> Row:
+    """Return one chain."""
+    return {
+        "chain_id": chain.chain_id,
+        "chain_version": chain.chain_version,
+        "replicas": chain.replica_count,
+        "serving": len(chain.serving),
+        "is_in_order": chain.serving == chain.preferred_order,
+        "loss_count": chain.loss_count,
+        "targets": [
+            {
+                "target_id": member.target_id,
+                "node_id": info.target(member.target_id).node_id,
+                "state": member.public_state.name.lower(),
+            }
+            for member in chain.targets
+        ],
+    }
+
+
+def chain_rows(info: RoutingInfo) -> list[Row]:
+    """Return all chains, by id."""
+    return [chain_row(info, info.chains[chain_id]) for chain_id in sorted(info.chains)]
+
+
+def target_rows(info: RoutingInfo) -> list[Row]:
+    """Return all targets, by id, those in no chain too."""
+    rows = []
+    for target in sorted(info.targets.values(), key=lambda t: t.target_id):
+        chain = info.chains.get(target.chain_id)
+        state = chain.state_of(target.target_id) if chain else None
+        rows.append(
+            {
+                "target_id": target.target_id,
+                "chain_id": target.chain_id,
+                "node_id": target.node_id,
+                "disk_index": target.disk_index,
+                "state": state.name.lower() if state else "in no chain",
+                "local_state": target.local_state.name.lower(),
+                "used_bytes": target.used_bytes,
+                "is_slow": target.is_slow,
+                "trouble": target.trouble,
+                "resync": asdict(target.resync) if target.resync else None,
+            }
+        )
+    return rows
+
+
+def table_rows(info: RoutingInfo) -> list[Row]:
+    """Return every version of every chain table that is still in use."""
+    return [
+        {"table_id": key[0], "table_version": key[1], "chain_ids": list(table.chain_ids)}
+        for key, table in sorted(info.chain_tables.items())
+    ]
+
+
+def drain_rows(moves: mgmtd_pb2.ListMovesRsp) -> list[Row]:
+    """Return what is being emptied, or is kept empty."""
+    return [
+        {
+            "node_id": status.drain.node_id,
+            "disk_index": status.drain.disk_index if status.drain.is_one_disk else None,
+            "left": status.target_count,
+        }
+        for status in moves.drains
+    ]

@@ -1,0 +1,174 @@
+"""`ember admin chain`, `target`, `table`: the chains, by hand.
+
+Does not decide anything: fs/mgmtd/ops refuses what is unsafe.
+"""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from ...admin.facts import chain_row, chain_rows, table_rows, target_rows
+from ...schema import services
+from ...schema.ids import TargetId
+from ...schema.proto import mgmtd_pb2 as pb
+from ...schema.proto.mgmtd_pb2 import ADD_MEMBER, REMOVE_MEMBER, ChainUpdatePb
+from ..status_view import bytes_text
+from ..where import ConfigOption, DirOption, find
+from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
+
+chain = typer.Typer(help="Chains and their members.", no_args_is_help=True)
+target = typer.Typer(help="Targets, in chains or not.", no_args_is_help=True)
+table = typer.Typer(help="Chain tables, which layouts of files refer to.", no_args_is_help=True)
+
+ChainArgument = Annotated[int, typer.Argument(metavar="CHAIN", min=1)]
+TargetArgument = Annotated[int, typer.Argument(metavar="TARGET", min=1)]
+
+
+def _members(targets: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{t['target_id']} {t['state']}" for t in targets)
+
+
+@chain.command("list")
+def list_chains(
+    *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
+) -> None:
+    """List all chains, the head of each first."""
+    columns = {"chain_id": None, "chain_version": None, "replicas": None, "serving": None, "loss_count": None, "targets": _members}  # fmt: skip
+    print_rows(chain_rows(find(directory, config).routing()), columns, as_json=as_json)
+
+
+@chain.command("show")
+def show(
+    chain_id: ChainArgument, *, directory: DirOption = None, config: ConfigOption = None
+) -> None:
+    """Print all about one chain, as JSON."""
+    info = find(directory, config).routing()
+    found = info.chain(chain_id)
+    facts = chain_row(info, found)
+    facts["preferred_order"] = list(found.preferred_order)
+    facts["targets"] = [row for row in target_rows(info) if row["chain_id"] == chain_id]
+    typer.echo(json.dumps(facts, indent=2))
+
+
+def _update(
+    where_options: tuple[Any, Any], chain_id: int, target_id: int, update: ChainUpdatePb.ValueType,
+    *, accept_fewer: bool = False,
+) -> None:  # fmt: skip
+    request = pb.UpdateChainReq(
+        chain_id=chain_id,
+        target_id=target_id,
+        update=update,
+        accept_fewer_replicas=accept_fewer,
+    )
+    reply = find(*where_options).ask(services.MGMTD_UPDATE_CHAIN, request)
+    typer.echo(f"chain {chain_id} has version {reply.chain_version}")
+
+
+@chain.command("add-target")
+def add_target(
+    chain_id: ChainArgument,
+    target_id: TargetArgument,
+    *,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Add a target that is in no chain to the end of one; it is brought up to date, then serves."""
+    _update((directory, config), chain_id, target_id, ADD_MEMBER)
+
+
+@chain.command("remove-target")
+def remove_target(  # noqa: PLR0917 - options, never passed by position
+    chain_id: ChainArgument,
+    target_id: TargetArgument,
+    accept_fewer: Annotated[
+        bool, typer.Option("--accept-fewer", help="Even if it serves, as long as another one does.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take a target out of its chain; what it holds is not used any more."""
+    info = find(directory, config).routing()
+    state = info.chain(chain_id).state_of(TargetId(target_id))
+    plan = [f"chain {chain_id} loses target {target_id} ({state.name.lower() if state else 'no member'})"]  # fmt: skip
+    confirm(plan, dry_run=dry_run, yes=yes)
+    _update((directory, config), chain_id, target_id, REMOVE_MEMBER, accept_fewer=accept_fewer)
+
+
+@chain.command("order")
+def order(
+    chain_id: ChainArgument,
+    target_ids: Annotated[list[int], typer.Argument(metavar="TARGET...", help="All members, head first.")],
+    *,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:  # fmt: skip
+    """Set the order that a chain returns to."""
+    request = pb.SetPreferredOrderReq(chain_id=chain_id, target_ids=target_ids)
+    find(directory, config).ask(services.MGMTD_SET_PREFERRED_ORDER, request)
+
+
+@chain.command("rotate")
+def rotate(
+    chain_id: ChainArgument, *, directory: DirOption = None, config: ConfigOption = None
+) -> None:
+    """Bring a chain one step nearer to its preferred order; for that time it has one replica fewer."""
+    request = pb.RotateAsPreferredOrderReq(chain_id=chain_id)
+    reply = find(directory, config).ask(services.MGMTD_ROTATE_AS_PREFERRED_ORDER, request)
+    moved = f"target {reply.target_id} went to the end" if reply.target_id else "is in its order"
+    typer.echo(f"chain {chain_id}: {moved}")
+
+
+@chain.command("rotate-lost")
+def rotate_lost(  # noqa: PLR0917 - options, never passed by position
+    chain_id: ChainArgument,
+    lost_target_id: TargetArgument,
+    chosen_target_id: Annotated[
+        int, typer.Option("--chosen", help="What becomes the truth.", show_default="who is alive")
+    ] = 0,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Give up the only target with the newest data, whose disk is lost for good: LOSES WHAT WAS WRITTEN LAST."""
+    plan = [
+        f"DATA LOSS: chain {chain_id} gives up target {lost_target_id}, the only one with its newest data",
+        "what was written since the others left the chain is gone, synced or not; never do this while its disk can be read",
+    ]
+    confirm(plan, dry_run=dry_run, yes=yes)
+    request = pb.RotateLastServingReq(
+        chain_id=chain_id,
+        lost_target_id=lost_target_id,
+        chosen_target_id=chosen_target_id,
+        accept_data_loss=True,
+    )
+    reply = find(directory, config).ask(services.MGMTD_ROTATE_LAST_SERVING, request)
+    typer.echo(f"chain {chain_id}: target {reply.chosen_target_id} has the truth now")
+
+
+@target.command("list")
+def list_targets(
+    *,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Only those in no chain.")] = False,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List all targets and what their nodes say of them."""
+    rows = target_rows(find(directory, config).routing())
+    if orphans:
+        rows = [row for row in rows if not row["chain_id"]]
+    columns = {"target_id": None, "chain_id": None, "node_id": None, "disk_index": None, "state": None, "local_state": None, "used_bytes": bytes_text, "is_slow": None, "trouble": None}  # fmt: skip
+    print_rows(rows, columns, as_json=as_json)
+
+
+@table.command("list")
+def list_tables(
+    *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
+) -> None:
+    """List every version of every chain table that is in use."""
+    columns = dict.fromkeys(("table_id", "table_version", "chain_ids"))
+    print_rows(table_rows(find(directory, config).routing()), columns, as_json=as_json)

@@ -1,0 +1,108 @@
+"""`ember admin doctor`: looks at everything, twice, and says what is wrong and what to do."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import trio
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ...admin.doctor import Answer, Finding, Severity, Snapshot, diagnose
+from ...node.mgmtd_link import MgmtdLink
+from ...rpc.channel import ChannelPool
+from ...runtime.real import RealClock
+from ...schema import services
+from ...schema.ids import NodeId
+from ...schema.proto import core_pb2, mgmtd_pb2
+from ...schema.routing import NodeState, RoutingInfo
+from ...schema.status import FsError
+from ..mgmtd_link import newest_routing
+from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from .listing import EXIT_FOUND, JsonOption
+from .nodes import spaces_of
+
+ANSWER_TIMEOUT_S: Final = 5.0
+STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
+
+
+def doctor(
+    *,
+    pause_s: Annotated[float, typer.Option("--pause", min=0.0, help="Seconds between the two looks; 0: one look.")] = 3.0,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:  # fmt: skip
+    """Find and explain what is wrong with the cluster, and say the next step.
+
+    Exit code 0: nothing but notices; 3: something is to be done.
+    """
+
+    async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> list[Finding]:
+        before = await look(mgmtd, channels)
+        if not pause_s:
+            return diagnose(before)
+        await trio.sleep(pause_s)
+        return diagnose(await look(mgmtd, channels), before)
+
+    findings = find(directory, config).run(use)
+    if as_json:
+        rows = [asdict(f) | {"severity": f.severity.name.lower()} for f in findings]
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        _print(findings)
+    if any(f.severity > Severity.NOTICE for f in findings):
+        raise typer.Exit(EXIT_FOUND)
+
+
+async def look(mgmtd: MgmtdLink, channels: ChannelPool) -> Snapshot:
+    """Take a snapshot; raises FsError when the manager does not answer."""
+    info = await newest_routing(mgmtd, TIMEOUT_S)
+    request = mgmtd_pb2.ListMovesReq()
+    moves = await mgmtd.call(services.MGMTD_LIST_MOVES, request, timeout_s=TIMEOUT_S)
+    answers, silent = await _ask_all(channels, info)
+    return Snapshot(info, moves, await spaces_of(channels, info), answers, silent)
+
+
+async def _ask_all(
+    channels: ChannelPool, info: RoutingInfo
+) -> tuple[dict[NodeId, Answer], dict[NodeId, str]]:
+    """Ask every process who it is and what time it has, side by side."""
+    answers: dict[NodeId, Answer] = {}
+    silent: dict[NodeId, str] = {}
+
+    async def one(node_id: NodeId, address: str) -> None:
+        try:
+            answers[node_id] = await _ask(channels, node_id, address)
+        except FsError as error:
+            silent[node_id] = str(error)
+
+    async with trio.open_nursery() as nursery:
+        for node in info.nodes.values():
+            if node.state is not NodeState.FAILED:
+                nursery.start_soon(one, node.node_id, node.address)
+    return answers, silent
+
+
+async def _ask(channels: ChannelPool, node_id: NodeId, address: str) -> Answer:
+    clock = RealClock()
+    channel = channels.get(address, node_id=node_id)
+    await channel.call(services.CORE_GET_INFO, core_pb2.GetInfoReq(), timeout_s=ANSWER_TIMEOUT_S)
+    began_ns = clock.wall_ns()  # of the second call: the first one connects
+    received = await channel.call(
+        services.CORE_GET_INFO, core_pb2.GetInfoReq(), timeout_s=ANSWER_TIMEOUT_S
+    )
+    ended_ns, told_ns = clock.wall_ns(), received.message.wall_ns
+    skew_s = (told_ns - (began_ns + ended_ns) / 2) / 1e9 if told_ns else 0.0
+    return Answer(received.message, skew_s, (ended_ns - began_ns) / 2e9)
+
+
+def _print(findings: list[Finding]) -> None:
+    console = Console(highlight=False)
+    for one in findings:
+        head = Text(f"{one.severity.name.lower():<9}", style=STYLES[one.severity])
+        console.print(head + Text(f"{one.subject}: {one.text}"), soft_wrap=True)
+        console.print(Text(f"{'':<9}-> {one.remedy}"), soft_wrap=True)
+    worst = sum(one.severity > Severity.NOTICE for one in findings)
+    console.print(f"{worst} to be acted upon" if worst else "nothing is wrong")

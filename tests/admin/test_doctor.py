@@ -1,0 +1,164 @@
+"""What the doctor finds, and that it finds nothing else: each check on a cluster that is sound but for one thing."""
+
+from dataclasses import replace
+
+import pytest
+
+from fs.admin.doctor import CHECKS, Answer, Severity, Snapshot, diagnose
+from fs.schema.ids import ChainId, NodeId, TargetId
+from fs.schema.proto import core_pb2, mgmtd_pb2, storage_pb2
+from fs.schema.routing import (
+    Chain,
+    ChainTarget,
+    LocalState,
+    Node,
+    NodeState,
+    PublicState,
+    ResyncProgress,
+    Role,
+    RoutingInfo,
+    Target,
+)
+
+STORAGE_IDS = (11, 12, 13)
+
+
+def node(node_id, *roles, **changes):
+    made = Node(
+        NodeId(node_id), frozenset(roles), f"10.0.0.{node_id}:4000", "i", NodeState.CONNECTED
+    )
+    return replace(made, host_name=f"h{node_id}", **changes)
+
+
+def chain(chain_id, *states, **changes):
+    ids = [TargetId(node_id * 100 + chain_id) for node_id in STORAGE_IDS]
+    members = tuple(ChainTarget(t, s) for t, s in zip(ids, states, strict=True))
+    return Chain(ChainId(chain_id), 5, members, tuple(ids), **changes)
+
+
+SERVING = (PublicState.SERVING,) * 3
+
+
+def routing(*, chains=(), nodes=(), targets=(), **changes):
+    """A sound cluster of two managers, two metadata services, three storage nodes, two chains; then what is given."""
+    known = [
+        *(node(n, Role.MGMTD, Role.META) for n in (1, 2)),
+        *(node(n, Role.STORAGE) for n in STORAGE_IDS),
+        *nodes,
+    ]
+    all_chains = {c.chain_id: c for c in [chain(1, *SERVING), chain(2, *SERVING), *chains]}
+    found = {
+        m.target_id: Target(
+            m.target_id, c.chain_id, NodeId(m.target_id // 100), 0, LocalState.UPTODATE
+        )
+        for c in all_chains.values()
+        for m in c.targets
+    } | {t.target_id: t for t in targets}
+    return RoutingInfo(
+        9, "c", nodes={n.node_id: n for n in known}, targets=found, chains=all_chains, **changes
+    )
+
+
+def space(*free_shares):
+    disks = [
+        storage_pb2.DiskSpacePb(
+            disk_index=i, path=f"/d{i}", capacity_bytes=1000, free_bytes=int(1000 * free)
+        )
+        for i, free in enumerate(free_shares)
+    ]
+    return storage_pb2.SpaceInfoRsp(disks=disks)
+
+
+def answer(release="1", skew_s=0.0):
+    return Answer(core_pb2.GetInfoRsp(release=release), skew_s, 0.001)
+
+
+def snapshot(info=None, **changes):
+    info = info or routing()
+    sound = Snapshot(
+        info,
+        mgmtd_pb2.ListMovesRsp(),
+        {NodeId(n): space(0.5) for n in STORAGE_IDS},
+        {n: answer() for n in info.nodes},
+    )
+    return replace(sound, **changes)
+
+
+def test_nothing_is_wrong_with_a_sound_cluster():
+    assert diagnose(snapshot()) == []
+    assert diagnose(snapshot(), snapshot()) == []
+
+
+S = PublicState
+MOVES = mgmtd_pb2.ListMovesRsp(
+    problems=["no place for target 7"],
+    moves=[mgmtd_pb2.MovePb(move_id=3, chain_id=1, trouble="node 12 is full")],
+    drains=[mgmtd_pb2.DrainStatusPb(drain=mgmtd_pb2.DrainPb(node_id=12))],
+)
+SICK = [
+    (snapshot(routing(nodes=[node(13, Role.STORAGE, state=NodeState.FAILED)])), {"node-failed"}),
+    (snapshot(routing(nodes=[node(13, Role.STORAGE, state=NodeState.DISABLED)])), {"node-disabled"}),
+    (snapshot(silent={NodeId(12): "RPC_TIMEOUT"}), {"node-silent"}),
+    (snapshot(routing(is_bootstrapping=True)), {"bootstrapping"}),
+    (
+        snapshot(routing(nodes=[node(2, Role.MGMTD, Role.META, state=NodeState.FAILED)])),
+        {"node-failed", "one-manager", "one-metadata"},
+    ),
+    (snapshot(routing(chains=[chain(2, S.LASTSRV, S.WAITING, S.OFFLINE)])), {"chain-unavailable"}),
+    (snapshot(routing(chains=[chain(2, S.SERVING, S.SERVING, S.SYNCING)])), {"chain-degraded"}),
+    (snapshot(routing(chains=[chain(2, *SERVING, loss_count=2)])), {"chain-losses"}),
+    (
+        snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(12), 0, LocalState.UPTODATE)])),
+        {"replicas-together"},
+    ),
+    (
+        snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, is_slow=True)])),
+        {"disk-slow"},
+    ),
+    (
+        snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, trouble="broken: EIO")])),
+        {"target-trouble"},
+    ),
+    (snapshot(spaces={NodeId(11): space(0.05, 0.09)}), {"disk-full"}),
+    (snapshot(spaces={NodeId(11): space(0.9, 0.3)}), {"space-uneven"}),
+    (snapshot(answers={NodeId(11): answer(skew_s=-1.5)}), {"clock-skew"}),
+    (snapshot(answers={NodeId(11): answer(), NodeId(12): answer("2")}), {"release-mix"}),
+    (snapshot(moves=MOVES), {"move-problem", "move-trouble", "drained"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sick", "kinds"), SICK, ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else "")  # fmt: skip
+def test_each_illness_is_found_and_nothing_else(sick, kinds):
+    findings = diagnose(sick)
+    assert {f.kind for f in findings} == kinds
+    assert all(f.text and f.remedy and f.subject for f in findings)
+
+
+def test_the_last_replica_is_critical_and_comes_first():
+    sick = snapshot(
+        routing(chains=[chain(2, S.SERVING, S.WAITING, S.OFFLINE)], is_bootstrapping=True)
+    )
+    findings = diagnose(sick)
+    assert [f.severity for f in findings] == [Severity.CRITICAL, Severity.NOTICE]
+    assert "the next failure stops it" in findings[0].text
+
+
+def resyncing(done, version=5):
+    progress = ResyncProgress(TargetId(1302), version, chunks_done=done, bytes_done=done << 20)
+    target = Target(TargetId(1302), ChainId(2), NodeId(13), 0, LocalState.ONLINE, resync=progress)
+    return snapshot(routing(chains=[chain(2, S.SERVING, S.SERVING, S.SYNCING)], targets=[target]))
+
+
+def test_a_resync_is_stuck_only_when_nothing_moved_in_one_attempt():
+    def kinds(before, now):
+        return {f.kind for f in diagnose(now, before)}
+
+    assert "resync-stuck" in kinds(resyncing(3), resyncing(3))
+    assert "resync-stuck" not in kinds(resyncing(3), resyncing(4))
+    assert "resync-stuck" not in kinds(resyncing(3), resyncing(3, version=6))
+
+
+def test_every_check_is_exercised():
+    """A check that no case above makes speak would be one that nothing tests."""
+    silent = [check for check in CHECKS if not any(list(check(sick)) for sick, _ in SICK)]
+    assert silent == []
