@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from .main import GROUPS, app, load_group
+from .main import GROUPS, app
 
 HEAD = """# Commands
 
@@ -21,7 +21,7 @@ def commands_page() -> str:
     parts = [HEAD]
     for name, command in _named(typer.main.get_command(app)):
         if name in GROUPS:
-            command = typer.main.get_command(load_group(name))  # noqa: PLW2901 - what stands behind it
+            command = typer.main.get_command(GROUPS[name]())  # noqa: PLW2901 - what stands behind it
         for path, leaf in _leaves(f"ember {name}", command):
             parts.append(_section(path, leaf))
     return "\n\n".join(parts) + "\n"

@@ -6,7 +6,7 @@ An operating error is one line on stderr, "ember: ...", and exit code 1; wrong u
 import os
 import signal
 import sys
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -425,41 +425,94 @@ def torture(context: typer.Context) -> None:
     run_torture(context.args)
 
 
-GROUPS: Final = {
-    "admin": (".admin.commands", "admin", "Look into a running cluster, and change it."),
-    "metrics": (".metrics_commands", "metrics", "Where processes show what they measure, for Prometheus."),
-    "placement": (".placement_commands", "placement", "Make, check and simulate chain tables."),
-    "quota": (".quota_commands", "quota", "Limit bytes and inodes below directories, and show what lies there."),
-    "key": (".key_commands", "key", "Make the key that closes a cluster to strangers."),
-    "user": (".user_commands", "user", "Users of a closed cluster, and the tokens that let them in."),
-    "rm": (".trash_commands", "rm", "Move files and, with -r, directories to the trash."),
-    "trash": (".trash_commands", "trash", "Show what is in one's trash, restore it, or empty it."),
-    "dirlock": (".lock_commands", "dirlock", "Let only one mount change names in a directory."),
-}  # fmt: skip
-"""Commands with an application of their own: its module, its name there, and what it is for."""
+GROUPS: Final[dict[str, Callable[[], typer.Typer]]] = {}
+"""Commands with an application of their own, loaded when it is used."""
 
 
-def load_group(name: str) -> typer.Typer:
-    """Return the application behind a command of GROUPS."""
-    module, attribute, _ = GROUPS[name]
-    found = getattr(import_module(module, __package__), attribute)
-    assert isinstance(found, typer.Typer), name
-    return found
-
-
-def _add_group(name: str, purpose: str) -> None:
-    """Register a command that passes everything on, to be loaded only when it is used."""
+def _group(load: Callable[[], typer.Typer]) -> Callable[[], typer.Typer]:
+    """Register a command that passes everything on to the application that `load` returns."""
+    name = load.__name__.removeprefix("_")
 
     def run(context: typer.Context) -> None:
-        load_group(name)(context.args, prog_name=f"ember {name}")
+        load()(context.args, prog_name=f"ember {name}")
 
     metavar = "PATH ..." if name == "rm" else "COMMAND ..."
     settings: dict[str, Any] = PASS_ON | {"help_option_names": []}
-    app.command(name, help=purpose, context_settings=settings, options_metavar=metavar)(run)
+    app.command(name, help=load.__doc__, context_settings=settings, options_metavar=metavar)(run)
+    GROUPS[name] = load
+    return load
 
 
-for _name, (_, _, _purpose) in GROUPS.items():
-    _add_group(_name, _purpose)
+@_group
+def _admin() -> typer.Typer:
+    """Look into a running cluster, and change it."""
+    from .admin.commands import admin  # noqa: PLC0415
+
+    return admin
+
+
+@_group
+def _metrics() -> typer.Typer:
+    """Where processes show what they measure, for Prometheus."""
+    from .metrics_commands import metrics  # noqa: PLC0415
+
+    return metrics
+
+
+@_group
+def _placement() -> typer.Typer:
+    """Make, check and simulate chain tables."""
+    from .placement_commands import placement  # noqa: PLC0415
+
+    return placement
+
+
+@_group
+def _quota() -> typer.Typer:
+    """Limit bytes and inodes below directories, and show what lies there."""
+    from .quota_commands import quota  # noqa: PLC0415
+
+    return quota
+
+
+@_group
+def _key() -> typer.Typer:
+    """Make the key that closes a cluster to strangers."""
+    from .key_commands import key  # noqa: PLC0415
+
+    return key
+
+
+@_group
+def _user() -> typer.Typer:
+    """Users of a closed cluster, and the tokens that let them in."""
+    from .user_commands import user  # noqa: PLC0415
+
+    return user
+
+
+@_group
+def _rm() -> typer.Typer:
+    """Move files and, with -r, directories to the trash."""
+    from .trash_commands import rm  # noqa: PLC0415
+
+    return rm
+
+
+@_group
+def _trash() -> typer.Typer:
+    """Show what is in one's trash, restore it, or empty it."""
+    from .trash_commands import trash  # noqa: PLC0415
+
+    return trash
+
+
+@_group
+def _dirlock() -> typer.Typer:
+    """Let only one mount change names in a directory."""
+    from .lock_commands import dirlock  # noqa: PLC0415
+
+    return dirlock
 
 
 @app.command()

@@ -78,9 +78,10 @@ def add_target(
 
 
 @chain.command("remove-target")
-def remove_target(  # noqa: PLR0917 - options, never passed by position
+def remove_target(
     chain_id: ChainArgument,
     target_id: TargetArgument,
+    *,
     accept_fewer: Annotated[
         bool, typer.Option("--accept-fewer", help="Even if it serves, as long as another one does.")
     ] = False,
@@ -122,9 +123,10 @@ def rotate(
 
 
 @chain.command("rotate-lost")
-def rotate_lost(  # noqa: PLR0917 - options, never passed by position
+def rotate_lost(
     chain_id: ChainArgument,
     lost_target_id: TargetArgument,
+    *,
     chosen_target_id: Annotated[
         int, typer.Option("--chosen", help="What becomes the truth.", show_default="who is alive")
     ] = 0,

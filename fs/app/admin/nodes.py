@@ -64,8 +64,9 @@ def add(
 
 
 @node.command("disable")
-def disable(  # noqa: PLR0917 - options, never passed by position
+def disable(
     node_id: NodeArgument,
+    *,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     accept_unavailable: Annotated[
@@ -136,8 +137,9 @@ def remove(
 
 
 @node.command("drain")
-def drain_node(  # noqa: PLR0917 - options, never passed by position
+def drain_node(
     node_id: NodeArgument,
+    *,
     cancel: CancelOption = False,
     wait: WaitOption = False,
     dry_run: DryRunOption = False,
@@ -151,9 +153,10 @@ def drain_node(  # noqa: PLR0917 - options, never passed by position
 
 
 @disk.command("drain")
-def drain_disk(  # noqa: PLR0917 - options, never passed by position
+def drain_disk(
     node_id: NodeArgument,
     disk_index: DiskArgument,
+    *,
     cancel: CancelOption = False,
     wait: WaitOption = False,
     dry_run: DryRunOption = False,
