@@ -5,6 +5,7 @@ what was started.  Repeating `up` on a stopped cluster brings back the same data
 """
 
 import os
+import random
 import secrets
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from ..rpc.credential_files import write_new_key
 from ..runtime.config_file import read_config, write_config
 from ..schema.config import ProcessConfig
 from ..schema.routing import RoutingInfo
@@ -25,6 +27,7 @@ from .cluster_dir import (
     KV,
     ClusterDir,
     ClusterRecord,
+    auth_of,
     default_directory,
     has_control,
     has_kv_process,
@@ -75,6 +78,8 @@ class UpOptions:
     meta_count: int | None = None
     kv: str | None = None
     """As --kv says, checked; "": the embedded store."""
+    is_closed: bool = False
+    """A new cluster serves who has its key, or a token; an existing one stays what it is."""
     has_mount: bool = True
     restarts: bool = True
     until: ProcessId | None = None
@@ -100,6 +105,7 @@ def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
         mgmtd_count=options.mgmtd_count or 1,
         meta_count=options.meta_count or 1,
         kv=options.kv or "",
+        is_closed=options.is_closed,
     )
 
 
@@ -123,6 +129,11 @@ def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
                 " leave it out, use another --dir,"
                 " or remove the cluster with `ember down --wipe`",
             )
+    if options.is_closed and not record.is_closed:
+        raise FsError(
+            Status.BAD_CONFIG,
+            "--closed: this cluster was made open; specs/authentication.md says how to close it",
+        )
 
 
 def with_services(
@@ -223,6 +234,8 @@ def prepare(
         progress.step(f"asking {record.kv}")
         store = ask_store(record.kv, record.cluster_id)
     directory.make_folders()
+    if record.is_closed and not directory.key_path.exists():
+        write_new_key(directory.key_path, random.SystemRandom())
     write_configs(directory, record)
     save_record(directory, record)
     return directory, record, store
@@ -359,7 +372,13 @@ def start_services(
     else:
         plan = local_plan(directory, record, plan_chains(record))
         managers = mgmtd_addresses(directory, record)
-        initialise(managers, record.cluster_id, plan, timeout_s=SERVICE_TIMEOUT_S)
+        initialise(
+            managers,
+            record.cluster_id,
+            plan,
+            timeout_s=SERVICE_TIMEOUT_S,
+            auth=auth_of(directory, record),
+        )
     for name in meta_names(record):
         wait_running(directory, name)
     for name in storage_names(record):
@@ -388,6 +407,8 @@ def summary(
         lines.append(f"mounted:  {record.mount_point}")
     if store is not None:
         lines.append(f"metadata: {store.text()}")
+    if record.is_closed:
+        lines.append(f"closed:   {directory.key_path}")
     lines += [
         f"data:     {directory.path}",
         f"logs:     {directory.path / 'logs'}",

@@ -1,5 +1,6 @@
 """The directory of a local cluster: what `ember up` writes down and every other command reads.
 
+    cluster.key      of a closed cluster: who can read it, its owner alone, is the cluster
     cluster.json     format version, cluster id, sizes: never changed; how many managers and metadata services, and
                      where it was mounted, the last time
     config/          one TOML file per process
@@ -24,11 +25,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from ..rpc.credential_files import TOKEN_FILE_VARIABLE
 from ..runtime.durable_file import write_durable
+from ..schema.config import AuthSection
 from ..schema.status import FsError, Status
 
 FORMAT_VERSION: Final = 1
 RECORD_NAME: Final = "cluster.json"
+KEY_NAME: Final = "cluster.key"
 CONTROL: Final = "control"
 CONTROL_NODE_ID: Final = 1
 KV: Final = "kv"
@@ -55,6 +59,8 @@ class ClusterRecord:
     meta_count: int = 1
     kv: str = ""
     """`foundationdb:/PATH` of the cluster file; empty: the embedded store."""
+    is_closed: bool = False
+    """Its processes serve who has its key, or a token."""
     format_version: int = FORMAT_VERSION
 
 
@@ -68,6 +74,11 @@ class ClusterDir:
     def record_path(self) -> Path:
         """The record; its presence makes the directory a cluster."""
         return self.path / RECORD_NAME
+
+    @property
+    def key_path(self) -> Path:
+        """The key of a closed cluster."""
+        return self.path / KEY_NAME
 
     @property
     def run_path(self) -> Path:
@@ -172,6 +183,19 @@ def node_id_of(name: str) -> int:
 def mgmtd_addresses(directory: ClusterDir, record: ClusterRecord) -> list[str]:
     """Return where the managers listen."""
     return [directory.address(name) for name in mgmtd_names(record)]
+
+
+def auth_of(directory: ClusterDir, record: ClusterRecord) -> AuthSection:
+    """Return what a local cluster's processes, and commands of its owner, prove and ask for."""
+    return AuthSection(key_file=str(directory.key_path) if record.is_closed else "")
+
+
+def usual_key_file(directory: ClusterDir, record: ClusterRecord) -> str:
+    """Return the key that clients on the machine of a local cluster use; empty: what the environment says.
+
+    A token that it names comes first: who names one wants to be its user.
+    """
+    return "" if os.environ.get(TOKEN_FILE_VARIABLE) else auth_of(directory, record).key_file
 
 
 def save_record(directory: ClusterDir, record: ClusterRecord) -> None:

@@ -31,6 +31,7 @@ from .cluster_dir import (
     KV,
     ClusterDir,
     ClusterRecord,
+    auth_of,
     has_control,
     has_kv_process,
     meta_names,
@@ -132,6 +133,7 @@ def targets_of_node(chains: list[PlannedChain], node_id: int) -> list[int]:
 def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, ProcessConfig]:
     """Return the configuration of every server process by name, in the order in which they start."""
     process = partial(_process, directory, record)
+    config = partial(ProcessConfig, auth=auth_of(directory, record))
     usual = MetaSection()
     meta = MetaSection(stripe_size=min(usual.stripe_size, record.chain_count))
     store = KvSection(path=str(directory.data_path(CONTROL) / "kv"))
@@ -141,14 +143,14 @@ def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, Pr
     chains = plan_chains(record)
     made = {}
     if has_control(record):
-        made[CONTROL] = ProcessConfig(process=process(CONTROL), kv=store, meta=meta)
+        made[CONTROL] = config(process=process(CONTROL), kv=store, meta=meta)
     else:
         if has_kv_process(record):
-            made[KV] = ProcessConfig(process=process(KV), kv=store)
+            made[KV] = config(process=process(KV), kv=store)
         for name in mgmtd_names(record):
-            made[name] = ProcessConfig(process=process(name), kv=shared)
+            made[name] = config(process=process(name), kv=shared)
         for name in meta_names(record):
-            made[name] = ProcessConfig(process=process(name), kv=shared, meta=meta)
+            made[name] = config(process=process(name), kv=shared, meta=meta)
     for name in storage_names(record):
         disk = DiskSection(
             path=str(directory.data_path(name) / "disk-0"),
@@ -156,7 +158,7 @@ def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, Pr
         )
         storage = StorageSection(disks=[disk])
         own = structs.replace(process(name), directory=str(directory.data_path(name)))
-        made[name] = ProcessConfig(process=own, storage=storage)
+        made[name] = config(process=own, storage=storage)
     return made
 
 
@@ -180,5 +182,6 @@ def mount_config(
             mgmtd_addresses=mgmtd_addresses(directory, record),
             metrics_address=METRICS_ADDRESS,
         ),
+        auth=auth_of(directory, record),
         client=ClientSection(mount_point=str(mount_point)),
     )

@@ -2,7 +2,7 @@
 
 Each composition root (control.py, mgmtd.py, meta.py, storage.py, mountd.py) is one async function that gets a
 `Process`, builds its objects, calls `Process.ready` once it serves, and returns after `stopping` is set.
-SIGTERM and SIGINT set it; a second one ends the process at once.
+SIGTERM and SIGINT set it; a second one ends the process at once.  SIGHUP has the cluster's key read again.
 
 Errors end here: an FsError becomes one line and exit code 1, a bug a traceback in the log and exit code 70.
 """
@@ -37,7 +37,7 @@ from ..runtime.log import set_up_logging
 from ..runtime.ports import Runtime
 from ..runtime.real import real_runtime
 from ..schema import metrics
-from ..schema.config import ProcessConfig, ProcessSection
+from ..schema.config import AuthSection, ProcessConfig, ProcessSection
 from ..schema.ids import NodeId
 from ..schema.routing import Node, Role
 from ..schema.status import FsError, Status
@@ -157,6 +157,30 @@ async def _watch_signals(stopping: trio.Event) -> None:
             stopping.set()
 
 
+def read_keys_again(auth: AuthSection, guard: UserGuard | None, channels: ChannelPool) -> None:
+    """Take over what `auth.key_file` holds now; a mistake in it is logged, and changes nothing.
+
+    Tokens are not read again: the ids of their clients, and so their sessions and locks, belong to them.
+    """
+    if not auth.key_file or guard is None:
+        log.info("SIGHUP: no auth.key_file to read again")
+        return
+    try:
+        keys = read_keys(Path(auth.key_file))
+    except FsError as error:
+        log.error("SIGHUP: the keys stay as they are: %s", error)  # noqa: TRY400 - a mistake in a file
+        return
+    guard.replace_keys(keys)
+    channels.replace_secrets(keys)
+    log.info("SIGHUP: keys are now %s", ", ".join(key.key_id[1:].hex() for key in keys))
+
+
+async def _watch_hangups(read_again: Callable[[], None]) -> None:
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            read_again()
+
+
 async def _run(root: Root, config: ProcessConfig) -> None:
     runtime = real_runtime(SocketNetwork())
     secrets = configured_secrets(config.auth)
@@ -172,6 +196,9 @@ async def _run(root: Root, config: ProcessConfig) -> None:
         async with open_channels(
             runtime, identity, config.rpc, secrets=secrets, observer=observer
         ) as channels:
+            nursery.start_soon(
+                _watch_hangups, partial(read_keys_again, config.auth, guard, channels)
+            )
             process = Process(config, runtime, identity, channels, stopping, guard, observer)
             if observer is not None:
                 process.sources += [partial(_say_who, root, identity), observer.say]

@@ -91,6 +91,10 @@ def up(  # noqa: PLR0917 - options, never passed by position
             show_default="rocksdb",
         ),
     ] = None,
+    closed: Annotated[
+        bool,
+        typer.Option("--closed", help="Of a new cluster: serve who has its key, or a token."),
+    ] = False,
     no_mount: Annotated[bool, typer.Option("--no-mount", help="Do not mount.")] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")
@@ -117,6 +121,7 @@ def up(  # noqa: PLR0917 - options, never passed by position
         mgmtds,
         metas,
         parse_kv(kv) if kv is not None else None,
+        is_closed=closed,
         has_mount=not no_mount,
         restarts=not no_restart,
         until=_process(until) if until is not None else None,

@@ -22,6 +22,7 @@ from ..schema.status import FsError, Status
 from .cluster_dir import (
     ClusterDir,
     ClusterRecord,
+    auth_of,
     meta_names,
     mgmtd_addresses,
     mgmtd_names,
@@ -90,7 +91,9 @@ def fetch_routing(directory: ClusterDir, record: ClusterRecord, *, timeout_s: fl
         return await newest_routing(mgmtd, timeout_s)
 
     addresses = mgmtd_addresses(directory, record)
-    return run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)
+    return run_with_mgmtd(
+        addresses, record.cluster_id, use, timeout_s=timeout_s, auth=auth_of(directory, record)
+    )
 
 
 def fetch_overview(
@@ -109,7 +112,9 @@ def fetch_overview(
         return info, primary.node_id, moves
 
     addresses = mgmtd_addresses(directory, record)
-    return run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)
+    return run_with_mgmtd(
+        addresses, record.cluster_id, use, timeout_s=timeout_s, auth=auth_of(directory, record)
+    )
 
 
 def planned_nodes(directory: ClusterDir, record: ClusterRecord) -> list[common_pb2.NodePb]:
@@ -187,7 +192,9 @@ def replace_nodes(
 
     if added or gone:
         addresses = mgmtd_addresses(directory, record)
-        run_with_mgmtd(addresses, record.cluster_id, use, timeout_s=timeout_s)
+        run_with_mgmtd(
+            addresses, record.cluster_id, use, timeout_s=timeout_s, auth=auth_of(directory, record)
+        )
 
 
 def initialise(

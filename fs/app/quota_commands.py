@@ -18,7 +18,7 @@ from rich.table import Table
 from ..client.blocking import BlockingFs, connect_blocking
 from ..client.entries import DirectoryUsage
 from ..schema.status import FsError, Status
-from .cluster_dir import mgmtd_addresses, need_record
+from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
 from .mount_point import is_mounted
 from .running import chosen_directory
 from .status_view import bytes_text
@@ -61,7 +61,10 @@ def connected(given: Path | None) -> BlockingFs:
     """Return a client of the chosen cluster, to be used in a `with` block."""
     directory = chosen_directory(given)
     record = need_record(directory)
-    return connect_blocking(mgmtd_addresses(directory, record), record.cluster_id)
+    key_file = usual_key_file(directory, record)
+    return connect_blocking(
+        mgmtd_addresses(directory, record), record.cluster_id, key_file=key_file
+    )
 
 
 def _show(entries: list[DirectoryUsage], *, as_json: bool) -> None:

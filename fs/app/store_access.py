@@ -9,7 +9,7 @@ the process that holds it
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -21,13 +21,14 @@ from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
 from ..runtime.ports import Runtime
 from ..runtime.real import real_runtime
-from ..schema.config import KvSection, ProcessConfig, ProcessSection
+from ..schema.config import AuthSection, KvSection, ProcessConfig, ProcessSection
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import (
     KV,
     ClusterDir,
     ClusterRecord,
+    auth_of,
     has_kv_process,
     mgmtd_addresses,
     mgmtd_names,
@@ -44,6 +45,8 @@ class StoreChoice:
 
     section: KvSection
     cluster_id: str
+    auth: AuthSection = field(default_factory=AuthSection)
+    """What a command proves to the cluster's processes; default: as the environment says."""
 
     @property
     def text(self) -> str:
@@ -85,7 +88,7 @@ def store_of_cluster(directory: ClusterDir) -> StoreChoice:
     section = config.kv
     if section.engine == "rocksdb" and is_running(directory):
         section = KvSection(engine="remote", address=config.process.listen)
-    return StoreChoice(section, record.cluster_id)
+    return StoreChoice(section, record.cluster_id, auth_of(directory, record))
 
 
 def managers_of(directory: ClusterDir) -> list[str]:
@@ -112,7 +115,8 @@ class OpenStore:
 @asynccontextmanager
 async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
     """Open a store for the length of the block; raises FsError as `open_store`."""
-    config = ProcessConfig(process=ProcessSection(cluster_id=choice.cluster_id), kv=choice.section)
+    process_section = ProcessSection(cluster_id=choice.cluster_id)
+    config = ProcessConfig(process=process_section, kv=choice.section, auth=choice.auth)
     runtime = real_runtime(SocketNetwork())
     secrets = caller_secrets(config.auth)
     identity = new_identity(config, runtime, secrets)

@@ -18,7 +18,7 @@ from ..runtime.config_file import read_config
 from ..schema.config import AuthSection
 from ..schema.method import Method, ReqT, RspT
 from ..schema.routing import RoutingInfo
-from .cluster_dir import mgmtd_addresses, need_record
+from .cluster_dir import auth_of, mgmtd_addresses, need_record
 from .mgmtd_link import newest_routing, run_with_mgmtd
 from .running import chosen_directory
 
@@ -77,4 +77,4 @@ def find(directory: Path | None, config: Path | None) -> Where:
         return Where(tuple(process.mgmtd_addresses), process.cluster_id, found.auth)
     chosen = chosen_directory(directory)
     record = need_record(chosen)
-    return Where(tuple(mgmtd_addresses(chosen, record)), record.cluster_id)
+    return Where(tuple(mgmtd_addresses(chosen, record)), record.cluster_id, auth_of(chosen, record))

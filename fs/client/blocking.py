@@ -21,6 +21,7 @@ from ..rpc.credentials import Token
 from ..rpc.transport import SocketNetwork
 from ..runtime.ports import Buffer
 from ..runtime.real import real_runtime
+from ..schema.config import AuthSection, ProcessConfig
 from ..schema.inode import Inode
 from ..schema.status import FsError, Status
 from .connect import connect
@@ -37,6 +38,7 @@ def connect_blocking(
     *,
     identity: Identity | None = None,
     token: Token | None = None,
+    key_file: str = "",
 ) -> "BlockingFs":
     """Return a file system to be used in a `with` block, which connects on entering.
 
@@ -45,12 +47,15 @@ def connect_blocking(
         cluster_id: of the cluster that is expected there.
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: instead of the credentials that the environment names.
+        key_file: of a closed cluster, for who has its key and names no token; default: as the environment says.
     """
+    config = ProcessConfig(auth=AuthSection(key_file=key_file))
     return BlockingFs(
         lambda: connect(
             mgmtd_addresses,
             cluster_id,
             runtime=real_runtime(SocketNetwork()),
+            config=config,
             identity=identity,
             token=token,
         )

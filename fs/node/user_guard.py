@@ -108,6 +108,10 @@ class UserGuard:
         self._unknown: dict[bytes, float] = {}
         self._questions = trio.CapacityLimiter(QUESTIONS_MAX)
 
+    def replace_keys(self, keys: Sequence[Secret]) -> None:
+        """Accept these keys of the cluster from now on; see `KeyGuard`."""
+        self._keys.replace_keys(keys)
+
     def nonce(self) -> bytes:
         """Return fresh random bytes."""
         return self._keys.nonce()

@@ -114,6 +114,11 @@ class RpcChannel:
             used.retire()
         raise FsError(Status.RPC_TIMEOUT, f"{method} to {self.address}: no reply in {limit_s:g} s")
 
+    def retire_unless(self, key_id: bytes) -> None:
+        """Take a new connection for new calls, unless the present one was made by this key."""
+        if self._connection is not None and self._connection.key_id != key_id:
+            self._connection.retire()
+
     async def aclose(self) -> None:
         """Close the connection; calls in flight fail with RPC_CONNECTION_LOST."""
         if self._connection is not None:
@@ -201,6 +206,15 @@ class ChannelPool:
         if channel is None:
             channel = self._channels[key] = RpcChannel(self, address, node_id)
         return channel
+
+    def replace_secrets(self, secrets: Sequence[Secret]) -> None:
+        """Prove one of these from now on; what was connected by another one than the first connects again.
+
+        Calls under way end on the connections that they began on.
+        """
+        self.secrets = secrets
+        for channel in self._channels.values():
+            channel.retire_unless(secrets[0].key_id)
 
     async def aclose(self) -> None:
         """Close all connections; channels stay usable and connect again."""

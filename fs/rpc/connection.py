@@ -90,6 +90,8 @@ class Connection:
     ) -> None:
         self.peer = Identity("")
         """What the peer said of itself; set by `shake_hands`."""
+        self.key_id = b""
+        """Of the secret that both sides proved; empty: none."""
         self.is_closed = False
         self.last_received_s = trio.current_time()
         """When a reply last arrived."""
@@ -146,6 +148,7 @@ class Connection:
             )  # it proves a node gone: not on the word of a stranger
             await framed.send(encode_proof(secret.caller_proof(transcript)))
             await self._next(Kind.PROOF)
+            self.key_id = secret.key_id
         check_node(peer, expected_node_id)
         framed.version = version
         self.peer = peer

@@ -18,6 +18,8 @@ from .credentials import CLUSTER_KEY, KEY_IDS_MAX, NONCE_BYTES, Secret, Verifier
 
 NO_CREDENTIALS: Final = "the caller gave no credentials, and this cluster is closed: it needs auth.key_file or auth.token_file, commands EMBERFS_KEY_FILE or EMBERFS_TOKEN_FILE"
 
+KEY_REPLACED: Final = "the key of this connection was replaced by another one"
+
 
 @dataclass(slots=True, weakref_slot=True)
 class Grant:
@@ -28,6 +30,8 @@ class Grant:
     """None: a process of the cluster, or the cluster is open."""
     refusal: tuple[Status, str] | None = None
     """Why it does not hold, any more or just now; None: it holds."""
+    is_over: bool = False
+    """Another handshake may give a grant that holds: the next request ends the connection."""
 
     @property
     def is_bound(self) -> bool:
@@ -88,9 +92,22 @@ class KeyGuard:
 
     def __init__(self, keys: Sequence[Secret], random_source: random.Random) -> None:
         """Accept these keys; several while one replaces another."""
-        assert keys, "a guard without a key"
-        self._verifiers = {key.key_id: key.verifier() for key in keys}
         self._random = random_source
+        self._known: dict[bytes, Challenge] = {}
+        self.replace_keys(keys)
+
+    def replace_keys(self, keys: Sequence[Secret]) -> None:
+        """Accept these keys from now on; connections that proved another one end with their next request."""
+        assert keys, "a guard without a key"
+        before = self._known
+        self._known = {
+            key.key_id: before.get(key.key_id)
+            or Challenge(key.key_id, key.verifier(), Grant(Access.SERVICE))
+            for key in keys
+        }
+        for key_id in before.keys() - self._known.keys():
+            before[key_id].grant.refusal = Status.RPC_UNAUTHENTICATED, KEY_REPLACED
+            before[key_id].grant.is_over = True
 
     def nonce(self) -> bytes:
         """Return fresh random bytes."""
@@ -108,8 +125,4 @@ class KeyGuard:
 
     def known(self, key_ids: Sequence[bytes]) -> Challenge | None:
         """Return the challenge for the first of these that is one of our keys; None: none is."""
-        for key_id in key_ids:
-            verifier = self._verifiers.get(key_id)
-            if verifier is not None:
-                return Challenge(key_id, verifier, Grant(Access.SERVICE))
-        return None
+        return next((self._known[key_id] for key_id in key_ids if key_id in self._known), None)

@@ -322,13 +322,15 @@ class ServerConnection:
             raise
 
     def _judge(self, binding: Binding) -> FsError | None:
-        """Return why the peer may not call a method; None: it may."""
+        """Return why the peer may not call a method; None: it may.  Raises FsError when the connection is to end."""
         grant = self._grant
         if grant is OPEN_GRANT:
             return None
         try:
             grant.check(binding.method)
         except FsError as error:
+            if grant.is_over:
+                raise
             return error
         return None
 

@@ -91,7 +91,7 @@ class AuthSection(Section, frozen=True):
 
     key_file: str = ""
     """File of mode 0600 with the cluster's key, or two while one replaces the other, the new one first; only for
-    processes of the cluster.  Empty: the process asks nothing of its peers, and may listen on this machine only."""
+    processes of the cluster, which read it again on SIGHUP.  Empty: the process asks nothing of its peers, and may listen on this machine only."""
     token_file: str = ""
     """File of mode 0600 with a user's token: for clients and mount daemons, instead of key_file."""
     token_check_interval_s: Annotated[float, Meta(ge=0.1, le=3600.0)] = 5.0

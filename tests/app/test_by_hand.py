@@ -166,6 +166,23 @@ def check_a_plain_user(by_hand, monkeypatch):
     assert not (by_hand.mount / "mine").exists()
 
 
+def replace_the_key(by_hand, servers):
+    """New and old one, then the new one alone; processes read it when they are told, and go on serving."""
+    old = by_hand.key_file.read_text()
+    other = by_hand.base / "new.key"
+    subprocess.run([EMBER, "key", "new", other], check=True, timeout=60)
+    for text in (other.read_text() + old, other.read_text()):
+        by_hand.key_file.write_text(text)
+        for name in servers:
+            by_hand.running[name].send_signal(signal.SIGHUP)
+            (by_hand.mount / name).write_text(name)
+    by_hand.key_file.write_text(old)
+    stranger = [EMBER, "user", "ls", "--config", by_hand.file("mgmtd")]
+    done = subprocess.run(stranger, capture_output=True, text=True, check=False, timeout=60)
+    by_hand.key_file.write_text(other.read_text())
+    assert "RPC_UNAUTHENTICATED" in done.stderr, done.stderr
+
+
 def test_a_cluster_of_hand_written_files(by_hand, monkeypatch):
     servers = ["mgmtd", "meta", "storage-11", "storage-12", "storage-13"]
     waiting = [by_hand.start(name) for name in servers]
@@ -178,6 +195,7 @@ def test_a_cluster_of_hand_written_files(by_hand, monkeypatch):
     content = os.urandom(3_000_000)
     (by_hand.mount / "file").write_bytes(content)
     check_a_plain_user(by_hand, monkeypatch)
+    replace_the_key(by_hand, servers)
     for name in ("meta", "mgmtd", "storage-12"):
         by_hand.running[name].send_signal(signal.SIGKILL)
         by_hand.running[name].wait(10)

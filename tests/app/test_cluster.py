@@ -14,11 +14,14 @@ import time
 from pathlib import Path
 
 import pytest
+from emberfs.clusters import find_place
 from prometheus_client.parser import text_string_to_metric_families
 
 from fs.app.metrics_commands import fetch
+from fs.client.blocking import connect_blocking
 from fs.schema import metrics
 from fs.schema.metrics import METRICS, Shower
+from fs.schema.status import FsError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 needs_fuse = pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
@@ -157,6 +160,45 @@ def test_without_a_mount(ember):
     assert "was made with 2" in error_line(ember.up("--nodes", 3, check=False))
     ember.run("down", "--wipe")
     assert not ember.directory.exists()
+
+
+def connection_to(ember):
+    place = find_place(cluster=ember.directory)
+    return connect_blocking(place.addresses, place.cluster_id, key_file=place.key_file)
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_a_closed_one(ember, monkeypatch):
+    """Its owner's commands and its mount have the key; others need a token, and are who it says."""
+    ember.up("--closed", "--nodes", 1, "--mount", ember.mount)
+    (ember.mount / "file").write_text("here")
+    (ember.mount / "file").chmod(0o600)
+    assert ember.status()["is_healthy"]
+    ember.run("user", "add", 4711, "alice")
+    token = ember.directory / "token"
+    ember.run("user", "token", "new", 4711, "--file", token)
+    record = json.loads(ember.run("status", "--json").stdout)
+    with connection_to(ember) as fs:
+        assert fs.read_file("/file") == b"here"
+    monkeypatch.setenv("EMBERFS_TOKEN_FILE", str(token))
+    with connection_to(ember) as fs, pytest.raises(FsError, match="ACCESS_DENIED"):
+        fs.read_file("/file")
+    monkeypatch.delenv("EMBERFS_TOKEN_FILE")
+    monkeypatch.setenv("EMBERFS_KEY_FILE", "")
+    address = f"unix:{ember.directory}/run/control.sock"
+    with (
+        pytest.raises(FsError, match="gave no credentials"),
+        connect_blocking([address], record["cluster_id"]),
+    ):
+        pass
+    ember.run("down")
+    ember.up("--no-mount")
+    assert ember.status()["is_healthy"], "closed as it was made"
+    ember.run("down", "--wipe")
+    ember.up("--no-mount", "--nodes", 1)
+    ember.run("down")
+    assert "was made open" in error_line(ember.up("--closed", "--no-mount", check=False))
 
 
 @pytest.mark.parametrize(

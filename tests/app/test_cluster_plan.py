@@ -1,21 +1,24 @@
 """Plans of local clusters: every size that is accepted gives balanced chains on distinct nodes."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.app.cluster_dir import ClusterDir, ClusterRecord
+from fs.app.cluster_dir import ClusterDir, ClusterRecord, usual_key_file
 from fs.app.cluster_plan import (
     check_sizes,
     default_chain_count,
+    mount_config,
     node_rows,
     plan_chains,
     server_configs,
     targets_of_node,
 )
+from fs.rpc.credential_files import TOKEN_FILE_VARIABLE
 from fs.schema.config import check_relations
 from fs.schema.routing import REPLICA_COUNT_MAX
 from fs.schema.status import FsError, Status
@@ -122,3 +125,23 @@ def test_each_storage_process_keeps_its_list_of_disks_beside_them():
         for disk in config.storage.disks:
             assert Path(disk.path).parent == Path(config.process.directory)
             assert name in disk.path
+
+
+def test_every_process_of_a_closed_cluster_has_its_key():
+    directory = ClusterDir(Path("/c"))
+    record = ClusterRecord("c", 2, 2, 2, "", mgmtd_count=2, is_closed=True)
+    made = server_configs(directory, record)
+    mount = mount_config(directory, record, Path("/m"))
+    for config in (*made.values(), mount):
+        check_relations(config)
+        assert config.auth.key_file == "/c/cluster.key"
+    assert server_configs(directory, replace(record, is_closed=False))["kv"].auth.key_file == ""
+
+
+def test_who_names_a_token_is_its_user(monkeypatch):
+    directory, record = ClusterDir(Path("/c")), ClusterRecord("c", 1, 1, 1, "", is_closed=True)
+    monkeypatch.delenv(TOKEN_FILE_VARIABLE, raising=False)
+    assert usual_key_file(directory, record) == "/c/cluster.key"
+    assert not usual_key_file(directory, replace(record, is_closed=False))
+    monkeypatch.setenv(TOKEN_FILE_VARIABLE, "/token")
+    assert not usual_key_file(directory, record)

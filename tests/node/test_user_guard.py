@@ -85,6 +85,18 @@ async def test_keys_and_tokens(autojump_clock, guard, manager):
     assert again.grant is challenge.grant and len(manager.asked) == 1
 
 
+async def test_other_keys_leave_tokens_alone(autojump_clock, guard):
+    key, token = [await guard.challenge([k], PEER) for k in (KEY.key_id, KEY_ID)]
+    other = Secret.of_key(b"o" * 32)
+    guard.replace_keys([other])
+    assert (await guard.challenge([other.key_id], PEER)).grant.user is None
+    assert (await refusal(guard, [KEY.key_id])).status is Status.RPC_UNAUTHENTICATED
+    assert key.grant.is_over and not token.grant.is_over
+    token.grant.check(CORE_ECHO)
+    with pytest.raises(FsError, match="UNAUTHENTICATED"):
+        key.grant.check(CORE_ECHO)
+
+
 @pytest.mark.parametrize("client_id", ["", "1", "3132333435363739-1", TOKEN.token_id.hex()])
 async def test_a_client_of_another_token_is_refused(autojump_clock, guard, client_id):
     error = await refusal(guard, peer=Identity("c", client_id=client_id))

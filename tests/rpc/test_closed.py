@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fs.rpc.api import Identity
+from fs.rpc.channel import open_channels
 from fs.rpc.credentials import KEY_ID_BYTES, PROOF_BYTES, Secret, transcript_of
 from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_error
 from fs.rpc.guard import KeyGuard
 from fs.rpc.handshake import decode_hello, decode_proof, encode_hello, encode_proof
+from fs.runtime.simulated import simulated_runtime
+from fs.schema.config import RpcSection
 from fs.schema.proto import core_pb2 as core
 from fs.schema.services import CORE_ECHO
 from fs.schema.status import FsError, Status
@@ -243,3 +246,56 @@ async def test_a_listener_without_the_key_judges_nobody(net, process, status):
 async def test_another_node_of_the_cluster_is_told_from_the_wanted_one(net, process):
     async with process(net, guard=guard(OLD), secrets=[OLD], node_id=8) as p:
         assert (await refusal(p)).status is Status.RPC_WRONG_NODE
+
+
+# ---- other keys while connections live
+
+
+async def test_a_replaced_key_ends_its_connections(net, process):
+    """And nothing is called on them, nor is a connection lost that proved a key which stays."""
+    listener = guard(OLD, NEW)
+    runtime = simulated_runtime(net.b, 3)
+    async with (
+        process(net, guard=listener, secrets=[OLD]) as p,
+        open_channels(runtime, CALLER, RpcSection(), secrets=[NEW]) as others,
+    ):
+        assert await echoes(p)
+        other = others.get(p.address)
+        await other.call(CORE_ECHO, core.EchoReq())
+        used = other._connection
+        listener.replace_keys([NEW])
+        error = await refusal(p)
+        assert error.status is Status.RPC_CONNECTION_LOST and "was replaced" in error.detail
+        assert (await refusal(p)).status is Status.RPC_UNAUTHENTICATED
+        await other.call(CORE_ECHO, core.EchoReq())
+        assert other._connection is used
+        p.channels.replace_secrets([NEW, OLD])
+        assert await echoes(p)
+
+
+async def test_a_key_that_is_replaced_in_a_handshake_lets_nobody_in(net, process):
+    listener = guard(OLD, NEW)
+    async with process(net, guard=listener) as p:
+        raw = Raw(await p.connect())
+        transcript, _ = await raw.greet()
+        listener.replace_keys([NEW])
+        request = request_frame(CORE_ECHO, 1, core.EchoReq(data=b"x").SerializeToString())
+        await raw.say(encode_proof(OLD.caller_proof(transcript)), (request,))
+        assert (await raw.hear())[0] == Kind.PROOF
+        assert (await raw.goodbye()).status is Status.RPC_UNAUTHENTICATED
+
+
+async def test_who_has_another_first_key_connects_again(net, process):
+    listener = guard(OLD)
+    async with process(net, guard=listener, secrets=[OLD]) as p:
+        assert await echoes(p)
+        used = p.channel._connection
+        listener.replace_keys([NEW, OLD])
+        assert await echoes(p) and p.channel._connection is used
+        p.channels.replace_secrets([NEW, OLD])
+        assert await echoes(p) and p.channel._connection is not used
+        assert p.channel._connection.key_id == NEW.key_id
+        used = p.channel._connection
+        p.channels.replace_secrets([NEW])
+        listener.replace_keys([NEW])
+        assert await echoes(p) and p.channel._connection is used

@@ -42,7 +42,7 @@ FOR_USERS = {
     "Core.Echo", "Core.GetInfo",
     "Mgmtd.GetPrimary", "Mgmtd.GetRoutingInfo", "Mgmtd.ReportUnreachable",
     "Mgmtd.ExtendClientSession", "Mgmtd.CloseClientSession",
-    "Storage.BatchRead", "Storage.Write", "Storage.QueryLastChunk", "Storage.SyncChains", "Storage.SpaceInfo",
+    "Storage.BatchRead", "Storage.Write", "Storage.QueryLastChunk", "Storage.SyncChains",
 }  # fmt: skip
 FOR_SERVICES = {
     "Kv.Read", "Kv.Commit", "Kv.Sync", "Mgmtd.Heartbeat", "Mgmtd.FindTokens",

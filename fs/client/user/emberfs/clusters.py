@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from fs.app.cluster_dir import ClusterDir, mgmtd_addresses, need_record
+from fs.app.cluster_dir import ClusterDir, mgmtd_addresses, need_record, usual_key_file
 from fs.app.running import chosen_directory
 from fs.client.blocking import BlockingFs, connect_blocking
 from fs.client.entries import Identity
@@ -47,6 +47,8 @@ class Place:
     token: Token | None = field(default=None, repr=False)
     token_file: str = ""
     """Read anew for every connection, so that its token can be replaced."""
+    key_file: str = ""
+    """Of the cluster, when no token is named; empty: the environment says what to prove."""
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -107,8 +109,15 @@ def find_place(
     own = Identity.of_process()
     if known is not None and known.uid != own.uid:
         own = Identity(known.uid, own.gid)
-    addresses, cluster_id = _managers(cluster, hosts, cluster_id)
-    return Place(addresses, cluster_id, identity or own, token=given, token_file=token_file)
+    addresses, cluster_id, key_file = _managers(cluster, hosts, cluster_id)
+    return Place(
+        addresses,
+        cluster_id,
+        identity or own,
+        token=given,
+        token_file=token_file,
+        key_file=key_file,
+    )
 
 
 def _given_token(token: str, token_file: str) -> Token | None:
@@ -122,20 +131,21 @@ def _given_token(token: str, token_file: str) -> Token | None:
 
 def _managers(
     cluster: str | os.PathLike[str] | None, hosts: str | Sequence[str], cluster_id: str
-) -> tuple[tuple[str, ...], str]:
-    """Return the addresses of managers and the id of their cluster; raises as `find_place`."""
+) -> tuple[tuple[str, ...], str, str]:
+    """Return the addresses of managers, the id of their cluster and its key file; raises as `find_place`."""
     if hosts:
         listed = hosts.split(",") if isinstance(hosts, str) else hosts
         if cluster is not None or not cluster_id:
             raise ValueError("with hosts, say cluster_id=..., and not cluster=...")
         addresses = [h if h.startswith(("unix:", "tcp:")) else f"tcp:{h}" for h in listed]
-        return tuple(addresses), cluster_id
+        return tuple(addresses), cluster_id, ""
     with os_errors(str(cluster or "")):
         directory = (
             chosen_directory(None) if cluster is None else ClusterDir(Path(cluster).absolute())
         )
         record = need_record(directory)
-        return tuple(mgmtd_addresses(directory, record)), record.cluster_id
+        key_file = usual_key_file(directory, record)
+        return tuple(mgmtd_addresses(directory, record)), record.cluster_id, key_file
 
 
 # ---- connections of this process ------------------------------------------------------------------
@@ -175,7 +185,11 @@ def connection(place: Place) -> BlockingFs:
                 read_token(Path(place.token_file)) if place.token_file else None
             )
             found = connect_blocking(
-                place.addresses, place.cluster_id, identity=place.identity, token=token
+                place.addresses,
+                place.cluster_id,
+                identity=place.identity,
+                token=token,
+                key_file=place.key_file,
             )
             own.connections[place] = found.__enter__()
         return found

@@ -1,0 +1,53 @@
+"""What every process does around its own work: the cluster's key read again."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from fs.app.compose import read_keys_again
+from fs.rpc.credential_files import read_keys, write_new_key
+from fs.runtime.secret_file import write_secret_file
+from fs.schema.config import AuthSection
+
+
+class Taker:
+    """Stands where keys are taken over."""
+
+    def __init__(self):
+        self.keys = None
+
+    def take(self, keys):
+        self.keys = [key.key_id for key in keys]
+
+
+@pytest.fixture
+def takers():
+    guard, channels = Taker(), Taker()
+    return (
+        guard,
+        channels,
+        SimpleNamespace(replace_keys=guard.take),
+        SimpleNamespace(replace_secrets=channels.take),
+    )
+
+
+def test_keys_are_taken_over_by_both_sides(tmp_path, takers, caplog):
+    caplog.set_level("INFO")
+    guard, channels, *ports = takers
+    write_new_key(tmp_path / "key", random.Random(1))
+    (key,) = read_keys(tmp_path / "key")
+    read_keys_again(AuthSection(key_file=str(tmp_path / "key")), *ports)
+    assert guard.keys == channels.keys == [key.key_id]
+    assert key.key_id[1:].hex() in caplog.text and key.value.hex() not in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "ab\n", "00" * 32 + "\n" + "x\n"])
+def test_a_mistake_changes_nothing(tmp_path, takers, caplog, text):
+    guard, channels, *ports = takers
+    write_secret_file(tmp_path / "key", text)
+    read_keys_again(AuthSection(key_file=str(tmp_path / "key")), *ports)
+    read_keys_again(AuthSection(key_file=str(tmp_path / "none")), *ports)
+    read_keys_again(AuthSection(token_file=str(tmp_path / "none")), *ports)
+    assert guard.keys is channels.keys is None
+    assert caplog.text.count("the keys stay as they are") == 2
