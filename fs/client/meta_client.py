@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from xxhash import xxh3_64_intdigest
 
 from ..node.api import RoutingView
-from ..rpc.api import Channels
+from ..rpc.api import Channels, UnderWay
 from ..runtime.ports import Runtime
 from ..schema.config import ClientSection
 from ..schema.ids import ClientId, NodeId
@@ -61,7 +61,7 @@ class MetaClient:
         self._runtime = runtime
         self._section = section
         self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
-        self._waiting: dict[NodeId, set[trio.CancelScope]] = {}
+        self._under_way: dict[NodeId, set[UnderWay]] = {}
 
     @property
     def client_id(self) -> str:
@@ -126,18 +126,13 @@ class MetaClient:
         caller.is_repeat = bool(tries)
         tries[server.node_id] += 1
         channel = self._channels.get(server.address, node_id=server.node_id)
-        waiting = self._waiting.setdefault(server.node_id, set())
-        scope = trio.CancelScope()
-        waiting.add(scope)
-        try:
-            with scope:
-                received = await channel.call(
-                    method, request, timeout_s=timeout_s or self._section.call_timeout_s
-                )
-                return received.message
-        finally:
-            waiting.discard(scope)
-        raise FsError(Status.RPC_TIMEOUT, f"{method}: node {server.node_id} was declared failed")
+        received = await channel.call(
+            method,
+            request,
+            timeout_s=timeout_s or self._section.call_timeout_s,
+            under_way=self._under_way.setdefault(server.node_id, set()),
+        )
+        return received.message
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Give up calls to services that are declared failed, until cancelled."""
@@ -145,10 +140,12 @@ class MetaClient:
         info = self._routing.info
         while True:
             before, info = info, await self._routing.wait_newer(info.routing_version)
-            for node_id, waiting in self._waiting.items():
+            for node_id, under_way in self._under_way.items():
                 if _has_failed(info, node_id) and not _has_failed(before, node_id):
-                    for scope in waiting:
-                        scope.cancel()
+                    for call in list(under_way):
+                        call.fail(
+                            FsError(Status.RPC_TIMEOUT, f"node {node_id} was declared failed")
+                        )
 
 
 def _has_failed(info: RoutingInfo, node_id: NodeId) -> bool:

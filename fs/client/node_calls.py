@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import trio
 
 from ..node.api import MgmtdCaller, RoutingView
-from ..rpc.api import Channels, ConnectionRefused, Into, Received
+from ..rpc.api import Channels, ConnectionRefused, Into, Received, UnderWay
 from ..runtime.ports import Buffer
 from ..schema import services
 from ..schema.config import ClientSection
@@ -45,15 +45,18 @@ class NodeCalls:
         self._section = section
         self._limiters: dict[tuple[NodeId, str], trio.Semaphore] = {}
         self._reported: set[tuple[NodeId, str]] = set()
-        self._under_way: dict[trio.CancelScope, Node] = {}
+        self._under_way: dict[tuple[NodeId, str], set[UnderWay]] = {}
+        """By node and incarnation."""
 
     async def run(self) -> None:
         """End the calls to nodes that are judged failed, until cancelled."""
         while True:
             info = self._routing.info
-            for scope, node in list(self._under_way.items()):
-                if _is_gone(info, node):
-                    scope.cancel()
+            for node_id, incarnation in list(self._under_way):
+                if _is_gone(info, node_id, incarnation):
+                    detail = f"node {node_id} was judged failed"
+                    for call in list(self._under_way.pop((node_id, incarnation))):
+                        call.fail(FsError(Status.RPC_CONNECTION_LOST, detail))
             await self._routing.wait_newer(info.routing_version)
 
     async def call(
@@ -84,25 +87,32 @@ class NodeCalls:
             if node.state is NodeState.FAILED:
                 detail = f"{method}: node {node_id} is judged failed"
                 raise FsError(Status.RPC_CONNECT_FAILED, detail)
-            scope = trio.CancelScope()
-            self._under_way[scope] = node
-            try:
-                with scope:
-                    return await self._channels.get(node.address, node_id=node_id).call(
-                        method,
-                        request,
-                        payload=payload,
-                        into=into,
-                        timeout_s=self._section.call_timeout_s,
-                    )
-            except ConnectionRefused:
-                await self._report_unreachable(node)
-                raise
-            finally:
-                del self._under_way[scope]
+            return await self._call(node, method, request, payload, into)
         finally:
             limiter.release()
-        raise FsError(Status.RPC_CONNECTION_LOST, f"{method}: node {node_id} was judged failed")
+
+    async def _call(
+        self,
+        node: Node,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        payload: Sequence[Buffer],
+        into: Into | None,
+    ) -> Received[RspT]:
+        key = node.node_id, node.incarnation
+        under_way = self._under_way.setdefault(key, set())
+        try:
+            return await self._channels.get(node.address, node_id=node.node_id).call(
+                method,
+                request,
+                payload=payload,
+                into=into,
+                timeout_s=self._section.call_timeout_s,
+                under_way=under_way,
+            )
+        except ConnectionRefused:
+            await self._report_unreachable(node)
+            raise
 
     async def _report_unreachable(self, node: Node) -> None:
         if (node.node_id, node.incarnation) in self._reported:
@@ -118,9 +128,9 @@ class NodeCalls:
             )
 
 
-def _is_gone(info: RoutingInfo, called: Node) -> bool:
+def _is_gone(info: RoutingInfo, node_id: NodeId, incarnation: str) -> bool:
     """Tell whether the process that was called serves no chain any more."""
-    node = info.nodes.get(called.node_id)
-    if node is None or node.incarnation != called.incarnation:
+    node = info.nodes.get(node_id)
+    if node is None or node.incarnation != incarnation:
         return True
     return node.state is NodeState.FAILED

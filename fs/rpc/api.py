@@ -78,6 +78,14 @@ Into = Callable[[Any, int], Sequence[memoryview]]
 whose total length is exactly the payload's."""
 
 
+class UnderWay(Protocol):
+    """A call that has not ended yet."""
+
+    def fail(self, error: FsError) -> None:
+        """End it with an error, which is indefinite: the request may have been executed, or may be yet."""
+        ...
+
+
 class Channel(Protocol):
     """A way to call one peer; connects when first used and again after a break."""
 
@@ -89,8 +97,11 @@ class Channel(Protocol):
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
         timeout_s: float | None = None,
+        under_way: set[UnderWay] | None = None,
     ) -> Received[RspT]:
         """Send one request and wait for its reply.
+
+        While it lasts the call is in `under_way`, for those who may have to give it up.
 
         Raises:
             FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent;

@@ -20,7 +20,8 @@ from ..runtime.ports import Buffer, Runtime
 from ..schema.config import RpcSection
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
-from .api import ConnectionRefused, Identity, Into, Received
+from .api import ConnectionRefused, Identity, Into, Received, UnderWay
+from .call_under_way import CallUnderWay, TimeUpError
 from .connection import Connection
 from .credentials import NONCE_BYTES, Secret
 from .frame import FrameLimits
@@ -71,16 +72,17 @@ class RpcChannel:
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
         timeout_s: float | None = None,
+        under_way: set[UnderWay] | None = None,
     ) -> Received[RspT]:
         """Send one request and wait for its reply; see `fs.rpc.api.Channel.call`."""
         observer = self._pool.observer
         if observer is None:
-            return await self._call(method, request, payload, into, timeout_s)
+            return await self._call(method, request, payload, into, timeout_s, under_way)
         observed = observer.called(method)
         began_s = observed.begin()
         received: Received[RspT] | None = None
         try:
-            received = await self._call(method, request, payload, into, timeout_s)
+            received = await self._call(method, request, payload, into, timeout_s, under_way)
         except BaseException as error:
             observed.note_error(error if isinstance(error, FsError) else None)
             raise
@@ -89,30 +91,38 @@ class RpcChannel:
             observed.end(began_s, received_bytes, sum(map(len, payload)))
         return received
 
-    async def _call(
+    async def _call(  # noqa: PLR0917 - those of `call`
         self,
         method: Method[ReqT, RspT],
         request: ReqT,
         payload: Sequence[Buffer],
         into: Into | None,
         timeout_s: float | None,
+        under_way: set[UnderWay] | None,
     ) -> Received[RspT]:
         limit_s = self._pool.limits.call_timeout_s if timeout_s is None else timeout_s
         begin_s = trio.current_time()
+        call = CallUnderWay(begin_s + limit_s)
+        if under_way is not None:
+            under_way.add(call)
         used = None
-        with trio.CancelScope(deadline=begin_s + limit_s):
+        try:
             connection = self._connection
             if connection is None or not connection.is_usable:
-                connection = await self._connected()
+                connection = await call.within(self._connected())
             used = connection
-            left_s = begin_s + limit_s - trio.current_time()
-            return await connection.call(method, request, payload, into, left_s)
-        if used is None:
-            detail = f"{self.address}: not connected within {limit_s:g} s"
-            raise FsError(Status.RPC_CONNECT_FAILED, detail)
-        if used.last_received_s <= begin_s:
-            used.retire()
-        raise FsError(Status.RPC_TIMEOUT, f"{method} to {self.address}: no reply in {limit_s:g} s")
+            return await connection.call(method, request, payload, into, call)
+        except TimeUpError:
+            if used is None:
+                detail = f"{self.address}: not connected within {limit_s:g} s"
+                raise FsError(Status.RPC_CONNECT_FAILED, detail) from None
+            if used.last_received_s <= begin_s:
+                used.retire()
+            detail = f"{method} to {self.address}: no reply in {limit_s:g} s"
+            raise FsError(Status.RPC_TIMEOUT, detail) from None
+        finally:
+            if under_way is not None:
+                under_way.discard(call)
 
     def retire_unless(self, key_id: bytes) -> None:
         """Take a new connection for new calls, unless the present one was made by this key."""

@@ -7,11 +7,13 @@ Invariants:
       returned or raised, nothing touches its buffers.
     - A reply nobody waits for any more is received and dropped.
     - When the connection ends, every call in flight fails with RPC_CONNECTION_LOST.
+    - A call that waits for its reply ends when its time is up: one task looks after all of them.
 
 Concurrency: one receiving task; any number of calling tasks.
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +24,7 @@ from ..runtime.ports import Buffer, Stream
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import Identity, Into, Received
+from .call_under_way import CallUnderWay
 from .credentials import Secret, chosen_secret, transcript_of
 from .frame import (
     TIMEOUT_MS_MAX,
@@ -50,38 +53,6 @@ log = logging.getLogger(__name__)
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class _Waiter:
-    """A call in flight: what its task waits on."""
-
-    __slots__ = ("_task", "error", "header", "is_done", "message", "payload_taken")
-
-    def __init__(self) -> None:
-        self.header: Header | None = None
-        self.message: Buffer = b""
-        self.error: FsError | None = None
-        self.payload_taken: trio.Event | None = None
-        """Set by the calling task when it has no more business with the stream."""
-        self.is_done = False
-        self._task: trio.lowlevel.Task | None = None
-
-    async def wait(self) -> None:
-        if self.is_done:
-            return
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-    def finish(self) -> None:
-        self.is_done = True
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
-            self._task = None
-
-
 class Connection:
     """Carries calls over one stream."""
 
@@ -100,7 +71,9 @@ class Connection:
         self._identity = identity
         self._address = address
         self._framed = FramedStream(stream, limits, self._spawn)
-        self._waiters: dict[int, _Waiter] = {}
+        self._calls: dict[int, CallUnderWay] = {}
+        self._next_look_s = math.inf
+        self._next_look = trio.CancelScope()
         self._last_id = 0
         self._nursery: trio.Nursery | None = None
         self._is_retired = False
@@ -113,7 +86,7 @@ class Connection:
     @property
     def in_flight_count(self) -> int:
         """Calls that wait for a reply."""
-        return len(self._waiters)
+        return len(self._calls)
 
     async def shake_hands(
         self, expected_node_id: int, secrets: Sequence[Secret] = (), nonce: bytes = b""
@@ -171,6 +144,7 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._end_late_calls)
                 try:
                     reason = await self._receive_replies()
                 finally:
@@ -184,12 +158,11 @@ class Connection:
         if self.is_closed:
             return
         self.is_closed = True
-        if self._waiters:
+        if self._calls:
             log.info("connection to %s lost: %s", self._address, reason)
-        for waiter in self._waiters.values():
-            waiter.error = FsError(Status.RPC_CONNECTION_LOST, f"{self._address}: {reason}")
-            waiter.finish()
-        self._waiters.clear()
+        for call in self._calls.values():
+            call.fail(FsError(Status.RPC_CONNECTION_LOST, f"{self._address}: {reason}"))
+        self._calls.clear()
         await self._framed.aclose()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
@@ -207,30 +180,34 @@ class Connection:
         request: ReqT,
         payload: Sequence[Buffer],
         into: Into | None,
-        timeout_s: float,
+        call: CallUnderWay,
     ) -> Received[RspT]:
-        """Send one request and wait for its reply; the caller limits the time.
+        """Send one request and wait for its reply.
 
         Raises:
             FsError: as `Channel.call`.
+            TimeUpError: at the deadline of `call`.
         """
         message = request.SerializeToString()
+        timeout_s = call.deadline_s - trio.current_time()
         request_id, frame = self._encode_request(method, message, payload, timeout_s)
-        waiter = self._waiters[request_id] = _Waiter()
+        self._calls[request_id] = call
+        if call.deadline_s < self._next_look_s:
+            self._next_look_s = self._next_look.deadline = call.deadline_s
         try:
-            await self._framed.send_or_post(frame, call_count=len(self._waiters))
-            await waiter.wait()
-            if waiter.error is not None:
-                raise waiter.error
-            return await self._take_reply(method, waiter, into)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if not self._framed.send_at_once(frame, call_count=len(self._calls)):
+                await call.within(self._framed.send(frame))
+            await call.wait()
+            return await self._take_reply(method, call, into)
         except _BROKEN as error:
             raise FsError(
                 Status.RPC_CONNECTION_LOST, f"{method} to {self._address}: {error}"
             ) from error
         finally:
-            if waiter.payload_taken is not None:
-                waiter.payload_taken.set()
-            if self._waiters.pop(request_id, None) is not None:
+            if call.payload_taken is not None:
+                call.payload_taken.set()
+            if self._calls.pop(request_id, None) is not None:
                 self._spawn(self._send_cancel, request_id)
             if self._is_retired:
                 self._close_if_idle()
@@ -264,25 +241,25 @@ class Connection:
         return request_id, [header, message, *payload]
 
     async def _take_reply(
-        self, method: Method[ReqT, RspT], waiter: _Waiter, into: Into | None
+        self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
     ) -> Received[RspT]:
         """Decode the reply and receive its payload, if it has one, in the calling task."""
-        header = waiter.header
+        header = call.header
         assert header is not None
         if header.status:
-            raise decode_error(header.status, waiter.message)
-        reply = _parse(method, waiter.message)
+            raise decode_error(header.status, call.message)
+        reply = _parse(method, call.message)
         size = header.payload_bytes
         if not size:
             return Received(reply)
         if into is None:
             view = memoryview(bytearray(size))
-            await self._framed.receive_payload([view])
+            await call.within(self._framed.receive_payload([view]))
             return Received(reply, size, view)
         buffers = into(reply, size)
         found = sum(map(len, buffers))
         assert found == size, f"{method}: buffers for {found} bytes given, {size} come"
-        await self._framed.receive_payload(buffers)
+        await call.within(self._framed.receive_payload(buffers))
         return Received(reply, size)
 
     # ---- the receiving task ------------------------------------------------------------------
@@ -309,15 +286,27 @@ class Connection:
         """Give one reply to its call, or drop it."""
         framed = self._framed
         message = await framed.receive_message(header.message_bytes)
-        waiter = self._waiters.pop(header.request_id, None)
-        if waiter is not None:
-            waiter.header, waiter.message = header, message
+        call = self._calls.pop(header.request_id, None)
+        if call is not None:
             if header.payload_bytes:
-                waiter.payload_taken = trio.Event()
-            waiter.finish()
-            if waiter.payload_taken is not None:
-                await waiter.payload_taken.wait()
+                call.payload_taken = trio.Event()
+            call.replied(header, message)
+            if call.payload_taken is not None:
+                await call.payload_taken.wait()
         await framed.drain_payload()
+
+    # ---- time limits -------------------------------------------------------------------------
+
+    async def _end_late_calls(self) -> None:
+        """End calls whose time is up, until cancelled."""
+        while True:
+            with trio.CancelScope(deadline=self._next_look_s) as self._next_look:
+                await trio.sleep_forever()
+            now_s = trio.current_time()
+            for call in self._calls.values():
+                call.look_at_time(now_s)
+            later = (c.deadline_s for c in self._calls.values() if c.deadline_s > now_s)
+            self._next_look_s = min(later, default=math.inf)
 
     # ---- small things ------------------------------------------------------------------------
 
@@ -333,7 +322,7 @@ class Connection:
             log.debug("cancel to %s not sent: %s", self._address, error)
 
     def _close_if_idle(self) -> None:
-        if not self._waiters:
+        if not self._calls:
             self._spawn(self._close_retired)
 
     async def _close_retired(self) -> None:

@@ -204,24 +204,46 @@ class FramedStream:
     # ---- sending -----------------------------------------------------------------------------
 
     async def send_or_post(self, buffers: Sequence[Buffer], *, call_count: int) -> None:
-        """Send one frame at once, or together with others when the connection is busy.
+        """Send one frame, as `send_at_once` if possible."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not self.send_at_once(buffers, call_count=call_count):
+            await self.send(buffers)
+
+    def send_at_once(self, buffers: Sequence[Buffer], *, call_count: int) -> bool:
+        """Send one small frame if nothing has to be waited for; return False with nothing done otherwise.
 
         Args:
             buffers: belong to the caller again when this returns or raises.
-            call_count: calls under way: of many, others are likely to send in this moment too.
+            call_count: calls under way: of many, others are likely to send in this moment too, and go together.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
         """
+        size = sum(map(len, buffers))
+        if size > POST_BYTES_MAX or self._is_closed:
+            return False
         if call_count >= POST_CALL_COUNT_MIN and self._queue_bytes < QUEUE_BYTES_MAX:
-            size = sum(map(len, buffers))
-            if size <= POST_BYTES_MAX and not self._is_closed:
-                self._queue.append(b"".join(buffers))
-                self._queue_bytes += size
-                if self._queue_filled is None:
-                    self._queue_filled = trio.lowlevel.ParkingLot()
-                    self._spawn(self._send_queue)
-                else:
-                    self._queue_filled.unpark()
-                return
-        await self.send(buffers)
+            self._post(buffers, size)
+            return True
+        if self._is_sending:
+            return False
+        count = self.stream.send_now(buffers)
+        if not count:
+            return False
+        self.progress += 1
+        if count < size:
+            self._is_sending = True
+            self._spawn(self._finish, b"".join(skip_bytes(buffers, count)))
+        return True
+
+    def _post(self, buffers: Sequence[Buffer], size: int) -> None:
+        self._queue.append(b"".join(buffers))
+        self._queue_bytes += size
+        if self._queue_filled is None:
+            self._queue_filled = trio.lowlevel.ParkingLot()
+            self._spawn(self._send_queue)
+        else:
+            self._queue_filled.unpark()
 
     async def send_behind(self, frame: bytes) -> None:
         """Send one small frame that must not overtake a posted one, as a cancel its request."""

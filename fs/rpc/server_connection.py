@@ -4,6 +4,7 @@ Part of fs/rpc/server.py, which states the invariants.
 """
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -299,7 +300,8 @@ class ServerConnection:
             except BaseException:
                 self._server.pool.release(lease)
                 raise
-        scope = trio.CancelScope()
+        limit_s = header.timeout_ms / 1000 or math.inf
+        scope = trio.CancelScope(deadline=trio.current_time() + limit_s)
         self._scopes[header.request_id] = scope
         has_waited = False
 
@@ -408,8 +410,6 @@ class ServerConnection:
     ) -> Any:
         """Return the method's result, an FsError to reply with, or None when the caller gave up."""
         method = binding.method
-        if header.timeout_ms:
-            scope.deadline = trio.current_time() + header.timeout_ms / 1000
         payload = _NO_PAYLOAD if lease is None else lease.view
         try:
             with scope:

@@ -90,6 +90,20 @@ class SocketStream:
             except OSError as error:
                 raise self._broken(error) from error
 
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
+        """As `send_some`, without waiting."""
+        if self._is_closed:
+            raise _closed()
+        if self._busy_count >= BUSY_COUNT_MAX or len(buffers) > IOV_MAX:
+            return 0
+        self._busy_count += 1
+        try:
+            return self._socket.sendmsg(buffers)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._broken(error) from error
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at least one byte; 0 at end of stream."""
         await self._take_turn()

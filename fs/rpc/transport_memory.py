@@ -113,17 +113,21 @@ class MemoryStream:
     async def send_some(self, buffers: Sequence[Buffer]) -> int:
         """Send at least one byte."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        other = self.other
-        while True:
-            self._check()
-            is_closed = other._is_closed and not other.is_broken  # noqa: SLF001 - the other end
-            if is_closed and self._silence_end_s() is None:
-                self.break_now()  # the answer is a reset
-                raise trio.BrokenResourceError(f"{self._peer_name}: broken pipe")
-            room = WINDOW_BYTES - other._piece_bytes  # noqa: SLF001 - the other end of one thing
-            if room > 0:
-                break
+        while not (count := self.send_now(buffers)):
             await self._room.wait(_or_never(self._silence_end_s()))
+        return count
+
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
+        """As `send_some`, without waiting."""
+        other = self.other
+        self._check()
+        is_closed = other._is_closed and not other.is_broken  # noqa: SLF001 - the other end
+        if is_closed and self._silence_end_s() is None:
+            self.break_now()  # the answer is a reset
+            raise trio.BrokenResourceError(f"{self._peer_name}: broken pipe")
+        room = WINDOW_BYTES - other._piece_bytes  # noqa: SLF001 - the other end of one thing
+        if room <= 0:
+            return 0
         data = b"".join(buffers)[:room]
         if other.is_broken and self._silence_end_s() is None:  # half open: the answer is a reset
             self.break_now()

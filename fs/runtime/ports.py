@@ -50,6 +50,10 @@ class Stream(Protocol):
         """
         ...
 
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
+        """As `send_some`, without waiting; 0 where that would have to wait, or lets others have their turn."""
+        ...
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive 1..len(buffer) bytes to the start of `buffer`; return how many, 0 at end of stream."""
         ...

@@ -9,6 +9,7 @@ import trio
 
 from fs.client.meta_client import MetaClient
 from fs.rpc.api import Received
+from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from fs.schema.ids import ClientId, NodeId
@@ -54,16 +55,24 @@ class Services:
         self.address = address
         return self
 
-    async def call(self, _method, request, *, timeout_s=None, **_):
+    async def call(self, _method, request, *, timeout_s, under_way, **_):
+        call = CallUnderWay(trio.current_time() + timeout_s)
+        under_way.add(call)
+        try:
+            return await call.within(self._answer(request))
+        except TimeUpError:
+            raise FsError(Status.RPC_TIMEOUT, self.address) from None
+        finally:
+            under_way.remove(call)
+
+    async def _answer(self, request):
         address = self.address
         self.asked.append((address, request.caller.request_id))
         self.repeats.append(request.caller.is_repeat)
-        with trio.move_on_after(timeout_s):
-            if address in self.silent:
-                await trio.sleep_forever()
-            await trio.sleep(0.01)
-            return Received(meta_pb2.InodeRsp())
-        raise FsError(Status.RPC_TIMEOUT, address)
+        if address in self.silent:
+            await trio.sleep_forever()
+        await trio.sleep(0.01)
+        return Received(meta_pb2.InodeRsp())
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Calls to a node end when the manager says that it is gone, and the manager hears of refusals."""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import trio
 
 from fs.client.node_calls import NodeCalls
 from fs.rpc.api import ConnectionRefused
+from fs.rpc.call_under_way import CallUnderWay
 from fs.schema import services
 from fs.schema.config import ClientSection
 from fs.schema.ids import NodeId
@@ -36,6 +38,10 @@ class Routing:
         return self.info
 
 
+async def _never():
+    await trio.sleep_forever()
+
+
 class Peers:
     """Channels to nodes that are silent, or refuse."""
 
@@ -47,13 +53,18 @@ class Peers:
         assert node_id == 1
         return self
 
-    async def call(self, method, request, **_options):
+    async def call(self, method, request, *, under_way=None, **_options):
         if method is services.MGMTD_REPORT_UNREACHABLE:
             self.reported.append((request.node_id, request.incarnation))
             return method.reply_type()
-        if self.error is None:
-            await trio.sleep_forever()
-        raise self.error
+        if self.error is not None:
+            raise self.error
+        call = CallUnderWay(math.inf)
+        under_way.add(call)
+        try:
+            return await call.within(_never())
+        finally:
+            under_way.remove(call)
 
 
 def calls(routing, peers, **section):

@@ -159,6 +159,52 @@ async def test_the_deadline_reaches_the_method(net, process, core_service):
         assert 40 < float(deadline) - trio.current_time() <= 50
 
 
+@pytest.mark.usefixtures("core_service")
+async def test_each_call_ends_at_its_own_time_limit(net, process):
+    async with process(net) as p:
+        await p.channel.call(ECHO, core.EchoReq(data=b"ok"))
+        ended = []
+
+        async def wait(limit_s):
+            with pytest.raises(FsError) as caught:
+                await p.channel.call(ECHO, core.EchoReq(data=b"wait"), timeout_s=limit_s)
+            ended.append((limit_s, caught.value.status))
+
+        async with trio.open_nursery() as nursery:
+            for limit_s in (3.0, 0.2, 1.5):
+                nursery.start_soon(wait, limit_s)
+                await trio.testing.wait_all_tasks_blocked()
+        assert ended == [(s, Status.RPC_TIMEOUT) for s in (0.2, 1.5, 3.0)]
+        assert p.channel._connection.in_flight_count == 0
+
+
+async def test_a_call_that_is_given_up_ends_with_the_reason(net, process, core_service):
+    under_way, ended = set(), []
+
+    async def call(channel, **options):
+        with pytest.raises(FsError) as caught:
+            await channel.call(ECHO, core.EchoReq(data=b"wait"), under_way=under_way, **options)
+        ended.append(caught.value.detail)
+
+    async with process(net) as p, trio.open_nursery() as nursery:
+        nursery.start_soon(call, p.channel)  # not connected yet
+        while not under_way:
+            await trio.lowlevel.checkpoint()
+        (connecting,) = under_way
+        connecting.fail(FsError(Status.RPC_CONNECTION_LOST, "one"))
+        await eventually(lambda: ended == ["one"])
+        nursery.start_soon(call, p.channel)
+        await core_service.started.wait()
+        await eventually(lambda: bool(under_way))
+        (waiting,) = under_way
+        waiting.fail(FsError(Status.RPC_CONNECTION_LOST, "two"))
+        waiting.fail(FsError(Status.RPC_CONNECTION_LOST, "three"))
+        await eventually(lambda: ended == ["one", "two"])
+        assert not under_way
+        await eventually(lambda: "cancelled" in core_service.ended)
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+
+
 async def test_a_cancelled_call_cancels_the_method_and_the_channel_lives(
     net, process, core_service
 ):

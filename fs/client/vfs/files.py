@@ -246,6 +246,20 @@ class Files:
             except FsError as error:
                 _log.warning("inode %d: promised bytes stay counted: %s", state.inode_id, error)
 
+    def flush_now(self, handle_id: int) -> bool:
+        """Do what `flush` does where nothing has to be waited for; else return False, with nothing done.
+
+        Raises:
+            FsError: an earlier write failed; once per handle.
+        """
+        handle = self.handle(handle_id)
+        if not handle.can_write:
+            return True
+        if handle.is_dirty or _has_spare_promise(handle.state):
+            return False
+        self._raise_pending_error(handle)
+        return True
+
     async def _report(
         self, handle: FileHandle, *, is_durable: bool, gives_back: bool = False
     ) -> None:
@@ -307,6 +321,25 @@ class Files:
         finally:
             del state.handles[handle_id]
             core.drop_state_if_unused(state)
+
+    def release_now(self, handle_id: int) -> bool:
+        """Do what `release` does where nothing has to be waited for; else return False, with nothing done."""
+        handle = self._handles.get(handle_id)
+        if handle is None:
+            return False
+        core, state, session = self._core, handle.state, handle.file_session
+        has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
+        if has_report or state.is_metered or state.keep_session is not None:
+            return False
+        if session is not None:
+            if session.handle_count > 1 or not core.ending.end(state.inode_id, session.session_id):
+                return False
+            session.handle_count = 0
+        del self._handles[handle_id]
+        self._drop_readahead(handle)
+        del state.handles[handle_id]
+        core.drop_state_if_unused(state)
+        return True
 
     async def _close_session(self, state: InodeState, session_id: SessionId) -> None:
         core = self._core

@@ -100,9 +100,13 @@ class Locks:
             found.pid = 0
         return found
 
+    def may_hold(self, inode_id: InodeId, owner: int, *, is_flock: bool) -> bool:
+        """Return whether `owner_closes` may have anything to free."""
+        return (inode_id, owner, is_flock) in self._holding
+
     async def owner_closes(self, inode_id: InodeId, owner: int, *, is_flock: bool) -> None:
         """Free everything of an owner, when it may hold anything."""
-        if (inode_id, owner, is_flock) in self._holding:
+        if self.may_hold(inode_id, owner, is_flock=is_flock):
             await self.unlock(inode_id, LockWish(owner, is_flock))
 
     async def release_all(self) -> None:

@@ -245,6 +245,27 @@ async def test_an_interrupted_lookup_ends(kernel, cluster, killed, monkeypatch, 
     assert (await kernel.ask(Opcode.LOOKUP, b"missing\0"))[0] == errno.ENOENT
 
 
+async def test_what_is_interrupted_as_it_is_answered_disturbs_nothing_later(
+    kernel, cluster, killed
+):
+    killed.add(7)
+    for i in range(20):
+        cluster.meta_gate = trio.Event()
+        asked = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)
+        await trio.testing.wait_all_tasks_blocked()
+        cluster.meta_gate.set()
+        await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(asked))
+        unique, error, _ = await kernel.receive()
+        assert (unique, error in {errno.ENOENT, errno.EINTR}) == (asked, True)
+        cluster.meta_gate = trio.Event()
+        body = p.MKDIR_IN.pack(0o755, 0o022) + b"d%d\0" % i
+        making = await kernel.send(Opcode.MKDIR, body, pid=7)
+        await trio.testing.wait_all_tasks_blocked()
+        cluster.meta_gate.set()
+        unique, error, _ = await kernel.receive()
+        assert (unique, error) == (making, 0)
+
+
 async def test_what_has_effects_is_done_when_the_mount_goes(kernel, cluster):
     _, fh = await kernel.make(b"f")
     inode_id, sessions = next(iter(cluster.sessions.items()))

@@ -1,5 +1,8 @@
 """Sessions with nothing to report: ended together, a moment later, and before the mount is gone."""
 
+import os
+
+import pytest
 import trio
 
 from fs.client.vfs.ending import AGAIN_S, PAUSE_S
@@ -57,3 +60,39 @@ async def test_one_that_is_refused_does_not_keep_the_others(autojump_clock, moun
         await trio.sleep(2 * AGAIN_S)
         assert sum(map(len, cluster.sessions.values())) == 1
         assert ends(cluster) == ["PruneSessions"] * 4
+
+
+async def test_what_needs_no_wait_is_closed_at_once(autojump_clock, mounts, cluster):  # noqa: ARG001
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        assert m.files.flush_now(handle_id)
+        await m.files.write(handle_id, 0, b"data")
+        assert not m.files.flush_now(handle_id)
+        assert not m.files.release_now(handle_id)
+        await m.files.flush(handle_id)
+        calls = len(cluster.calls)
+        assert m.files.flush_now(handle_id)
+        assert m.files.release_now(handle_id)
+        assert not m.files.release_now(handle_id), "there is nothing to release any more"
+        reading = (await m.open(b"f", os.O_RDONLY)).handle_id
+        assert m.files.flush_now(reading)
+        assert m.files.release_now(reading)
+        assert cluster.calls[calls:] == ["Lookup", "Open"]
+        await trio.sleep(2 * PAUSE_S)
+        assert ends(cluster) == ["PruneSessions"]
+        assert not any(cluster.sessions.values())
+
+
+async def test_a_failed_write_is_told_once_also_without_waiting(autojump_clock, mounts, cluster):  # noqa: ARG001
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        other = (await m.open(b"f")).handle_id
+        await m.files.write(handle_id, 0, b"data")
+        cluster.chunks.write_faults.append(FsError(Status.NO_SPACE, "full"))
+        with pytest.raises(FsError):
+            await m.files.flush(handle_id)
+        with pytest.raises(FsError):
+            m.files.flush_now(other)
+        assert m.files.flush_now(other)
+        await m.close(handle_id)
+        assert m.files.release_now(other)

@@ -77,6 +77,8 @@ class Operations:
                 Opcode.READ: self._read_now,
                 Opcode.WRITE: self._write_now,
                 Opcode.GETXATTR: self._getxattr_now,
+                Opcode.FLUSH: self._flush_now,
+                Opcode.RELEASE: self._release_now,
                 Opcode.OPENDIR: self._opendir_now,
                 Opcode.RELEASEDIR: self._releasedir_now,
             }
@@ -267,6 +269,12 @@ class Operations:
     async def _write(self, request: Request) -> Reply:
         return (p.WRITE_OUT.pack(await self._files.write(*_written(request)), 0),)
 
+    def _flush_now(self, request: Request) -> Reply | None:
+        handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
+        if self._vfs.locks.may_hold(InodeId(request.node_id), owner, is_flock=False):
+            return None
+        return NO_BYTES if self._files.flush_now(handle_id) else None
+
     async def _flush(self, request: Request) -> Reply:
         handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
         try:
@@ -280,6 +288,12 @@ class Operations:
     async def _fsync(self, request: Request) -> Reply:
         handle_id, flags, _ = p.FSYNC_IN.unpack_from(request.body)
         await self._files.fsync(handle_id, is_data_only=bool(flags & _FSYNC_DATA_ONLY))
+        return NO_BYTES
+
+    def _release_now(self, request: Request) -> Reply | None:
+        handle_id, _, flags, _ = p.RELEASE_IN.unpack_from(request.body)
+        if flags & p.RELEASE_FLOCK_UNLOCK or not self._files.release_now(handle_id):
+            return None
         return NO_BYTES
 
     async def _release(self, request: Request) -> Reply:

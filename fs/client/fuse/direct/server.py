@@ -59,13 +59,13 @@ _ENDED_AT_ONCE = frozenset({Opcode.SETLKW})
 class _Interruptible:
     """A request that may be given up."""
 
-    __slots__ = ("began_s", "is_interrupted", "opcode", "pid", "scope")
+    __slots__ = ("began_s", "is_interrupted", "request", "scope")
 
-    def __init__(self, opcode: int, pid: int, began_s: float) -> None:
-        self.opcode = opcode
-        self.pid = pid
+    def __init__(self, request: Request, began_s: float, scope: trio.CancelScope) -> None:
+        self.request = request
         self.began_s = began_s
-        self.scope = trio.CancelScope()
+        self.scope = scope
+        """That of its worker."""
         self.is_interrupted = False
 
 
@@ -88,6 +88,7 @@ class Server:
         self._times = times or OperationTimes()
         self._operations = Operations(vfs, runtime)
         self._interruptible: dict[int, _Interruptible] = {}
+        self._given_up: dict[trio.CancelScope, Request] = {}
         self._interrupted = trio.Event()
         self._followers: list[trio.lowlevel.Task] = []
         self._nursery: trio.Nursery | None = None
@@ -117,22 +118,44 @@ class Server:
     # -- workers ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        assert self._nursery is not None
+        """Lead, then follow and lead in turn, until there are enough others or the mount is gone.
+
+        One cancel scope serves for many requests, because opening and closing one costs some 5 us of processor time.
+        It is used up when the request that its worker waits for is given up.
+        """
+        is_leading = True
         while True:
+            with trio.CancelScope() as scope:
+                if not await self._work_within(scope, is_leading=is_leading):
+                    return
+            if scope.cancelled_caught:
+                self._reply_error(self._given_up.pop(scope), errno.EINTR)
+            if self._is_gone or len(self._followers) >= IDLE_COUNT_MAX:
+                return
+            is_leading = False
+
+    async def _work_within(self, scope: trio.CancelScope, *, is_leading: bool) -> bool:
+        """Work until this worker is to end; return True when it is to go on, as a follower, in another scope."""
+        while True:
+            if not is_leading:
+                await self._follow()
+                if self._is_gone:
+                    return False
             try:
                 request = await self._receive()
             except EOFError:
                 self._end()
-                return
-            if not await self._serve_leading(request):
+                return False
+            is_leading = not await self._serve_leading(request, scope)
+            if is_leading:
                 continue
+            if scope.cancel_called:  # too late: its request was answered in the same moment
+                self._given_up.pop(scope, None)
+                return True
             if self._is_gone or len(self._followers) >= IDLE_COUNT_MAX:
-                return
-            await self._follow()
-            if self._is_gone:
-                return
+                return False
 
-    async def _serve_leading(self, request: Request) -> bool:
+    async def _serve_leading(self, request: Request, scope: trio.CancelScope) -> bool:
         """Serve a request; return whether that had to wait, so that another worker leads now."""
         has_waited = False
 
@@ -141,7 +164,7 @@ class Server:
             has_waited = True
             self._appoint_leader()
 
-        await until_wait(self._serve(request), hand_over)
+        await until_wait(self._serve(request, scope), hand_over)
         return has_waited
 
     def _end(self) -> None:
@@ -149,7 +172,7 @@ class Server:
         self._is_gone = True
         self._watching.cancel()
         for entry in self._interruptible.values():
-            entry.scope.cancel()
+            self._give_up(entry)
         while self._followers:
             self._appoint_leader()
 
@@ -198,7 +221,7 @@ class Server:
         self._times.note(request.opcode, began_s)
         return True
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: Request, scope: trio.CancelScope) -> None:
         handler = self._operations.handlers.get(request.opcode)
         if handler is None:
             self._reply_error(request, errno.ENOSYS)
@@ -206,7 +229,7 @@ class Server:
         began_s = trio.current_time()
         try:
             if request.opcode in _WITHOUT_EFFECT:
-                await self._serve_interruptibly(request, handler)
+                await self._serve_interruptibly(request, handler, scope)
             else:
                 self._reply(request, await handler(request))
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
@@ -215,17 +238,22 @@ class Server:
             self._times.note(request.opcode, began_s)
 
     async def _serve_interruptibly(
-        self, request: Request, handler: Callable[[Request], Awaitable[object]]
+        self,
+        request: Request,
+        handler: Callable[[Request], Awaitable[object]],
+        scope: trio.CancelScope,
     ) -> None:
-        entry = _Interruptible(request.opcode, request.pid, self._now_s())
+        entry = _Interruptible(request, self._now_s(), scope)
         self._interruptible[request.unique] = entry
         try:
-            with entry.scope:
-                self._reply(request, await handler(request))  # type: ignore[arg-type]
-                return
+            reply = await handler(request)
         finally:
             del self._interruptible[request.unique]
-        self._reply_error(request, errno.EINTR)
+        self._reply(request, reply)  # type: ignore[arg-type]
+
+    def _give_up(self, entry: _Interruptible) -> None:
+        self._given_up[entry.scope] = entry.request
+        entry.scope.cancel()
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if isinstance(error, WantsErrno):
@@ -270,8 +298,12 @@ class Server:
         if entry is None:
             return
         has_waited = self._now_s() - entry.began_s >= INTERRUPT_AFTER_S
-        if has_waited or entry.opcode in _ENDED_AT_ONCE or self._is_killed(entry.pid):
-            entry.scope.cancel()
+        if (
+            has_waited
+            or entry.request.opcode in _ENDED_AT_ONCE
+            or self._is_killed(entry.request.pid)
+        ):
+            self._give_up(entry)
         else:
             entry.is_interrupted = True
             self._interrupted.set()
@@ -283,5 +315,6 @@ class Server:
             while waiting := [e for e in self._interruptible.values() if e.is_interrupted]:
                 await trio.sleep(INTERRUPT_AFTER_S / _LOOKS_PER_WAIT)
                 for entry in waiting:
-                    if self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
-                        entry.scope.cancel()
+                    is_there = self._interruptible.get(entry.request.unique) is entry
+                    if is_there and self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
+                        self._give_up(entry)
