@@ -63,7 +63,9 @@ class CallUnderWay:
         with trio.CancelScope(deadline=self.deadline_s) as scope:
             self._scope = scope
             try:
-                return await work
+                result = await work
+                if self.header is not None or not scope.cancel_called:
+                    return result  # else it came too late: nobody would look at the time of this call any more
             finally:
                 self._scope = None
         raise self._error or TimeUpError
