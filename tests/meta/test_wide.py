@@ -14,7 +14,7 @@ from tests.kv.harness import CHOSEN_KIND
 from tests.meta.conftest import ANY_KIND
 from tests.meta.harness import World
 from tests.meta.wide import CONFIG, Company, run_seed
-from tests.meta.wide_quota import QuotaCompany
+from tests.meta.wide_quota import QuotaCompany, QuotaModel
 from tests.sim.determinism import run_deterministic
 
 DEED_COUNT = 70 if CHOSEN_KIND != "foundationdb" else 12
@@ -59,6 +59,23 @@ async def test_with_quotas(open_lab, autojump_clock):  # noqa: ARG001
         await company.run(DEED_COUNT)
         refused_count += company.refused_count
     assert refused_count > 0
+
+
+def test_a_home_in_the_trash_follows_its_name():
+    """Which name stands there, when the plain one was taken, is known with the answer: after homes were settled."""
+    model = QuotaModel()
+    for _ in range(2):
+        places = model.places()
+        assert model.make(model.root, b"a", "file") is None
+        model.settle(places, is_tree=False)
+        places = model.places()
+        node, trash, name = model.move_to_trash(model.root, b"a", is_long=True)
+        model.settle(places, is_tree=False)
+    model.name_in_trash(trash, name, b"a.1")
+    places = model.places()
+    assert model.link_node(node, model.root, b"z") is None
+    model.settle(places, is_tree=False)
+    assert node.home == (trash.ident, b"a.1")
 
 
 BROKEN = {

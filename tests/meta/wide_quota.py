@@ -38,6 +38,12 @@ class QuotaModel(WideModel):
             if home is not None and home[0] == before:
                 other.home = (ident, home[1])
 
+    def name_in_trash(self, directory, name, found):
+        super().name_in_trash(directory, name, found)
+        node = directory.entries[found]
+        if getattr(node, "home", None) == (directory.ident, name):
+            node.home = (directory.ident, found)
+
     def places(self):
         """Return the names of all that is no directory: ident -> {(ident of directory, name)}."""
         found = defaultdict(set)
@@ -48,11 +54,15 @@ class QuotaModel(WideModel):
         return found
 
     def settle(self, before, *, is_tree):
-        """Find new homes after one deed; `before`: places then; `is_tree`: a tree went, so that some are unknown."""
+        """Find new homes after one deed; `before`: places then; `is_tree`: a tree went, so that some are unknown.
+
+        A home was a name before the deed: a wrong one would be taken for one that has gone, and another guessed.
+        """
         now = self.places()
         for ident, node in self.nodes.items():
             home = getattr(node, "home", None)
             here = now.get(ident, set())
+            assert home is None or home in before.get(ident, set()), (node.kind, hex(ident), home)
             if home in here:
                 continue
             gained, lost = here - before.get(ident, set()), before.get(ident, set()) - here
@@ -150,12 +160,14 @@ class QuotaCompany(Company):
         usages, places = self.model.usages(), self.model.places()
         after = self.model.copy()
         expected = WideExpectation(after, deed)
-        is_tree = deed.kind == "remove_tree"
+        is_free, is_tree = deed.kind in FREE, deed.kind == "remove_tree"
         if deed.kind == "trash" and not isinstance(expected.answer, Status):
-            is_tree = expected.answer[2].node is None
+            _, moved, trash, _ = expected.answer
+            is_free = trash.node is None  # what lay in the trash already is removed
+            is_tree = is_free and moved.node.kind == "dir"
         after.settle(places, is_tree=is_tree)
         if not isinstance(expected.answer, Status):
-            if deed.kind in FREE or is_tree or not after.exceeded(usages):
+            if is_free or not after.exceeded(usages):
                 self.model = after
             else:
                 expected.answer = Status.QUOTA_EXCEEDED
@@ -182,9 +194,11 @@ class QuotaCompany(Company):
             (node.home,) = places[node.ident] - {records.link_place(key) for key, _ in pairs}
 
     async def compare_usage(self):
-        """Every directory's numbers and limits."""
-        if any(getattr(node, "is_home_unknown", False) for node in self.model.nodes.values()):
-            return
+        """Every directory's numbers and limits; all homes are known, or nothing would be compared until the next collection."""
+        unknown = [
+            n.ident for n in self.model.nodes.values() if getattr(n, "is_home_unknown", False)
+        ]
+        assert not unknown, unknown
         for directory in self.model.directories():
             found = (await self.world.user().usage(directory.ident)).directory
             usage = found.usage.bytes, found.usage.files, found.usage.directories
