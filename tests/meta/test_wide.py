@@ -12,7 +12,9 @@ from fs.kv.faulty import RandomFaults
 from fs.meta.usage import charge as real_charge
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.conftest import ANY_KIND
+from tests.meta.deeds import Deed
 from tests.meta.harness import World
+from tests.meta.model import SUPERUSER
 from tests.meta.wide import CONFIG, Company, run_seed
 from tests.meta.wide_quota import QuotaCompany, QuotaModel
 from tests.sim.determinism import run_deterministic
@@ -76,6 +78,21 @@ def test_a_home_in_the_trash_follows_its_name():
     assert model.link_node(node, model.root, b"z") is None
     model.settle(places, is_tree=False)
     assert node.home == (trash.ident, b"a.1")
+
+
+async def test_usage_is_compared_after_a_file_was_removed_from_the_trash(open_lab, autojump_clock):  # noqa: ARG001
+    """It is no tree, so nothing waits for a collection to tell the home of a file that has another name."""
+    world = World(await open_lab(), **CONFIG)
+    await world.initialise()
+    company = QuotaCompany(world, random.Random(0))
+    root = company.model.root
+    await company.both(Deed("create", SUPERUSER, (root.ident, b"a", 0o644, True, False, 0)))
+    await company.both(Deed("trash", SUPERUSER, (root.ident, b"a", True)))
+    trash = company.model.trash_root.entries[b"0"]
+    file = trash.entries[b"a"].ident
+    await company.both(Deed("link", SUPERUSER, (file, root.ident, b"b")))
+    await company.both(Deed("trash", SUPERUSER, (trash.ident, b"a", True)))
+    assert company.model.nodes[file].home == (root.ident, b"b")
 
 
 BROKEN = {
