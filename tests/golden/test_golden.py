@@ -16,8 +16,9 @@ from . import make
 
 
 def unpacked(name, directory):
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.2 has none
     with tarfile.open(make.HERE / f"{name}.tar.xz") as archive:
-        archive.extractall(directory / name, filter="data")
+        archive.extractall(directory / name, **safely)
     return directory / name
 
 

@@ -22,6 +22,7 @@ def cluster(tmp_path_factory):
     made = Cluster(base / "data", base / "mnt")
     try:
         made.ember("up", "--dir", made.directory, "--no-mount", "--until", os.getpid(), "--nodes", 4, "--chains", 4)  # fmt: skip
+        made.wait_healthy()
         yield made
     finally:
         subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False)

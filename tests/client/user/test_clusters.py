@@ -86,7 +86,7 @@ def test_connections_are_made_with_the_token_and_not_shared_with_others(tmp_path
         def close(self):
             pass
 
-    def connect_blocking(*_where, identity, token):
+    def connect_blocking(*_where, identity, token, key_file):  # noqa: ARG001 - an open cluster
         made.append((identity.uid, token and token.uid))
         return Connected()
 

@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,14 +139,23 @@ def hello(server):
     return connection
 
 
+def stop(server):
+    """Let the daemon look only when the test has closed its own: then it has the last one."""
+    server.process.send_signal(signal.SIGSTOP)
+    while Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+
+
 def by_request(server, _, near):
     connection = hello(server)
+    stop(server)
     socket.send_fds(connection, [bytes(REQUEST.size)], [near.fileno()])
     return connection
 
 
 def by_many(server, _, near):
     connection = hello(server)
+    stop(server)
     null = os.open("/dev/null", os.O_RDONLY)
     socket.send_fds(connection, [bytes(REQUEST.size)], [null] * 20 + [near.fileno()])
     os.close(null)
@@ -154,15 +164,15 @@ def by_many(server, _, near):
 
 def unread(server, _, near):
     connection = hello(server)
-    server.process.send_signal(signal.SIGSTOP)  # both are there when it looks
+    stop(server)
     connection.send(b"no request")
     socket.send_fds(connection, [bytes(REQUEST.size)], [near.fileno()])
-    server.process.send_signal(signal.SIGCONT)
     return connection
 
 
-def by_bell(_, client, near):
+def by_bell(server, client, near):
     ring = client.ring(8)
+    stop(server)
     socket.send_fds(ring._bell, [COUNT.pack(0)], [near.fileno()])
     return ring
 
@@ -173,7 +183,8 @@ def test_nobody_waits_for_the_close_of_what_a_program_has_sent(server, path, sen
         near, far = lingering()
         kept = send(server, hostile, near)
         began_s = time.monotonic()
-        near.close()  # the daemon has the last one
+        near.close()
+        server.process.send_signal(signal.SIGCONT)
         time.sleep(0.3)
         with RingClient(server.mount_point) as honest, honest.open(path) as file:
             buffer = memoryview(bytearray(10))
