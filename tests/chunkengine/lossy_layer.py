@@ -8,9 +8,11 @@ written into the file `.control`:
     arm KIND N WHEN    cut the power before or after the N-th call of a kind from now on
     fail KIND N ERRNO  let the N-th call of a kind from now on fail, once; nothing of it is done
     cut                cut it now
-    recover SEED       of each unsynced write, cut into 2 to 8 parts, each part is kept or lost; power is back
+    recover SEED       what is unsynced falls into parts, 2 to 8 of each write; of each part none, some first or all writes
+                       are kept; power is back
 
-While the power is cut every call fails with EIO.  Reading `.control` gives the calls counted since `arm`, and whether the power is
+Parts begin and end at sectors, which a disk writes as a whole, and a part never has a later write without the earlier ones, as
+the kernel writes what its pages hold.  While the power is cut every call fails with EIO.  Reading `.control` gives the calls counted since `arm`, and whether the power is
 cut or a call has failed.
 """
 
@@ -20,6 +22,7 @@ import random
 import stat
 import sys
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pyfuse3
@@ -28,6 +31,22 @@ import trio
 CONTROL = b".control"
 CONTROL_INODE = 1 << 60
 PARTS = (2, 8)
+SECTOR_BYTES = 512
+
+
+def sector_edges(offset: int, length: int, rng: random.Random) -> list[int]:
+    """Return where the parts of a write begin and end: at sectors, the first at or before it, the last at or behind it."""
+    first, last = offset // SECTOR_BYTES, -(-(offset + length) // SECTOR_BYTES)
+    parts = min(rng.randint(*PARTS), last - first)
+    inner = rng.sample(range(first + 1, last), parts - 1) if parts > 1 else []
+    return [sector * SECTOR_BYTES for sector in (first, *inner, last)]
+
+
+def kept_count(count: int, share: float, rng: random.Random) -> int:
+    """Return how many of the writes to a part the disk has; share 0: none of any part, 1: all."""
+    if not share:
+        return 0
+    return count if rng.random() < share else rng.randint(0, count)
 
 
 class LossyLayer(pyfuse3.Operations):
@@ -79,12 +98,15 @@ class LossyLayer(pyfuse3.Operations):
 
     def recover(self, rng: random.Random) -> None:
         for inode, writes in sorted(self.unsynced.items()):
-            for offset, data in writes:
-                keep, parts = rng.choice((0.0, 0.5, 1.0)), rng.randint(*PARTS)
-                step = max(1, -(-len(data) // parts))
-                for at in range(0, len(data), step):
-                    if rng.random() < keep:
-                        os.pwrite(self.files[inode], data[at : at + step], offset + at)
+            edges = {
+                edge for offset, data in writes for edge in sector_edges(offset, len(data), rng)
+            }
+            share = rng.choice((0.0, 0.5, 1.0))
+            for start, end in pairwise(sorted(edges)):
+                inside = [w for w in writes if w[0] < end and start < w[0] + len(w[1])]
+                for offset, data in inside[: kept_count(len(inside), share, rng)]:
+                    first, last = max(start, offset), min(end, offset + len(data))
+                    os.pwrite(self.files[inode], data[first - offset : last - offset], first)
         self.unsynced.clear()
         self.armed, self.failing = None, None
         self.is_cut = self.has_failed = False

@@ -1,4 +1,4 @@
-"""Power cuts before and after every kind of call, with unsynced writes lost and torn in 2 to 8 parts.
+"""Power cuts before and after every kind of call, with unsynced writes lost and torn at sectors.
 
     python -m tests.chunkengine.torn [--count N] [--seed S] [--fail]
 
