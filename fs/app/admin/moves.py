@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ...admin.facts import drain_rows
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
+from ...schema.status import FsError, Status
 from ..status_view import move_row, move_text
 from ..where import ConfigOption, DirOption, Where, find
 from .listing import DryRunOption, JsonOption, YesOption, confirm
@@ -87,16 +88,24 @@ def stop(*, directory: DirOption = None, config: ConfigOption = None) -> None:
 
 
 def wait_drained(where: Where, drain: pb.DrainPb, target_count: int) -> None:
-    """Show how many targets have left, until none is left; an interrupt ends the waiting, not the drain."""
+    """Show how many targets have left, until none is left; an interrupt ends the waiting, not the drain.
+
+    Raises:
+        FsError: CONFLICTING_CHANGE when the drain is cancelled meanwhile; what the manager says.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())  # fmt: skip
     with Progress(*columns) as shown:
         task = shown.add_task("targets moved", total=target_count)
         while left := _left(where, drain):
             shown.update(task, completed=target_count - left)
             time.sleep(POLL_S)
+        if left is None:
+            detail = f"node {drain.node_id} is not drained any more: somebody has cancelled it"
+            raise FsError(Status.CONFLICTING_CHANGE, detail)
         shown.update(task, completed=target_count)
 
 
-def _left(where: Where, drain: pb.DrainPb) -> int:
+def _left(where: Where, drain: pb.DrainPb) -> int | None:
+    """Return how many targets have to leave yet; None: the place is not being drained."""
     found = where.ask(services.MGMTD_LIST_MOVES, pb.ListMovesReq())
-    return max((s.target_count for s in found.drains if s.drain == drain), default=0)
+    return next((s.target_count for s in found.drains if s.drain == drain), None)
