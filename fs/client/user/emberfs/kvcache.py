@@ -24,10 +24,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from .batch import BatchClient, Iov, Transfer
+from .closing import Closing
 from .kvcache_folder import Listed, open_folder
 from .kvcache_format import (
     DELETED,
@@ -105,7 +105,7 @@ class _Search:
         return [i for i, is_found in enumerate(self.found) if not is_found]
 
 
-class KVCache:
+class KVCache(Closing):
     """See module head.
 
     Args:
@@ -579,17 +579,6 @@ class KVCache:
                 self._segments.close()
         finally:
             self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Callable[[], "KVCache"], tuple[()]]:
         return partial(KVCache, self._path, **self._settings), ()  # another process opens its own

@@ -22,9 +22,9 @@ import pickle
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from .closing import Closing
 from .ffrecord import DamagedRecordError, RecordReader, RecordWriter
 from .opening import Connect
 
@@ -67,7 +67,7 @@ def pack_folder(
     return len(names)
 
 
-class PackedFolder:
+class PackedFolder(Closing):
     """The files of a packed folder by name.
 
     Args:
@@ -112,17 +112,6 @@ class PackedFolder:
     def close(self) -> None:
         """Close the file; twice is harmless."""
         self.reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _number(self, name: str) -> int:
         if name not in self._numbers:
