@@ -3,8 +3,12 @@
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,11 @@ LOCKS = [
     "requirements-dev.lock",
     "requirements-torch.lock",
 ]
+
+
+USER = "fs/client/user"
+PACKED = ["README.md", "deploy", "fs", "placement", "pyproject.toml"]
+"""All that a wheel is built from."""
 
 
 def test_fs_is_ours():
@@ -69,3 +78,125 @@ def test_the_command_starts_quickly():
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+def project(folder):
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+
+
+def test_both_wheels_are_of_one_release():
+    whole, user = project("."), project(USER)
+    assert user["version"] == whole["version"]
+    assert user["requires-python"] == whole["requires-python"]
+    assert user["dependencies"] == []
+    for name, wanted in user["optional-dependencies"].items():
+        known = [*whole["dependencies"], *whole["optional-dependencies"].get(name, ())]
+        assert not set(wanted) - set(known), name
+
+
+def run(*command, **settings):
+    """Run a program without what this one was started with; return what it prints."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
+    done = subprocess.run(
+        [str(part) for part in command],
+        env=environment, capture_output=True, text=True, check=False, **settings,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(folder, into):
+    """Build the wheel of a copy of the sources with what is installed here; return the wheel."""
+    copy = into / "sources"
+    for name in PACKED:
+        path = ROOT / name
+        if path.is_file():
+            copy.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+        else:
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+            shutil.copytree(path, copy / name, ignore=ignored)
+    offline = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index", "--no-cache-dir"]
+    run(sys.executable, "-m", "pip", "wheel", *offline, "-w", into, copy / folder)
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+def installed(wheel, venv, *, shows=None):
+    """Install a wheel into a fresh environment, which sees nothing else but the folder `shows`; return its Python."""
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    python = venv / "bin" / "python"
+    offline = ["--quiet", "--no-deps", "--no-index", "--no-compile"]
+    run(sys.executable, "-m", "pip", "--python", python, "install", *offline, wheel)
+    if shows is not None:
+        (site,) = venv.glob("lib/python*/site-packages")
+        (site / "seen-last.pth").write_text(f"{shows}\n")
+    return python
+
+
+def names_in(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.mark.slow
+def test_the_wheel_of_the_whole_system(tmp_path):
+    wheel = build(".", tmp_path)
+    names = names_in(wheel)
+    prefix = f"{wheel.name.split('-py3')[0]}.data/data/"
+    assert wheel.name.endswith("-py3-none-any.whl")
+    tops = {name.split("/")[0] for name in names if not name.startswith("emberfs-")}
+    assert tops == {"emberfs", "fs", "hf3fs_fuse", "placement"}
+    assert not [name for name in names if "test" in Path(name).name]
+    for top in ("fs", "placement"):
+        sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / top).rglob("*.py")}
+        assert {name for name in sources if not name.startswith(USER)} <= names
+    protos = {p.relative_to(ROOT).as_posix() for p in (ROOT / "fs/schema/proto").glob("*.proto")}
+    assert protos | {"emberfs/py.typed", "hf3fs_fuse/py.typed"} <= names
+    samples = {*(ROOT / "deploy").glob("*.toml"), *(ROOT / "deploy").glob("*.service")}
+    assert {f"{prefix}share/emberfs/{p.name}" for p in samples} <= names
+    assert f"{prefix}include/emberfs/ember_batch.h" in names
+
+    dependencies = sysconfig.get_paths()["purelib"]
+    python = installed(wheel, tmp_path / "venv", shows=dependencies)
+    ember = python.parent / "ember"
+    assert "Start a cluster on this machine" in run(ember, "--help", cwd=tmp_path)
+    assert run(ember, "version", cwd=tmp_path) == f"{project('.')['version']}\n"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, emberfs.fsspec, fs.app.main\n"
+        "from pathlib import Path\n"
+        "from fs.runtime.config_file import read_config\n"
+        "for path in Path(sys.prefix, 'share/emberfs').glob('*.toml'):\n    read_config(path)\n"
+        "print(emberfs.__file__, fs.__file__, path)\n"
+    )
+    found = run(python, program, cwd=tmp_path).split()
+    assert all(path.startswith(str(tmp_path / "venv")) for path in found), found
+
+
+@pytest.mark.slow
+def test_the_wheel_of_the_user_library(tmp_path):
+    """Alone it serves a program on a mount, or on any file system; it says what it lacks for the rest."""
+    wheel = build(USER, tmp_path)
+    names = names_in(wheel)
+    tops = {name.split("/")[0] for name in names if not name.startswith("emberfs_user-")}
+    assert tops == {"emberfs", "hf3fs_fuse"}
+    assert not [name for name in names if "entry_points" in name]
+    assert any(name.endswith("data/include/emberfs/ember_batch.h") for name in names)
+    python = installed(wheel, tmp_path / "venv")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import hf3fs_fuse.io, emberfs.ring\n"
+        "from emberfs.batch import Transfer\n"
+        "from emberfs.ffrecord import RecordReader\n"
+        "from emberfs.opening import open_client\n"
+        "buffer = bytearray(6)\n"
+        "with open_client(__file__) as client, client.open(__file__) as file:\n"
+        "    client.read([Transfer(file, 0, memoryview(buffer))])\n"
+        "print(bytes(buffer).decode())\n"
+        "try:\n    open_client('ember://c@h:1/')\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    first, second = run(python, program, cwd=tmp_path).splitlines()
+    assert first == "import"
+    assert "needs the package emberfs, not emberfs-user alone" in second

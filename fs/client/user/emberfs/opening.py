@@ -35,11 +35,15 @@ def open_client(path_or_url: str | os.PathLike[str]) -> BatchClient:
 
     Raises:
         OSError: there is nothing by this name, or nobody answers.
+        ImportError: a cluster, and the file system's own package is not installed beside this library.
     """
     path = os.fspath(path_or_url)
     if is_url(path) or (Path(path) / _CLUSTER_FILE).exists():
-        from .native import NativeClient  # noqa: PLC0415 - needs the file system's own package
-
+        try:
+            from .native import NativeClient  # noqa: PLC0415 - needs the file system's own package
+        except ModuleNotFoundError as error:
+            said = f"{path}: without a mount this needs the package emberfs, not emberfs-user alone"
+            raise ImportError(said) from error
         return NativeClient.of_url(path) if is_url(path) else NativeClient(path)
     try:
         return RingClient(path)
