@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from emberfs.kvcache import KVCache
@@ -304,12 +305,34 @@ def test_sizes_are_checked(tmp_path):
     cache.close()
 
 
+def test_small_blocks_are_written_together(tmp_path):
+    class Counting(PosixClient):
+        transfers: ClassVar[list[int]] = []
+
+        def write(self, transfers):
+            self.transfers.append(len(transfers))
+            super().write(transfers)
+
+    with opened(tmp_path, connect=Counting) as cache:
+        put(cache, [0])  # makes a segment
+        Counting.transfers.clear()
+        assert put(cache, range(1, 33)) == 32
+        assert Counting.transfers == [1, 1]  # all blocks, then all entries
+        assert check(cache, range(40)) == list(range(33))
+    with opened(tmp_path / "2", block_bytes=1 << 20, capacity_bytes=1 << 23, connect=Counting) as c:
+        blocks = [(key(n), memoryview(bytes([n]) * (1 << 20))) for n in range(2)]
+        c.put(blocks[:1])
+        Counting.transfers.clear()
+        c.put(blocks[1:])
+        assert Counting.transfers == [1, 1]
+
+
 def test_a_write_that_fails_leaves_a_cache_that_works(tmp_path):
     class Full(PosixClient):
         is_full = False
 
         def write(self, transfers):
-            if self.is_full and len(transfers) > 1:
+            if self.is_full and transfers[0].buffer.nbytes >= BLOCK:
                 raise OSError(28, "No space left on device", transfers[0].file.path)
             super().write(transfers)
 

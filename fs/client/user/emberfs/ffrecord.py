@@ -39,6 +39,7 @@ from .batch import BatchClient, BatchFile, Transfer
 from .closing import Closing
 from .opening import Connect, connect_for, is_url
 from .publish import replaced
+from .rows import Rows, new_buffer, read_rows
 
 SUFFIX = ".ffr"
 FIXED_HEADER_BYTES = 12
@@ -58,6 +59,24 @@ class Place(NamedTuple):
     offset: int
     size: int
     checksum: int
+
+
+class Samples(NamedTuple):
+    """Where many samples lie; the columns of `Place`."""
+
+    files: list[int]
+    offsets: list[int]
+    sizes: list[int]
+    checksums: list[int]
+
+    @classmethod
+    def of(cls, places: Sequence[Place]) -> Self:
+        """Return places as columns."""
+        return (
+            cls(*(list(column) for column in zip(*places, strict=True)))
+            if places
+            else cls([], [], [], [])
+        )
 
 
 def find_files(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -171,6 +190,19 @@ class RecordReader(Closing):
         begin, end = table.offsets[local], table.offsets[local + 1]
         return Place(number, begin, end - begin, table.checksums[local])
 
+    def find(self, indices: Iterable[int]) -> Samples:
+        """Return where samples lie; raises IndexError: there is no such sample."""
+        wanted = indices if isinstance(indices, Sequence) else list(indices)
+        if len(self._tables) > 1 or not wanted:
+            return Samples.of([self.place(index) for index in wanted])
+        for index in (min(wanted), max(wanted)):
+            self.place(index)
+        (table,) = self._tables
+        begins, checksums = table.offsets, table.checksums
+        offsets = [begins[index] for index in wanted]
+        sizes = [begins[index + 1] - begins[index] for index in wanted]
+        return Samples([0] * len(wanted), offsets, sizes, [checksums[index] for index in wanted])
+
     def read(self, indices: Iterable[int]) -> list[memoryview]:
         """Return the samples in the order asked for: read in one batch, all of them views of one buffer.
 
@@ -179,35 +211,41 @@ class RecordReader(Closing):
             OSError: a read failed.
             DamagedRecordError: a sample's bytes are not those that were written.
         """
-        places = [self.place(index) for index in indices]
-        buffer = memoryview(bytearray(sum(place.size for place in places)))
-        ends = list(accumulate(place.size for place in places))
-        views = [buffer[end - p.size : end] for p, end in zip(places, ends, strict=True)]
-        self.read_places(places, views)
-        return views
+        samples = self.find(indices)
+        begins = list(accumulate(samples.sizes, initial=0))
+        buffer = new_buffer(self._client, begins.pop())
+        return self.read_into(samples, begins, buffer)
 
     def read_one(self, index: int) -> memoryview:
         """Return one sample; errors as of `read`."""
         (sample,) = self.read([index])
         return sample
 
-    def read_places(self, places: Sequence[Place], views: Sequence[memoryview]) -> None:
-        """Fill a view for each place (from `place`), of its size, in one batch; errors as of `read`."""
-        counts = self._client.read(
-            [
-                Transfer(self._files[place.file], place.offset, view)
-                for place, view in zip(places, views, strict=True)
-            ]
-        )
-        for place, view, count in zip(places, views, counts, strict=True):
-            self._verify(place, view, count)
+    def read_into(
+        self, samples: Samples, begins: Sequence[int], buffer: memoryview
+    ) -> list[memoryview]:
+        """Read samples in one batch, each to where it is to begin in the buffer; return its views, errors as of `read`."""
+        files = [self._files[number] for number in samples.files]
+        rows = Rows(files, samples.offsets, samples.sizes, begins)
+        counts = read_rows(self._client, rows, buffer)
+        if counts != samples.sizes:
+            index = next(i for i, size in enumerate(samples.sizes) if counts[i] < size)
+            damage = self._tables[samples.files[index]].damage
+            raise damage(f"file ends within the sample at {samples.offsets[index]}")
+        views = [
+            buffer[begin : begin + size] for begin, size in zip(begins, samples.sizes, strict=True)
+        ]
+        if self._check and list(map(zlib.crc32, views)) != samples.checksums:
+            for *place, view in zip(*samples, views, strict=True):
+                self._compare(Place(*place), view)
+        return views
 
     def verify(self) -> None:
         """Read and check every sample, whatever `check` says; errors as of `read`."""
         for index in range(len(self)):
             place = self.place(index)
             view = memoryview(bytearray(place.size))
-            self.read_places([place], [view])
+            self.read_into(Samples.of([place]), [0], view)
             self._compare(place, view)
 
     def close(self) -> None:
@@ -216,12 +254,6 @@ class RecordReader(Closing):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return partial(RecordReader, self.paths, self._connect, check=self._check), ()
-
-    def _verify(self, place: Place, view: memoryview, count: int) -> None:
-        if count < place.size:
-            raise self._tables[place.file].damage(f"file ends within the sample at {place.offset}")
-        if self._check:
-            self._compare(place, view)
 
     def _compare(self, place: Place, view: memoryview) -> None:
         found = zlib.crc32(view)
@@ -259,7 +291,7 @@ class RecordWriter:
         self._checksums = array("I")
         self._offsets = array("q")
         self._end = FIXED_HEADER_BYTES + ENTRY_BYTES * count
-        self._waiting: list[Transfer] = []
+        self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._is_open = True
         with ExitStack() as stack:
@@ -282,7 +314,7 @@ class RecordWriter:
         copied = bytes(sample)
         self._checksums.append(zlib.crc32(copied))
         self._offsets.append(self._end)
-        self._waiting.append(Transfer(self._file, self._end, memoryview(copied)))
+        self._waiting.append(copied)
         self._waiting_bytes += len(copied)
         self._end += len(copied)
         if self._waiting_bytes >= BUFFER_BYTES:
@@ -303,8 +335,8 @@ class RecordWriter:
                 raise ValueError(
                     f"{self.path}: {len(self._checksums)} samples of {self._count} were written"
                 )
-            self._waiting.append(Transfer(self._file, 0, memoryview(self._header())))
             self._flush()
+            self._client.write([Transfer(self._file, 0, memoryview(self._header()))])
 
     def __enter__(self) -> Self:
         return self
@@ -322,8 +354,12 @@ class RecordWriter:
             self._stack.__exit__(kind, error, trace)  # leaves nothing behind
 
     def _flush(self) -> None:
-        self._client.write(self._waiting)
+        """Write what waits: neighbours, so that it is one transfer however small the samples are."""
+        content = memoryview(b"".join(self._waiting))
+        begin = self._end - len(content)
         self._waiting, self._waiting_bytes = [], 0
+        if content:
+            self._client.write([Transfer(self._file, begin, content)])
 
     def _header(self) -> bytes:
         if sys.byteorder == "big":

@@ -43,6 +43,7 @@ from .kvcache_format import (
 from .kvcache_index import Limits, Place, SegmentFacts, choose
 from .kvcache_segments import Own, Segment, Segments
 from .opening import Connect, connect_for, is_url
+from .rows import new_buffer
 
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENTS_MAX: Final = 512
@@ -51,6 +52,8 @@ _CAPACITY_SHARE: Final = 256
 """A large cache has about so many segments."""
 _SMALL_SHARE: Final = 4
 """And a small one at least so many, so that dropping one leaves most."""
+_GATHERED_BYTES: Final = 1 << 20
+"""Small blocks are written so many bytes at a time."""
 _ROUNDS: Final = 3
 """How many copies of a block are tried, and how often a segment is made: more than once is rare."""
 
@@ -425,12 +428,13 @@ class KVCache(Closing):
         geometry = own.segment.header.geometry
         now_ms = _wall_ms(self._clock)
         try:
-            segments.client.write(
-                [
-                    Transfer(own.writer.file, geometry.block_offset(slot), block)
-                    for slot, (_, block) in enumerate(blocks, first)
-                ]
-            )
+            pieces = self._gathered([block for _, block in blocks])
+            offset = geometry.block_offset(first)
+            transfers = []
+            for piece in pieces:
+                transfers.append(Transfer(own.writer.file, offset, piece))
+                offset += piece.nbytes
+            segments.client.write(transfers)
             entries = [Entry(digest, block_checksum(block), now_ms) for digest, block in blocks]
             segments.write_entries(own, first, entries)
         except OSError:
@@ -440,6 +444,23 @@ class KVCache(Closing):
         finally:
             own.writer.release()
         self._touch([own.segment])
+
+    def _gathered(self, blocks: Sequence[memoryview]) -> Sequence[memoryview]:
+        """Return the bytes of neighbouring slots in few pieces: each piece is one change of a chunk on all replicas.
+
+        A change costs as much as copying megabytes, so small blocks are copied together; large ones are pieces of their own.
+        """
+        each = _GATHERED_BYTES // self.block_bytes
+        if each <= 1 or len(blocks) == 1:
+            return blocks
+        pieces = []
+        for begin in range(0, len(blocks), each):
+            some = blocks[begin : begin + each]
+            piece = new_buffer(self._client, len(some) * self.block_bytes)
+            for number, block in enumerate(some):
+                piece[number * self.block_bytes : (number + 1) * self.block_bytes] = block.cast("B")
+            pieces.append(piece)
+        return pieces
 
     def sync(self) -> None:
         """Return when all that this process has put would survive a power loss; raises OSError."""

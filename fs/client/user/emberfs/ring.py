@@ -28,7 +28,8 @@ from .lanes import ENTRY_COUNT, Lanes
 from .memory import Region, Regions
 from .plan import Plan
 from .posix import close_descriptor
-from .protocol import IOCTL_TICKET, TICKET, Call, EntryFlag, Op, Priority
+from .protocol import IOCTL_TICKET, LENGTH_MAX, TICKET, Call, EntryFlag, Op, Priority
+from .rows import Buffers, RingRows, Rows, copy_rows
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ _OPEN_FLAGS: Final[dict[OpenMode, int]] = {
     "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
 }
 _NO_FLAGS: Final = EntryFlag(0)
+_NO_MEMORY: Final = {errno.ENOMEM, errno.ENOSPC, errno.EMFILE}
 
 
 class RingFile(Closing):
@@ -191,6 +193,7 @@ class RingClient(Closing):
         """Whether `close` was called."""
         self._files: set[RingFile] = set()
         self._regions = Regions()
+        self._buffers = Buffers(self)
         self._reset()
         self.connection()
         _clients.add(self)
@@ -363,6 +366,46 @@ class RingClient(Closing):
     def write(self, transfers: Sequence[Transfer]) -> None:
         """See `BatchClient`."""
         self._move(self._plan(Op.WRITE, transfers, _NO_FLAGS))
+
+    def new_buffer(self, size: int) -> memoryview:
+        """See `emberfs.rows.new_buffer`."""
+        try:
+            return self._buffers.take(size)
+        except OSError as error:
+            if error.errno not in _NO_MEMORY:
+                raise
+            return memoryview(bytearray(size))
+
+    def read_rows(self, rows: Rows, buffer: memoryview) -> list[int]:
+        """See `emberfs.rows.read_rows`, by which it is to be called."""
+        for file in set(rows.files):
+            _own(file)
+        if not rows.files:
+            return []
+        if self._region_of(buffer) is not None:
+            return self._move_rows(rows, buffer)
+        staged = self.new_buffer(len(buffer))
+        counts = self._move_rows(rows, staged)
+        copy_rows(rows, counts, staged, buffer)
+        return counts
+
+    def _region_of(self, buffer: memoryview) -> tuple[Region, int] | None:
+        with self.lock:
+            return self._regions.find(buffer)
+
+    def _move_rows(self, rows: Rows, buffer: memoryview) -> list[int]:
+        found = self._region_of(buffer)
+        is_plain = found is not None and not found[0].block_size
+        if found is None or not is_plain or max(rows.sizes) > LENGTH_MAX:
+            return self.read(
+                [
+                    Transfer(file, offset, buffer[place : place + size])
+                    for file, offset, size, place in zip(*rows, strict=True)
+                ]
+            )
+        with self._lanes.lane() as lane:
+            region, start = found
+            return RingRows(rows, self.region_id(region), start).move(lane)
 
     async def read_async(
         self, transfers: Sequence[Transfer], *, flags: EntryFlag = _NO_FLAGS

@@ -27,11 +27,12 @@ import torch
 from torch import distributed
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from ..batch import BatchFile, Transfer
+from ..batch import BatchFile
 from ..ffrecord import RecordReader
 from ..opening import Connect, connect_for
 from ..order import EpochOrder, share
 from ..pack import files_below
+from ..rows import Rows, read_rows
 from .memory import bytes_of, landing
 
 Decode = Callable[[torch.Tensor], Any]
@@ -51,20 +52,23 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def _lay_out(sizes: Sequence[int]) -> list[torch.Tensor]:
-    """Return memory for a batch: samples of one size without gaps, so that they are one tensor; else aligned."""
+def _lay_out(sizes: Sequence[int]) -> tuple[torch.Tensor, list[int]]:
+    """Return memory for a batch and where in it samples begin: those of one size without gaps, to be one tensor; else aligned."""
     is_even = len(set(sizes)) <= 1
-    step = [size if is_even else -(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
-    ends = list(accumulate(step))
-    buffer = landing(ends[-1] if ends else 0)
-    return [buffer[e - s : e - s + size] for e, s, size in zip(ends, step, sizes, strict=True)]
+    steps = sizes if is_even else [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
+    begins = list(accumulate(steps, initial=0))
+    return landing(begins.pop()), begins
+
+
+def _parts(buffer: torch.Tensor, begins: Sequence[int], sizes: Sequence[int]) -> list[torch.Tensor]:
+    return [buffer[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
 
 
 def _read_records(reader: RecordReader, indices: Sequence[int]) -> list[torch.Tensor]:
-    places = [reader.place(index) for index in indices]
-    samples = _lay_out([place.size for place in places])
-    reader.read_places(places, [bytes_of(sample) for sample in samples])
-    return samples
+    samples = reader.find(indices)
+    buffer, begins = _lay_out(samples.sizes)
+    reader.read_into(samples, begins, bytes_of(buffer))
+    return _parts(buffer, begins, samples.sizes)
 
 
 class _Samples(Dataset[Any]):
@@ -151,14 +155,11 @@ class FilesDataset(_Samples):
                 file.close()
 
     def _read(self, files: Sequence[tuple[BatchFile, int]]) -> list[torch.Tensor]:
-        samples = _lay_out([size for _, size in files])
-        counts = self._client.read(
-            [
-                Transfer(file, 0, bytes_of(sample))
-                for (file, _), sample in zip(files, samples, strict=True)
-            ]
-        )  # a file that was cut since it was opened gives a shorter sample
-        return [sample[:count] for sample, count in zip(samples, counts, strict=True)]
+        sizes = [size for _, size in files]
+        buffer, begins = _lay_out(sizes)
+        rows = Rows([file for file, _ in files], [0] * len(files), sizes, begins)
+        counts = read_rows(self._client, rows, bytes_of(buffer))
+        return _parts(buffer, begins, counts)  # a file that was cut since gives a shorter sample
 
     def _open(self, path: str) -> tuple[BatchFile, int]:
         file = self._client.open(path)
@@ -213,17 +214,10 @@ class ArrayDataset(_Samples):
             if not 0 <= index < self._count:
                 raise IndexError(f"no sample {index}: {self._file.path} has {self._count}")
         buffer = landing(len(indices) * self._size)
-        whole = bytes_of(buffer)
-        counts = self._client.read(
-            [
-                Transfer(
-                    self._file,
-                    self._offset + index * self._size,
-                    whole[number * self._size : (number + 1) * self._size],
-                )
-                for number, index in enumerate(indices)
-            ]
-        )
+        offsets = [self._offset + index * self._size for index in indices]
+        begins = [number * self._size for number in range(len(indices))]
+        rows = Rows([self._file] * len(indices), offsets, [self._size] * len(indices), begins)
+        counts = read_rows(self._client, rows, bytes_of(buffer))
         if any(count < self._size for count in counts):
             raise EOFError(f"{self._file.path} has become shorter than when it was opened")
         return list(buffer.view(self._dtype).view(len(indices), *self._shape))

@@ -1,0 +1,210 @@
+"""Many pieces of files read into one buffer, by columns: what data loaders do all the time.
+
+    buffer = new_buffer(client, sum(sizes))
+    counts = read_rows(client, Rows(files, offsets, sizes, places), buffer)
+
+Purpose: a batch costs the program a few operations on whole columns and next to nothing for each piece, where
+`BatchClient.read` makes an object for each.  Any client will do; `RingClient` takes the columns as they are.
+
+Invariants:
+    - Results and errors are those of `BatchClient.read`.
+    - Memory of `new_buffer` is used again only when nothing refers to it any more, and never after a fork that came
+      while it was in use: the child has it as it was.
+
+What this module does not do: write; say where pieces lie.
+"""
+
+import ctypes
+import os
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
+
+from .batch import BatchClient, BatchFile, Transfer
+from .protocol import Op
+
+if TYPE_CHECKING:
+    from .lanes import Lane
+    from .ring import RingClient, RingFile, SharedIov
+
+STEP_BYTES: Final = 1 << 20
+"""Sizes of memory that is kept are multiples of it, so that batches of about one size can use the same."""
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Of one process; more is given back."""
+_OFFSET_MAX: Final = 2**63 - 1
+
+
+class Rows(NamedTuple):
+    """Pieces to be read; all columns are equally long."""
+
+    files: Sequence[BatchFile]
+    offsets: Sequence[int]
+    """In its file, bytes."""
+    sizes: Sequence[int]
+    """Bytes."""
+    places: Sequence[int]
+    """Where in the buffer each begins."""
+
+
+@runtime_checkable
+class RowClient(Protocol):
+    """A client that takes columns."""
+
+    def new_buffer(self, size: int) -> memoryview:
+        """See `new_buffer`."""
+
+    def read_rows(self, rows: Rows, buffer: memoryview) -> list[int]:
+        """See `read_rows`."""
+
+
+def new_buffer(client: BatchClient, size: int) -> memoryview:
+    """Return `size` writable bytes, which need not be zero: of a kind that reads of this client reach without a copy."""
+    if isinstance(client, RowClient):
+        return client.new_buffer(size)
+    return memoryview(bytearray(size))
+
+
+def read_rows(client: BatchClient, rows: Rows, buffer: memoryview) -> list[int]:
+    """Fill the buffer; return for each row how many bytes were read: fewer than its size only at the end of the file.
+
+    Raises:
+        OSError: the first failure by position, with errno and the file's path; all others have been done.
+        ValueError: rows that reach beyond the buffer.
+    """
+    _check(rows, buffer)
+    if isinstance(client, RowClient):
+        return client.read_rows(rows, buffer)
+    return client.read(
+        [
+            Transfer(file, offset, buffer[place : place + size])
+            for file, offset, size, place in zip(*rows, strict=True)
+        ]
+    )
+
+
+def _check(rows: Rows, buffer: memoryview) -> None:
+    if buffer.readonly:
+        raise TypeError("a buffer to be filled is read-only")
+    if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
+        raise ValueError("a buffer to be filled is no contiguous view of bytes")
+    if not len(rows.files) == len(rows.offsets) == len(rows.sizes) == len(rows.places):
+        raise ValueError("columns of different lengths")
+    if not rows.files:
+        return
+    ends = map(int.__add__, rows.places, rows.sizes)
+    if min(rows.sizes) < 0 or min(rows.places) < 0 or max(ends) > len(buffer):
+        raise ValueError(f"rows that reach beyond the {len(buffer)} bytes of the buffer")
+    if min(rows.offsets) < 0 or max(rows.offsets) > _OFFSET_MAX:
+        raise ValueError("offsets that no file has")
+
+
+class Buffers:
+    """Shared memory of one client that is handed out as buffers, and comes back by itself."""
+
+    def __init__(self, client: "RingClient") -> None:
+        self._client = client
+        self._free: deque[SharedIov] = deque()
+        _all_buffers.add(self)
+
+    def take(self, size: int) -> memoryview:
+        """Return `size` bytes; raises OSError where the daemon has no more memory to give."""
+        whole = max(1, -(-size // STEP_BYTES)) * STEP_BYTES
+        iov = self._kept(whole)
+        if iov is None:
+            iov = self._client.allocate(whole)
+        lease = (ctypes.c_ubyte * size).from_buffer(iov.view)
+        free = self._free
+        weakref.finalize(lease, _come_back, free, iov).atexit = False
+        return memoryview(lease).cast("B")
+
+    def _kept(self, whole: int) -> "SharedIov | None":
+        """Return memory of this size that has come back; what was kept too long goes, the oldest first."""
+        found: SharedIov | None = None
+        kept: list[SharedIov] = []
+        with suppress(IndexError):  # others come back at any time
+            while True:
+                iov = self._free.pop()
+                if found is None and len(iov.view) == whole:
+                    found = iov
+                else:
+                    kept.append(iov)
+        room = KEPT_BYTES_MAX
+        for iov in kept:  # the youngest first
+            room -= len(iov.view)
+            if room >= 0:
+                self._free.appendleft(iov)
+        return found
+
+    def forget(self) -> None:
+        """Hand out nothing again that exists now: a child of a fork may look at it."""
+        self._free = deque()
+
+
+_all_buffers: "weakref.WeakSet[Buffers]" = weakref.WeakSet()
+
+
+def _come_back(free: "deque[SharedIov]", iov: "SharedIov") -> None:
+    """Runs wherever the last reference goes, so it takes no lock."""
+    free.append(iov)
+
+
+def _forget_all() -> None:
+    for buffers in list(_all_buffers):
+        buffers.forget()
+
+
+os.register_at_fork(after_in_parent=_forget_all, after_in_child=_forget_all)
+
+
+class RingRows:
+    """One `read_rows` into shared memory, over a lane's ring."""
+
+    def __init__(self, rows: Rows, region_id: int, region_offset: int) -> None:
+        self._rows = rows
+        self._results = [0] * len(rows.files)
+        kept: Sequence[int] = range(len(rows.files))
+        if 0 in rows.sizes:  # nothing is to be read
+            kept = [index for index, size in enumerate(rows.sizes) if size]
+            rows = Rows(
+                [rows.files[index] for index in kept],
+                *([column[index] for index in kept] for column in rows[1:]),
+            )
+        ids = {file: cast("RingFile", file).id | region_id << 32 for file in set(rows.files)}
+        places = [place + region_offset for place in rows.places] if region_offset else rows.places
+        self._columns = (
+            array("Q", kept),
+            array("Q", rows.offsets),
+            array("Q", places),
+            array("Q", rows.sizes),
+            array("Q", [ids[file] for file in rows.files]),
+            array("Q", [int(Op.READ)]) * len(kept),
+        )
+
+    def move(self, lane: "Lane") -> list[int]:
+        """Do it, as many rows at once as the ring has room for; raises OSError for the first that failed."""
+        ring, results, begun, total = lane.ring, self._results, 0, len(self._columns[0])
+        while begun < total or ring.outstanding:
+            count = min(ring.free_count, total - begun)
+            if count:
+                ring.put_columns([column[begun : begun + count] for column in self._columns])
+                begun += count
+            ring.submit()
+            for index, result in ring.wait(1):
+                results[index] = result
+        if min(results) < 0:
+            index = next(i for i, result in enumerate(results) if result < 0)
+            number = -results[index]
+            raise OSError(number, os.strerror(number), self._rows.files[index].path)
+        return results
+
+
+def copy_rows(rows: Rows, counts: Sequence[int], staged: memoryview, buffer: memoryview) -> None:
+    """Copy what was read: all at once where the rows are the whole buffer."""
+    if sum(counts) == len(buffer):
+        buffer[:] = staged
+        return
+    for place, count in zip(rows.places, counts, strict=True):
+        buffer[place : place + count] = staged[place : place + count]
