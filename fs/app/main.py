@@ -574,6 +574,20 @@ def stat(
 
 
 @app.command()
+def probe(
+    config: ConfigOption,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
+    serving: Annotated[
+        bool, typer.Option("--serving", help="Also ask the manager: do all targets of the node?")
+    ] = False,
+) -> None:
+    """Ask the process of a configuration file, on its machine, whether it answers; exit code 1: no."""
+    from .probe import probe as ask  # noqa: PLC0415
+
+    typer.echo(ask(config, timeout_s=timeout, has_to_serve=serving))
+
+
+@app.command()
 def version() -> None:
     """Print the release."""
     from .release import RELEASE  # noqa: PLC0415

@@ -14,6 +14,7 @@ from ..client.vfs.vfs import Vfs
 from ..schema.ids import ClientId
 from ..schema.status import FsError, Status
 from .compose import Process, main
+from .mount_point import clear_dead_mount, is_mounted
 from .release import RELEASE
 
 
@@ -22,6 +23,7 @@ async def run(process: Process) -> None:
     config = process.config
     if not config.client.mount_point:
         raise FsError(Status.BAD_CONFIG, "client.mount_point: where shall this daemon mount?")
+    await trio.to_thread.run_sync(_clear_own_mount, Path(config.client.mount_point))
     async with open_client(
         process.runtime,
         config,
@@ -31,6 +33,12 @@ async def run(process: Process) -> None:
         release=RELEASE,
     ) as client:
         await _serve(process, Vfs(client.meta, client.chunks, process.runtime, config.client))
+
+
+def _clear_own_mount(mount_point: Path) -> None:
+    """Detach what a killed daemon has left where this one is to mount: whoever restarts it need not know."""
+    if is_mounted(mount_point):
+        clear_dead_mount(mount_point)
 
 
 async def _serve(process: Process, vfs: Vfs) -> None:
