@@ -18,10 +18,11 @@ from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.method import Method, ReqT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
-from .core import Known, VfsCore
+from .core import VfsCore
 from .files import Files
 from .open_file import InodeState
 from .ports import Caller
+from .shared import Known
 
 ChangeRspT = TypeVar(
     "ChangeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp, meta_pb2.RemoveRsp, meta_pb2.RenameRsp

@@ -4,7 +4,7 @@
 import trio
 
 from fs.client.vfs.allocation import FallocateMode
-from fs.client.vfs.files import SPACE_COUNT_INTERVAL_S
+from fs.client.vfs.closing import SPACE_COUNT_INTERVAL_S
 from tests.client.fakes import CHUNK
 
 PUNCH = FallocateMode.KEEP_SIZE | FallocateMode.PUNCH_HOLE

@@ -1,0 +1,182 @@
+"""The ends of open files: flush, fsync, release.
+
+Closing reports the length and, with durable_close, waits until bytes and metadata would survive power loss.
+"""
+
+import logging
+
+from ...schema import services
+from ...schema.ids import SessionId
+from ...schema.inode import inode_from_pb
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from .handles import Handles
+from .open_file import FileHandle, InodeState
+
+_log = logging.getLogger(__name__)
+
+SPACE_COUNT_INTERVAL_S = 5.0
+"""What a file with holes takes is found out at each close, and at an fsync this long after the last time."""
+
+
+class Closing(Handles):
+    """See module head."""
+
+    async def flush(self, handle_id: int) -> None:
+        """What close(2) does: send and report everything; durable when durable_close is set.
+
+        Does nothing when nothing was changed through this handle since it was last done, but that below a quota
+        of bytes usage is exact from now on: what only this handle was promised is given back.
+
+        Raises:
+            FsError: an earlier write failed, or this one did; once per handle.
+        """
+        handle = self.handle(handle_id)
+        if not handle.can_write:
+            return
+        state = handle.state
+        if handle.is_dirty:
+            await self._core.drain(state)
+            self._raise_pending_error(handle)
+            is_durable = self._core.section.durable_close
+            if is_durable or state.has_unreported or state.is_space_unsure:
+                await self._report(handle, is_durable=is_durable, gives_back=True)
+            handle.is_dirty = state.is_dirty and handle.is_dirty
+        else:
+            self._raise_pending_error(handle)
+        if _has_spare_promise(state):
+            try:
+                await self._report(handle, is_durable=False, gives_back=True)
+            except FsError as error:
+                _log.warning("inode %d: promised bytes stay counted: %s", state.inode_id, error)
+
+    def flush_now(self, handle_id: int) -> bool:
+        """Do what `flush` does where nothing has to be waited for; else return False, with nothing done.
+
+        Raises:
+            FsError: an earlier write failed; once per handle.
+        """
+        handle = self.handle(handle_id)
+        if not handle.can_write:
+            return True
+        if handle.is_dirty or _has_spare_promise(handle.state):
+            return False
+        self._raise_pending_error(handle)
+        return True
+
+    async def _report(
+        self, handle: FileHandle, *, is_durable: bool, gives_back: bool = False
+    ) -> None:
+        """Report for one handle; an error that is raised counts as told to it."""
+        core, state = self._core, handle.state
+        age_s = core.now_s() - state.space_counted_s
+        counts_space = gives_back or age_s >= SPACE_COUNT_INTERVAL_S
+        try:
+            if gives_back and _has_spare_promise(state):
+                async with state.promise_lock:
+                    await core.report(
+                        state, is_durable=is_durable, gives_back=True, counts_space=counts_space
+                    )
+            else:
+                await core.report(state, is_durable=is_durable, counts_space=counts_space)
+        except FsError as error:
+            if error.status is Status.QUOTA_EXCEEDED:
+                handle.seen_error_count = state.error_count
+            raise
+        self._raise_pending_error(handle)
+
+    async def fsync(self, handle_id: int, *, is_data_only: bool) -> None:
+        """Return when all writes to the file through this mount would survive power loss.
+
+        The length is metadata that is needed to read the data back, so `is_data_only` changes nothing.
+
+        Raises:
+            FsError: an earlier write failed, or this one did; once per handle.
+        """
+        del is_data_only
+        handle = self.handle(handle_id)
+        await self._core.drain(handle.state)
+        self._raise_pending_error(handle)
+        await self._report(handle, is_durable=True)
+        handle.is_dirty = handle.state.is_dirty and handle.is_dirty
+
+    async def release(self, handle_id: int) -> None:
+        """Forget an open file description; ends its file session.
+
+        Raises:
+            FsError: the rest could not be sent or reported; nobody is left to tell, so callers log it.
+        """
+        handle = self._handles.pop(handle_id, None)
+        if handle is None:
+            raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
+        core, state = self._core, handle.state
+        self._drop_readahead(handle)
+        try:
+            if handle.can_write:
+                await core.drain(state)
+            session = handle.file_session
+            if session is not None:
+                session.handle_count -= 1
+                if session.handle_count == 0:
+                    await self._close_session(state, session.session_id)
+            if len(state.handles) == 1 and state.keep_session is not None:
+                session_id, state.keep_session = state.keep_session, None
+                await self._close_session(state, session_id)
+        finally:
+            del state.handles[handle_id]
+            core.drop_state_if_unused(state)
+
+    def release_now(self, handle_id: int) -> bool:
+        """Do what `release` does where nothing has to be waited for; else return False, with nothing done."""
+        handle = self._handles.get(handle_id)
+        if handle is None:
+            return False
+        core, state, session = self._core, handle.state, handle.file_session
+        has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
+        if has_report or state.is_metered or state.keep_session is not None:
+            return False
+        if session is not None:
+            if session.handle_count > 1 or not core.ending.end(state.inode_id, session.session_id):
+                return False
+            session.handle_count = 0
+        del self._handles[handle_id]
+        self._drop_readahead(handle)
+        del state.handles[handle_id]
+        core.drop_state_if_unused(state)
+        return True
+
+    async def _close_session(self, state: InodeState, session_id: SessionId) -> None:
+        core = self._core
+        has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
+        if not (has_report or state.is_metered) and core.ending.end(state.inode_id, session_id):
+            return
+        async with state.report_lock:
+            seq, before_ver = state.acked_seq, state.file.data_ver
+            request = meta_pb2.CloseReq(sync=core.sync_request(state), session_id=session_id)
+            try:
+                reply = await core.call(services.META_CLOSE, request)
+            except FsError as error:
+                if error.status is Status.QUOTA_EXCEEDED:
+                    await core.note_refused(state, seq, error)
+                raise
+            if reply.HasField("inode"):
+                core.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
+
+    def _drop_readahead(self, handle: FileHandle) -> None:
+        self._core.readahead_bytes -= handle.readahead.held_bytes
+        handle.readahead.clear()
+
+    async def release_all(self) -> None:
+        """Release every open file; errors are logged."""
+        for handle_id in list(self._handles):
+            try:
+                await self.release(handle_id)
+            except FsError as error:
+                _log.error("open file %d: releasing failed: %s", handle_id, error)
+
+
+def _has_spare_promise(state: InodeState) -> bool:
+    """Return whether bytes below a quota are promised to one open file that may not need them any more."""
+    if not state.is_metered or state.promised_length <= state.local_length():
+        return False
+    return sum(handle.can_write for handle in state.handles.values()) == 1

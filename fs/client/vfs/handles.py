@@ -1,0 +1,54 @@
+"""The open files of a mount, by the number that the kernel or a program knows them by."""
+
+from ...schema.status import FsError, Status
+from .core import VfsCore
+from .open_file import FileHandle, InodeState
+
+
+class Handles:
+    """What reading, writing and closing share."""
+
+    def __init__(self, core: VfsCore) -> None:
+        self._core = core
+        self._handles: dict[int, FileHandle] = {}
+
+    def _add_handle(self, handle: FileHandle) -> None:
+        handle.state.handles[handle.handle_id] = handle
+        self._handles[handle.handle_id] = handle
+
+    def handle(self, handle_id: int) -> FileHandle:
+        """Return what a handle stands for; raises FsError(BAD_FILE)."""
+        handle = self._handles.get(handle_id)
+        if handle is None:
+            raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
+        return handle
+
+    def open_state(self, handle_id: int) -> InodeState:
+        """Return the state of the file that a handle is for; raises FsError(BAD_FILE)."""
+        return self.handle(handle_id).state
+
+    def readable(self, handle_id: int) -> FileHandle:
+        """Return a handle that can read; raises FsError(BAD_FILE)."""
+        handle = self.handle(handle_id)
+        if not handle.can_read:
+            inode_id = handle.state.inode_id
+            raise FsError(Status.BAD_FILE, f"inode {inode_id} is open for writing only")
+        return handle
+
+    def writable(self, handle_id: int) -> FileHandle:
+        """Return a handle that can write.
+
+        Raises:
+            FsError: BAD_FILE, or the error of an earlier write, once per handle.
+        """
+        handle = self.handle(handle_id)
+        state = handle.state
+        if not handle.can_write:
+            raise FsError(Status.BAD_FILE, f"inode {state.inode_id} is open for reading only")
+        if state.error_count > handle.seen_error_count:
+            self._raise_pending_error(handle)
+        return handle
+
+    def _raise_pending_error(self, handle: FileHandle) -> None:
+        seen, handle.seen_error_count = handle.seen_error_count, handle.state.error_count
+        self._core.raise_pending_error(handle.state, seen)

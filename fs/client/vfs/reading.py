@@ -1,0 +1,117 @@
+"""Reading open files: own writes first, then what was read ahead, else straight from storage."""
+
+from ...runtime.ports import Buffer
+from ...schema import services
+from ...schema.inode import inode_from_pb
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError
+from ..api import FileRead
+from .handles import Handles
+from .open_file import FetchedBlock, FileHandle, InodeState
+from .ports import Caller
+from .readahead import Block
+
+
+class Reading(Handles):
+    """See module head."""
+
+    async def read(self, handle_id: int, offset: int, count: int) -> Buffer:
+        """Return the bytes of [offset, offset + count), shorter only at the end of the file.
+
+        The buffer belongs to the caller to read, not to write.
+
+        Raises:
+            FsError: BAD_FILE, CHECKSUM_MISMATCH, IO_ERROR and others of ChunkStore.read.
+        """
+        # 1. who reads
+        handle = self.readable(handle_id)
+        state = handle.state
+        # 2. own writes first
+        if state.is_dirty:
+            await self._core.wait_written(state, offset, offset + count)
+        # 3. clip to the length
+        if handle.is_append and offset + count > state.local_length():
+            await self._refresh(state, handle.caller)
+        length = state.local_length()
+        end = min(offset + count, length)
+        if end <= offset:
+            return b""
+        # 4. readahead, else straight from storage
+        self._fetch_ahead(handle, offset, end, length)
+        blocks = handle.readahead.covering(offset, end)
+        found = await _assemble(blocks, offset, end) if blocks else None
+        if found is not None:
+            return found
+        view = memoryview(bytearray(end - offset))
+        await self._core.store.read([FileRead(state.ref, offset, view)])
+        return view
+
+    def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
+        """Do what `read` does when the bytes were read ahead; else return None, with nothing done.
+
+        Raises:
+            FsError: BAD_FILE.
+        """
+        handle = self.readable(handle_id)
+        state = handle.state
+        if state.is_dirty or handle.is_append or handle.readahead_seq != state.content_seq:
+            return None
+        length = state.local_length()
+        end = min(offset + count, length)
+        if end <= offset:
+            return b""
+        blocks = handle.readahead.covering(offset, end)
+        if not blocks or not all(block.content.is_fetched for block in blocks):
+            return None
+        self._fetch_ahead(handle, offset, end, length)
+        return _cut_out(blocks, offset, end)
+
+    async def _refresh(self, state: InodeState, caller: Caller) -> None:
+        request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)
+        reply = await self._core.call(services.META_GET_ATTR, request)
+        state.absorb(inode_from_pb(reply.inode))
+
+    def _fetch_ahead(self, handle: FileHandle, offset: int, end: int, length: int) -> None:
+        core, state, ahead = self._core, handle.state, handle.readahead
+        window_bytes_max = core.section.readahead_bytes_max
+        if window_bytes_max == 0 or handle.is_append:
+            return
+        before = ahead.held_bytes
+        if handle.readahead_seq != state.content_seq:
+            ahead.clear_blocks()
+            handle.readahead_seq = state.content_seq
+        ahead.note_read(offset, end, window_bytes_max)
+        if not state.is_dirty:
+            # What was buffered meanwhile is not on storage yet, so nothing is fetched beside it.
+            room = core.section.readahead_total_bytes_max - core.readahead_bytes
+            for start, stop in ahead.ranges_to_fetch(length, max(room, 0)):
+                block = Block(start, stop, FetchedBlock(stop - start))
+                ahead.add(block)
+                core.spawn(self._fetch, state, block)
+        core.readahead_bytes += ahead.held_bytes - before
+
+    async def _fetch(self, state: InodeState, block: Block[FetchedBlock]) -> None:
+        content = block.content
+        try:
+            await self._core.store.read([FileRead(state.ref, block.offset, content.view)])
+        except FsError as error:
+            content.error = error
+        finally:
+            content.done.set()
+
+
+async def _assemble(blocks: list[Block[FetchedBlock]], offset: int, end: int) -> Buffer | None:
+    """Wait for blocks and return [offset, end) of them; None when one could not be fetched."""
+    for block in blocks:
+        await block.content.done.wait()
+        if block.content.error is not None:
+            return None
+    return _cut_out(blocks, offset, end)
+
+
+def _cut_out(blocks: list[Block[FetchedBlock]], offset: int, end: int) -> Buffer:
+    parts = []
+    for block in blocks:
+        start = max(offset, block.offset) - block.offset
+        parts.append(block.content.view[start : min(end, block.end) - block.offset])
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,0 +1,168 @@
+"""What meta is told of written bytes, and what its answers mean for this mount.
+
+Which locks: see `core`.
+"""
+
+import logging
+
+import trio
+
+from ...schema import services
+from ...schema.inode import Inode, inode_from_pb
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from .open_file import InodeState
+from .write_back import WriteBack
+
+_log = logging.getLogger(__name__)
+
+
+class Reports(WriteBack):
+    """See module head."""
+
+    async def report(
+        self,
+        state: InodeState,
+        *,
+        is_durable: bool,
+        gives_back: bool = False,
+        counts_space: bool = False,
+    ) -> None:
+        """Tell meta of acknowledged writes; with `is_durable` make them survive power loss.
+
+        With `counts_space` meta finds out what a file takes whose holes may have changed.
+
+        With `gives_back`, under `promise_lock`, also what was promised and is not needed for them.
+
+        Chunks and metadata go to their disks at the same time.  After a power loss before both are there,
+        meta may know of bytes that read as zeros, as it may after any report of a write that was not synced.
+
+        Acknowledged writes that turn out to be lost are no error here: every open file is told, as of a failed write.
+
+        Raises:
+            FsError: a service refused; what the other one did stands.  QUOTA_EXCEEDED: the bytes are gone, and
+                every open file will be told, as of a failed write.
+        """
+        async with state.report_lock:
+            seq = state.acked_seq
+            request = self.sync_request(state)
+            request.is_durable = is_durable
+            request.gives_back = gives_back and state.give_back()
+            request.counts_space = counts_space and state.is_space_unsure
+            if request.counts_space:
+                state.is_space_unsure, state.space_counted_s = False, self.now_s()
+            before_ver = state.file.data_ver
+            failures: list[FsError] = []
+            async with trio.open_nursery() as nursery:
+                if is_durable and state.durable_seq < seq:
+                    nursery.start_soon(self._sync_chunks, state, failures)
+                try:
+                    reply = await self.call(services.META_SYNC, request)
+                    inode = inode_from_pb(reply.inode)
+                    self.note_reported(state, seq, before_ver, inode)
+                    if request.counts_space:
+                        await self.kernel.invalidate_attributes(state.inode_id)
+                    if reply.HasField("is_metered"):
+                        state.note_metering(reply.is_metered, inode)
+                except FsError as error:
+                    state.is_space_unsure = state.is_space_unsure or request.counts_space
+                    failures.insert(0, error)
+                    if error.status is Status.QUOTA_EXCEEDED:
+                        await self.note_refused(state, seq, error)
+            if failures:
+                raise failures[0]
+            if is_durable:
+                state.durable_seq = max(state.durable_seq, seq)
+
+    async def note_refused(self, state: InodeState, seq: int, error: FsError) -> None:
+        """A quota has no room for what was acknowledged up to `acked_seq` = seq; meta has cut it.
+
+        Nobody who asks after this sees it any more.  There was no quota at open; from now on writes themselves
+        are refused.
+        """
+        _log.error("inode %d: what was written is dropped: %s", state.inode_id, error)
+        try:
+            request = meta_pb2.GetAttrReq(caller=state.writer.to_pb(), inode_id=state.inode_id)
+            reply = await self.call(services.META_GET_ATTR, request)
+            state.absorb(inode_from_pb(reply.inode))
+        except FsError as failure:
+            _log.warning("inode %d: attributes not refreshed: %s", state.inode_id, failure)
+        state.forget_refused(seq)
+        state.note_metering(True, state.inode)
+        state.last_error = error
+        state.error_count += 1
+        self._drop_pages(state)
+        await self.kernel.invalidate_attributes(state.inode_id)
+
+    async def secure(self, state: InodeState, start: int, end: int) -> None:
+        """Below a quota of bytes, have the growth of a file up to `end` promised before it is buffered.
+
+        When that does not fit: up to what does, if that is beyond `start`.
+
+        Raises:
+            FsError: QUOTA_EXCEEDED, and whatever meta says.
+        """
+        async with state.promise_lock:
+            request = meta_pb2.ReserveSpaceReq(
+                caller=state.writer.to_pb(),
+                inode_id=state.inode_id,
+                length=end,
+                length_min=start + 1,
+            )
+            reply = await self.call(services.META_RESERVE_SPACE, request)
+            inode = inode_from_pb(reply.inode)
+            state.absorb(inode)
+            state.note_metering(reply.is_metered, inode)
+
+    async def _sync_chunks(self, state: InodeState, failures: list[FsError]) -> None:
+        try:
+            await self.store.sync([state.ref])
+        except FsError as error:
+            if error.status is Status.WRITES_LOST:
+                self.note_failure(state, error, "durably")
+            else:
+                failures.append(error)
+
+    def sync_request(self, state: InodeState) -> meta_pb2.SyncReq:
+        """Return a SyncReq that carries what meta does not know yet."""
+        request = meta_pb2.SyncReq(caller=state.writer.to_pb(), inode_id=state.inode_id)
+        if state.has_unreported:
+            request.has_new_data = True
+            request.mtime_ns = state.local_mtime_ns
+            request.clears_suid = bool(state.inode.mode & 0o6000) and state.writer.uid != 0
+            hint = state.length_hint()
+            if hint is not None:
+                request.length_hint.CopyFrom(hint)
+        return request
+
+    def note_reported(self, state: InodeState, seq: int, before_ver: int, inode: Inode) -> None:
+        """Take in the reply to a `sync_request` that was made at `acked_seq` = seq."""
+        has_stepped = seq > state.reported_seq
+        state.reported_seq = max(state.reported_seq, seq)
+        state.absorb(inode)
+        assert inode.file is not None
+        own_ver = before_ver + 1 if has_stepped else before_ver
+        self.note_own_step(state, before_ver, own_ver)
+        if has_stepped and not state.is_dirty and state.acked_seq == seq:
+            state.is_length_unknown = False
+            state.acked_end = min(state.acked_end, state.file.length)
+            state.written_end = min(state.written_end, state.file.length)
+
+    def note_own_step(self, state: InodeState, before_ver: int, own_ver: int) -> None:
+        """Keep the kernel's pages valid over a change of data_ver that was this mount's own.
+
+        Any other step means that another client reported content as well: the pages are dropped at
+        the next open.
+        """
+        is_own = state.cached_ver == before_ver and state.file.data_ver == own_ver
+        state.cached_ver = own_ver if is_own else None
+
+    def raise_pending_error(self, state: InodeState, seen_error_count: int) -> int:
+        """Return the inode's error count, or raise the last error when it grew.
+
+        The caller stores the count at its open file before it lets the error pass.
+        """
+        if state.error_count > seen_error_count:
+            assert state.last_error is not None
+            raise FsError(state.last_error.status, state.last_error.detail)
+        return state.error_count

@@ -1,0 +1,141 @@
+"""What all parts of the vfs share: the ports, the open inodes, what the kernel holds."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import trio
+
+from ...runtime.ports import Runtime
+from ...schema.config import ClientSection
+from ...schema.ids import InodeId, SessionId
+from ...schema.inode import Inode, inode_from_pb
+from ...schema.method import Method, ReqT, RspT
+from ...schema.proto import common_pb2
+from ..api import ChunkStore, MetaCaller
+from .budgets import DirtyBudget, SpaceWatch
+from .ending import EndingSessions
+from .open_file import InodeState
+from .ports import Caller, KernelCache
+from .told import ToldDirectories
+
+SEEN_COUNT_MAX = 65_536
+"""How many closed inodes keep the mark that lets the kernel reuse its page cache."""
+
+
+@dataclass(slots=True)
+class Known:
+    """An inode that the kernel holds."""
+
+    lookup_count: int = 0
+    given_length: int = -1
+    """Length in the last attributes handed out; -1: no regular file."""
+    listed_as: tuple[InodeId, bytes] | None = None
+    """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
+    symlink_target: bytes = b""
+    """Of a symbolic link; it never changes."""
+    no_acl_until_s: float = 0.0
+    """Until then it counts as known that there is no access control list."""
+    acl_unsure_until_s: float = 0.0
+    """Until then attributes from before a change of the list may still arrive."""
+
+    def note_acl(self, inode: Inode, now_s: float, age_s_max: float) -> None:
+        """Take in what attributes from meta say of access control lists."""
+        is_sure = not inode.has_acl and now_s >= self.acl_unsure_until_s
+        self.no_acl_until_s = now_s + age_s_max if is_sure else 0.0
+
+
+class Shared:
+    """See module head."""
+
+    def __init__(
+        self,
+        meta: MetaCaller,
+        store: ChunkStore,
+        runtime: Runtime,
+        section: ClientSection,
+        kernel: KernelCache,
+    ) -> None:
+        self.meta = meta
+        self.store = store
+        self.runtime = runtime
+        self.section = section
+        self.kernel = kernel
+        self.budget = DirtyBudget(section.dirty_bytes_max)
+        self.space = SpaceWatch(section.dirty_bytes_max)
+        self.states: dict[InodeId, InodeState] = {}
+        self.known: dict[InodeId, Known] = {}
+        self.seen: dict[InodeId, tuple[int, int]] = {}
+        self.ending = EndingSessions(meta)
+        self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
+        self.readahead_bytes = 0
+        self.batch_socket_name = b""
+        """Where programs find the server of batches; empty: there is none."""
+        self._nursery: trio.Nursery | None = None
+        self._handle_id_last = 0
+
+    def attach(self, nursery: trio.Nursery | None) -> None:
+        """Say where background work runs; None: nowhere any more."""
+        self._nursery = nursery
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run something in the background until the vfs is shut down."""
+        assert self._nursery is not None, "the vfs is not running"
+        self._nursery.start_soon(function, *args)
+
+    def new_handle_id(self) -> int:
+        """Return a number for an open file or directory, never reused."""
+        self._handle_id_last += 1
+        return self._handle_id_last
+
+    def new_session_id(self) -> SessionId:
+        """Return an id for a file session."""
+        return SessionId(f"{self.runtime.random.getrandbits(128):032x}")
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        return self.runtime.clock.monotonic_s()
+
+    async def call(self, method: Method[ReqT, RspT], request: ReqT) -> RspT:
+        """Call meta."""
+        return await self.meta.call(method, request)
+
+    def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
+        """Take in the directories of a reply to a change of names, whose request was made at `mark`."""
+        now_s, age_s_max = self.now_s(), self.section.attr_timeout_s
+        for inode in self.told.note(directories, mark):
+            known = self.known.get(inode.inode_id)
+            if known is not None:
+                known.note_acl(inode, now_s, age_s_max)
+
+    def absorbed(self, message: common_pb2.InodePb) -> Inode:
+        """Return an inode from meta, merged with what this mount knows better."""
+        inode = inode_from_pb(message)
+        state = self.states.get(inode.inode_id)
+        return inode if state is None or inode.file is None else state.present(inode)
+
+    def state_of(self, inode: Inode, caller: Caller) -> InodeState:
+        """Return the state of a regular file, made when it is not open yet."""
+        state = self.states.get(inode.inode_id)
+        if state is None:
+            state = self.states[inode.inode_id] = InodeState(inode, caller)
+            self._recall_cached(state, inode)
+        else:
+            state.absorb(inode)
+        return state
+
+    def _recall_cached(self, state: InodeState, inode: Inode) -> None:
+        seen = self.seen.pop(inode.inode_id, None)
+        assert inode.file is not None
+        if seen == (inode.file.data_ver, inode.file.length):
+            state.cached_ver = inode.file.data_ver
+
+    def drop_state_if_unused(self, state: InodeState) -> None:
+        """Forget an inode that nobody has open and whose data is all reported."""
+        is_used = state.handles or state.is_dirty or state.has_unreported
+        if is_used or self.states.get(state.inode_id) is not state:
+            return
+        del self.states[state.inode_id]
+        if state.cached_ver is not None and state.cached_ver == state.file.data_ver:
+            self.seen[state.inode_id] = (state.cached_ver, state.file.length)
+            if len(self.seen) > SEEN_COUNT_MAX:
+                del self.seen[next(iter(self.seen))]

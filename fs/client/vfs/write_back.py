@@ -1,0 +1,223 @@
+"""How written bytes reach storage: buffered, sent in the background, their failures remembered.
+
+Which locks, and what a failed flush means: see `core`.
+"""
+
+import logging
+
+from ...runtime.ports import Buffer
+from ...schema import services
+from ...schema.inode import inode_from_pb
+from ...schema.layout import MAX_FILE_LENGTH_BYTES
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from .open_file import AppendBuffer, Flush, InodeState
+from .shared import Shared
+from .write_run import WriteRun, flush_unit_bytes
+
+_log = logging.getLogger(__name__)
+
+
+class WriteBack(Shared):
+    """See module head."""
+
+    async def wait_for_room(self, count: int) -> None:
+        """Take `count` bytes of the dirty budget, pushing everything buffered out meanwhile."""
+        while not self.budget.try_acquire(count):
+            for state in list(self.states.values()):
+                self.start_flush(state)
+                if state.append.pieces and not state.append_lock.locked():
+                    self.spawn(self._flush_append_logged, state)
+            await self.budget.wait_released()
+
+    async def _flush_append_logged(self, state: InodeState) -> None:
+        try:
+            await self.flush_append(state)
+        except FsError as error:
+            _log.warning("inode %d: append failed: %s", state.inode_id, error)
+
+    def buffer_bytes(self, state: InodeState, offset: int, data: Buffer) -> None:
+        """Put written bytes into the write buffer; budget already taken.  No checkpoint."""
+        if state.run is not None and state.run.end != offset:
+            self.start_flush(state)
+        if state.file.has_holes or offset > state.known_end():
+            state.is_space_unsure = True
+        run = state.run
+        if run is None:
+            run = state.run = WriteRun(offset)
+        run.append(data)
+        unit = flush_unit_bytes(state.ref.layout.chunk_size_bytes, self.section.write_buffer_bytes)
+        boundary = (run.offset // unit + 1) * unit
+        while run.end >= boundary:
+            self._launch(state, run.cut_before(boundary))
+            boundary += unit
+        if run.length == 0:
+            state.run = None
+        state.written_end = max(state.written_end, offset + len(data))
+        state.local_mtime_ns = self.runtime.clock.wall_ns()
+        state.content_seq += 1
+
+    def start_flush(self, state: InodeState) -> None:
+        """Send what is buffered on its way; returns at once."""
+        run, state.run = state.run, None
+        if run is not None:
+            self._launch(state, run)
+
+    def send(self, state: InodeState, offset: int, data: Buffer) -> Flush:
+        """Send bytes on their way, after what is buffered; budget already taken.  No checkpoint."""
+        self.start_flush(state)
+        if state.file.has_holes or offset > state.known_end():
+            state.is_space_unsure = True
+        run = WriteRun(offset)
+        run.append(data)
+        state.written_end = max(state.written_end, run.end)
+        state.local_mtime_ns = self.runtime.clock.wall_ns()
+        state.content_seq += 1
+        return self._launch(state, run)
+
+    def _launch(self, state: InodeState, run: WriteRun) -> Flush:
+        flush = Flush(run, state.ref.layout.chunk_size_bytes, state.file.truncate_ver)
+        flush.waits_for = [f for f in state.flushes if f.touches(flush)]
+        state.flushes.append(flush)
+        self.spawn(self._run_flush, state, flush)
+        return flush
+
+    async def _run_flush(self, state: InodeState, flush: Flush) -> None:
+        run = flush.run
+        # Whatever ends this task early, a bug or the end of the mount, nobody may take the bytes as stored.
+        failure: FsError | None = FsError(Status.IO_ERROR, "the mount stopped while it wrote")
+        try:
+            for earlier in flush.waits_for:
+                await earlier.done.wait()
+            await self._extend_stripe(state, flush.chunk_end)
+            await self.store.write(state.ref, run.offset, run.joined())
+            failure = None
+        except FsError as error:
+            failure = error
+        finally:
+            state.flushes.remove(flush)
+            flush.failure = failure
+            if failure is None:
+                self._note_acked(state, flush)
+            else:
+                self.note_failure(state, failure, f"bytes {run.offset}..{run.end}")
+            self.budget.release(run.length)
+            state.content_seq += 1
+            flush.done.set()
+
+    def note_failure(self, state: InodeState, error: FsError, what: str) -> None:
+        """Remember a failed write for every open file of the inode."""
+        _log.error("inode %d: writing %s failed: %s", state.inode_id, what, error)
+        if error.status is Status.NO_SPACE:
+            self.space.note_full(self.now_s())
+        state.last_error = error
+        state.error_count += 1
+        state.is_length_unknown = True
+        state.acked_seq += 1
+        state.recompute_written_end()
+        self._drop_pages(state)
+
+    async def forget_pages(self, state: InodeState) -> None:
+        """Have the kernel forget what it shows of a file; waits for its reads, so a request must not await it."""
+        state.cached_ver = None
+        await self.kernel.invalidate_content(state.inode_id)
+
+    def _drop_pages(self, state: InodeState) -> None:
+        """Have the kernel forget what it shows of an inode: some of it was lost."""
+        state.cached_ver = None
+        if self._nursery is not None:
+            self.spawn(self.kernel.invalidate_content, state.inode_id)
+
+    def _note_acked(self, state: InodeState, flush: Flush) -> None:
+        state.acked_seq += 1
+        if flush.truncate_ver == state.file.truncate_ver:
+            state.acked_end = max(state.acked_end, flush.run.end)
+        else:
+            state.is_length_unknown = True
+
+    async def _extend_stripe(self, state: InodeState, chunk_end: int) -> None:
+        needed = min(chunk_end, state.ref.layout.stripe_size)
+        if state.ref.dyn_stripe >= needed:
+            return
+        async with state.extend_lock:
+            if state.ref.dyn_stripe >= needed:
+                return
+            request = meta_pb2.ExtendStripeReq(
+                caller=state.writer.to_pb(), inode_id=state.inode_id, dyn_stripe_min=needed
+            )
+            reply = await self.call(services.META_EXTEND_STRIPE, request)
+            state.absorb(inode_from_pb(reply.inode))
+        assert state.ref.dyn_stripe >= needed, (state.inode_id, state.ref.dyn_stripe, needed)
+
+    async def flush_append(self, state: InodeState) -> None:
+        """Reserve room at the end of the file for the gathered records, and start writing them.
+
+        Raises:
+            FsError: the reservation failed; the records are dropped and the error is remembered too.
+        """
+        async with state.append_lock:
+            if not state.append.pieces:
+                return
+            await self._drain_runs(state)
+            batch, state.append = state.append, AppendBuffer()
+            # The records are in neither buffer while the reservation is under way.
+            state.append.begin_reservation(batch.length, state.known_end() + batch.length)
+            failure: FsError | None = FsError(Status.IO_ERROR, "the append was interrupted")
+            try:
+                offset = await self._reserve(state, batch.length)
+                failure = None
+            except FsError as error:
+                failure = error
+                raise
+            finally:
+                state.append.end_reservation()
+                if failure is not None:
+                    self.budget.release(batch.length)
+                    self.note_failure(state, failure, f"{batch.length} appended bytes")
+            run = WriteRun(offset)
+            for piece in batch.pieces:
+                run.append(piece)
+            state.written_end = max(state.written_end, run.end)
+            self._launch(state, run)
+            if offset != batch.assumed_offset:
+                self.spawn(self.kernel.invalidate_content, state.inode_id)
+
+    async def _reserve(self, state: InodeState, count: int) -> int:
+        request = meta_pb2.ReserveAppendReq(
+            caller=state.writer.to_pb(),
+            inode_id=state.inode_id,
+            length=count,
+            length_hint=state.length_hint(),
+        )
+        reply = await self.call(services.META_RESERVE_APPEND, request)
+        if reply.offset + count > MAX_FILE_LENGTH_BYTES:
+            raise FsError(Status.FILE_TOO_LARGE, f"inode {state.inode_id}: {reply.offset}+{count}")
+        if reply.HasField("inode"):
+            state.absorb(inode_from_pb(reply.inode))
+        return reply.offset
+
+    async def _drain_runs(self, state: InodeState) -> None:
+        self.start_flush(state)
+        for flush in list(state.flushes):
+            await flush.done.wait()
+
+    async def drain(self, state: InodeState) -> None:
+        """Return when everything written so far was sent, successfully or not."""
+        if state.append.length:
+            try:
+                await self.flush_append(state)
+            except FsError:  # remembered by flush_append; the open files learn of it
+                _log.debug("inode %d: drained with a failed append", state.inode_id)
+        await self._drain_runs(state)
+
+    async def wait_written(self, state: InodeState, offset: int, end: int) -> None:
+        """Return when storage holds all that was written to [offset, end): reads see own writes."""
+        if state.append.length:
+            await self.drain(state)
+            return
+        run = state.run
+        if run is not None and run.offset < end and offset < run.end:
+            self.start_flush(state)
+        for flush in list(state.flushes):
+            if flush.run.offset < end and offset < flush.run.end:
+                await flush.done.wait()
