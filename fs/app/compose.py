@@ -36,6 +36,7 @@ from ..runtime.figures import Figures, Source
 from ..runtime.log import set_up_logging
 from ..runtime.ports import Runtime
 from ..runtime.real import real_runtime
+from ..runtime.tracing import Tracer
 from ..schema import metrics
 from ..schema.config import AuthSection, ProcessConfig, ProcessSection
 from ..schema.ids import NodeId
@@ -65,6 +66,7 @@ class Process:
     identity: Identity
     channels: ChannelPool
     stopping: trio.Event
+    tracer: Tracer
     guard: UserGuard | None = None
     """Whom it serves; None: everybody."""
     observer: RpcObserver | None = None
@@ -92,7 +94,13 @@ class Process:
 
     def server(self, targets: Mapping[str, object]) -> Server:
         """Return a server that offers the named services, and Core."""
-        server = Server(self.identity, self.config.rpc, guard=self.guard, observer=self.observer)
+        server = Server(
+            self.identity,
+            self.config.rpc,
+            guard=self.guard,
+            observer=self.observer,
+            tracer=self.tracer,
+        )
         self.sources.append(server.say)
         for name, target in targets.items():
             server.add_service(name, target)
@@ -199,7 +207,10 @@ async def _run(root: Root, config: ProcessConfig) -> None:
             nursery.start_soon(
                 _watch_hangups, partial(read_keys_again, config.auth, guard, channels)
             )
-            process = Process(config, runtime, identity, channels, stopping, guard, observer)
+            tracer = make_tracer(config, runtime)
+            process = Process(
+                config, runtime, identity, channels, stopping, tracer, guard, observer
+            )
             if observer is not None:
                 process.sources += [partial(_say_who, root, identity), observer.say]
             if section.metrics_address:
@@ -207,6 +218,11 @@ async def _run(root: Root, config: ProcessConfig) -> None:
                 process.metrics_address = await nursery.start(exposition.run)
             await root(process)
         nursery.cancel_scope.cancel()
+
+
+def make_tracer(config: ProcessConfig, runtime: Runtime) -> Tracer:
+    """Return what begins the spans of a process."""
+    return Tracer(runtime.clock, runtime.random, sample_rate=config.trace.sample_rate)
 
 
 def _is_observed(section: ProcessSection) -> bool:

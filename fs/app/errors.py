@@ -12,6 +12,12 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
+def error_line(error: FsError) -> str:
+    """Return an operating error for people, with the trace that an operator finds in the logs, if there is one."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{error}{notes}"
+
+
 def check_interpreter() -> None:
     """Refuse to run without assertions: they are part of the design.
 

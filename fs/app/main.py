@@ -14,7 +14,7 @@ import typer
 
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir, default_directory, default_mount_point
-from .errors import check_interpreter, first_error
+from .errors import check_interpreter, error_line, first_error
 from .process_id import ProcessId, process_id
 
 if TYPE_CHECKING:
@@ -601,12 +601,12 @@ def main() -> None:
         check_interpreter()
         app()
     except FsError as error:
-        sys.exit(f"ember: {error}")
+        sys.exit(f"ember: {error_line(error)}")
     except BaseExceptionGroup as group:
         leaf = first_error(group)
         if not isinstance(leaf, FsError):
             raise
-        sys.exit(f"ember: {leaf}")
+        sys.exit(f"ember: {error_line(leaf)}")
     except OSError as error:
         sys.exit(f"ember: {error.filename or 'error'}: {error.strerror}")
     except KeyboardInterrupt:

@@ -30,6 +30,7 @@ from .cluster_dir import (
     storage_names,
 )
 from .cluster_plan import PlannedChain
+from .command_trace import begin_command
 from .errors import first_error
 from .release import RELEASE
 
@@ -64,7 +65,8 @@ def run_with_mgmtd(
         identity = Identity(cluster_id=cluster_id, client_id=client_id, release=RELEASE)
         with trio.move_on_after(timeout_s):
             async with open_channels(runtime, identity, RpcSection(), secrets=secrets) as channels:
-                return await use(MgmtdLink(channels, addresses, runtime), channels)
+                with begin_command(runtime):
+                    return await use(MgmtdLink(channels, addresses, runtime), channels)
         at = ", ".join(addresses)
         raise FsError(Status.RPC_TIMEOUT, f"no primary manager at {at} within {timeout_s:g} s")
 

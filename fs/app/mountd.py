@@ -32,7 +32,8 @@ async def run(process: Process) -> None:
         mount_point=config.client.mount_point,
         release=RELEASE,
     ) as client:
-        await _serve(process, Vfs(client.meta, client.chunks, process.runtime, config.client))
+        vfs = Vfs(client.meta, client.chunks, process.runtime, config.client, tracer=process.tracer)
+        await _serve(process, vfs)
 
 
 def _clear_own_mount(mount_point: Path) -> None:

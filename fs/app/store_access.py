@@ -34,7 +34,8 @@ from .cluster_dir import (
     mgmtd_names,
     need_record,
 )
-from .compose import Process, new_identity
+from .command_trace import begin_command
+from .compose import Process, make_tracer, new_identity
 from .foundationdb import FOUNDATIONDB, kv_section, parse_kv
 from .store import open_store
 
@@ -121,6 +122,8 @@ async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
     secrets = caller_secrets(config.auth)
     identity = new_identity(config, runtime, secrets)
     async with open_channels(runtime, identity, config.rpc, secrets=secrets) as channels:
-        process = Process(config, runtime, identity, channels, trio.Event())
+        tracer = make_tracer(config, runtime)
+        process = Process(config, runtime, identity, channels, trio.Event(), tracer)
         async with open_store(process) as engine:
-            yield OpenStore(engine, runtime, channels)
+            with begin_command(runtime):
+                yield OpenStore(engine, runtime, channels)

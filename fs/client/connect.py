@@ -26,6 +26,7 @@ from ..rpc.credential_files import caller_secrets, configured_uid
 from ..rpc.credentials import Token, new_client_id
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
+from ..runtime.tracing import Tracer, parse_traceparent
 from ..schema.config import ProcessConfig
 from ..schema.ids import ClientId
 from ..schema.proto.mgmtd_pb2 import GetPrimaryReq
@@ -34,7 +35,11 @@ from ..schema.status import FsError, Status
 from .entries import Identity
 from .meta_client import MetaClient
 from .native import EmberFs
+from .native_tracing import TracedCalls
 from .storage_client import StorageClient
+
+TRACEPARENT_VARIABLE = "TRACEPARENT"
+"""Names the span of the program that runs us, if that is traced, as OpenTelemetry has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +134,14 @@ async def connect(
         config: limits, retry times, credentials; default: as built in, credentials as the environment says.
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: instead of the credentials of config and environment.
+
+    Calls are traced as config.trace says, all of them where the environment has a TRACEPARENT.
     """
     given = config or ProcessConfig()
     process = type(given.process)(cluster_id=cluster_id, mgmtd_addresses=list(mgmtd_addresses))
-    config = ProcessConfig(process=process, rpc=given.rpc, auth=given.auth, client=given.client)
+    config = ProcessConfig(
+        process=process, rpc=given.rpc, auth=given.auth, client=given.client, trace=given.trace
+    )
     secrets = [token.secret] if token else caller_secrets(config.auth)
     uid = token.uid if token else configured_uid(config.auth)
     client_id = ClientId(new_client_id(runtime.random.randbytes, secrets))
@@ -144,9 +153,13 @@ async def connect(
         open_channels(runtime, speaker, config.rpc, secrets=secrets) as channels,
         open_client(runtime, config, channels, client_id=client_id) as client,
     ):
-        yield EmberFs(
+        connected = EmberFs(
             client.meta,
             client.chunks,
             runtime=runtime,
             identity=identity or own,
         )
+        tracer = Tracer(runtime.clock, runtime.random, sample_rate=config.trace.sample_rate)
+        cause = parse_traceparent(os.environ.get(TRACEPARENT_VARIABLE, ""))
+        TracedCalls(tracer, cause).apply(connected)
+        yield connected

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from ..runtime import tracing
 from ..runtime.ports import Runtime
 from ..schema.status import FsError, Status
 from .api import KvEngine, Transaction
@@ -87,6 +88,14 @@ async def transact(
     return result
 
 
+async def _traced_commit(tr: Transaction) -> bytes | None:
+    span = tracing.enter("kv commit")
+    if span is None:
+        return await tr.commit()
+    with span:
+        return await tr.commit()
+
+
 async def transact_stamped(
     engine: KvEngine,
     fn: Callable[[Transaction], Awaitable[T]],
@@ -106,7 +115,7 @@ async def transact_stamped(
         try:
             result = await fn(tr)
             is_committing = True
-            stamp = await tr.commit()
+            stamp = await (_traced_commit(tr) if tracing.live.count else tr.commit())
         except FsError as error:
             if error.status not in RETRIED:
                 raise

@@ -12,9 +12,11 @@ Concurrency: trio; all tasks live in the pool's nursery, so they end with `open_
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
+from ..runtime import tracing
 from ..runtime.background import open_background
 from ..runtime.ports import Buffer, Runtime
 from ..schema.config import RpcSection
@@ -76,20 +78,34 @@ class RpcChannel:
     ) -> Received[RspT]:
         """Send one request and wait for its reply; see `fs.rpc.api.Channel.call`."""
         observer = self._pool.observer
-        if observer is None:
+        span = self._begin_span(method) if tracing.live.count else None
+        if observer is None and span is None:
             return await self._call(method, request, payload, into, timeout_s, under_way)
-        observed = observer.called(method)
-        began_s = observed.begin()
+        observed = None if observer is None else observer.called(method)
+        began_s = 0.0 if observed is None else observed.begin()
         received: Received[RspT] | None = None
         try:
             received = await self._call(method, request, payload, into, timeout_s, under_way)
         except BaseException as error:
-            observed.note_error(error if isinstance(error, FsError) else None)
+            if observed is not None:
+                observed.note_error(error if isinstance(error, FsError) else None)
+            if span is not None:
+                span.note_error(error)
             raise
         finally:
-            received_bytes = 0 if received is None else received.payload_bytes
-            observed.end(began_s, received_bytes, sum(map(len, payload)))
+            if observed is not None:
+                received_bytes = 0 if received is None else received.payload_bytes
+                observed.end(began_s, received_bytes, sum(map(len, payload)))
+            if span is not None:
+                span.end()
         return received
+
+    def _begin_span(self, method: Method[Any, Any]) -> tracing.Span | None:
+        span = tracing.enter(str(method), tracing.SpanKind.CLIENT)
+        if span is not None:
+            span.attributes["address"] = self.address
+            span.attributes["node_id"] = self._node_id
+        return span
 
     async def _call(  # noqa: PLR0917 - those of `call`
         self,
@@ -159,6 +175,8 @@ class RpcChannel:
             self._attempt = None
             attempt.done.set()
         if attempt.connection is not None:
+            if tracing.live.count:
+                tracing.leave()  # of the call that connected first
             await attempt.connection.run()
 
     async def _open(self) -> Connection:

@@ -20,6 +20,7 @@ from typing import Final
 import trio
 from google.protobuf.message import DecodeError
 
+from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
@@ -27,7 +28,9 @@ from .api import Identity, Into, Received
 from .call_under_way import CallUnderWay
 from .credentials import Secret, chosen_secret, transcript_of
 from .frame import (
+    FLAG_TRACED,
     TIMEOUT_MS_MAX,
+    TRACED_VERSION_MIN,
     FrameLimits,
     Header,
     Kind,
@@ -229,6 +232,11 @@ class Connection:
             )
         assert method.has_request_payload or not payload_bytes, f"{method} takes no payload"
         request_id = self._last_id = self._last_id + 1
+        flags = 0
+        if tracing.live.count and self._framed.version >= TRACED_VERSION_MIN:
+            span = tracing.current()
+            if span is not None:
+                flags, message = FLAG_TRACED, span.wire + message
         header = encode_header(
             Kind.REQUEST,
             request_id,
@@ -237,6 +245,8 @@ class Connection:
             timeout_ms=min(TIMEOUT_MS_MAX, max(1, int(timeout_s * 1000))),
             message_bytes=len(message),
             payload_bytes=payload_bytes,
+            flags=flags,
+            version=self._framed.version,
         )
         return request_id, [header, message, *payload]
 
@@ -317,7 +327,8 @@ class Connection:
 
     async def _send_cancel(self, request_id: int) -> None:
         try:
-            await self._framed.send_behind(encode_header(Kind.CANCEL, request_id))
+            frame = encode_header(Kind.CANCEL, request_id, version=self._framed.version)
+            await self._framed.send_behind(frame)
         except _BROKEN as error:
             log.debug("cancel to %s not sent: %s", self._address, error)
 

@@ -7,7 +7,7 @@ numbers are little-endian:
          0     4  magic "EMBR"
          4     1  protocol version
          5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof
-         6     2  flags, 0
+         6     2  flags: 1 traced   (request, since version 2); else 0
          8     8  request id: chosen by the caller, unique within the connection
         16     2  service number      (request)
         18     2  method number       (request)
@@ -21,6 +21,9 @@ numbers are little-endian:
 The message is a protobuf message in hello, proof and request frames and in replies with status OK; in replies
 with another status and in goodbye frames it is the error's detail in UTF-8.  A cancel frame has neither
 message nor payload; nothing answers it.
+
+The message of a traced request has TRACE_BYTES in front of it, which count as message bytes: the 16 of the trace id, and the
+8 of the id of the span that asks (fs/runtime/tracing.py).  Who keeps no traces cuts them off.
 
 Invariants:
     - A header is believed only when its checksum holds, so lengths are never taken from garbage.
@@ -43,7 +46,9 @@ Buffer = bytes | bytearray | memoryview
 
 MAGIC: Final = b"EMBR"
 VERSION_MIN: Final = 1
-VERSION_MAX: Final = 1
+VERSION_MAX: Final = 2
+TRACED_VERSION_MIN: Final = 2
+"""Older peers take no flags."""
 HELLO_VERSION: Final = 1
 """Header version of hello and proof frames, and of goodbye frames that answer one, for ever."""
 
@@ -53,6 +58,9 @@ _CHECKSUM: Final = struct.Struct("<Q")
 _CHECKED_BYTES: Final = 40
 assert _BODY.size == _CHECKED_BYTES
 assert _BODY.size + _CHECKSUM.size == HEADER_BYTES
+
+FLAG_TRACED: Final = 1
+TRACE_BYTES: Final = 24
 
 TIMEOUT_MS_MAX: Final = 2**32 - 1
 
@@ -83,6 +91,7 @@ class Header(NamedTuple):
     timeout_ms: int
     message_bytes: int
     payload_bytes: int
+    flags: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ def encode_header(
     timeout_ms: int = 0,
     message_bytes: int = 0,
     payload_bytes: int = 0,
+    flags: int = 0,
     version: int = VERSION_MAX,
 ) -> bytes:
     """Return the HEADER_BYTES of one header; every value must fit its field."""
@@ -110,7 +120,7 @@ def encode_header(
         MAGIC,
         version,
         kind,
-        0,
+        flags,
         request_id,
         service,
         method,
@@ -155,7 +165,7 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
         raise FsError(Status.RPC_BAD_FRAME, f"header checksum {checksum:#x} does not hold")
     if found_version != version:
         raise FsError(Status.RPC_BAD_VERSION, f"frame of version {found_version}, not {version}")
-    if not 0 < kind <= _KIND_MAX or flags or reserved:
+    if not 0 < kind <= _KIND_MAX or reserved or (flags and not _may_flag(data, version)):
         raise FsError(Status.RPC_BAD_FRAME, f"kind {kind}, flags {flags}, reserved {reserved}")
     if message_bytes > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
         raise FsError(
@@ -173,14 +183,24 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
         timeout_ms,
         message_bytes,
         payload_bytes,
+        flags,
     )
 
 
-def encode_error(kind: int, request_id: int, error: FsError) -> list[Buffer]:
+def _may_flag(data: Buffer, version: int) -> bool:
+    """Tell whether a header may have the flags that it has."""
+    _, _, kind, flags, *_, message_bytes, _ = _BODY.unpack_from(data)
+    is_traced = flags == FLAG_TRACED and kind == Kind.REQUEST and message_bytes >= TRACE_BYTES
+    return is_traced and version >= TRACED_VERSION_MIN
+
+
+def encode_error(
+    kind: int, request_id: int, error: FsError, *, version: int = VERSION_MAX
+) -> list[Buffer]:
     """Return the buffers of a reply or goodbye frame that carries an operating error."""
     detail = error.detail.encode(errors="replace")[:DETAIL_BYTES_MAX]
     header = encode_header(
-        kind, request_id, status=int(error.status), message_bytes=len(detail), version=VERSION_MAX
+        kind, request_id, status=int(error.status), message_bytes=len(detail), version=version
     )
     return [header, detail]
 

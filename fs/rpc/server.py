@@ -26,6 +26,7 @@ import trio
 from ..runtime.background import open_background
 from ..runtime.figures import Figures
 from ..runtime.ports import Network, Stream
+from ..runtime.tracing import Tracer
 from ..schema import metrics, services
 from ..schema.config import RpcSection
 from ..schema.method import Method
@@ -79,6 +80,7 @@ class Server:
         guard: Guard | None = None,
         on_bug: Callable[[str, BaseException], None] = log_bug,
         observer: RpcObserver | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Make a server without services.
 
@@ -88,6 +90,7 @@ class Server:
             guard: judges peers; default: accept everybody.
             on_bug: called with (where, error) for each bug in a method; must not raise.
             observer: measures what is served; default: nobody.
+            tracer: begins a span for each traced request; default: none, what such a request causes is not traced.
         """
         self.identity = identity
         self.limits = limits
@@ -96,6 +99,7 @@ class Server:
         self.refusals = RefusalLog()
         self.on_bug = on_bug
         self.observer = observer
+        self.tracer = tracer
         self.on_disconnect: Callable[[Identity], None] | None = None
         """Called with what the peer said of itself when a connection that served has ended; must not raise."""
         self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max))

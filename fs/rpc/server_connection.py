@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from google.protobuf.message import DecodeError, Message
 
+from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.until_wait import until_wait
 from ..schema.method import Method
@@ -20,7 +21,7 @@ from ..schema.user import User
 from .api import Admit, Call, Handler, Identity, Reply
 from .buffer_pool import Lease
 from .credentials import transcript_of
-from .frame import Header, Kind, encode_error, encode_header
+from .frame import TRACE_BYTES, Header, Kind, encode_error, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT, Grant, Guard
 from .handshake import (
@@ -150,7 +151,8 @@ class ServerConnection:
     async def _say_goodbye(self, error: FsError) -> None:
         with trio.move_on_after(GOODBYE_TIMEOUT_S):
             try:
-                await self._framed.send(encode_error(Kind.GOODBYE, 0, error))
+                version = self._framed.version
+                await self._framed.send(encode_error(Kind.GOODBYE, 0, error, version=version))
                 await self._linger()
             except _BROKEN:
                 log.debug("connection from %s broke before goodbye", self._stream.peer_name)
@@ -228,6 +230,8 @@ class ServerConnection:
 
     async def _lead(self) -> None:
         """Receive requests and serve each, until one has to wait: then another task goes on receiving."""
+        if tracing.live.count:
+            tracing.leave()  # of the request that had to wait
         try:
             while await self._receive_one():
                 self._served_in_a_row += 1
@@ -354,6 +358,9 @@ class ServerConnection:
         request_id = header.request_id
         release = result = None
         sent_bytes = 0
+        span = None
+        if header.flags:
+            span, message = self._join(binding, message)
         observed = binding.observed
         began_s = 0.0 if observed is None else observed.begin()
         try:
@@ -377,6 +384,20 @@ class ServerConnection:
                 self._server.pool.release(lease)
             if observed is not None:
                 self._note(observed, header, began_s, sent_bytes, result)
+            if span is not None:
+                if isinstance(result, FsError):
+                    span.note_error(result)
+                span.end()
+
+    def _join(self, binding: Binding, message: Buffer) -> tuple[tracing.Span | None, Buffer]:
+        """Begin the span of a traced request, if this process keeps traces; return it, and the message itself."""
+        wire, rest = bytes(message[:TRACE_BYTES]), message[TRACE_BYTES:]
+        tracer = self._server.tracer
+        if tracer is None:
+            return None, rest
+        span = tracer.join_wire(wire, str(binding.method))
+        span.attributes["peer"] = self._peer.client_id or self._peer.node_id
+        return span, rest
 
     def _note(
         self,
@@ -449,7 +470,8 @@ class ServerConnection:
 
     async def _send_error(self, request_id: int, error: FsError) -> None:
         try:
-            await self._framed.send(encode_error(Kind.REPLY, request_id, error))
+            version = self._framed.version
+            await self._framed.send(encode_error(Kind.REPLY, request_id, error, version=version))
         except _BROKEN:
             log.debug("connection from %s broke before a reply", self._stream.peer_name)
 
@@ -465,7 +487,11 @@ class ServerConnection:
             await self._send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
             return 0
         header = encode_header(
-            Kind.REPLY, request_id, message_bytes=len(message), payload_bytes=payload_bytes
+            Kind.REPLY,
+            request_id,
+            message_bytes=len(message),
+            payload_bytes=payload_bytes,
+            version=self._framed.version,
         )
         frame: list[Buffer] = [header, message, *payload]
         if not self._framed.hold(frame):

@@ -3,6 +3,8 @@ r"""Log set-up of a process: to stderr or a file, as text or as JSON.
 Text: one line per record.  A record's text may hold line ends (tracebacks do); they follow indented, so that every
 line that begins with a time is one record.  Other control characters, which a peer's name may hold, are shown as
 `\x1b`.  JSON: one object per line, whatever the record holds.
+
+What is logged on behalf of a traced request says so: at the end of the text, or as `trace_id` and `span_id`.
 """
 
 import json
@@ -11,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Final
+
+from . import tracing
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -36,13 +40,15 @@ class LineFormatter(logging.Formatter):
         """Return the record's line, and its traceback indented below."""
         level = record.levelname.lower()
         text = f"{_time_of(record)} {level:7} {record.name}: {record.getMessage()}"
+        if tracing.live.count and (span := tracing.current()) is not None:
+            text += f" (trace {span.trace_id.hex()})"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text.translate(_CONTROLS).replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):
-    """The same fields as an object of JSON: time, level, logger, message, and traceback if there is one."""
+    """The same fields as an object of JSON: time, level, logger, message; trace_id, span_id, traceback if there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line."""
@@ -52,6 +58,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if tracing.live.count and (span := tracing.current()) is not None:
+            fields["trace_id"] = span.trace_id.hex()
+            fields["span_id"] = span.span_id.hex()
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields)

@@ -36,7 +36,7 @@ class ProcessSection(Section, frozen=True):
     mgmtd_addresses: list[str] = []
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
-    """text: a line for people; json: an object per line, with the keys time, level, logger, message, traceback."""
+    """text: a line for people; json: an object per line, with the keys time, level, logger, message, trace_id, span_id, traceback."""
     slow_request_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 5.0
     """A request that took longer is logged, at most one line per method and second; 0: none is."""
     metrics_address: Annotated[str, Meta(pattern="^(|tcp:.+:[0-9]+)$")] = ""
@@ -233,6 +233,17 @@ class ClientSection(Section, frozen=True):
     """Memory that programs may have shared with this mount at the same time; it is taken as far as it is used."""
 
 
+class TraceSection(Section, frozen=True):
+    """[trace]: which requests are followed through all processes, and who is told (specs/tracing.md)."""
+
+    sample_rate: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    """Share of the operations that begin in this process (of a mount's kernel, of rings, of the native client) that are traced.
+    What others send is traced if they say so."""
+    otlp_endpoint: Annotated[str, Meta(pattern="^(|https?://.+)$")] = ""
+    """Where spans go by HTTP, in OpenTelemetry's protocol: http://collector:4318/v1/traces; needs emberfs[otel].  Empty:
+    nowhere, they only mark the lines of the log."""
+
+
 class ProcessConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file."""
 
@@ -244,6 +255,7 @@ class ProcessConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     storage: StorageSection = StorageSection()
     client: ClientSection = ClientSection()
     auth: AuthSection = AuthSection()
+    trace: TraceSection = TraceSection()
 
 
 LEASE_MARGIN_S = 0.5

@@ -12,6 +12,7 @@ from typing import TypeVar
 import trio
 
 from ..chunkengine.api import ChunkEngine
+from ..runtime import tracing
 from ..runtime.ports import Runtime
 from ..schema.config import StorageSection
 from ..schema.status import FsError, Status
@@ -85,11 +86,15 @@ class Disk:
 
     async def run_timed(self, byte_count: int, function: Callable[..., T], *arguments: object) -> T:
         """As `run`; the call reads or writes about so many bytes, and counts for the disk's pace."""
+        span = tracing.enter("disk access") if tracing.live.count else None
         began_s = self._clock.monotonic_s()
         try:
             return await self.run(function, *arguments)
         finally:
             self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
+            if span is not None:
+                span.attributes.update(disk=self.index, bytes=byte_count)
+                span.end()
 
     async def write_timed(self, byte_count: int, function: Callable[..., T]) -> T:
         """As `run_timed`, `storage.write_concurrency` at a time; a free place costs no turn of the event loop."""
@@ -124,11 +129,15 @@ class Disk:
         self._flushes_begun += 1
         number = self._flushes_begun
         byte_count, self._unflushed_bytes = self._unflushed_bytes, 0
+        span = tracing.enter("disk flush") if tracing.live.count else None
         began_s = self._clock.monotonic_s()
         try:
             await self.run(engine.sync)
             self._flushes_ended = number
         finally:
+            if span is not None:
+                span.attributes.update(disk=self.index, bytes=byte_count)
+                span.end()
             self._flush_done = None
             done.set()
         self.flush_pace.note(self._clock.monotonic_s() - began_s, byte_count)

@@ -28,6 +28,7 @@ import trio
 import xxhash
 
 from ..chunkengine.api import ChunkState
+from ..runtime import tracing
 from ..schema.ids import ChunkId, InodeId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN
 from ..schema.proto import storage_pb2
@@ -90,6 +91,8 @@ async def run_update(
     context.check_lease()
     place = await context.place_at(request.chain_id, request.chain_version)
     target = place.target
+    if tracing.live.count:
+        _note_place(place)
     # 2. The request's own consistency, and the payload's bytes.
     update = _check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
     chunk_id, tag = update.chunk_id, update.tag
@@ -163,6 +166,14 @@ async def run_update(
         target.inflight.leave(request.chain_version)
         if is_channel_held and tag is not None:
             target.channels.end(tag)
+
+
+def _note_place(place: Place) -> None:
+    """Say in a trace which part of the chain this is."""
+    tracing.note("chain", place.chain.chain_id)
+    tracing.note("target", place.target.target_id)
+    rank = "head" if place.is_head else "tail" if place.successor is None else "middle"
+    tracing.note("position", rank)
 
 
 def _note_cut(target: LocalTarget, update: _Update) -> None:

@@ -27,7 +27,7 @@ import trio
 from google.protobuf.descriptor import FieldDescriptor
 
 from fs.rpc.api import Identity
-from fs.rpc.frame import Kind, encode_header
+from fs.rpc.frame import TRACE_BYTES, Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.schema import services
 from fs.schema.method import Method
@@ -120,7 +120,10 @@ def structured_frame(
         message = damaged(rng, message)
     takes_payload = method.has_request_payload or rng.random() < 0.03
     payload = rng.randbytes(rng.choice((0, 1, 4096))) if takes_payload else b""
-    return request_frame(method, request_id, message, timeout_ms=timeout_ms, payload=payload)
+    trace = rng.choice((b"", bytes(TRACE_BYTES), rng.randbytes(TRACE_BYTES)))
+    return request_frame(
+        method, request_id, message, timeout_ms=timeout_ms, payload=payload, trace=trace
+    )
 
 
 def blind_frame(rng: random.Random, request_id: int) -> bytes:
@@ -134,6 +137,7 @@ def blind_frame(rng: random.Random, request_id: int) -> bytes:
         method=rng.randrange(2**16),
         status=rng.randrange(2**16),
         timeout_ms=rng.randrange(2**32),
+        flags=rng.choice((0, 0, 1, rng.randrange(2**16))),
         message_bytes=rng.choice([0, 1, 2**24, 2**31, 2**32 - 1]),
         payload_bytes=rng.choice([0, 1, 2**28, 2**31, 2**63]),
     ) + rng.randbytes(rng.randrange(100))

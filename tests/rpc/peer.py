@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 import trio
 
 from fs.rpc.api import Identity
-from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_header, encode_header
+from fs.rpc.frame import (
+    FLAG_TRACED,
+    HEADER_BYTES,
+    VERSION_MAX,
+    FrameLimits,
+    Kind,
+    decode_header,
+    encode_header,
+)
 from fs.rpc.handshake import encode_hello
 from fs.schema import services
 from fs.schema.method import Method
@@ -48,7 +56,7 @@ class Peer:
         """Return the next frame, None at the end of the stream."""
         if not await self._have(HEADER_BYTES):
             return None
-        header = decode_header(bytes(self._buffer[:HEADER_BYTES]), LIMITS)
+        header = decode_header(bytes(self._buffer[:HEADER_BYTES]), LIMITS, self._buffer[4])
         size = HEADER_BYTES + header.message_bytes + header.payload_bytes
         if not await self._have(size):
             return None
@@ -141,9 +149,17 @@ async def greeted(address: str, cluster_id: str):
 
 
 def request_frame(
-    method: Method, request_id: int, message: bytes, *, timeout_ms: int = 0, payload: bytes = b""
+    method: Method,
+    request_id: int,
+    message: bytes,
+    *,
+    timeout_ms: int = 0,
+    payload: bytes = b"",
+    trace: bytes = b"",
+    version: int = VERSION_MAX,
 ) -> bytes:
-    """Return a request whose header is good, whatever the message is."""
+    """Return a request whose header is good, whatever the message is; with a `trace`, one that says it is traced."""
+    message = trace + message
     header = encode_header(
         Kind.REQUEST,
         request_id,
@@ -152,6 +168,8 @@ def request_frame(
         timeout_ms=timeout_ms,
         message_bytes=len(message),
         payload_bytes=len(payload),
+        flags=FLAG_TRACED if trace else 0,
+        version=version,
     )
     return header + message + payload
 

@@ -7,7 +7,7 @@ import trio
 
 from fs.rpc.api import ConnectionRefused, Identity, Reply
 from fs.rpc.channel import open_channels
-from fs.rpc.frame import Kind, encode_header
+from fs.rpc.frame import HELLO_VERSION, Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.runtime.simulated import simulated_runtime
 from fs.schema import services
@@ -293,7 +293,9 @@ async def test_a_listener_that_says_something_else_than_hello_is_left(net, proce
     async def answer(stream):
         await stream.receive_into(memoryview(bytearray(4096)))
         message = encode_hello(Identity("test-cluster", 7))[1]
-        await stream.send_all([encode_header(kind, 0, message_bytes=len(message)), message])
+        await stream.send_all(
+            [encode_header(kind, 0, message_bytes=len(message), version=HELLO_VERSION), message]
+        )
         await stream.receive_into(memoryview(bytearray(1)))
 
     async with process(net) as p, trio.open_nursery() as nursery:

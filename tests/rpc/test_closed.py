@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from fs.rpc.api import Identity
 from fs.rpc.channel import open_channels
 from fs.rpc.credentials import KEY_ID_BYTES, PROOF_BYTES, Secret, transcript_of
-from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_error
+from fs.rpc.frame import (
+    HEADER_BYTES,
+    HELLO_VERSION,
+    FrameLimits,
+    Kind,
+    decode_error,
+    decode_header,
+    encode_error,
+)
 from fs.rpc.guard import KeyGuard
 from fs.rpc.handshake import decode_hello, decode_proof, encode_hello, encode_proof
 from fs.runtime.simulated import simulated_runtime
@@ -128,7 +136,10 @@ class Raw:
         """How much of the next frame must be there before it is known, or whole."""
         if len(self.left) < HEADER_BYTES:
             return HEADER_BYTES
-        return HEADER_BYTES + decode_header(self.left[:HEADER_BYTES], LIMITS).message_bytes
+        return (
+            HEADER_BYTES
+            + decode_header(self.left[:HEADER_BYTES], LIMITS, self.left[4]).message_bytes
+        )
 
     async def hear(self):
         """Return (kind, message, status) of the next frame, None at the end."""
@@ -138,7 +149,7 @@ class Raw:
             if not count:
                 return None
             self.left += bytes(buffer[:count])
-        header = decode_header(self.left[:HEADER_BYTES], LIMITS)
+        header = decode_header(self.left[:HEADER_BYTES], LIMITS, self.left[4])
         message, self.left = self.left[HEADER_BYTES:size], self.left[size:]
         return header.kind, message, header.status
 
@@ -184,7 +195,8 @@ async def test_a_nonce_that_is_none_is_refused(net, process, nonce):
 
 async def test_requests_before_the_proof_are_refused(net, process):
     async with process(net, guard=guard(OLD)) as p:
-        request = request_frame(CORE_ECHO, 1, core.EchoReq(data=b"x").SerializeToString())
+        message = core.EchoReq(data=b"x").SerializeToString()
+        request = request_frame(CORE_ECHO, 1, message, version=HELLO_VERSION)
         early = Raw(await p.connect())
         await early.say((request,))
         assert (await early.goodbye()).status is Status.RPC_BAD_FRAME
@@ -229,7 +241,9 @@ async def test_a_listener_without_the_key_judges_nobody(net, process, status):
         raw = Raw(stream)
         _, said, _ = await raw.hear()
         if status is not None:
-            await raw.say(encode_error(Kind.GOODBYE, 0, FsError(status, "so they say")))
+            await raw.say(
+                encode_error(Kind.GOODBYE, 0, FsError(status, "so they say"), version=HELLO_VERSION)
+            )
             return
         own, key_ids = Identity("test-cluster", 7), decode_hello(said).key_ids
         await raw.say(encode_hello(own, key_ids=key_ids, nonce=b"m" * 32), encode_proof(bytes(32)))

@@ -7,7 +7,10 @@ from xxhash import xxh3_64_intdigest
 
 from fs.rpc.frame import (
     DETAIL_BYTES_MAX,
+    FLAG_TRACED,
     HEADER_BYTES,
+    TRACE_BYTES,
+    VERSION_MAX,
     FrameLimits,
     Kind,
     decode_error,
@@ -15,11 +18,24 @@ from fs.rpc.frame import (
     encode_error,
     encode_header,
 )
+from fs.runtime.tracing import WIRE_BYTES
 from fs.schema.status import FsError, Status
 
 LIMITS = FrameLimits(1 << 20, 1 << 30)
-GOLDEN = (
-    "454d4252 01 02 0000 0807060504030201 0300 1100 0000 0000 e8030000 10000000 0000100000000000"
+GOLDEN = {
+    1: (
+        "454d4252 01 02 0000 0807060504030201 0300 1100 0000 0000 e8030000 10000000 0000100000000000",
+        "17b4ca92a5abc3dd",
+    ),
+    2: (
+        "454d4252 02 02 0000 0807060504030201 0300 1100 0000 0000 e8030000 10000000 0000100000000000",
+        "3f49b57769ade1ee",
+    ),
+}
+"""By version; of requests that are not traced."""
+
+GOLDEN_TRACED = (
+    "454d4252 02 02 0100 0807060504030201 0300 1100 0000 0000 e8030000 28000000 0000100000000000"
 )
 
 u16 = st.integers(0, 2**16 - 1)
@@ -27,23 +43,50 @@ u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 
 
-def golden_header():
+def golden_header(**fields):
+    values = {"message_bytes": 16, **fields}
     return encode_header(
         Kind.REQUEST,
         0x0102030405060708,
         service=3,
         method=17,
         timeout_ms=1000,
-        message_bytes=16,
         payload_bytes=1 << 20,
+        **values,
     )
 
 
-def test_golden_bytes():
-    data = golden_header()
-    assert data[:40] == bytes.fromhex(GOLDEN)
-    assert data[40:] == bytes.fromhex("17b4ca92a5abc3dd")
+@pytest.mark.parametrize("version", GOLDEN)
+def test_golden_bytes(version):
+    data = golden_header(version=version)
+    assert data[:40] == bytes.fromhex(GOLDEN[version][0])
+    assert data[40:] == bytes.fromhex(GOLDEN[version][1])
     assert len(data) == HEADER_BYTES == 48
+
+
+def test_golden_bytes_of_a_traced_request():
+    data = golden_header(flags=FLAG_TRACED, message_bytes=TRACE_BYTES + 16)
+    assert data[:40] == bytes.fromhex(GOLDEN_TRACED)
+    assert decode_header(data, LIMITS).flags == FLAG_TRACED
+    assert TRACE_BYTES == WIRE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Kind.REQUEST, {"flags": 1, "message_bytes": TRACE_BYTES - 1}),
+        (Kind.REQUEST, {"flags": 2, "message_bytes": TRACE_BYTES}),
+        (Kind.REQUEST, {"flags": 3, "message_bytes": TRACE_BYTES}),
+        (Kind.REPLY, {"flags": 1, "message_bytes": TRACE_BYTES}),
+        (Kind.HELLO, {"flags": 1, "message_bytes": TRACE_BYTES}),
+        (Kind.CANCEL, {"flags": 1}),
+        (Kind.REQUEST, {"flags": 1, "message_bytes": TRACE_BYTES, "version": 1}),
+    ],
+)
+def test_flags_stand_only_where_they_may(kind, fields):
+    with pytest.raises(FsError, match=f"flags {fields['flags']}") as caught:
+        decode_header(encode_header(kind, 1, **fields), LIMITS, fields.get("version", VERSION_MAX))
+    assert caught.value.status is Status.RPC_BAD_FRAME
 
 
 @given(
@@ -66,7 +109,7 @@ def test_round_trip(kind, request_id, numbers, message_bytes, payload_bytes):
         payload_bytes=payload_bytes,
     )
     header = decode_header(memoryview(data), LIMITS)
-    assert header[1:] == (kind, request_id, *numbers, message_bytes, payload_bytes)
+    assert header[1:] == (kind, request_id, *numbers, message_bytes, payload_bytes, 0)
 
 
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
@@ -95,7 +138,8 @@ def test_every_flipped_bit_is_noticed(bit):
 @pytest.mark.parametrize(
     ("fields", "status"),
     [
-        ({"version": 2}, Status.RPC_BAD_VERSION),
+        ({"version": VERSION_MAX - 1}, Status.RPC_BAD_VERSION),
+        ({"version": VERSION_MAX + 1}, Status.RPC_BAD_VERSION),
         ({"message_bytes": LIMITS.message_bytes_max + 1}, Status.RPC_TOO_LARGE),
         ({"payload_bytes": LIMITS.payload_bytes_max + 1}, Status.RPC_TOO_LARGE),
     ],

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fs.rpc.api import Identity
-from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_header
+from fs.rpc.frame import HEADER_BYTES, HELLO_VERSION, FrameLimits, Kind, decode_header
 from fs.rpc.handshake import (
     REFUSALS,
     check_hello,
@@ -40,7 +40,7 @@ def test_what_is_said_is_heard():
     identity = Identity("c", 9, "inc", "client", "1.0")
     header, message = encode_hello(identity)
     assert len(header) == HEADER_BYTES
-    decoded = decode_header(header, FrameLimits(1000, 0))
+    decoded = decode_header(header, FrameLimits(1000, 0), HELLO_VERSION)
     assert (decoded.kind, decoded.message_bytes) == (Kind.HELLO, len(message))
     assert check_hello(decode_hello(message), OWN) == identity
 

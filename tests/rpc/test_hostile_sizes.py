@@ -10,7 +10,16 @@ import pytest
 import trio
 
 from fs.rpc.api import Identity
-from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_header
+from fs.rpc.frame import (
+    HEADER_BYTES,
+    HELLO_VERSION,
+    VERSION_MAX,
+    FrameLimits,
+    Kind,
+    decode_error,
+    decode_header,
+    encode_header,
+)
 from fs.rpc.framed_stream import RECEIVE_BUFFER_BYTES
 from fs.rpc.handshake import encode_hello
 from fs.schema import services
@@ -34,7 +43,7 @@ async def status_of_goodbye(stream):
             count = await stream.receive_into(memoryview(piece))
             assert count, "closed without a goodbye"
             data += piece[:count]
-        header = decode_header(bytes(data), FrameLimits(1 << 30, 1 << 40))
+        header = decode_header(bytes(data), FrameLimits(1 << 30, 1 << 40), data[4])
         message = bytearray(header.message_bytes)
         if message:
             assert await stream.receive_into(memoryview(message)) == len(message)
@@ -72,7 +81,10 @@ async def test_a_claimed_length_is_refused_before_memory_is_taken(net, process, 
                 if is_greeted:
                     await stream.send_all(encode_hello(ME))
                 kind = Kind.REQUEST if is_greeted else Kind.HELLO
-                await stream.send_all([encode_header(kind, 1, message_bytes=claim)])
+                version = VERSION_MAX if is_greeted else HELLO_VERSION
+                await stream.send_all(
+                    [encode_header(kind, 1, message_bytes=claim, version=version)]
+                )
                 with trio.fail_after(10):
                     assert await status_of_goodbye(stream) is Status.RPC_TOO_LARGE
                 await still_serves(p)

@@ -6,7 +6,15 @@ import pytest
 import trio
 
 from fs.rpc.api import Identity
-from fs.rpc.frame import HEADER_BYTES, FrameLimits, Kind, decode_error, decode_header, encode_header
+from fs.rpc.frame import (
+    HEADER_BYTES,
+    HELLO_VERSION,
+    FrameLimits,
+    Kind,
+    decode_error,
+    decode_header,
+    encode_header,
+)
 from fs.rpc.handshake import encode_hello
 from fs.rpc.server import POOL_BYTES_MAX, STUCK_S, Server, methods_of, snake_name
 from fs.rpc.server_connection import BUFFER_WAIT_S_MAX, REFUSALS_UNSENT_MAX, Binding
@@ -35,7 +43,7 @@ async def frame(stream):
     data = await exactly(stream, HEADER_BYTES)
     if data is None:
         return None
-    header = decode_header(data, LIMITS)
+    header = decode_header(data, LIMITS, data[4])
     return header, await exactly(stream, header.message_bytes)
 
 
@@ -75,9 +83,12 @@ async def still_serves(p):
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\nAccept: text/html, ab\r\n", Status.RPC_BAD_FRAME),
         (bytes(48), Status.RPC_BAD_FRAME),
-        (encode_header(Kind.REQUEST, 1), Status.RPC_BAD_FRAME),
+        (encode_header(Kind.REQUEST, 1, version=HELLO_VERSION), Status.RPC_BAD_FRAME),
         (encode_header(Kind.HELLO, 0, version=9), Status.RPC_BAD_VERSION),
-        (encode_header(Kind.HELLO, 0, message_bytes=1 << 31), Status.RPC_TOO_LARGE),
+        (
+            encode_header(Kind.HELLO, 0, message_bytes=1 << 31, version=HELLO_VERSION),
+            Status.RPC_TOO_LARGE,
+        ),
         (b"".join(encode_hello(ME, version_min=8, version_max=9)), Status.RPC_BAD_VERSION),
         (b"".join(encode_hello(Identity("other"))), Status.RPC_WRONG_CLUSTER),
     ],

@@ -164,6 +164,16 @@ class Ring:
     # -- batches ----------------------------------------------------------------------------------
 
     async def _do(self, entries: Sequence[Entry]) -> None:
+        """Do one batch; it begins a trace if it is sampled."""
+        tracer = self._batches.tracer
+        if not (tracer.sample_rate and tracer.is_due()):
+            await self._do_entries(entries)
+            return
+        with tracer.root("batch") as span:
+            span.attributes.update(entries=len(entries), uid=self._uid)
+            await self._do_entries(entries)
+
+    async def _do_entries(self, entries: Sequence[Entry]) -> None:
         refused: list[tuple[int, int]] = []
         kinds: dict[tuple[int, int], list[Job]] = {}
         for entry in entries:

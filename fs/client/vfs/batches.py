@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from ...runtime.tracing import Tracer
 from ...schema.ids import InodeId
 from ...schema.status import FsError, Status
 from ..api import FileRead
@@ -45,7 +46,8 @@ class BatchIo:
 class Batches:
     """The batch half of `Vfs`."""
 
-    def __init__(self, core: VfsCore, files: Files, namespace: Namespace) -> None:
+    def __init__(self, core: VfsCore, files: Files, namespace: Namespace, tracer: Tracer) -> None:
+        self.tracer = tracer
         self._core = core
         self._namespace = namespace
         self._files = files

@@ -15,6 +15,7 @@ import trio
 
 from ...runtime.figures import Figures
 from ...runtime.ports import Runtime
+from ...runtime.tracing import Tracer
 from ...schema import metrics, services
 from ...schema.config import ClientSection
 from ...schema.ids import InodeId
@@ -72,14 +73,27 @@ class Vfs:
         runtime: Runtime,
         section: ClientSection,
         kernel: KernelCache | None = None,
+        *,
+        tracer: Tracer | None = None,
     ) -> None:
+        """Serve nothing yet.
+
+        Args:
+            meta: the namespace.
+            store: the bytes.
+            runtime: clock, randomness.
+            section: limits and times.
+            kernel: whose caches are to be kept honest; default: nobody's.
+            tracer: begins traces, of the kernel's requests and of batches; default: one that samples none.
+        """
         self._core = VfsCore(meta, store, runtime, section, kernel or NoKernelCache())
         self.section = section
+        self.tracer = tracer or Tracer(runtime.clock, runtime.random)
         self.files = Files(self._core)
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)
         self.allocation = Allocation(self._core, self.files)
-        self.batches = Batches(self._core, self.files, self.namespace)
+        self.batches = Batches(self._core, self.files, self.namespace, self.tracer)
         self.copying = Copying(self._core, self.files, self.allocation)
         self.seeking = Seeking(self._core, self.files)
         self.locks = Locks(self._core, self.files)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import outcome
 import trio
 
+from ....runtime import tracing
 from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError
@@ -27,7 +28,7 @@ from . import protocol as p
 from .device import Device, Request
 from .operations import Operations, WantsErrno
 from .protocol import Opcode
-from .times import OperationTimes
+from .times import OperationTimes, name_of
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class Server:
         self._is_killed = is_killed
         self._max_background = vfs.section.max_background
         self._times = times or OperationTimes()
+        self._tracer = vfs.tracer
         self._operations = Operations(vfs, runtime)
         self._interruptible: dict[int, _Interruptible] = {}
         self._given_up: dict[trio.CancelScope, Request] = {}
@@ -123,6 +125,8 @@ class Server:
         One cancel scope serves for many requests, because opening and closing one costs some 5 us of processor time.
         It is used up when the request that its worker waits for is given up.
         """
+        if tracing.live.count:
+            tracing.leave()  # of the request that had to wait
         is_leading = True
         while True:
             with trio.CancelScope() as scope:
@@ -226,6 +230,9 @@ class Server:
         if handler is None:
             self._reply_error(request, errno.ENOSYS)
             return
+        span = None
+        if self._tracer.sample_rate and self._tracer.is_due():
+            span = self._begin_span(request)
         began_s = trio.current_time()
         try:
             if request.opcode in _WITHOUT_EFFECT:
@@ -234,8 +241,17 @@ class Server:
                 self._reply(request, await handler(request))
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
             self._refuse(request, error)
+            if span is not None:
+                span.note_error(error)
         finally:
             self._times.note(request.opcode, began_s)
+            if span is not None:
+                span.end()
+
+    def _begin_span(self, request: Request) -> tracing.Span:
+        span = self._tracer.root(name_of(request.opcode))
+        span.attributes.update(inode_id=request.node_id, uid=request.uid, pid=request.pid)
+        return span
 
     async def _serve_interruptibly(
         self,
@@ -259,9 +275,8 @@ class Server:
         if isinstance(error, WantsErrno):
             number = error.errno
         else:
-            known = request.opcode in Opcode.__members__.values()
-            name = Opcode(request.opcode).name.lower() if known else str(request.opcode)
-            number = errno_of(error, name, (request.node_id, request.body[:64]))
+            what = (request.node_id, request.body[:64])
+            number = errno_of(error, name_of(request.opcode), what)
         self._reply_error(request, number)
 
     def _reply(self, request: Request, reply: Sequence[Buffer]) -> None:

@@ -35,12 +35,13 @@ class OperationTimes:
         figures.note(metrics.MOUNT_READ, self.read_bytes)
         figures.note(metrics.MOUNT_WRITTEN, self.written_bytes)
         for opcode, duration in self._durations.items():
-            figures.note_histogram(metrics.MOUNT_DURATION, duration, _name(opcode))
+            figures.note_histogram(metrics.MOUNT_DURATION, duration, name_of(opcode))
         for (opcode, number), count in self._errors.items():
             error = errno.errorcode.get(number, str(number))
-            figures.note(metrics.MOUNT_ERRORS, count, _name(opcode), error)
+            figures.note(metrics.MOUNT_ERRORS, count, name_of(opcode), error)
 
 
-def _name(opcode: int) -> str:
+def name_of(opcode: int) -> str:
+    """Return how people call an operation; its number if we do not know it."""
     known = opcode in Opcode.__members__.values()
     return Opcode(opcode).name.lower() if known else str(opcode)
