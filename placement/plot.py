@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from .model import Chain, Disk
-from .simulate import Aftermath, Simulation, kinds
+from .simulate import Aftermath, Loss, Simulation, kinds
 
 MARKED_MAX: Final = 40
 """Up to so many points are marked."""
@@ -20,17 +20,25 @@ def is_there() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def plot(table: Sequence[Chain], disks: Sequence[Disk], path: PurePath, title: str) -> None:
+def plot(
+    table: Sequence[Chain],
+    disks: Sequence[Disk],
+    path: PurePath,
+    title: str,
+    *,
+    losses: Sequence[Loss] = (),
+) -> None:
     """Draw a table.
 
-    Left: for each lost node (row) the targets that each other node (column) feeds.  Right, for the worst loss of
-    each kind: the targets that each survivor feeds, most first, over the mean.
+    Left: for each lost node (row) the targets that each other node (column) feeds.  Right, for each of some losses:
+    the targets that each survivor feeds, most first, over the mean.
 
     Args:
         table: chains, head first.
         disks: all of them.
         path: of the picture; its ending says which format.
         title: above it.
+        losses: shown on the right; none: the worst of each kind.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra; loading it takes a second
 
@@ -47,10 +55,9 @@ def plot(table: Sequence[Chain], disks: Sequence[Disk], path: PurePath, title: s
     few = range(0, len(nodes), max(1, len(nodes) // 12))
     left.set_xticks(list(few), [str(nodes[i]) for i in few])
     left.set_yticks(list(few), [str(nodes[i]) for i in few])
-    for number, kind in enumerate(kinds(disks)):
-        worst = worst_of(simulation.all_of(kind))
-        if worst is None:
-            continue
+    shown = [simulation.aftermath(loss) for loss in losses]
+    shown = shown or [one for kind in kinds(disks) if (one := worst_of(simulation.all_of(kind)))]
+    for number, worst in enumerate(shown):
         loads = sorted((worst.feeds[n] for n in worst.reads), reverse=True)
         mean = sum(loads) / len(loads)
         right.plot(
@@ -63,7 +70,7 @@ def plot(table: Sequence[Chain], disks: Sequence[Disk], path: PurePath, title: s
     right.axhline(1.0, color="grey", linestyle=":", linewidth=1)
     right.xaxis.get_major_locator().set_params(integer=True)
     right.set(
-        title="Survivors' load, worst loss of each kind",
+        title="Survivors' load" if losses else "Survivors' load, worst loss of each kind",
         xlabel="surviving nodes that have lost nothing, busiest first",
         ylabel="targets fed / mean",
     )

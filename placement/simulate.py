@@ -97,6 +97,25 @@ def losses(disks: Sequence[Disk], kind: str) -> list[Loss]:
     return [Loss(kind, name, frozenset(sites)) for name, sites in found.items()]
 
 
+def named_loss(disks: Sequence[Disk], names: Sequence[str]) -> Loss:
+    """Return the loss of several things at once, by the names that `losses` gives them; also a domain's last part.
+
+    Raises:
+        ValueError: nothing, or more than one thing, is called so.
+    """
+    known = [one for kind in kinds(disks) for one in losses(disks, kind)]
+    found = []
+    for name in names:
+        same = [one for one in known if one.name == name]
+        same = same or [one for one in known if one.name.rpartition("/")[2] == name]
+        if len(same) != 1:
+            these = ", ".join(one.name for one in same) or "node 1, node 1 disk 0 ..."
+            raise ValueError(f"{name!r} is not the name of one thing here: {these}")
+        found += same
+    name = " and ".join(names)
+    return Loss("chosen", name, frozenset(site for one in found for site in one.sites))
+
+
 def kinds(disks: Sequence[Disk]) -> list[str]:
     """Return the kinds of loss that there are."""
     return ["disk", "node", *(f"domain {i + 1}" for i in range(len(disks[0].domains)))]

@@ -17,11 +17,12 @@ from rich.table import Table as RichTable
 from placement import plot as picture
 from placement.check import Evenness, Figures, Spread, check
 from placement.exact import is_there as has_solver
+from placement.fatal import fatal
 from placement.make import Effort, Made, make
 from placement.model import Disk, PlacementError, Site
 from placement.moves import plan_moves
 from placement.plot import worst_of
-from placement.simulate import Simulation, Speeds, kinds, time_to_full_s
+from placement.simulate import Loss, Simulation, Speeds, kinds, named_loss, time_to_full_s
 from placement.table_file import TableFile, from_json, to_json
 
 from ..schema.status import FsError, Status
@@ -34,6 +35,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 FileArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A file made by `make`.")]
 TimeOption = Annotated[
     float, typer.Option("--time", help="Seconds to look for something better.", min=0.0)
+]
+LostOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="node 3, node 3 disk 0, rack-1: what is lost; all at once."),
 ]
 
 
@@ -175,12 +180,22 @@ def simulate_losses(
     disk_mb_s: Annotated[float, typer.Option(help="Of each disk.", min=1e-3)] = 1000.0,
     node_mb_s: Annotated[float, typer.Option(help="Of each node's network.", min=1e-3)] = 5000.0,
     *,
+    lost: LostOption = None,
+    beside: Annotated[
+        list[Path] | None, typer.Option(help="Another table on these disks, lost together with it.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Lose each disk, node and failure domain in turn, and show the worst of each kind."""
-    found = _read(path)
+    """Lose each disk, node and failure domain in turn, and show the worst of each kind; or what --lost names.
+
+    Example: ember placement simulate table.json --lost "node 3" --lost "node 5 disk 0"
+    """
+    found = _together([_read(one) for one in [path, *(beside or [])]])
     _figures(found)
     speeds = Speeds(disk_mb_s, node_mb_s)
+    if lost:
+        _print_loss(found, lost, target_mb, speeds, as_json=as_json)
+        return
     try:
         rows = [
             _worst_facts(found, one, target_mb, speeds)
@@ -197,6 +212,61 @@ def simulate_losses(
         shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
         rich.add_row(name.replace("_", " "), *shown)
     Console().print(rich)
+
+
+def _together(files: list[TableFile]) -> TableFile:
+    """Return the chains of several tables, and all disks of theirs."""
+    disks: dict[Site, Disk] = {}
+    for disk in (disk for file in files for disk in file.disks):
+        if disks.setdefault(disk.site, disk).domains != disk.domains:
+            _refuse(f"node {disk.site.node_id}: the tables say different failure domains of it")
+    return TableFile(list(disks.values()), [chain for file in files for chain in file.table])
+
+
+def _print_loss(
+    found: TableFile, names: list[str], target_mb: float, speeds: Speeds, *, as_json: bool
+) -> None:
+    """Show what one loss puts on every survivor, and how long it lasts."""
+    simulation = Simulation(found.table, found.disks)
+    loss = _loss(found, names)
+    returned, replaced = (simulation.aftermath(loss, is_replaced=way) for way in (False, True))
+    busiest: dict[int, int] = {}
+    for site, feeds in returned.feeds_by_disk.items():
+        busiest[site.node_id] = max(busiest.get(site.node_id, 0), feeds)
+    survivors = sorted({d.site.node_id for d in found.disks if d.site not in loss.sites})
+    rows = [
+        {
+            "node": node,
+            "feeds": returned.feeds[node],
+            "busiest_disk_feeds": busiest.get(node, 0),
+            "reads_factor": returned.reads.get(node),
+        }
+        for node in survivors
+    ]
+    facts = {
+        "lost": loss.name,
+        "targets_lost": returned.targets_lost,
+        "chains_lost": returned.chains_lost,
+        "returned_after_s": time_to_full_s(returned.transfers, target_mb, speeds),
+        "replaced_after_s": time_to_full_s(replaced.transfers, target_mb, speeds),
+        "unplaced": replaced.unplaced,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts | {"survivors": rows}))
+        return
+    rich = RichTable(*(name.replace("_", " ") for name in rows[0]), title=f"{loss.name} lost")
+    for row in rows:
+        rich.add_row(*("-" if v is None else f"{v:.4g}" for v in row.values()))
+    Console().print(rich)
+    for name, value in list(facts.items())[1:]:
+        typer.echo(f"{name.replace('_', ' ')}: {value:.6g}")
+
+
+def _loss(found: TableFile, names: list[str]) -> Loss:
+    try:
+        return named_loss(found.disks, names)
+    except ValueError as error:
+        raise FsError(Status.BAD_CONFIG, str(error)) from error
 
 
 def _worst_facts(found: TableFile, kind: str, target_mb: float, speeds: Speeds) -> dict[str, Any]:
@@ -217,6 +287,16 @@ def _worst_facts(found: TableFile, kind: str, target_mb: float, speeds: Speeds) 
         "returned_after_s": time_to_full_s(worst.transfers, target_mb, speeds),
         "replaced_after_s": time_to_full_s(replaced.transfers, target_mb, speeds),
         "unplaced": replaced.unplaced,
+        **_fatal_facts(found, kind),
+    }
+
+
+def _fatal_facts(found: TableFile, kind: str) -> dict[str, Any]:
+    counted = fatal(found.table, found.disks, kind)
+    return {
+        "smallest_fatal_set": counted.size,
+        "fatal_sets": f"{counted.fatal} of {counted.sets}",
+        "chains_lost_then": counted.chains_worst,
     }
 
 
@@ -255,12 +335,15 @@ def grow(
 def plot_table(
     path: FileArgument,
     out: Annotated[Path, typer.Option(help="The picture.")] = Path("placement.png"),
+    *,
+    lost: LostOption = None,
 ) -> None:
-    """Draw who feeds whom, and the survivors' load after the worst losses."""
+    """Draw who feeds whom, and the survivors' load after the worst losses, or after what --lost names."""
     found = _read(path)
     figures = _figures(found)
     if not picture.is_there():
         raise FsError(Status.NOT_SUPPORTED, "plots need matplotlib: pip install 'emberfs[plot]'")
     title = f"{path.name}: {figures.chain_count} chains of {figures.replica_count}"
-    picture.plot(found.table, found.disks, out, title)
+    losses = [_loss(found, [name]) for name in lost or []]
+    picture.plot(found.table, found.disks, out, title, losses=losses)
     typer.echo(f"drawn: {out}")

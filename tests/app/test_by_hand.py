@@ -1,7 +1,11 @@
-"""A cluster as systemd runs it: every process by itself, from a hand-written file, over TCP."""
+"""A cluster as systemd and containers run it: every process by itself, from the files of deploy/compose, over TCP.
+
+Commands, files, health checks and order are those of the compose file; only its addresses and paths are of this machine.
+"""
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from emberfs.clusters import disconnect
 from emberfs.fsspec import EmberFileSystem
 
@@ -37,44 +42,74 @@ def free_ports(count):
     return ports
 
 
+COMPOSE = Path(__file__).resolve().parents[2] / "deploy" / "compose"
+SERVERS = ["mgmtd", "meta", "storage-1", "storage-2", "storage-3"]
+
+
 class ByHand:
     """Configuration files of one cluster and the processes started from them."""
 
     def __init__(self, base):
         self.base = base
-        self.mount = base / "mount"
+        self.mount = base / "ember"
         self.mount.mkdir()
         self.running = {}
         self.key_file, self.token_file = base / "cluster.key", base / "token"
         subprocess.run([EMBER, "key", "new", self.key_file], check=True, timeout=60)
-        ports = free_ports(5)
-        self.manager = f"tcp:127.0.0.1:{ports[0]}"
-        self.write("mgmtd", 1, ports[0], f'[kv]\npath = "{base}/mgmtd-kv"\n')
-        self.write("meta", 2, ports[1], f'[kv]\npath = "{base}/meta-kv"\n')
-        for node_id, port in zip((11, 12, 13), ports[2:], strict=True):
-            disk = f'path = "{base}/disk-{node_id}"\ntarget_ids = [{node_id}001, {node_id}002]\n'
-            self.write(f"storage-{node_id}", node_id, port, f"[[storage.disks]]\n{disk}")
-        self.file("mountd").write_text(
-            f'[process]\ncluster_id = "training"\nmgmtd_addresses = ["{self.manager}"]\n'
-            f'[client]\nmount_point = "{self.mount}"\n[auth]\ntoken_file = "{self.token_file}"\n'
+        self.services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+        self.ports = dict(zip(SERVERS, free_ports(len(SERVERS)), strict=True))
+        self.manager = f"tcp:127.0.0.1:{self.ports['mgmtd']}"
+        for name in [*SERVERS, "mount"]:
+            self.file(name).write_text(
+                self.here(name, (COMPOSE / f"config/{name}.toml").read_text())
+            )
+        mount = self.file("mount").read_text()
+        self.file("mount").write_text(
+            mount.replace("key_file", "token_file").replace(
+                str(self.key_file), str(self.token_file)
+            )
         )
+
+    def here(self, name, text):
+        """Replace what only holds in containers."""
+        for server, port in self.ports.items():
+            text = re.sub(rf'"tcp:{server}:\d+"', f'"tcp:127.0.0.1:{port}"', text)
+        text = re.sub(r'"tcp:0\.0\.0\.0:\d+"', '"tcp:127.0.0.1:0"', text)
+        for container, path in {
+            "/run/secrets/cluster_key": self.key_file,
+            "/var/lib/emberfs": self.base / name / "state",
+            "/disks": self.base / name / "disks",
+            "/mnt/emberfs": self.base,
+        }.items():
+            text = text.replace(f'"{container}', f'"{path}')
+        return text
+
+    def command(self, name):
+        """Return the command of a service, with its file."""
+        return [EMBER, *(self.placed(name, word) for word in self.services[name]["command"])]
+
+    def placed(self, name, word):
+        if word.startswith("/config/"):
+            return str(self.file(Path(word).stem))
+        return word.replace("/etc/emberfs/process.toml", str(self.file(name)))
+
+    def probe(self, name, *more):
+        """Run a service's health check; return its exit code and what it says."""
+        kind, ember, *words = self.services[name]["healthcheck"]["test"]
+        assert (kind, ember) == ("CMD", "ember")
+        command = [EMBER, *(self.placed(name, word) for word in words), *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout + done.stderr
 
     def file(self, name):
         return self.base / f"{name}.toml"
-
-    def write(self, name, node_id, port, rest):
-        self.file(name).write_text(
-            f'[process]\ncluster_id = "training"\nnode_id = {node_id}\n'
-            f'listen = "tcp:127.0.0.1:{port}"\nmgmtd_addresses = ["{self.manager}"]\n'
-            f'[auth]\nkey_file = "{self.key_file}"\n{rest}'
-        )
 
     def start(self, name):
         """Start a process that ends with this one; wait until it serves."""
         ready, told = os.pipe()
         with (self.base / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", EMBER, name.split("-")[0], "--config", self.file(name)],
+                ["setpriv", "--pdeathsig", "TERM", *self.command(name)],
                 stdout=log, stderr=log, pass_fds=[told], env={**os.environ, "EMBERFS_READY_FD": str(told)},
             )  # fmt: skip
         os.close(told)
@@ -82,21 +117,20 @@ class ByHand:
 
     def wait_ready(self, *waiting):
         for ready in waiting:
-            assert os.read(ready, 1) == b"\n", self.logs()
+            assert os.read(ready, 100).endswith(b"\n"), self.logs()
             os.close(ready)
 
     def init(self):
-        storages = [f"--storage={self.file(f'storage-{node_id}')}" for node_id in (11, 12, 13)]
-        return subprocess.run(
-            [EMBER, "admin", "cluster", "init", f"--mgmtd={self.file('mgmtd')}",
-             f"--meta={self.file('meta')}", *storages],
-            capture_output=True, text=True, check=True, timeout=60,
-        ).stdout  # fmt: skip
+        done = subprocess.run(
+            self.command("init"), capture_output=True, text=True, check=True, timeout=60
+        )
+        return done.stdout
 
     def refused(self, name):
         """Start a process that is refused; return what it says."""
-        command = [EMBER, name.split("-")[0], "--config", self.file(name)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            self.command(name), capture_output=True, text=True, check=False, timeout=60
+        )
         assert done.returncode == 1 and "RPC_UNAUTHENTICATED" in done.stderr, done.stderr
         return done.stderr
 
@@ -127,7 +161,7 @@ def by_hand(tmp_path):
 
 def check_fsspec(by_hand, token_file):
     """`ember://` acts as the user of the token that it is given, from whatever user's process."""
-    where = {"hosts": by_hand.manager.removeprefix("tcp:"), "cluster_id": "training"}
+    where = {"hosts": by_hand.manager.removeprefix("tcp:"), "cluster_id": "compose"}
     for given in ({"token_file": token_file}, {"token": token_file.read_text().split()[-1]}):
         fs = EmberFileSystem(**where, **given)
         fs.pipe_file("/for-all/by-url", b"alice's")
@@ -148,7 +182,7 @@ def check_a_plain_user(by_hand, monkeypatch):
     by_hand.user("add", "4711", "alice", "--gid", "4712")
     by_hand.user("token", "new", "4711", "--file", path)
     monkeypatch.setenv("EMBERFS_TOKEN_FILE", str(path))
-    where = [by_hand.manager], "training"
+    where = [by_hand.manager], "compose"
     with connect_blocking(*where) as fs:
         with fs.create("/for-all/file") as file:
             file.write(0, b"alice's" * 100_000)
@@ -166,14 +200,25 @@ def check_a_plain_user(by_hand, monkeypatch):
     assert not (by_hand.mount / "mine").exists()
 
 
-def replace_the_key(by_hand, servers):
+def check_health(by_hand):
+    """Health checks say who answers; the stricter one that all targets of a node serve."""
+    code, said = by_hand.probe("meta")
+    assert (code, said.split(",")[:2]) == (0, ["cluster compose", " node 2"])
+    end_s = time.monotonic() + 60
+    while (found := by_hand.probe("storage-3", "--serving"))[0] and time.monotonic() < end_s:
+        time.sleep(0.2)
+    assert found[0] == 0 and "node 13" in found[1], found
+    assert by_hand.probe("mount")[0] == 1
+
+
+def replace_the_key(by_hand):
     """New and old one, then the new one alone; processes read it when they are told, and go on serving."""
     old = by_hand.key_file.read_text()
     other = by_hand.base / "new.key"
     subprocess.run([EMBER, "key", "new", other], check=True, timeout=60)
     for text in (other.read_text() + old, other.read_text()):
         by_hand.key_file.write_text(text)
-        for name in servers:
+        for name in SERVERS:
             by_hand.running[name].send_signal(signal.SIGHUP)
             (by_hand.mount / name).write_text(name)
     by_hand.key_file.write_text(old)
@@ -184,23 +229,24 @@ def replace_the_key(by_hand, servers):
 
 
 def test_a_cluster_of_hand_written_files(by_hand, monkeypatch):
-    servers = ["mgmtd", "meta", "storage-11", "storage-12", "storage-13"]
-    waiting = [by_hand.start(name) for name in servers]
-    assert by_hand.init() == "cluster training: 5 nodes, 2 chains of 3\n"
-    assert by_hand.init() == "cluster training: 5 nodes, 2 chains of 3\n"  # harmless
+    waiting = [by_hand.start(name) for name in SERVERS]
+    assert by_hand.init() == "cluster compose: 5 nodes, 4 chains of 3\n"
+    assert by_hand.init() == "cluster compose: 5 nodes, 4 chains of 3\n"  # harmless
     by_hand.wait_ready(*waiting)
+    check_health(by_hand)
     by_hand.user("add", "0", "daemon", "--root")
     by_hand.user("token", "new", "0", "--expire", "1d", "--file", by_hand.token_file)
-    by_hand.wait_ready(by_hand.start("mountd"))
+    by_hand.wait_ready(by_hand.start("mount"))
     content = os.urandom(3_000_000)
     (by_hand.mount / "file").write_bytes(content)
     check_a_plain_user(by_hand, monkeypatch)
-    replace_the_key(by_hand, servers)
-    for name in ("meta", "mgmtd", "storage-12"):
+    replace_the_key(by_hand)
+    for name in ("meta", "mgmtd", "storage-2", "mount"):
         by_hand.running[name].send_signal(signal.SIGKILL)
         by_hand.running[name].wait(10)
         by_hand.wait_ready(by_hand.start(name))
         (by_hand.mount / name).write_text(name)
+    assert by_hand.probe("mount") == (0, f"mounted at {by_hand.mount}\n")
     assert (by_hand.mount / "file").read_bytes() == content
     user, alice = json.loads(by_hand.user("ls", "--json"))
     assert (alice["name"], alice["groups"]) == ("alice", [])
@@ -209,20 +255,21 @@ def test_a_cluster_of_hand_written_files(by_hand, monkeypatch):
     assert token["used"] and token["id"] in by_hand.token_file.read_text()
     subprocess.run([EMBER, "umount", by_hand.mount], check=True, timeout=60)
     assert not os.path.ismount(by_hand.mount)
-    assert by_hand.running.pop("mountd").wait(10) == 0
+    assert by_hand.running.pop("mount").wait(10) == 0
     by_hand.user("token", "revoke", token["id"])
     time.sleep(AuthSection().token_check_interval_s + 0.5)  # it counts for so long at most
-    assert "no token" in by_hand.refused("mountd")
-    for name in reversed(servers):
+    said = by_hand.refused("mount")  # by a process that has, or has not, served it lately
+    assert re.search(r"no token [0-9a-f]+|the token does not exist any more", said)
+    for name in reversed(SERVERS):
         by_hand.stop(name)
 
 
 def test_what_has_no_key_is_refused(by_hand):
     """Neither served, nor started where strangers could reach it."""
     by_hand.wait_ready(by_hand.start("mgmtd"))
-    stranger = by_hand.file("mountd")
+    stranger = by_hand.file("mount")
     stranger.write_text(stranger.read_text().replace("token_file", "# token_file"))
-    assert "gave no credentials" in by_hand.refused("mountd")
+    assert "gave no credentials" in by_hand.refused("mount")
     assert "RPC_UNAUTHENTICATED" in by_hand.logs()
     open_one = by_hand.file("meta")
     text = open_one.read_text().replace("key_file", "# key_file").replace("127.0.0.1", "0.0.0.0")

@@ -48,6 +48,27 @@ def test_losses_of_every_kind_are_shown(table):
     assert only["losses"] == 6
 
 
+def test_the_load_of_one_loss_on_every_survivor_is_shown(table):
+    found = json.loads(run("simulate", table, "--lost", "node 3", "--target-mb", 100, "--json"))
+    assert [row["node"] for row in found["survivors"]] == [1, 2, 4, 5, 6]
+    assert sum(row["feeds"] for row in found["survivors"]) == found["targets_lost"] == 5
+    assert found["chains_lost"] == 0 < found["returned_after_s"]
+    printed = run("simulate", table, "--lost", "node 3")
+    assert "node 3 lost" in printed and "returned after s" in printed
+    rack = json.loads(run("simulate", table, "--lost", "rack-1", "--json"))
+    assert rack["targets_lost"] == 10
+    three = [f"--lost=node {node}" for node in (1, 2, 3)]
+    assert json.loads(run("simulate", table, *three, "--json"))["chains_lost"] >= 0
+
+
+def test_tables_on_the_same_disks_are_lost_together(table):
+    alone, both = (
+        json.loads(run("simulate", table, "--lost", "node 3", "--json", *more))["targets_lost"]
+        for more in ((), ("--beside", table))
+    )
+    assert both == 2 * alone
+
+
 def test_a_table_grows(table, tmp_path):
     disks = tmp_path / "disks.json"
     disks.write_text(to_json([Disk(Site(n, 0), 1.0, (f"rack-{n % 3}",)) for n in range(1, 10)], []))
@@ -73,7 +94,9 @@ def test_disks_come_from_a_file_and_other_tables_count(table):
 @pytest.mark.slow
 def test_a_table_is_drawn(table, tmp_path):
     run("plot", table, "--out", tmp_path / "t.png")
-    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+    worst = (tmp_path / "t.png").read_bytes()
+    run("plot", table, "--lost", "node 3", "--out", tmp_path / "t.png")
+    assert worst.startswith(b"\x89PNG") and worst != (tmp_path / "t.png").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -105,6 +128,8 @@ def test_bad_files_are_named(tmp_path, text, words):
         (("make", "--nodes", 2), "3 replicas need as many nodes"),
         (("make", "--racks", 4, "--zones", 3), "a multiple of --zones 3"),
         (("simulate", "TABLE", "--kind", "rack"), "only: disk, node, domain 1"),
+        (("simulate", "TABLE", "--lost", "node 9"), "'node 9' is not the name of one thing"),
+        (("simulate", "TABLE", "--beside", "SMALL"), "different failure domains"),
         (("grow", "TABLE", "SMALL"), "3 replicas need as many nodes, not 2"),
     ],
 )

@@ -1,12 +1,15 @@
 """Losses: who feeds whom, who reads more, and how long it takes, against cases worked out by hand."""
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placement.fatal import fatal
 from placement.make import Effort, make
 from placement.model import Disk, Site
-from placement.simulate import Simulation, Speeds, kinds, losses, time_to_full_s
+from placement.simulate import Simulation, Speeds, kinds, losses, named_loss, time_to_full_s
 
 LITTLE = Effort(0.05)
 
@@ -122,3 +125,28 @@ def test_a_lost_rack_falls_on_all_others_alike():
 def test_what_cannot_be_lost_is_said():
     with pytest.raises(ValueError, match="'rack' cannot be lost here, only: disk, node"):
         losses(grid(3), "rack")
+
+
+def test_fatal_sets_by_hand():
+    disks = grid(5, 2)
+    table = [(site(1), site(2), site(3)), (site(3), site(1), site(2)), (site(2), site(4), site(5))]
+    by_node = fatal(table, disks, "node")
+    assert (by_node.size, by_node.fatal, by_node.sets, by_node.chains_worst) == (3, 2, 10, 2)
+    by_disk = fatal(table, disks, "disk")
+    assert (by_disk.fatal, by_disk.sets) == (2, 120)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(3, 6), st.integers(1, 2), st.integers(1, 12))
+def test_fatal_sets_are_those_whose_loss_takes_a_chain(nodes, disk_count, chains):
+    disks = grid(nodes, disk_count)
+    table = make(disks, chains, 2, effort=LITTLE).table
+    counted = fatal(table, disks, "node")
+    simulation = Simulation(table, disks)
+    names = [loss.name for loss in losses(disks, "node")]
+    found = [
+        simulation.aftermath(named_loss(disks, pair)).chains_lost
+        for pair in combinations(names, counted.size)
+    ]
+    assert (counted.fatal, counted.sets) == (sum(map(bool, found)), len(found))
+    assert counted.chains_worst == max(found)
