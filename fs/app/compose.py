@@ -66,7 +66,6 @@ class Process:
     identity: Identity
     channels: ChannelPool
     stopping: trio.Event
-    tracer: Tracer
     guard: UserGuard | None = None
     """Whom it serves; None: everybody."""
     observer: RpcObserver | None = None
@@ -75,6 +74,8 @@ class Process:
     """What says the metrics of this process; parts add to it as they are made."""
     metrics_address: str = ""
     """Where the metrics are served; empty: nowhere."""
+    tracer: Tracer | None = None
+    """Begins the spans of this process; None: what is traced elsewhere is not traced here."""
 
     def node(self, roles: frozenset[Role]) -> Node:
         """Return how this process presents itself to the manager.
@@ -207,10 +208,8 @@ async def _run(root: Root, config: ProcessConfig) -> None:
             nursery.start_soon(
                 _watch_hangups, partial(read_keys_again, config.auth, guard, channels)
             )
-            tracer = make_tracer(config, runtime)
-            process = Process(
-                config, runtime, identity, channels, stopping, tracer, guard, observer
-            )
+            process = Process(config, runtime, identity, channels, stopping, guard, observer)
+            process.tracer = make_tracer(config, runtime)
             if observer is not None:
                 process.sources += [partial(_say_who, root, identity), observer.say]
             if section.metrics_address:

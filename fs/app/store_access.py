@@ -35,7 +35,7 @@ from .cluster_dir import (
     need_record,
 )
 from .command_trace import begin_command
-from .compose import Process, make_tracer, new_identity
+from .compose import Process, new_identity
 from .foundationdb import FOUNDATIONDB, kv_section, parse_kv
 from .store import open_store
 
@@ -122,8 +122,7 @@ async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
     secrets = caller_secrets(config.auth)
     identity = new_identity(config, runtime, secrets)
     async with open_channels(runtime, identity, config.rpc, secrets=secrets) as channels:
-        tracer = make_tracer(config, runtime)
-        process = Process(config, runtime, identity, channels, trio.Event(), tracer)
+        process = Process(config, runtime, identity, channels, trio.Event())
         async with open_store(process) as engine:
             with begin_command(runtime):
                 yield OpenStore(engine, runtime, channels)
