@@ -105,7 +105,7 @@ class DiskEngine:
         ledger = open_ledger(meta, files, self._reader)
         self._books = Books(ledger, disk_format.disk_uuid)
         self._listing = Listing(meta, self._books)
-        self._reads = Reads(self._books, self._reader, self._block)
+        self._reads = Reads(self._books, self._reader)
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._flush_done = threading.Condition(self._books.lock)
         self._is_closed = False

@@ -1,87 +1,82 @@
 """Reading versions of chunks, verified.
 
-The blocks of what is read are pinned meanwhile, so that they are not reused.  Concurrency: thread-safe.
+Concurrency: thread-safe.  Blocks that are read are not reused meanwhile: reads that may wait for the disk pin them; those that
+do not are done under the lock of the books, some at a time, which is cheaper.
 """
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from ..schema.ids import ChunkId, TargetId
-from ..schema.status import FsError, Status
+from ..schema.status import FsError
 from .api import ReadDone, ReadIo
 from .books import Books
 from .format import ChunkRecord
-from .verified import VerifiedReader
+from .ledger import Ledger
+from .verified import BatchReader, Located, VerifiedReader
 from .versions import find_version
 
 _log = logging.getLogger(__name__)
 
 
+HELD_COUNT: Final = 32
+"""Reads under one hold of the lock: some 100 us."""
+
+Found = dict[tuple[TargetId, ChunkId, int], Located | FsError]
+"""By target, chunk and version asked for: looked up once for all reads of a batch."""
+
+
 class Reads:
     """The reads of one disk."""
 
-    def __init__(self, books: Books, reader: VerifiedReader, block_bytes: int) -> None:
-        """Read with `reader`, whose checksum blocks have `block_bytes`."""
+    def __init__(self, books: Books, reader: VerifiedReader) -> None:
         self._books = books
         self._reader = reader
-        self._block_bytes = block_bytes
 
     def read_batch(self, ios: Sequence[ReadIo]) -> list[ReadDone]:
         """See `ChunkEngine`; a bad sector is IO_ERROR of its read alone."""
-        return [done for done in self._read_ios(ios, may_wait=True) if done is not None]
+        found: Found = {}
+        with self._books as ledger:
+            wanted = [_look_up(found, ledger, io) for io in ios]
+            pinned = [one.record for one in found.values() if isinstance(one, Located)]
+            for record in pinned:
+                ledger.pin(record)
+        try:
+            if len(ios) > 1:
+                self._begin_reads(ios, wanted)
+            reader = self._reader.batch()
+            done = [
+                _read_one(reader, io, one, may_wait=True)
+                for io, one in zip(ios, wanted, strict=True)
+            ]
+        finally:
+            with self._books.lock:
+                for record in pinned:
+                    self._books.ledger.unpin(record)
+        return [one for one in done if one is not None]
 
     def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
         """See `ChunkEngine`."""
-        return self._read_ios(ios, may_wait=False)
+        reader = self._reader.batch()
+        done: list[ReadDone | None] = []
+        for start in range(0, len(ios), HELD_COUNT):
+            found: Found = {}  # what was looked up counts under this hold of the lock only
+            with self._books as ledger:
+                for io in ios[start : start + HELD_COUNT]:
+                    one = _look_up(found, ledger, io)
+                    done.append(_read_one(reader, io, one, may_wait=False))
+        return done
 
-    def _begin_reads(self, ios: Sequence[ReadIo], found: Sequence[ChunkRecord | FsError]) -> None:
+    def _begin_reads(self, ios: Sequence[ReadIo], wanted: Sequence[Located | FsError]) -> None:
         """Have the disk at work on all of a batch before the first read waits for its bytes.
 
         Otherwise it has one read at a time of this thread, which sleeps and wakes up for each.  A single read is left to the
         kernel, which reads ahead when reading goes on behind it.
         """
-        for io, record in zip(ios, found, strict=True):
-            if isinstance(record, ChunkRecord):
-                self._reader.begin(record, io.offset, io.length)
-
-    def _read_ios(self, ios: Sequence[ReadIo], *, may_wait: bool) -> list[ReadDone | None]:
-        with self._books as ledger:
-            found = [find_version(ledger, io.target_id, io.chunk_id, io.version) for io in ios]
-            for record in found:
-                if isinstance(record, ChunkRecord):
-                    ledger.pin(record)
-        try:
-            if may_wait and len(ios) > 1:
-                self._begin_reads(ios, found)
-            scratch = memoryview(bytearray(2 * self._block_bytes))  # what a small read touches
-            return [
-                self._read_one(io, record, may_wait, scratch)
-                for io, record in zip(ios, found, strict=True)
-            ]
-        finally:
-            with self._books.lock:
-                for record in found:
-                    if isinstance(record, ChunkRecord):
-                        self._books.ledger.unpin(record)
-
-    def _read_one(
-        self, io: ReadIo, record: ChunkRecord | FsError, may_wait: bool, scratch: memoryview
-    ) -> ReadDone | None:
-        if isinstance(record, FsError):
-            return ReadDone(record.status, 0, 0, record.detail)
-        buffer = io.buffer
-        if len(buffer) != io.length or io.offset + io.length > record.length:
-            buffer = buffer[: max(0, min(io.length, record.length - io.offset))]
-        try:
-            if not self._reader.read_into(
-                record, io.offset, buffer, may_wait=may_wait, scratch=scratch
-            ):
-                return None
-        except FsError as error:
-            detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"
-            _log.error("read failed: %s: %s", error.status.name, detail)
-            return ReadDone(error.status, 0, record.version, detail)
-        return ReadDone(Status.OK, len(buffer), record.version)
+        for io, one in zip(ios, wanted, strict=True):
+            if isinstance(one, Located):
+                self._reader.begin(one.record, io.offset, io.length)
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""
@@ -95,3 +90,32 @@ class Reads:
         finally:
             with self._books.lock:
                 self._books.ledger.unpin(record)
+
+
+def _look_up(found: Found, ledger: Ledger, io: ReadIo) -> Located | FsError:
+    key = (io.target_id, io.chunk_id, io.version)
+    one = found.get(key)
+    if one is None:
+        record = find_version(ledger, *key)
+        one = found[key] = Located(record) if isinstance(record, ChunkRecord) else record
+    return one
+
+
+def _read_one(
+    reader: BatchReader, io: ReadIo, one: Located | FsError, *, may_wait: bool
+) -> ReadDone | None:
+    if isinstance(one, FsError):
+        return ReadDone(one.status, 0, 0, one.detail)
+    record = one.record
+    buffer, offset, length = io.buffer, io.offset, io.length
+    if len(buffer) != length or offset + length > record.length:
+        length = max(0, min(length, record.length - offset))
+        buffer = buffer[:length]
+    try:
+        if not reader.read_into(one, offset, buffer, may_wait=may_wait):
+            return None
+    except FsError as error:
+        detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"
+        _log.error("read failed: %s: %s", error.status.name, detail)
+        return ReadDone(error.status, 0, record.version, detail)
+    return ReadDone(0, length, record.version)

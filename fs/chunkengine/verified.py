@@ -16,8 +16,6 @@ from .ports import DataFiles
 BOUNCE_BYTES_MAX: Final = 128 << 10
 """Up to here one copy is cheaper than hashing and reading around the caller's buffer in pieces."""
 
-_NO_SCRATCH: Final = memoryview(b"")
-
 
 class VerifiedReader:
     """Reads of one disk."""
@@ -26,67 +24,13 @@ class VerifiedReader:
         self._files = files
         self._block = checksum_block_bytes
 
-    def read_into(
-        self,
-        record: ChunkRecord,
-        offset: int,
-        buffer: memoryview,
-        *,
-        may_wait: bool = True,
-        scratch: memoryview = _NO_SCRATCH,
-    ) -> bool:
-        """Fill `buffer` with the bytes from `offset` on; the range lies within the version.
+    def batch(self) -> "BatchReader":
+        """Return what does the reads of one batch, one after the other."""
+        return BatchReader(self._files, self._block)
 
-        Args:
-            record: the version.
-            offset: bytes from the start of the chunk.
-            buffer: filled whole.
-            may_wait: for the disk.
-            scratch: what may be overwritten during the call; saves the memory of the widening if it is large enough.
-
-        Returns:
-            False when that would take waiting for the disk and `may_wait` is not set.
-
-        Raises:
-            FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
-        """
-        size = len(buffer)
-        if record.is_damaged:
-            raise FsError(
-                Status.CHECKSUM_MISMATCH, f"version {record.version} is known to be damaged"
-            )
-        if not size:
-            return True
-        block = self._block
-        end = offset + size
-        low = offset - offset % block
-        high = min(-(-end // block) * block, record.length)
-        expected = record.checksums[
-            low // block * CHECKSUM_BYTES : -(-high // block) * CHECKSUM_BYTES
-        ]
-        file_id, start = place_of(record.position)
-        parts = [buffer]
-        is_bounced = size != high - low and high - low <= BOUNCE_BYTES_MAX
-        if is_bounced:
-            is_enough = high - low <= len(scratch)
-            parts = [scratch[: high - low] if is_enough else memoryview(bytearray(high - low))]
-        elif size != high - low:
-            parts = [memoryview(bytearray(offset - low)), buffer, memoryview(bytearray(high - end))]
-        if may_wait:
-            count = self._files.read_at(file_id, start + low, parts)
-        elif self._files.read_cached_at(file_id, start + low, parts):
-            count = high - low
-        else:
-            return False
-        if count != high - low or packed_checksums(parts, block) != expected:
-            raise FsError(
-                Status.CHECKSUM_MISMATCH,
-                f"data file {file_name(file_id)}, bytes {start + low} to {start + high},"
-                f" version {record.version}, {count} bytes read",
-            )
-        if is_bounced:
-            buffer[:] = parts[0][offset - low : end - low]
-        return True
+    def read_into(self, record: ChunkRecord, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes from `offset` on; raises as `BatchReader.read_into`."""
+        self.batch().read_into(Located(record), offset, buffer)
 
     def begin(self, record: ChunkRecord, offset: int, length: int) -> None:
         """Begin to bring what `read_into` will need from the disk; promises nothing."""
@@ -118,4 +62,107 @@ class VerifiedReader:
             if error.status is not Status.CHECKSUM_MISMATCH:
                 raise
             return False
+        return True
+
+
+class Located:
+    """A version, and where its bytes lie: found out once for all reads of it."""
+
+    __slots__ = ("file_id", "record", "start")
+
+    def __init__(self, record: ChunkRecord) -> None:
+        self.record = record
+        self.file_id, self.start = place_of(record.position)
+
+
+class BatchReader:
+    """Reads one after the other, for one thread; see VerifiedReader.
+
+    Small reads share the memory that they are widened in.  What it holds has been verified, so a read of the same
+    checksum blocks of the same version takes it from there.
+    """
+
+    __slots__ = ("_block", "_files", "_held", "_high", "_low", "_one", "_wide")
+
+    def __init__(self, files: DataFiles, checksum_block_bytes: int) -> None:
+        self._files = files
+        self._block = checksum_block_bytes
+        self._wide = memoryview(b"")
+        self._one = [self._wide]
+        self._held: ChunkRecord | None = None
+        """The version of which `_wide` begins with the bytes `_low` to `_high`; None: nothing that counts."""
+        self._low = self._high = 0
+
+    def read_into(
+        self, located: Located, offset: int, buffer: memoryview, *, may_wait: bool = True
+    ) -> bool:
+        """Fill `buffer` with the bytes from `offset` on; the range lies within the version.
+
+        Args:
+            located: the version.
+            offset: bytes from the start of the chunk.
+            buffer: filled whole.
+            may_wait: for the disk.
+
+        Returns:
+            False when that would take waiting for the disk and `may_wait` is not set.
+
+        Raises:
+            FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
+        """
+        record = located.record
+        size = len(buffer)
+        if record.is_damaged:
+            raise FsError(
+                Status.CHECKSUM_MISMATCH, f"version {record.version} is known to be damaged"
+            )
+        if not size:
+            return True
+        block = self._block
+        end = offset + size
+        low = offset - offset % block
+        high = end + -end % block
+        high = min(high, record.length)
+        width = high - low
+        if width == size:
+            return self._fill(located, low, high, [buffer], may_wait)
+        if width > BOUNCE_BYTES_MAX:
+            parts = [memoryview(bytearray(offset - low)), buffer, memoryview(bytearray(high - end))]
+            return self._fill(located, low, high, parts, may_wait)
+        if width > len(self._wide):
+            self._wide = memoryview(bytearray(max(width, 2 * block)))
+            self._one, self._held = [self._wide[:block]], None
+        if record is not self._held or low != self._low or high != self._high:
+            self._held = None
+            parts = self._one if width == block else [self._wide[:width]]
+            if not self._fill(located, low, high, parts, may_wait):
+                return False
+            self._held, self._low, self._high = record, low, high
+        buffer[:] = self._wide[offset - low : end - low]
+        return True
+
+    def _fill(
+        self,
+        located: Located,
+        low: int,
+        high: int,
+        parts: list[memoryview],
+        may_wait: bool,
+    ) -> bool:
+        """Fill `parts` with the bytes low..high, whole checksum blocks, and verify them; as `read_into`."""
+        record, block = located.record, self._block
+        start, count = located.start + low, high - low
+        if may_wait:
+            count = self._files.read_at(located.file_id, start, parts)
+        elif not self._files.read_cached_at(located.file_id, start, parts):
+            return False
+        first = low // block * CHECKSUM_BYTES
+        last = first + -(-(high - low) // block) * CHECKSUM_BYTES
+        found = packed_checksums(parts, block)
+        if count != high - low or found != record.checksums[first:last]:
+            raise FsError(
+                Status.CHECKSUM_MISMATCH,
+                f"data file {file_name(located.file_id)}, bytes {start} to {start + high - low},"
+                f" version {record.version}, {count} bytes read",
+            )
         return True

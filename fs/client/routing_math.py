@@ -5,8 +5,10 @@ Invariants:
     - A target in `avoid` is chosen only when nothing else of its chain serves.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -24,6 +26,9 @@ from .api import FileRead
 
 NO_TARGET = TargetId(0)
 NO_NODE = NodeId(0)
+
+TOGETHER_BYTES: Final = 256 * 1024
+"""A request of fewer bytes costs more by itself than they do: some 0.2 ms of processor time, what 256 KiB cost in reads of 4 KiB."""
 
 
 class Piece(msgspec.Struct):
@@ -53,6 +58,7 @@ class Batch:
 
     node_id: NodeId
     pieces: list[Piece]
+    bytes: int = 0
 
 
 def table_chain_ids(info: RoutingInfo, file: FileRef) -> Sequence[ChainId]:
@@ -100,6 +106,37 @@ def cut_range(
     ]
 
 
+def cut_reads(info: RoutingInfo, reads: Sequence[FileRead]) -> list[Piece]:
+    """Cut reads into one piece per chunk, in their order; mostly each lies in one chunk, and many in one file.
+
+    Raises:
+        FsError: as `cut_range` and `table_chain_ids`.
+    """
+    pieces: list[Piece] = []
+    file, chain_ids, size, stripe_size = None, tuple[ChainId, ...](), 1, 1
+    chain_of_slot: dict[int, int] = {}
+    for read in reads:
+        read.hole_bytes = 0
+        if read.file is not file:
+            file, chain_of_slot = read.file, {}
+            chain_ids = tuple(table_chain_ids(info, file))
+            size, stripe_size = file.layout.chunk_size_bytes, file.layout.stripe_size
+        offset, buffer = read.offset, read.buffer
+        index, in_chunk = divmod(offset, size)
+        if (
+            not 0 < len(buffer) <= size - in_chunk
+            or not 0 <= offset <= MAX_FILE_LENGTH_BYTES - size
+        ):
+            pieces += cut_range(chain_ids, file, offset, buffer, read)
+            continue
+        slot = index % stripe_size
+        chain_id = chain_of_slot.get(slot)
+        if chain_id is None:
+            chain_id = chain_of_slot[slot] = chain_of_chunk(file.layout, index, chain_ids)
+        pieces.append(Piece(file.inode_id, index, chain_id, in_chunk, buffer, size, read))
+    return pieces
+
+
 def readable_targets(
     info: RoutingInfo, chain: Chain, avoid: Collection[tuple[TargetId, int]]
 ) -> list[tuple[TargetId, NodeId]]:
@@ -123,20 +160,26 @@ def readable_targets(
 def choose_target(
     candidates: Sequence[tuple[TargetId, NodeId]], *, load: Mapping[NodeId, int], start: int
 ) -> tuple[TargetId, NodeId]:
-    """Return the candidate whose node has the least to do.
+    """Return the candidate whose node is to have the next piece.
+
+    As long as a request is small, what it costs by itself counts for more than whose turn it is: so a node that has
+    something to do, but less than TOGETHER_BYTES, comes before others, and then the one with the least.
 
     Args:
         candidates: as from `readable_targets`.
         load: bytes already given to each node in this round.
-        start: where to begin among equals, so that equal loads spread.
+        start: where to begin among equals, so that equal loads spread; the same throughout a round.
     """
-    best = candidates[start % len(candidates)]
-    least = load.get(best[1], 0)
-    if least:
-        for candidate in candidates:
-            given = load.get(candidate[1], 0)
-            if given < least:
-                best, least = candidate, given
+    best, least = None, math.inf
+    count = len(candidates)
+    for number in range(start, start + count):
+        candidate = candidates[number % count]
+        given = load.get(candidate[1], 0)
+        if 0 < given < TOGETHER_BYTES:
+            return candidate
+        if given < least:
+            best, least = candidate, given
+    assert best is not None, candidates
     return best
 
 
@@ -151,14 +194,13 @@ def head_of(chain: Chain) -> TargetId:
 def cut_batches(pieces: Sequence[Piece], *, count_max: int, bytes_max: int) -> list[Batch]:
     """Group pieces by the node of their chosen target, in batches within both limits."""
     batches: list[Batch] = []
-    open_batches: dict[NodeId, tuple[Batch, int]] = {}
+    open_batches: dict[NodeId, Batch] = {}
     for piece in pieces:
-        node_id = piece.node_id
-        batch, filled = open_batches.get(node_id, (None, 0))
-        length = len(piece.buffer)
-        if batch is None or len(batch.pieces) >= count_max or filled + length > bytes_max:
-            batch, filled = Batch(node_id, []), 0
+        node_id, length = piece.node_id, len(piece.buffer)
+        batch = open_batches.get(node_id)
+        if batch is None or len(batch.pieces) >= count_max or batch.bytes + length > bytes_max:
+            batch = open_batches[node_id] = Batch(node_id, [])
             batches.append(batch)
         batch.pieces.append(piece)
-        open_batches[node_id] = (batch, filled + length)
+        batch.bytes += length
     return batches

@@ -19,8 +19,9 @@ from ..node.api import RoutingView
 from ..runtime.ports import Runtime
 from ..schema import services
 from ..schema.config import ClientSection
-from ..schema.ids import ChainId, NodeId, TargetId
+from ..schema.ids import NodeId, TargetId
 from ..schema.proto import storage_pb2 as pb
+from ..schema.read_columns import ReadResult, check_lengths, read_results
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .node_calls import NodeCalls
@@ -30,9 +31,8 @@ from .routing_math import (
     Piece,
     choose_target,
     cut_batches,
-    cut_range,
+    cut_reads,
     readable_targets,
-    table_chain_ids,
 )
 from .side_by_side import each_or_error
 
@@ -58,7 +58,7 @@ class StorageReads:
 
     async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
         """See `fs.client.api.ChunkStore.read`."""
-        pieces = self._cut(reads)
+        pieces = cut_reads(self._routing.info, reads)
         budget = RetryBudget(self._section, self._runtime)
         avoid: set[tuple[TargetId, int]] = set()
         damaged: set[tuple[str, int, TargetId]] = set()
@@ -70,21 +70,12 @@ class StorageReads:
             # 3. what failed: elsewhere, later, or never
             pieces = await self._judge(failures, avoid, damaged, budget)
 
-    def _cut(self, reads: Sequence[FileRead]) -> list[Piece]:
-        info = self._routing.info
-        pieces: list[Piece] = []
-        file, chain_ids = None, tuple[ChainId, ...]()
-        for read in reads:
-            read.hole_bytes = 0
-            if read.file is not file:  # mostly one file for many reads
-                file, chain_ids = read.file, tuple(table_chain_ids(info, read.file))
-            pieces += cut_range(chain_ids, read.file, read.offset, read.buffer, read)
-        return pieces
-
     def _plan(
         self, pieces: list[Piece], avoid: set[tuple[TargetId, int]]
     ) -> tuple[list[Batch], Failures]:
         info = self._routing.info
+        self._start += 1
+        start = self._start
         load: dict[NodeId, int] = {}
         known: dict[int, tuple[int, list[tuple[TargetId, NodeId]]]] = {}
         planned: list[Piece] = []
@@ -100,8 +91,7 @@ class StorageReads:
                     continue
                 found = known[piece.chain_id] = (chain.chain_version, candidates)
             piece.chain_version, candidates = found
-            self._start += 1
-            piece.target_id, node_id = choose_target(candidates, load=load, start=self._start)
+            piece.target_id, node_id = choose_target(candidates, load=load, start=start)
             piece.node_id = node_id
             load[node_id] = load.get(node_id, 0) + len(piece.buffer)
             planned.append(piece)
@@ -122,26 +112,23 @@ class StorageReads:
         return failures
 
     async def _run_batch(self, batch: Batch, is_relaxed: bool, failures: Failures) -> None:
-        request = _request(batch, is_relaxed=is_relaxed, want_checksums=self._section.verify_reads)
-        into = partial(scatter_list, batch.pieces)
+        pieces = batch.pieces
+        request = _request(pieces, is_relaxed=is_relaxed, want_checksums=self._section.verify_reads)
+        into = partial(scatter_list, pieces)
         try:
             received = await self._nodes.call(
                 batch.node_id, services.STORAGE_BATCH_READ, request, into=into
             )
+            failures += self._finish(pieces, received.message)
         except FsError as error:
-            failures.extend((piece, error) for piece in batch.pieces)
-            return
-        for piece, result in zip(batch.pieces, received.message.results, strict=True):
-            wrong = self._finish(piece, result)
-            if wrong is not None:
-                failures.append((piece, wrong))
+            failures.extend((piece, error) for piece in pieces)
 
     async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
         """See `fs.client.api.ChunkStore.warm`."""
         info = self._routing.info
         planned: list[Piece] = []
         failures: list[FsError] = []
-        for piece in self._cut(reads):
+        for piece in cut_reads(info, reads):
             try:
                 chain = info.chain(piece.chain_id)
                 for target_id, node_id in readable_targets(info, chain, ()):
@@ -161,32 +148,50 @@ class StorageReads:
 
     async def _warm_batch(self, batch: Batch) -> int:
         """Have one node read a batch, and drop the bytes; return how many there were."""
-        request = _request(batch, is_relaxed=True, want_checksums=False)
+        request = _request(batch.pieces, is_relaxed=True, want_checksums=False)
         received = await self._nodes.call(batch.node_id, services.STORAGE_BATCH_READ, request)
-        for piece, result in zip(batch.pieces, received.message.results, strict=True):
+        results = read_results(received.message, len(batch.pieces))
+        for piece, result in zip(batch.pieces, results, strict=True):
             if result.status not in {0, Status.CHUNK_NOT_FOUND}:
                 raise FsError(Status(result.status), f"{piece.name}: {result.detail}")
-        return sum(result.length for result in received.message.results)
+        return received.payload_bytes
 
-    def _finish(self, piece: Piece, result: pb.ReadResultPb) -> FsError | None:
+    def _finish(self, pieces: Sequence[Piece], reply: pb.BatchReadRsp) -> Failures:
+        """Check what has come and zero what was never written; return what is wrong with which piece.
+
+        Raises:
+            FsError: RPC_BAD_FRAME when the reply does not fit the request.
+        """
+        if not reply.failures:  # mostly all of them are there, whole and good
+            buffers = [piece.buffer for piece in pieces]
+            is_good = reply.lengths[:] == list(map(len, buffers))
+            if is_good and self._section.verify_reads:
+                is_good = reply.checksums[:] == list(map(xxh3_64_intdigest, buffers))
+            if is_good:
+                return []
+        failures = []
+        for piece, result in zip(pieces, read_results(reply, len(pieces)), strict=True):
+            wrong = self._finish_one(piece, result)
+            if wrong is not None:
+                failures.append((piece, wrong))
+        return failures
+
+    def _finish_one(self, piece: Piece, result: ReadResult) -> FsError | None:
         """Check one result and zero what was never written; return what is wrong with it."""
-        status = result.status
+        status, length, got = result.status, result.length, piece.buffer
+        if status == Status.CHUNK_NOT_FOUND:
+            fill_hole(piece, 0)
+            return None
         if status:
-            if status == Status.CHUNK_NOT_FOUND:
-                fill_hole(piece, 0)
-                return None
             return FsError(Status(status), f"{piece.name}: {result.detail}")
-        length, got = result.length, piece.buffer
-        is_short = length != len(got)
-        if is_short:
+        if length != len(got):
             got = got[:length]
         if length and self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
             return FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"{piece.name} target {piece.target_id}: bytes changed on the way",
             )
-        if is_short:
-            fill_hole(piece, length)
+        fill_hole(piece, length)
         return None
 
     async def _judge(
@@ -226,19 +231,17 @@ class StorageReads:
         return [piece for piece, _ in failures]
 
 
-def _request(batch: Batch, *, is_relaxed: bool, want_checksums: bool) -> pb.BatchReadReq:
-    request = pb.BatchReadReq(is_relaxed=is_relaxed, want_checksums=want_checksums)
-    add = request.ios.add
-    for piece in batch.pieces:
-        add(
-            inode_id=piece.inode_id,
-            chunk_index=piece.chunk_index,
-            chain_id=piece.chain_id,
-            chain_version=piece.chain_version,
-            offset=piece.offset,
-            length=len(piece.buffer),
-        )
-    return request
+def _request(pieces: Sequence[Piece], *, is_relaxed: bool, want_checksums: bool) -> pb.BatchReadReq:
+    return pb.BatchReadReq(
+        is_relaxed=is_relaxed,
+        want_checksums=want_checksums,
+        inode_ids=[piece.inode_id for piece in pieces],
+        chunk_indexes=[piece.chunk_index for piece in pieces],
+        chain_ids=[piece.chain_id for piece in pieces],
+        chain_versions=[piece.chain_version for piece in pieces],
+        offsets=[piece.offset for piece in pieces],
+        lengths=[len(piece.buffer) for piece in pieces],
+    )
 
 
 def fill_hole(piece: Piece, filled: int) -> None:
@@ -258,18 +261,9 @@ def scatter_list(
     Raises:
         FsError: RPC_BAD_FRAME when the reply does not fit the request.
     """
-    results = reply.results
-    lengths = [result.length for result in results]
-    if len(lengths) != len(pieces) or sum(lengths) != payload_bytes:
-        raise FsError(
-            Status.RPC_BAD_FRAME,
-            f"BatchRead: {len(results)} results, {payload_bytes} bytes for {len(pieces)} reads",
-        )
-    buffers = []
-    for piece, length in zip(pieces, lengths, strict=True):
-        wanted = len(piece.buffer)
-        if length > wanted:
-            raise FsError(Status.RPC_BAD_FRAME, f"{piece.name}: more bytes than asked for")
-        if length:
-            buffers.append(piece.buffer if length == wanted else piece.buffer[:length])
-    return buffers
+    buffers = [piece.buffer for piece in pieces]
+    wanted = list(map(len, buffers))
+    lengths = check_lengths(reply, wanted, payload_bytes)
+    if lengths == wanted:
+        return buffers
+    return [b[:length] for b, length in zip(buffers, lengths, strict=True) if length]

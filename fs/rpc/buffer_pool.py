@@ -111,8 +111,3 @@ class BufferPool:
 
 def _size_for(length: int) -> int:
     return max(SIZE_MIN, 1 << (length - 1).bit_length())
-
-
-def page_rounded(length: int) -> int:
-    """Return `length` rounded up to whole pages."""
-    return -(-length // SIZE_MIN) * SIZE_MIN

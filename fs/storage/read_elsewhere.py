@@ -20,6 +20,7 @@ from ..chunkengine.api import ReadDone, ReadIo
 from ..schema import services
 from ..schema.ids import ChainId, TargetId
 from ..schema.proto import storage_pb2
+from ..schema.read_columns import WantedRead, check_lengths, read_request, read_results
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .targets import Place
@@ -115,23 +116,23 @@ async def _ask(
     timeout_s: float,
 ) -> list[ReadDone]:
     """Read all at one target, into the reads' buffers; raises FsError when it does not answer."""
-    request = storage_pb2.BatchReadReq(
-        is_relaxed=is_relaxed, want_checksums=True, is_passed_on=True
-    )
-    for read in reads:
-        request.ios.add(
-            inode_id=read.io.chunk_id.inode_id,
-            chunk_index=read.io.chunk_id.index,
-            chain_id=read.place.chain.chain_id,
-            chain_version=read.place.chain.chain_version,
-            offset=read.io.offset,
-            length=read.io.length,
+    wanted = [
+        WantedRead(
+            read.io.chunk_id.inode_id,
+            read.io.chunk_id.index,
+            read.place.chain.chain_id,
+            read.place.chain.chain_version,
+            read.io.offset,
+            read.io.length,
         )
+        for read in reads
+    ]
+    request = read_request(wanted, is_relaxed=is_relaxed, want_checksums=True, is_passed_on=True)
     received = await context.channel_to(donor).call(
         services.STORAGE_BATCH_READ, request, into=partial(_buffers, reads), timeout_s=timeout_s
     )
     answers = []
-    for read, result in zip(reads, received.message.results, strict=True):
+    for read, result in zip(reads, read_results(received.message, len(reads)), strict=True):
         status, detail = result.status, result.detail
         piece = read.io.buffer[: result.length]
         if not status and piece and xxhash.xxh3_64_intdigest(piece) != result.checksum:
@@ -144,8 +145,5 @@ def _buffers(
     reads: Sequence[BadRead], reply: storage_pb2.BatchReadRsp, payload_bytes: int
 ) -> list[memoryview]:
     """Return where the payload goes; raises FsError(RPC_BAD_FRAME) when the reply does not fit."""
-    lengths = [result.length for result in reply.results]
-    fits = len(lengths) == len(reads) and sum(lengths) == payload_bytes
-    if not fits or any(n > r.io.length for n, r in zip(lengths, reads, strict=True)):
-        raise FsError(Status.RPC_BAD_FRAME, f"{len(lengths)} results for {len(reads)} reads")
+    lengths = check_lengths(reply, [read.io.length for read in reads], payload_bytes)
     return [r.io.buffer[:n] for n, r in zip(lengths, reads, strict=True) if n]

@@ -13,15 +13,15 @@ read to a thread costs more than the read; for the rest there is one blocking ca
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 import trio
 import xxhash
 
 from ..chunkengine.api import ReadDone, ReadIo
 from ..rpc.api import Reply
-from ..rpc.buffer_pool import page_rounded
 from ..schema import services
 from ..schema.ids import ChunkId, TargetId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
@@ -41,6 +41,10 @@ INLINE_BYTES_MAX = 1024 * 1024
 """More than this is not copied and hashed on the event loop in one go."""
 
 _NOT_HERE = {Status.MISSING_UPDATE, Status.CHUNK_NOT_FOUND}
+
+
+Pair = tuple[int, int]
+"""Chain id and chain version, as the sender names them."""
 
 
 @dataclass(slots=True)
@@ -65,36 +69,15 @@ async def read_batch(
     # 1. The lease, and the limits.
     context.check_lease()
     size = _check_request(context, request)
-    lease = await context.buffers.acquire(size)
-    view, batch = lease.view, _Batch()
+    lease = context.buffers.acquire_now(size) or await context.buffers.acquire(size)
     is_given = False
     try:
-        # 2. Our place in each chain, at the sender's version; a trouble concerns its I/O only.
-        unsettled: list[int] = []
-        known: dict[tuple[int, int], tuple[Place | None, ReadDone | None]] = {}
-        start = 0
-        for wanted in request.ios:
-            key = (wanted.chain_id, wanted.chain_version)
-            if key not in known:
-                known[key] = await _place_of(context, *key)
-            place, error = known[key]
-            batch.places.append(place)
-            if place is None or error is not None:
-                batch.ios.append(None)
-                batch.done.append(error)
-                continue
-            length = wanted.length
-            chunk_id = ChunkId(wanted.inode_id, wanted.chunk_index)  # type: ignore[arg-type]
-            target = place.target
-            buffer = view[start : start + length]
-            io = ReadIo(target.target_id, chunk_id, wanted.offset, length, buffer)
-            # 3. Is the committed version here beyond doubt?
-            if target.unsettled and chunk_id in target.unsettled and not request.is_relaxed:
-                unsettled.append(len(batch.ios))
-            batch.ios.append(io)
-            batch.done.append(None)
-            start += page_rounded(length)
-        # 4. If not, find out which version is the committed one.
+        # 2. Our place in each chain, at the sender's version; a trouble concerns its I/Os only.
+        pairs = list(zip(request.chain_ids, request.chain_versions, strict=True))
+        known = {pair: await _place_of(context, *pair) for pair in dict.fromkeys(pairs)}
+        # 3. Which of them want a chunk whose committed version here is in doubt?
+        batch, unsettled = _begin(request, pairs, known, lease.view)
+        # 4. Find out which version is the committed one.
         if unsettled:
             await _ask_tails(context, batch, unsettled, deadline_s)
         # 5. Read and verify, one blocking call per disk.
@@ -110,7 +93,9 @@ async def read_batch(
             await _read_bad_elsewhere(context, batch, request.is_relaxed, deadline_s)
         # 8. What was read counts only if the lease held until now.
         context.check_lease()
-        message, payload = _make_reply(batch, want_checksums=request.want_checksums)
+        message, payload = _make_reply(
+            batch, request.lengths[:], lease.view, want_checksums=request.want_checksums
+        )
         is_given = True
         return Reply(message, payload, lambda: context.buffers.release(lease))
     finally:
@@ -141,17 +126,49 @@ async def committed_version(
 
 def _check_request(context: StorageContext, request: storage_pb2.BatchReadReq) -> int:
     """Return how many bytes of buffer the batch needs."""
-    if not 0 < len(request.ios) <= IO_COUNT_MAX:
-        raise FsError(Status.RPC_BAD_REQUEST, f"{len(request.ios)} reads in a batch")
-    size = 0
-    for io in request.ios:
-        length = io.length
-        if length == 0 or io.offset + length > CHUNK_SIZE_BYTES_MAX:
-            raise FsError(Status.RPC_BAD_REQUEST, f"read of {length} bytes at {io.offset}")
-        size += page_rounded(length)
+    offsets, lengths = request.offsets[:], request.lengths[:]
+    count = len(lengths)
+    if not 0 < count <= IO_COUNT_MAX:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{count} reads in a batch")
+    columns = (request.inode_ids, request.chunk_indexes, request.chain_ids, request.chain_versions)
+    if len(offsets) != count or any(len(column) != count for column in columns):
+        raise FsError(Status.RPC_BAD_REQUEST, f"{count} lengths, and other columns of other sizes")
+    if not all(lengths) or max(map(add, offsets, lengths)) > CHUNK_SIZE_BYTES_MAX:
+        raise FsError(Status.RPC_BAD_REQUEST, "a read of 0 bytes, or beyond any chunk")
+    size = sum(lengths)
     if size > context.payload_bytes_max:
         raise FsError(Status.RPC_TOO_LARGE, f"{size} bytes in a batch of reads")
     return size
+
+
+def _begin(
+    request: storage_pb2.BatchReadReq,
+    pairs: Sequence[Pair],
+    known: Mapping[Pair, tuple[Place | None, ReadDone | None]],
+    view: memoryview,
+) -> tuple[_Batch, list[int]]:
+    """Return what is to be read where, the bytes one after the other in `view`, and the I/Os whose version is in doubt."""
+    batch, unsettled = _Batch(), list[int]()
+    add_place, add_io, add_done = batch.places.append, batch.ios.append, batch.done.append
+    is_strict, start = not request.is_relaxed, 0
+    rows = zip(
+        pairs, request.inode_ids, request.chunk_indexes, request.offsets, request.lengths,
+        strict=True,
+    )  # fmt: skip
+    for pair, inode_id, chunk_index, offset, length in rows:
+        place, error = known[pair]
+        add_place(place)
+        add_done(error)
+        begin, start = start, start + length
+        if place is None or error is not None:
+            add_io(None)
+            continue
+        chunk_id = ChunkId(inode_id, chunk_index)  # type: ignore[arg-type]
+        target = place.target
+        if is_strict and target.unsettled and chunk_id in target.unsettled:
+            unsettled.append(len(batch.ios))
+        add_io(ReadIo(target.target_id, chunk_id, offset, length, view[begin:start]))
+    return batch, unsettled
 
 
 async def _place_of(
@@ -281,14 +298,14 @@ async def _read_disks(batch: _Batch) -> None:
 
 async def _read_disk(batch: _Batch, disk: Disk, indexes: Sequence[int]) -> None:
     ios = [io for index in indexes if (io := batch.ios[index]) is not None]
-    if sum(io.length for io in ios) <= INLINE_BYTES_MAX:
+    if sum([io.length for io in ios]) <= INLINE_BYTES_MAX:
         indexes = _read_cached(batch, disk, indexes, ios)
         if not indexes:
             return
         ios = [io for index in indexes if (io := batch.ios[index]) is not None]
     try:
         async with disk.read_limiter:
-            byte_count = sum(io.length for io in ios)
+            byte_count = sum([io.length for io in ios])
             results = await disk.run_timed(byte_count, disk.engine.read_batch, ios)
     except FsError as error:
         results = [ReadDone(error.status, 0, 0, error.detail)] * len(ios)
@@ -304,14 +321,14 @@ def _read_cached(
         results = disk.run_inline(disk.engine.read_cached, ios)
     except FsError as error:
         results = [ReadDone(error.status, 0, 0, error.detail)] * len(ios)
-    left = []
+    left, done_of = [], batch.done
     for index, done in zip(indexes, results, strict=True):
         if done is None:
             left.append(index)
         elif done.status:
             _take_result(batch, index, done)
         else:
-            batch.done[index] = done
+            done_of[index] = done
     return left
 
 
@@ -365,20 +382,35 @@ async def _read_locked(
 
 
 def _make_reply(
-    batch: _Batch, *, want_checksums: bool
+    batch: _Batch, wanted: Sequence[int], view: memoryview, *, want_checksums: bool
 ) -> tuple[storage_pb2.BatchReadRsp, list[memoryview]]:
+    """Return the reply and its payload: the fewest pieces of `view`, where each read has as many bytes as it wanted."""
     reply = storage_pb2.BatchReadRsp()
-    add = reply.results.add
-    payload: list[memoryview] = []
-    for place, io, done in zip(batch.places, batch.ios, batch.done, strict=True):
+    lengths, versions, checksums = list[int](), list[int](), list[int]()
+    payload, start, run_start, run_end = list[memoryview](), 0, 0, 0
+    rows = zip(batch.places, batch.ios, batch.done, wanted, strict=True)
+    for index, (place, io, done, room) in enumerate(rows):
         assert done is not None
         length = done.length
-        if not length or io is None or place is None or done.status:
-            add(status=done.status, commit_ver=done.commit_ver, detail=done.detail)
-            continue
-        piece = io.buffer if length == io.length else io.buffer[:length]
-        payload.append(piece)
-        place.target.read_bytes += length
-        checksum = xxhash.xxh3_64_intdigest(piece) if want_checksums else 0
-        add(length=length, commit_ver=done.commit_ver, checksum=checksum)
+        if done.status or io is None or place is None:
+            reply.failures.add(position=index, status=done.status, detail=done.detail)
+            length = 0
+        elif length:
+            if start != run_end:
+                if run_end:
+                    payload.append(view[run_start:run_end])
+                run_start = start
+            run_end = start + length
+            place.target.read_bytes += length
+        if want_checksums:
+            piece = io.buffer if length == room and io else view[start : start + length]
+            checksums.append(xxhash.xxh3_64_intdigest(piece) if length else 0)
+        lengths.append(length)
+        versions.append(done.commit_ver)
+        start += room
+    if run_end:
+        payload.append(view[run_start:run_end])
+    reply.lengths.extend(lengths)
+    reply.commit_vers.extend(versions)
+    reply.checksums.extend(checksums)
     return reply, payload

@@ -4,10 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fs.client.api import FileRead
 from fs.client.routing_math import (
+    TOGETHER_BYTES,
     choose_target,
     cut_batches,
     cut_file_range,
+    cut_reads,
     file_chains,
     head_of,
     readable_targets,
@@ -89,7 +92,8 @@ def choose(info, chain, load=(), avoid=(), start=0):
 
 def test_choice_prefers_idle_nodes_and_avoids_failed_targets():
     chain = THREE.chain(1)
-    load = {NodeId(1): 5, NodeId(2): 1, NodeId(3): 9}
+    much = TOGETHER_BYTES
+    load = {NodeId(1): 5 * much, NodeId(2): much, NodeId(3): 9 * much}
     assert choose(THREE, chain, load, ()) == 12
     assert choose(THREE, chain, load, {(TargetId(12), 1)}) == 11
     everything = {(t, 1) for t in chain.serving}
@@ -98,6 +102,32 @@ def test_choice_prefers_idle_nodes_and_avoids_failed_targets():
     assert choose(THREE, chain, load, old_version) == 12
     spread = {choose(THREE, chain, start=s) for s in range(3)}
     assert spread == {11, 12, 13}
+
+
+def test_small_pieces_stay_together_until_a_request_is_worth_its_price():
+    chain = THREE.chain(1)
+    load: dict[NodeId, int] = {}
+    chosen = []
+    for _ in range(4 * 64):
+        target_id, node_id = choose_target(readable_targets(THREE, chain, ()), load=load, start=1)
+        load[node_id] = load.get(node_id, 0) + TOGETHER_BYTES // 64
+        chosen.append(target_id)
+    assert chosen[:192] == [12] * 64 + [13] * 64 + [11] * 64
+    assert max(load.values()) - min(load.values()) <= TOGETHER_BYTES // 64
+
+
+@given(st.lists(st.tuples(st.integers(0, 10 * CHUNK), st.integers(0, 3 * CHUNK)), max_size=9))
+def test_reads_are_cut_as_their_ranges_are(wanted):
+    files = [ref(), ref(1)]
+    reads = [
+        FileRead(files[n % 2], offset, memoryview(bytearray(length)), 7)
+        for n, (offset, length) in enumerate(wanted)
+    ]
+    expected = [
+        piece for r in reads for piece in cut_file_range(THREE, r.file, r.offset, r.buffer, r)
+    ]
+    assert cut_reads(THREE, reads) == expected
+    assert not any(read.hole_bytes for read in reads)
 
 
 def test_only_serving_targets_are_chosen():

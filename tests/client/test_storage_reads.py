@@ -13,6 +13,7 @@ from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
 from fs.schema.ids import ChainId, TargetId
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.read_columns import ReadResult
 from fs.schema.routing import Chain, ChainTarget, PublicState, RoutingInfo
 from fs.schema.status import FsError, Status
 
@@ -28,47 +29,98 @@ def piece(content: bytes = b"\xffgarbage") -> Piece:
     return Piece(9, 0, 1, 0, buffer, 65536, FileRead(ref(), 0, buffer))
 
 
+def result_of(content: bytes = b"", *, status: int = 0, detail: str = "") -> ReadResult:
+    checksum = xxh3_64_intdigest(content) if content else 0
+    return ReadResult(status, len(content), checksum, 1, detail)
+
+
 def test_whole_bytes_are_taken():
     got = piece(b"content")
-    result = pb.ReadResultPb(length=7, checksum=xxh3_64_intdigest(b"content"))
-    assert reads()._finish(got, result) is None
+    result = result_of(b"content")
+    assert reads()._finish_one(got, result) is None
     assert bytes(got.buffer) == b"content"
     assert got.owner.hole_bytes == 0
 
 
 def test_changed_bytes_are_refused():
-    result = pb.ReadResultPb(length=7, checksum=xxh3_64_intdigest(b"content"))
-    error = reads()._finish(piece(b"contend"), result)
+    result = result_of(b"content")
+    error = reads()._finish_one(piece(b"contend"), result)
     assert error.status is Status.CHECKSUM_MISMATCH
 
 
 @pytest.mark.parametrize(
     ("result", "kept"),
     [
-        (pb.ReadResultPb(status=Status.CHUNK_NOT_FOUND), 0),
-        (pb.ReadResultPb(length=0), 0),
-        (pb.ReadResultPb(length=3, checksum=xxh3_64_intdigest(b"\xffga")), 3),
+        (result_of(status=Status.CHUNK_NOT_FOUND), 0),
+        (result_of(), 0),
+        (result_of(b"\xffga"), 3),
     ],
 )
 def test_what_was_never_written_is_zero(result, kept):
     got = piece()
-    assert reads()._finish(got, result) is None
+    assert reads()._finish_one(got, result) is None
     assert bytes(got.buffer) == b"\xffgarbage"[:kept] + bytes(8 - kept)
     assert got.owner.hole_bytes == 8 - kept
 
 
 def test_an_error_is_passed_on():
-    error = reads()._finish(piece(), pb.ReadResultPb(status=Status.IO_ERROR, detail="disk 3"))
+    error = reads()._finish_one(piece(), result_of(status=Status.IO_ERROR, detail="disk 3"))
     assert error.status is Status.IO_ERROR
     assert "disk 3" in str(error)
 
 
 @pytest.mark.parametrize(("lengths", "payload_bytes"), [([8], 9), ([9], 9), ([4, 4], 8), ([], 0)])
 def test_replies_that_do_not_fit_are_refused(lengths, payload_bytes):
-    reply = pb.BatchReadRsp(results=[pb.ReadResultPb(length=n) for n in lengths])
+    reply = pb.BatchReadRsp(lengths=lengths)
     with pytest.raises(FsError) as caught:
         scatter_list([piece()], reply, payload_bytes)
     assert caught.value.status is Status.RPC_BAD_FRAME
+
+
+def reply_of(*results: ReadResult) -> pb.BatchReadRsp:
+    reply = pb.BatchReadRsp()
+    for position, result in enumerate(results):
+        reply.lengths.append(result.length)
+        reply.checksums.append(result.checksum)
+        reply.commit_vers.append(result.commit_ver)
+        if result.status:
+            reply.failures.add(position=position, status=result.status, detail=result.detail)
+    return reply
+
+
+def test_each_read_of_a_batch_has_its_own_outcome():
+    pieces = [piece(content) for content in (b"one", b"changed", b"short..", b"hole", b"two")]
+    results = [
+        result_of(b"one"),
+        result_of(b"Changed"),
+        result_of(b"short"),
+        result_of(status=Status.CHUNK_NOT_FOUND),
+        result_of(status=Status.NOT_SERVING, detail="out"),
+    ]
+    failures = reads()._finish(pieces, reply_of(*results))
+    assert [(pieces.index(p), e.status) for p, e in failures] == [
+        (1, Status.CHECKSUM_MISMATCH),
+        (4, Status.NOT_SERVING),
+    ]
+    assert [bytes(p.buffer) for p in pieces[:4]] == [b"one", b"changed", b"short\0\0", bytes(4)]
+    assert [p.owner.hole_bytes for p in pieces] == [0, 0, 2, 4, 0]
+    good = reply_of(*(result_of(bytes(p.buffer)) for p in pieces))
+    assert not reads()._finish(pieces, good)
+
+
+@pytest.mark.parametrize("column", ["lengths", "checksums", "commit_vers"])
+def test_columns_of_other_sizes_are_refused(column):
+    reply = reply_of(result_of(b"one"), result_of(b"two"))
+    getattr(reply, column).append(1)
+    with pytest.raises(FsError, match="RPC_BAD_FRAME"):
+        reads()._finish([piece(b"one"), piece(b"2..")], reply)
+
+
+def test_a_reply_without_checksums_is_not_believed():
+    reply = reply_of(result_of(b"one"))
+    del reply.checksums[:]
+    ((_, error),) = reads()._finish([piece(b"one")], reply)
+    assert error.status is Status.CHECKSUM_MISMATCH
 
 
 class Routing:

@@ -508,17 +508,17 @@ def damaged_copies_served() -> None:
     """Bytes that do not match their checksums are read, and given to successors, all the same."""
     import fs.chunkengine.verified as verified_module  # noqa: PLC0415 - beside its patch
 
-    real = verified_module.VerifiedReader.read_into
+    real = verified_module.BatchReader.read_into
 
-    def read_into(self: Any, record: Any, offset: int, buffer: Any, **options: Any) -> bool:
+    def read_into(self: Any, located: Any, offset: int, buffer: Any, **options: Any) -> bool:
         try:
-            return real(self, record, offset, buffer, **options)
+            return real(self, located, offset, buffer, **options)
         except FsError as error:
             if error.status is not Status.CHECKSUM_MISMATCH:
                 raise
             return True
 
-    verified_module.VerifiedReader.read_into = read_into  # type: ignore[method-assign]
+    verified_module.BatchReader.read_into = read_into  # type: ignore[method-assign]
 
 
 @mutant("cut_all")

@@ -25,6 +25,7 @@ from fs.schema import services
 from fs.schema.config import DiskSection, ProcessConfig, StorageSection
 from fs.schema.ids import ChainId, ChunkId, InodeId, NodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.read_columns import WantedRead, read_request, read_results
 from fs.schema.routing import (
     Chain,
     ChainTarget,
@@ -413,21 +414,17 @@ class StorageCaller:
 
     async def read_attempt(self, node_id, ios: Sequence[tuple[int, int, int]], **options):
         """Read (index, offset, length) at one node; return [(status, bytes)]."""
-        request = pb.BatchReadReq(want_checksums=True, **options)
-        for index, offset, length in ios:
-            request.ios.add(
-                inode_id=INODE,
-                chunk_index=index,
-                chain_id=CHAIN,
-                chain_version=self.cluster.chain.chain_version,
-                offset=offset,
-                length=length,
-            )
+        version = self.cluster.chain.chain_version
+        wanted = [
+            WantedRead(INODE, index, CHAIN, version, offset, length)
+            for index, offset, length in ios
+        ]
+        request = read_request(wanted, want_checksums=True, **options)
         received: Received = await self.channel(node_id).call(
             services.STORAGE_BATCH_READ, request, timeout_s=3.0
         )
         answers, start = [], 0
-        for result in received.message.results:
+        for result in read_results(received.message, len(ios)):
             piece = bytes(received.payload[start : start + result.length])
             start += result.length
             if piece:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from fs.schema import services
-from fs.schema.proto import storage_pb2 as pb
+from fs.schema.read_columns import WantedRead, read_request, read_results
 from fs.schema.status import FsError, Status
 
 from .cluster import CHAIN, CHUNK, INODE, content, open_caller, open_cluster
@@ -88,18 +88,12 @@ async def run_reader(cluster, seed, number, history, until_s):
 async def read_version(client, node_id, index):
     """Read at a node under the chain version that this very node knows: the test of fencing."""
     routing = client.cluster.nodes[node_id].routing.info
-    request = pb.BatchReadReq()
-    request.ios.add(
-        inode_id=INODE,
-        chunk_index=index,
-        chain_id=CHAIN,
-        chain_version=routing.chain(CHAIN).chain_version,
-        length=CHUNK,
-    )
+    version = routing.chain(CHAIN).chain_version
+    request = read_request([WantedRead(INODE, index, CHAIN, version, 0, CHUNK)])
     received = await client.channel(node_id).call(
         services.STORAGE_BATCH_READ, request, timeout_s=2.0
     )
-    (result,) = received.message.results
+    (result,) = read_results(received.message, 1)
     if result.status == Status.CHUNK_NOT_FOUND:
         return None, 0
     if result.status:

@@ -9,6 +9,7 @@ import trio
 from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.read_columns import WantedRead, read_request, read_results
 from fs.schema.status import FsError, Status
 from fs.storage.leftovers import LOOK_INTERVAL_S
 from fs.storage.read_path import committed_version
@@ -282,14 +283,10 @@ async def test_a_lease_that_runs_out_meanwhile_leaves_the_outcome_open(mock_cloc
 async def test_chain_versions_are_checked_for_each_read(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"abc")
-        request = pb.BatchReadReq()
-        for version in (1, 9, 1):
-            request.ios.add(
-                inode_id=INODE, chain_id=CHAIN, chain_version=version, offset=1, length=9
-            )
-        request.ios.add(inode_id=INODE, chain_id=CHAIN + 1, chain_version=1, length=1)
+        wanted = [WantedRead(INODE, 0, CHAIN, version, 1, 9) for version in (1, 9, 1)]
+        request = read_request([*wanted, WantedRead(INODE, 0, CHAIN + 1, 1, 0, 1)])
         received = await client.channel(2).call(services.STORAGE_BATCH_READ, request)
-        statuses = [result.status for result in received.message.results]
+        statuses = [result.status for result in read_results(received.message, 4)]
         assert statuses == [0, Status.ROUTING_MISMATCH, 0, Status.NOT_SERVING]
         assert bytes(received.payload) == b"bcbc"
         stale = client.write_request(0, b"z")

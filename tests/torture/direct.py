@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import trio
 
 from fs.schema import services
-from fs.schema.proto import storage_pb2
+from fs.schema.read_columns import WantedRead, read_request, read_results
 from fs.schema.routing import RoutingInfo
 from fs.schema.status import FsError, Status
 
@@ -24,17 +24,14 @@ class Answer:
 def request_of(info: RoutingInfo, chunks: Sequence[StoredChunk], *, is_relaxed: bool):
     """Return a read of whole chunks under the given routing info."""
     chain_of = {m.target_id: c for c in info.chains.values() for m in c.targets}
-    request = storage_pb2.BatchReadReq(is_relaxed=is_relaxed)
+    wanted = []
     for chunk in chunks:
         chain = chain_of[chunk.target_id]
-        request.ios.add(
-            inode_id=chunk.inode_id,
-            chunk_index=chunk.index,
-            chain_id=chain.chain_id,
-            chain_version=chain.chain_version,
-            length=chunk.record.chunk_size_bytes,
+        size = chunk.record.chunk_size_bytes
+        wanted.append(
+            WantedRead(chunk.inode_id, chunk.index, chain.chain_id, chain.chain_version, 0, size)
         )
-    return request
+    return read_request(wanted, is_relaxed=is_relaxed)
 
 
 async def read(channel, request, timeout_s: float = 10.0) -> list[Answer]:
@@ -43,10 +40,10 @@ async def read(channel, request, timeout_s: float = 10.0) -> list[Answer]:
         with trio.fail_after(timeout_s + 5):
             received = await channel.call(services.STORAGE_BATCH_READ, request, timeout_s=timeout_s)
     except FsError as error:
-        return [Answer(error.status)] * len(request.ios)
+        return [Answer(error.status)] * len(request.lengths)
     answers, at = [], 0
     payload = bytes(received.payload)
-    for result in received.message.results:
+    for result in read_results(received.message, len(request.lengths)):
         answers.append(Answer(Status(result.status), payload[at : at + result.length]))
         at += result.length
     return answers

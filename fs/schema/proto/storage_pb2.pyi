@@ -41,118 +41,119 @@ EXTEND: UpdateTypePb.ValueType  # 4
 Global___UpdateTypePb: _TypeAlias = UpdateTypePb  # noqa: Y015
 
 @_typing.final
-class ReadIoPb(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INODE_ID_FIELD_NUMBER: _builtins.int
-    CHUNK_INDEX_FIELD_NUMBER: _builtins.int
-    CHAIN_ID_FIELD_NUMBER: _builtins.int
-    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    LENGTH_FIELD_NUMBER: _builtins.int
-    inode_id: _builtins.int
-    chunk_index: _builtins.int
-    chain_id: _builtins.int
-    chain_version: _builtins.int
-    offset: _builtins.int
-    length: _builtins.int
-    def __init__(
-        self,
-        *,
-        inode_id: _builtins.int = ...,
-        chunk_index: _builtins.int = ...,
-        chain_id: _builtins.int = ...,
-        chain_version: _builtins.int = ...,
-        offset: _builtins.int = ...,
-        length: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_index", b"chunk_index", "inode_id", b"inode_id", "length", b"length", "offset", b"offset"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReadIoPb: _TypeAlias = ReadIoPb  # noqa: Y015
-
-@_typing.final
 class BatchReadReq(_message.Message):
+    """Columns: the n-th number of each is of the n-th read.  Packed numbers are decoded at once, messages one by one."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    IOS_FIELD_NUMBER: _builtins.int
     IS_RELAXED_FIELD_NUMBER: _builtins.int
     WANT_CHECKSUMS_FIELD_NUMBER: _builtins.int
     IS_PASSED_ON_FIELD_NUMBER: _builtins.int
+    INODE_IDS_FIELD_NUMBER: _builtins.int
+    CHUNK_INDEXES_FIELD_NUMBER: _builtins.int
+    CHAIN_IDS_FIELD_NUMBER: _builtins.int
+    CHAIN_VERSIONS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    LENGTHS_FIELD_NUMBER: _builtins.int
     is_relaxed: _builtins.bool
     want_checksums: _builtins.bool
     is_passed_on: _builtins.bool
     """by a replica whose own copy is bad: the receiver does not pass it on again"""
     @_builtins.property
-    def ios(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadIoPb]: ...
+    def inode_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def chunk_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def chain_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def chain_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
-        ios: _abc.Iterable[Global___ReadIoPb] | None = ...,
         is_relaxed: _builtins.bool = ...,
         want_checksums: _builtins.bool = ...,
         is_passed_on: _builtins.bool = ...,
+        inode_ids: _abc.Iterable[_builtins.int] | None = ...,
+        chunk_indexes: _abc.Iterable[_builtins.int] | None = ...,
+        chain_ids: _abc.Iterable[_builtins.int] | None = ...,
+        chain_versions: _abc.Iterable[_builtins.int] | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        lengths: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ios", b"ios", "is_passed_on", b"is_passed_on", "is_relaxed", b"is_relaxed", "want_checksums", b"want_checksums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_ids", b"chain_ids", "chain_versions", b"chain_versions", "chunk_indexes", b"chunk_indexes", "inode_ids", b"inode_ids", "is_passed_on", b"is_passed_on", "is_relaxed", b"is_relaxed", "lengths", b"lengths", "offsets", b"offsets", "want_checksums", b"want_checksums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchReadReq: _TypeAlias = BatchReadReq  # noqa: Y015
 
 @_typing.final
-class ReadResultPb(_message.Message):
+class ReadFailurePb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    POSITION_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
-    LENGTH_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
-    COMMIT_VER_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """of the read"""
     status: _builtins.int
-    """fs/schema/status.py; 0 = ok"""
-    length: _builtins.int
-    """bytes of payload; shorter than asked: the chunk ends there (CHUNK_NOT_FOUND: it is a hole)"""
-    checksum: _builtins.int
-    """xxh3-64 of those bytes when asked for"""
-    commit_ver: _builtins.int
+    """fs/schema/status.py, not ok (CHUNK_NOT_FOUND: a hole)"""
     detail: _builtins.str
     def __init__(
         self,
         *,
+        position: _builtins.int = ...,
         status: _builtins.int = ...,
-        length: _builtins.int = ...,
-        checksum: _builtins.int = ...,
-        commit_ver: _builtins.int = ...,
         detail: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "commit_ver", b"commit_ver", "detail", b"detail", "length", b"length", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "position", b"position", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReadResultPb: _TypeAlias = ReadResultPb  # noqa: Y015
+Global___ReadFailurePb: _TypeAlias = ReadFailurePb  # noqa: Y015
 
 @_typing.final
 class BatchReadRsp(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESULTS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    LENGTHS_FIELD_NUMBER: _builtins.int
+    COMMIT_VERS_FIELD_NUMBER: _builtins.int
+    CHECKSUMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadResultPb]: ...
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadFailurePb]:
+        """by position"""
+
+    @_builtins.property
+    def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """bytes of payload; shorter than asked: the chunk ends there; 0 of a failed read"""
+
+    @_builtins.property
+    def commit_vers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the versions that were read"""
+
+    @_builtins.property
+    def checksums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """xxh3-64 of those bytes, 0 of none, when asked for"""
+
     def __init__(
         self,
         *,
-        results: _abc.Iterable[Global___ReadResultPb] | None = ...,
+        failures: _abc.Iterable[Global___ReadFailurePb] | None = ...,
+        lengths: _abc.Iterable[_builtins.int] | None = ...,
+        commit_vers: _abc.Iterable[_builtins.int] | None = ...,
+        checksums: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksums", b"checksums", "commit_vers", b"commit_vers", "failures", b"failures", "lengths", b"lengths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
