@@ -5,8 +5,9 @@ Concurrency: any number of tasks may use one client.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from ..runtime.ports import Buffer
 from ..schema.layout import FileRef
@@ -14,8 +15,7 @@ from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError
 
 
-@dataclass(slots=True)
-class FileRead:
+class FileRead(msgspec.Struct):
     """One read of a batch: fills `buffer` from `offset` on; bytes that were never written read as zeros.
 
     `hole_bytes` is set to how many of the bytes came from holes.  The caller clips to the file's length

@@ -141,14 +141,22 @@ class FramedStream:
         Cancelled, it touches the buffers no more, and `payload_left` is exact.
         """
         rest: Sequence[memoryview] = buffers
+        if self._start < self._end:
+            rest = self._take_first(buffers)
         while self.payload_left:
-            if self._start < self._end:
-                count = self._take_buffered(rest[0])
-            else:
-                count = await self._receive_scatter(rest)
+            count = await self._receive_scatter(rest)
             self.payload_left -= count
             if self.payload_left:
                 rest = skip_bytes(rest, count)  # type: ignore[assignment]
+
+    def _take_first(self, buffers: Sequence[memoryview]) -> list[memoryview]:
+        """Move what the receive buffer holds of the payload; return the buffers that are left to be filled."""
+        for number, buffer in enumerate(buffers):
+            count = self._take_buffered(buffer)
+            self.payload_left -= count
+            if count < len(buffer):
+                return [buffer[count:], *buffers[number + 1 :]]
+        return []
 
     async def drain_payload(self) -> None:
         """Receive and drop the rest of the current payload."""

@@ -6,7 +6,7 @@ of its numbers is checked here.  It is checked in a copy, so rewriting it meanwh
 
 import errno
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from emberfs.protocol import ENTRY, LENGTH_MAX, EntryFlag, Op
 
@@ -15,20 +15,8 @@ from ...schema.layout import MAX_FILE_LENGTH_BYTES
 # Looking up members of an enumeration is slow, and each entry asks.
 READ: Final = int(Op.READ)
 WRITE: Final = int(Op.WRITE)
+_KNOWN_OPS: Final = (READ, WRITE)
 _UNKNOWN_FLAGS: Final = ~int(EntryFlag.RELAXED | EntryFlag.HOLES_ARE_ERRORS)
-
-
-class Entry(NamedTuple):
-    """An entry as it stands in a ring."""
-
-    user_data: int
-    offset: int
-    memory_offset: int
-    length: int
-    file_id: int
-    memory_id: int
-    op: int
-    flags: int
 
 
 class Share(NamedTuple):
@@ -51,28 +39,74 @@ class Extended(Protocol):
         """No transfer may cross a multiple of it; 0: any may."""
 
 
-def unpack(copied: bytes) -> list[Entry]:
-    """Return the entries of a whole number of them."""
-    return [Entry._make(fields) for fields in ENTRY.iter_unpack(copied)]
+MemoryT = TypeVar("MemoryT", bound=Extended)
+
+Row = tuple[int, int, int, int]
+"""What entries of a group differ in: user data, offset in the file, offset in the memory, length."""
 
 
-def fault_of(entry: Entry, files: Mapping[int, Share], memories: Mapping[int, Extended]) -> int:
-    """Return why an entry cannot be done, as an errno; 0: it can."""
-    # 1. the words of it
-    _, offset, place, length, file_id, memory_id, op, flags = entry
-    if op not in {READ, WRITE} or flags & _UNKNOWN_FLAGS or length > LENGTH_MAX:
+class Group(Generic[MemoryT]):
+    """Entries that do the same between the same file and memory: what holds for all of them is found out once."""
+
+    __slots__ = ("block_size", "flags", "handle_id", "memory", "op", "rows", "size")
+
+    def __init__(self, op: int, flags: int, handle_id: int, memory: MemoryT) -> None:
+        self.op = op
+        self.flags = flags
+        self.handle_id = handle_id
+        self.memory = memory
+        self.size, self.block_size = memory.size, memory.block_size
+        self.rows: list[Row] = []
+
+
+def sort_out(
+    copied: bytes, files: Mapping[int, Share], memories: Mapping[int, MemoryT]
+) -> tuple[list[Group[MemoryT]], list[tuple[int, int]]]:
+    """Return what entries ask for, and the completions of those that ask for nothing, or for what they may not.
+
+    Args:
+        copied: a whole number of entries.
+        files: the program's, by id.
+        memories: the program's, by id.
+    """
+    known: dict[tuple[int, int, int, int], Group[MemoryT] | int] = {}
+    ended: list[tuple[int, int]] = []
+    for user_data, offset, place, length, file_id, memory_id, op, flags in ENTRY.iter_unpack(
+        copied
+    ):
+        # 1. what many have in common
+        key = (file_id, memory_id, op, flags)
+        group = known.get(key)
+        if group is None:
+            group = known[key] = _group(op, flags, files.get(file_id), memories.get(memory_id))
+        # 2. what each has of its own
+        if isinstance(group, int):
+            fault = group
+        elif length > LENGTH_MAX:
+            fault = errno.EINVAL
+        elif offset + length > MAX_FILE_LENGTH_BYTES:
+            fault = errno.EFBIG if op == WRITE else errno.EINVAL
+        elif place + length > group.size:
+            fault = errno.EFAULT
+        elif group.block_size and place % group.block_size + length > group.block_size and length:
+            fault = errno.EINVAL
+        elif length:
+            group.rows.append((user_data, offset, place, length))
+            continue
+        else:
+            fault = 0
+        ended.append((user_data, -fault))
+    return [group for group in known.values() if isinstance(group, Group) and group.rows], ended
+
+
+def _group(
+    op: int, flags: int, share: Share | None, memory: MemoryT | None
+) -> Group[MemoryT] | int:
+    """Return what entries of one kind are put into, or why none of them can be done, as an errno."""
+    if op not in _KNOWN_OPS or flags & _UNKNOWN_FLAGS:
         return errno.EINVAL
-    # 2. the file
-    share = files.get(file_id)
     if share is None or not (share.can_read if op == READ else share.can_write):
         return errno.EBADF
-    if offset + length > MAX_FILE_LENGTH_BYTES:
-        return errno.EFBIG if op == WRITE else errno.EINVAL
-    # 3. the memory
-    memory = memories.get(memory_id)
-    if memory is None or place + length > memory.size:
+    if memory is None:
         return errno.EFAULT
-    block = memory.block_size
-    if block and length and place % block + length > block:
-        return errno.EINVAL
-    return 0
+    return Group(op, flags, share.handle_id, memory)

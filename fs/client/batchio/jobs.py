@@ -7,14 +7,14 @@ have the daemon fill its own memory.
 import errno
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from emberfs.protocol import EntryFlag
 
 from ...schema.status import Status
 from ..vfs.batches import Batches, BatchIo
-from .checks import WRITE, Entry
+from .checks import WRITE, Group, Row
 from .memory import Memory
 
 _log = logging.getLogger(__name__)
@@ -27,67 +27,119 @@ _EXPECTED: Final = frozenset({Status.BAD_FILE, Status.INVALID_ARGUMENT, Status.Q
 """Errors that only the program needs to know of."""
 
 
+class Work:
+    """Entries of one kind, done together: those of mapped memory by one request each, others by jobs."""
+
+    def __init__(self, op: int, *, is_relaxed: bool) -> None:
+        self.op = op
+        self.is_relaxed = is_relaxed
+        self._straight: list[tuple[Group[Memory], list[BatchIo]]] = []
+        self._jobs: list[Job] = []
+
+    def add(self, group: Group[Memory]) -> None:
+        """Take entries in, before anything is waited for.
+
+        Of memory that is mapped the windows are taken at once, since its program may drop it while they wait.
+        """
+        memory, handle_id = group.memory, group.handle_id
+        if not memory.mapped_bytes:
+            self._jobs += [Job(group, row) for row in group.rows]
+            return
+        window = memory.window
+        ios = [
+            BatchIo(handle_id, offset, window(place, length))
+            for _, offset, place, length in group.rows
+        ]
+        self._straight.append((group, ios))
+
+    async def do(self, batches: Batches) -> None:
+        """Do them all."""
+        straight = [io for _, ios in self._straight for io in ios]
+        if straight:
+            await _move(batches, straight, self.op, self.is_relaxed)
+        copied = deque(self._jobs)
+        while copied:
+            some = _next_copies(copied)
+            if self.op == WRITE:
+                some = [(job, io) for job, io in some if _has_loaded(job, io)]
+            await _move(batches, [io for _, io in some], self.op, self.is_relaxed)
+            if self.op != WRITE:
+                for job, io in some:
+                    _store(job, io)
+
+    def results(self) -> list[tuple[int, int]]:
+        """Return the completions of all."""
+        found = []
+        for group, ios in self._straight:
+            flags = group.flags
+            for row, io in zip(group.rows, ios, strict=True):
+                is_plain = io.error is None and not io.hole_bytes
+                found.append((row[0], io.count if is_plain else _result(io, flags)))
+        return found + [(job.user_data, job.result()) for job in self._jobs]
+
+    def failures(self, error_number: int) -> list[tuple[int, int]]:
+        """Return completions that say of all that they failed."""
+        rows = [row for group, _ in self._straight for row in group.rows]
+        user_data = [row[0] for row in rows] + [job.user_data for job in self._jobs]
+        return [(one, -error_number) for one in user_data]
+
+
 class Job:
-    """One entry, and how far it has come."""
+    """One entry that goes through copies, and how far it has come."""
 
-    __slots__ = ("entry", "fault", "handle_id", "io", "is_copied", "memory", "moved")
+    __slots__ = (
+        "_flags",
+        "_handle_id",
+        "_offset",
+        "fault",
+        "io",
+        "length",
+        "memory",
+        "moved",
+        "place",
+        "user_data",
+    )
 
-    def __init__(self, entry: Entry, memory: Memory, handle_id: int) -> None:
-        """Of memory that is mapped the window is taken at once, since its program may drop it while this waits."""
-        self.entry = entry
-        self.memory = memory
-        self.handle_id = handle_id
-        self.is_copied = not memory.mapped_bytes
+    def __init__(self, group: Group[Memory], row: Row) -> None:
+        self.user_data, self._offset, self.place, self.length = row
+        self._flags = group.flags
+        self._handle_id = group.handle_id
+        self.memory = group.memory
         self.moved = 0
         """Bytes, before those of `io`."""
         self.fault = 0
         self.io: BatchIo | None = None
         """What is done now, or was last."""
-        if not self.is_copied:
-            window = memory.window(entry.memory_offset, entry.length)
-            self.io = BatchIo(handle_id, entry.offset, window)
 
     def result(self) -> int:
         """Return what its completion says."""
-        io = self.io
-        if self.fault or io is None:
+        if self.fault or self.io is None:
             return -self.fault
-        if io.error is not None:
-            if io.error.status not in _EXPECTED:
-                _log.warning("a batch: %s", io.error)
-            return -io.error.errno
-        if io.hole_bytes and self.entry.flags & _HOLES_ARE_ERRORS:
-            return -errno.ENODATA
-        return self.moved + io.count
+        result = _result(self.io, self._flags)
+        return result if result < 0 else self.moved + result
 
     def next_copy(self, room: int) -> BatchIo | None:
-        """Return the next bytes of what is copied, at most `room`; None: it has ended."""
-        io, entry = self.io, self.entry
+        """Return the next bytes, at most `room`; None: it has ended."""
+        io = self.io
         if io is not None:
             is_short = io.error is not None or io.count < len(io.buffer)
-            if is_short or self.result() < 0 or self.moved + io.count == entry.length:
+            if is_short or self.result() < 0 or self.moved + io.count == self.length:
                 return None
             self.moved += io.count
-        count = min(room, entry.length - self.moved)
-        window = self.memory.window(entry.memory_offset + self.moved, count)
-        self.io = BatchIo(self.handle_id, entry.offset + self.moved, window)
+        count = min(room, self.length - self.moved)
+        window = self.memory.window(self.place + self.moved, count)
+        self.io = BatchIo(self._handle_id, self._offset + self.moved, window)
         return self.io
 
 
-async def do_jobs(batches: Batches, jobs: Iterable[Job], *, op: int, is_relaxed: bool) -> None:
-    """Do entries of one kind."""
-    straight = [job.io for job in jobs if job.io is not None]
-    if straight:
-        await _move(batches, straight, op, is_relaxed)
-    copied = deque(job for job in jobs if job.is_copied)
-    while copied:
-        some = _next_copies(copied)
-        if op == WRITE:
-            some = [(job, io) for job, io in some if _has_loaded(job, io)]
-        await _move(batches, [io for _, io in some], op, is_relaxed)
-        if op != WRITE:
-            for job, io in some:
-                _store(job, io)
+def _result(io: BatchIo, flags: int) -> int:
+    if io.error is not None:
+        if io.error.status not in _EXPECTED:
+            _log.warning("a batch: %s", io.error)
+        return -io.error.errno
+    if io.hole_bytes and flags & _HOLES_ARE_ERRORS:
+        return -errno.ENODATA
+    return io.count
 
 
 async def _move(batches: Batches, ios: Sequence[BatchIo], op: int, is_relaxed: bool) -> None:
@@ -109,7 +161,7 @@ def _next_copies(copied: deque[Job]) -> list[tuple[Job, BatchIo]]:
             continue
         some.append((job, io))
         room -= len(io.buffer)
-        if job.moved + len(io.buffer) < job.entry.length:
+        if job.moved + len(io.buffer) < job.length:
             break
         copied.popleft()
     return some
@@ -117,7 +169,7 @@ def _next_copies(copied: deque[Job]) -> list[tuple[Job, BatchIo]]:
 
 def _has_loaded(job: Job, io: BatchIo) -> bool:
     try:
-        job.memory.load(job.entry.memory_offset + job.moved, io.buffer)
+        job.memory.load(job.place + job.moved, io.buffer)
     except OSError as error:
         job.fault = error.errno or errno.EFAULT
     return not job.fault
@@ -125,6 +177,6 @@ def _has_loaded(job: Job, io: BatchIo) -> bool:
 
 def _store(job: Job, io: BatchIo) -> None:
     try:
-        job.memory.store(job.entry.memory_offset + job.moved, io.buffer[: io.count])
+        job.memory.store(job.place + job.moved, io.buffer[: io.count])
     except OSError as error:
         job.fault = error.errno or errno.EFAULT

@@ -31,10 +31,10 @@ from emberfs.protocol import (
 )
 
 from ..vfs.batches import Batches
-from .checks import Entry, Share, fault_of, unpack
+from .checks import Share, sort_out
 from .descriptors import SPACE, received
 from .gathering import batch_count
-from .jobs import RELAXED, Job, do_jobs
+from .jobs import RELAXED, Work
 from .memory import MappedMemory, Memory
 from .turns import Turns
 
@@ -136,20 +136,21 @@ class Ring:
             batches = self._take_batches()
             if batches:
                 nursery.start_soon(self._serve, nursery)
-                for entries in batches[1:]:
-                    nursery.start_soon(self._do, entries)
+                for copied in batches[1:]:
+                    nursery.start_soon(self._do, copied)
                 await self._do(batches[0])
                 return
         nursery.cancel_scope.cancel()
 
-    def _take_batches(self) -> list[list[Entry]]:
-        batches: list[list[Entry]] = []
+    def _take_batches(self) -> list[bytes]:
+        """Return the entries of each batch that is to be done now, as they were in the ring."""
+        batches: list[bytes] = []
         while True:
             is_overdue = trio.current_time() >= self._due_s
             count = batch_count(self._pending, self._depth, is_overdue=is_overdue)
             if count == 0:
                 return batches
-            batches.append(unpack(self._copied(count)))
+            batches.append(self._copied(count))
             self._taken += count
             self._pending -= count
             self._due_s = trio.current_time() + self._timeout_s
@@ -159,54 +160,52 @@ class Ring:
         start = entry_offset(first, self._entry_count)
         until_end = min(count, self._entry_count - first)
         copied = bytes(self._view[start : start + until_end * ENTRY.size])
+        if until_end == count:
+            return copied
         return copied + bytes(self._view[: (count - until_end) * ENTRY.size])
 
     # -- batches ----------------------------------------------------------------------------------
 
-    async def _do(self, entries: Sequence[Entry]) -> None:
+    async def _do(self, copied: bytes) -> None:
         """Do one batch; it begins a trace if it is sampled."""
         tracer = self._batches.tracer
         if not (tracer.sample_rate and tracer.is_due()):
-            await self._do_entries(entries)
+            await self._do_entries(copied)
             return
         with tracer.root("batch") as span:
-            span.attributes.update(entries=len(entries), uid=self._uid)
-            await self._do_entries(entries)
+            span.attributes.update(entries=len(copied) // ENTRY.size, uid=self._uid)
+            await self._do_entries(copied)
 
-    async def _do_entries(self, entries: Sequence[Entry]) -> None:
-        refused: list[tuple[int, int]] = []
-        kinds: dict[tuple[int, int], list[Job]] = {}
-        for entry in entries:
-            fault = fault_of(entry, self._files, self._memories)
-            if fault or entry.length == 0:
-                refused.append((entry.user_data, -fault))
-            else:
-                handle_id = self._files[entry.file_id].handle_id
-                job = Job(entry, self._memories[entry.memory_id], handle_id)
-                key = entry.op, entry.flags & RELAXED
-                kinds.setdefault(key, []).append(job)
-        if refused:
-            self._complete(refused)
-        if not kinds:
+    async def _do_entries(self, copied: bytes) -> None:
+        groups, ended = sort_out(copied, self._files, self._memories)
+        if ended:
+            self._complete(ended)
+        if not groups:
             return
+        kinds: dict[tuple[int, int], Work] = {}
+        for group in groups:
+            key = group.op, group.flags & RELAXED
+            work = kinds.get(key)
+            if work is None:
+                work = kinds[key] = Work(group.op, is_relaxed=bool(key[1]))
+            work.add(group)
         async with self._turns.turn(self._priority, self._uid):
             if len(kinds) == 1:
-                (op, relaxed), jobs = kinds.popitem()
-                await self._do_alike(op, relaxed, jobs)
+                await self._do_alike(kinds.popitem()[1])
                 return
             async with trio.open_nursery() as nursery:
-                for (op, relaxed), jobs in kinds.items():
-                    nursery.start_soon(self._do_alike, op, relaxed, jobs)
+                for work in kinds.values():
+                    nursery.start_soon(self._do_alike, work)
 
-    async def _do_alike(self, op: int, relaxed: int, jobs: Sequence[Job]) -> None:
+    async def _do_alike(self, work: Work) -> None:
         """An edge of the process: a bug that one batch meets must not end the mount of all others."""
         try:
-            await do_jobs(self._batches, jobs, op=op, is_relaxed=bool(relaxed))
+            await work.do(self._batches)
+            results = work.results()
         except Exception:  # noqa: BLE001 - logged, and told to the program
-            _log.exception("bug in a batch of %d entries", len(jobs))
-            for job in jobs:
-                job.fault = errno.EIO
-        self._complete([(job.entry.user_data, job.result()) for job in jobs])
+            results = work.failures(errno.EIO)
+            _log.exception("bug in a batch of %d entries", len(results))
+        self._complete(results)
 
     # -- completions ------------------------------------------------------------------------------
 

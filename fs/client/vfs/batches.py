@@ -10,13 +10,14 @@ Does not: rings, memory, who may call; fs/client/batchio does.
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import trio
 
 from ...runtime.tracing import Tracer
 from ...schema.ids import InodeId
+from ...schema.layout import FileRef
 from ...schema.status import FsError, Status
 from ..api import FileRead
 from .core import VfsCore
@@ -29,8 +30,7 @@ _TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
 
-@dataclass(slots=True)
-class BatchIo:
+class BatchIo(msgspec.Struct):
     """One read or write of a batch, and what became of it."""
 
     handle_id: int
@@ -100,24 +100,25 @@ class Batches:
     async def read(self, ios: Sequence[BatchIo], *, is_relaxed: bool = False) -> None:
         """Fill all buffers, in as few requests as possible; each says for itself how it went."""
         wanted: list[tuple[BatchIo, FileRead]] = []
-        known: dict[int, InodeState] = {}
+        known: dict[int, tuple[InodeState, FileRef, int]] = {}
         for io in ios:
+            handle_id, offset, buffer = io.handle_id, io.offset, io.buffer
+            end = offset + len(buffer)
             try:
-                state = known.get(io.handle_id)
-                if state is None:  # mostly one file for many reads
-                    state = known[io.handle_id] = self._files.readable(io.handle_id).state
-                end = io.offset + len(io.buffer)
+                if handle_id not in known:  # mostly one file for many reads
+                    state = self._files.readable(handle_id).state
+                    known[handle_id] = (state, state.ref, state.local_length())
+                state, ref, length = known[handle_id]
                 if state.is_dirty:
-                    await self._core.wait_written(state, io.offset, end)
+                    await self._core.wait_written(state, offset, end)
+                    ref, length = state.ref, state.local_length()
             except FsError as error:
                 io.error = error
                 continue
-            length = state.local_length()
-            if end <= length:
-                wanted.append((io, FileRead(state.ref, io.offset, io.buffer)))
-            elif io.offset < length:
-                buffer = io.buffer[: length - io.offset]
-                wanted.append((io, FileRead(state.ref, io.offset, buffer)))
+            if end > length:
+                buffer = buffer[: max(0, length - offset)]
+            if len(buffer):
+                wanted.append((io, FileRead(ref, offset, buffer)))
         try:
             await self._core.store.read([read for _, read in wanted], is_relaxed=is_relaxed)
         except FsError as error:
