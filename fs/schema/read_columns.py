@@ -6,7 +6,7 @@ For callers with few reads, who need not mind what an object for each costs.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .proto.storage_pb2 import BatchReadReq, BatchReadRsp
+from .proto.storage_pb2 import BatchReadReq, BatchReadRsp, ReadResultPb
 from .status import FsError, Status
 
 
@@ -95,3 +95,23 @@ def read_results(reply: BatchReadRsp, count: int) -> list[ReadResult]:
         status, detail = (failure.status, failure.detail) if failure is not None else (0, "")
         rows.append(ReadResult(status, length, checksum, commit_ver, detail))
     return rows
+
+
+def from_rows(request: BatchReadReq) -> BatchReadReq:
+    """Return by columns what a peer that does not know of them asks."""
+    wanted = [
+        WantedRead(io.inode_id, io.chunk_index, io.chain_id, io.chain_version, io.offset, io.length)
+        for io in request.ios
+    ]
+    return read_request(
+        wanted,
+        is_relaxed=request.is_relaxed,
+        want_checksums=request.want_checksums,
+        is_passed_on=request.is_passed_on,
+    )
+
+
+def to_rows(reply: BatchReadRsp) -> BatchReadRsp:
+    """Return a reply to such a peer."""
+    rows = [ReadResultPb(**row._asdict()) for row in read_results(reply, len(reply.lengths))]
+    return BatchReadRsp(results=rows)

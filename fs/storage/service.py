@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from ..rpc.api import Call, Identity, Reply, check_client_id
 from ..schema.ids import TargetId
 from ..schema.proto import storage_pb2
+from ..schema.read_columns import from_rows, to_rows
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
 from ..schema.user import User
@@ -48,7 +49,11 @@ class StorageService:
         self, call: Call, request: storage_pb2.BatchReadReq
     ) -> Reply[storage_pb2.BatchReadRsp]:
         """Read from any serving target of each chain."""
-        return await read_batch(self._context, request, deadline_s=call.deadline_s)
+        if not request.ios:
+            return await read_batch(self._context, request, deadline_s=call.deadline_s)
+        asked = from_rows(request)
+        reply = await read_batch(self._context, asked, deadline_s=call.deadline_s)
+        return Reply(to_rows(reply.message), reply.payload, reply.release)
 
     async def write(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:
         """Execute a client's update; we are the head."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import trio
+import xxhash
 
 from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
@@ -296,6 +297,24 @@ async def test_chain_versions_are_checked_for_each_read(mock_clock):
             Status.NOT_HEAD,
             Status.ROUTING_MISMATCH,
         }
+
+
+async def test_peers_that_know_of_no_columns_are_answered(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"abc")
+        request = pb.BatchReadReq(want_checksums=True)
+        for index, offset in ((0, 1), (9, 0)):
+            request.ios.add(
+                inode_id=INODE, chunk_index=index, chain_id=CHAIN, chain_version=1,
+                offset=offset, length=9,
+            )  # fmt: skip
+        received = await client.channel(2).call(services.STORAGE_BATCH_READ, request)
+        good, hole = received.message.results
+        assert (good.status, good.length, good.commit_ver) == (0, 2, 1)
+        assert good.checksum == xxhash.xxh3_64_intdigest(bytes(received.payload))
+        assert bytes(received.payload) == b"bc"
+        assert hole.status == Status.CHUNK_NOT_FOUND
+        assert not received.message.lengths
 
 
 async def test_updates_go_to_the_head_and_carry_sound_bytes(mock_clock):

@@ -41,11 +41,48 @@ EXTEND: UpdateTypePb.ValueType  # 4
 Global___UpdateTypePb: _TypeAlias = UpdateTypePb  # noqa: Y015
 
 @_typing.final
+class ReadIoPb(_message.Message):
+    """As peers ask that know of no columns; answered by `results`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    CHUNK_INDEX_FIELD_NUMBER: _builtins.int
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    chunk_index: _builtins.int
+    chain_id: _builtins.int
+    chain_version: _builtins.int
+    offset: _builtins.int
+    length: _builtins.int
+    def __init__(
+        self,
+        *,
+        inode_id: _builtins.int = ...,
+        chunk_index: _builtins.int = ...,
+        chain_id: _builtins.int = ...,
+        chain_version: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_index", b"chunk_index", "inode_id", b"inode_id", "length", b"length", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadIoPb: _TypeAlias = ReadIoPb  # noqa: Y015
+
+@_typing.final
 class BatchReadReq(_message.Message):
     """Columns: the n-th number of each is of the n-th read.  Packed numbers are decoded at once, messages one by one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    IOS_FIELD_NUMBER: _builtins.int
     IS_RELAXED_FIELD_NUMBER: _builtins.int
     WANT_CHECKSUMS_FIELD_NUMBER: _builtins.int
     IS_PASSED_ON_FIELD_NUMBER: _builtins.int
@@ -59,6 +96,10 @@ class BatchReadReq(_message.Message):
     want_checksums: _builtins.bool
     is_passed_on: _builtins.bool
     """by a replica whose own copy is bad: the receiver does not pass it on again"""
+    @_builtins.property
+    def ios(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadIoPb]:
+        """then no columns"""
+
     @_builtins.property
     def inode_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -74,6 +115,7 @@ class BatchReadReq(_message.Message):
     def __init__(
         self,
         *,
+        ios: _abc.Iterable[Global___ReadIoPb] | None = ...,
         is_relaxed: _builtins.bool = ...,
         want_checksums: _builtins.bool = ...,
         is_passed_on: _builtins.bool = ...,
@@ -86,11 +128,43 @@ class BatchReadReq(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_ids", b"chain_ids", "chain_versions", b"chain_versions", "chunk_indexes", b"chunk_indexes", "inode_ids", b"inode_ids", "is_passed_on", b"is_passed_on", "is_relaxed", b"is_relaxed", "lengths", b"lengths", "offsets", b"offsets", "want_checksums", b"want_checksums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_ids", b"chain_ids", "chain_versions", b"chain_versions", "chunk_indexes", b"chunk_indexes", "inode_ids", b"inode_ids", "ios", b"ios", "is_passed_on", b"is_passed_on", "is_relaxed", b"is_relaxed", "lengths", b"lengths", "offsets", b"offsets", "want_checksums", b"want_checksums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchReadReq: _TypeAlias = BatchReadReq  # noqa: Y015
+
+@_typing.final
+class ReadResultPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    COMMIT_VER_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    status: _builtins.int
+    """fs/schema/status.py; 0 = ok"""
+    length: _builtins.int
+    checksum: _builtins.int
+    commit_ver: _builtins.int
+    detail: _builtins.str
+    def __init__(
+        self,
+        *,
+        status: _builtins.int = ...,
+        length: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+        commit_ver: _builtins.int = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "commit_ver", b"commit_ver", "detail", b"detail", "length", b"length", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadResultPb: _TypeAlias = ReadResultPb  # noqa: Y015
 
 @_typing.final
 class ReadFailurePb(_message.Message):
@@ -123,10 +197,15 @@ Global___ReadFailurePb: _TypeAlias = ReadFailurePb  # noqa: Y015
 class BatchReadRsp(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    RESULTS_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     LENGTHS_FIELD_NUMBER: _builtins.int
     COMMIT_VERS_FIELD_NUMBER: _builtins.int
     CHECKSUMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadResultPb]:
+        """then no columns"""
+
     @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadFailurePb]:
         """by position"""
@@ -146,6 +225,7 @@ class BatchReadRsp(_message.Message):
     def __init__(
         self,
         *,
+        results: _abc.Iterable[Global___ReadResultPb] | None = ...,
         failures: _abc.Iterable[Global___ReadFailurePb] | None = ...,
         lengths: _abc.Iterable[_builtins.int] | None = ...,
         commit_vers: _abc.Iterable[_builtins.int] | None = ...,
@@ -153,7 +233,7 @@ class BatchReadRsp(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksums", b"checksums", "commit_vers", b"commit_vers", "failures", b"failures", "lengths", b"lengths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksums", b"checksums", "commit_vers", b"commit_vers", "failures", b"failures", "lengths", b"lengths", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
