@@ -7,7 +7,7 @@ Does not choose target ids: the storage processes' files name them, since the di
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from placement.make import make
 from placement.model import Disk, PlacementError, Site
@@ -27,6 +27,8 @@ from ..schema.status import FsError, Status
 
 FIRST_TABLE_ID = 1
 CALL_TIMEOUT_S = 60.0
+DOMAIN_TAGS = ("zone", "rack")
+"""Widest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Server:
     """For messages: the configuration file."""
     roles: tuple[NodeRole.ValueType, ...]
     config: ProcessConfig
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Its failure domains: rack, zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,11 @@ def plan(servers: Sequence[Server], replica_count: int) -> Plan:
             node_id=server.config.process.node_id,
             roles=server.roles,
             address=server.config.process.listen,
+            tags=server.tags,
         )
         for server in servers
     ]
-    return Plan(nodes, _chains(_targets(servers), replica_count))
+    return Plan(nodes, _chains(_targets(servers), replica_count, _domains(servers)))
 
 
 def _check_servers(servers: Sequence[Server]) -> None:
@@ -101,7 +106,21 @@ def _targets(servers: Sequence[Server]) -> Mapping[Site, Sequence[NewTargetPb]]:
     return found
 
 
-def _chains(targets: Mapping[Site, Sequence[NewTargetPb]], replica_count: int) -> list[NewChainPb]:
+def _domains(servers: Sequence[Server]) -> Mapping[int, tuple[str, ...]]:
+    """Return the failure domains of each node, widest first, of the kinds that any node has."""
+    kinds = [tag for tag in DOMAIN_TAGS if any(tag in server.tags for server in servers)]
+    return {
+        node: tuple(server.tags.get(tag, f"node {node}") for tag in kinds)
+        for server in servers
+        for node in (server.config.process.node_id,)
+    }
+
+
+def _chains(
+    targets: Mapping[Site, Sequence[NewTargetPb]],
+    replica_count: int,
+    domains: Mapping[int, tuple[str, ...]],
+) -> list[NewChainPb]:
     quotas = {site: len(found) for site, found in targets.items()}
     chain_count, rest = divmod(sum(quotas.values()), replica_count)
     if not quotas:
@@ -111,7 +130,7 @@ def _chains(targets: Mapping[Site, Sequence[NewTargetPb]], replica_count: int) -
             f"{sum(quotas.values())} target_ids do not divide into chains of {replica_count}:"
             f" leave {rest} out, or add {replica_count - rest}"
         )
-    disks = [Disk(site) for site in quotas]
+    disks = [Disk(site, domains=domains[site.node_id]) for site in quotas]
     try:
         made = make(disks, chain_count, replica_count, quotas=quotas)
     except PlacementError as error:

@@ -45,6 +45,7 @@ from ..schema.status import FsError, Status
 from .errors import check_interpreter, first_error
 from .exposition import Exposition
 from .release import RELEASE
+from .systemd import SystemdLink
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class Process:
     """Where the metrics are served; empty: nowhere."""
     tracer: Tracer | None = None
     """Begins the spans of this process; None: what is traced elsewhere is not traced here."""
+    systemd: SystemdLink = field(default_factory=SystemdLink)
 
     def node(self, roles: frozenset[Role]) -> Node:
         """Return how this process presents itself to the manager.
@@ -111,6 +113,7 @@ class Process:
     def ready(self) -> None:
         """Tell whoever started this process that it serves, and where its metrics are."""
         log.info("node %d serves", self.identity.node_id)
+        self.systemd.say("READY=1")
         descriptor = os.environ.pop(READY_VARIABLE, "")
         if descriptor:
             os.write(int(descriptor), f"{self.metrics_address}\n".encode())
@@ -156,13 +159,14 @@ def public_address(config: ProcessConfig) -> str:
     return address.replace("tcp:0.0.0.0:", f"tcp:{socket.gethostname()}:")
 
 
-async def _watch_signals(stopping: trio.Event) -> None:
+async def _watch_signals(stopping: trio.Event, systemd: SystemdLink) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             if stopping.is_set():
                 log.warning("second %s: ending at once", signal.Signals(number).name)
                 os._exit(EXIT_ERROR)
             log.info("%s: stopping", signal.Signals(number).name)
+            systemd.say("STOPPING=1")
             stopping.set()
 
 
@@ -194,21 +198,24 @@ async def _run(root: Root, config: ProcessConfig) -> None:
     runtime = real_runtime(SocketNetwork())
     secrets = configured_secrets(config.auth)
     identity = new_identity(config, runtime, secrets)
-    stopping = trio.Event()
+    stopping, systemd = trio.Event(), SystemdLink()
     guard = make_guard(config, runtime)
     if not config.process.mgmtd_addresses:
         raise FsError(Status.BAD_CONFIG, "process.mgmtd_addresses: where is the manager?")
     section = config.process
     observer = RpcObserver(section.slow_request_s) if _is_observed(section) else None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_watch_signals, stopping)
+        nursery.start_soon(_watch_signals, stopping, systemd)
+        nursery.start_soon(systemd.keep_saying)
         async with open_channels(
             runtime, identity, config.rpc, secrets=secrets, observer=observer
         ) as channels:
             nursery.start_soon(
                 _watch_hangups, partial(read_keys_again, config.auth, guard, channels)
             )
-            process = Process(config, runtime, identity, channels, stopping, guard, observer)
+            process = Process(
+                config, runtime, identity, channels, stopping, guard, observer, systemd=systemd
+            )
             process.tracer = make_tracer(config, runtime)
             if observer is not None:
                 process.sources += [partial(_say_who, root, identity), observer.say]

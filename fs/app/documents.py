@@ -1,7 +1,7 @@
 """Writes the documents that are derived from the code: `python -m fs.app.documents`.
 
 specs/status.md from fs/schema/status.py, specs/config.md from fs/schema/config.py, the table of specs/metrics.md from
-fs/schema/metrics.py, specs/commands.md from the commands.
+fs/schema/metrics.py, specs/commands.md from the commands; and deploy/ember@.service, which the installer writes, too.
 tests/test_documents.py compares them, so that they never drift.
 """
 
@@ -15,8 +15,12 @@ import msgspec
 
 from ..schema import config, metrics, status
 from .command_page import commands_page
+from .deploy.layout import unit_text
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
+
+
+UNIT = SPECS.parent / "deploy" / "ember@.service"
 
 
 def status_page() -> str:
@@ -141,6 +145,7 @@ def pages() -> dict[Path, str]:
         SPECS / "config.md": config_page(),
         SPECS / "metrics.md": metrics_page(),
         SPECS / "commands.md": commands_page(),
+        UNIT: unit_text("/opt/emberfs/.venv/bin/ember"),
     }
 
 

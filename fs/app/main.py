@@ -457,6 +457,14 @@ def _admin() -> typer.Typer:
 
 
 @_group
+def _cluster() -> typer.Typer:
+    """Install, grow and upgrade a cluster of many machines."""
+    from .deploy.commands import cluster  # noqa: PLC0415
+
+    return cluster
+
+
+@_group
 def _metrics() -> typer.Typer:
     """Where processes show what they measure, for Prometheus."""
     from .metrics_commands import metrics  # noqa: PLC0415

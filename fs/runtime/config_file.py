@@ -70,16 +70,28 @@ def write_config(path: Path, config: ProcessConfig) -> None:
         raise _bad(path, f"cannot be written: {error.strerror}") from error
 
 
-def format_config(config: ProcessConfig) -> str:
-    """Return the TOML text of a config, every key of every section."""
+def format_config(config: ProcessConfig, *, only_changed: bool = False) -> str:
+    """Return the TOML text of a config: every key of every section, or those that are not as by default."""
     lines: list[str] = []
     for section in config.__struct_fields__:
-        lines += [f"[{section}]", *_section_lines(section, getattr(config, section)), ""]
+        found = _section_lines(section, getattr(config, section), only_changed=only_changed)
+        if found or not only_changed:
+            lines += [f"[{section}]", *found, ""]
     return "\n".join(lines)
 
 
-def _section_lines(name: str, section: Struct) -> list[str]:
-    values = {key: getattr(section, key) for key in section.__struct_fields__}
+def _section_lines(name: str, section: Struct, *, only_changed: bool = False) -> list[str]:
+    usual = {
+        field.name: field.default_factory()
+        if field.default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT
+        else field.default
+        for field in msgspec.structs.fields(type(section))
+    }
+    values = {
+        key: getattr(section, key)
+        for key in section.__struct_fields__
+        if not only_changed or getattr(section, key) != usual[key]
+    }
     tables = {key: value for key, value in values.items() if _is_tables(value)}
     lines = [f"{key} = {_value(value)}" for key, value in values.items() if key not in tables]
     for key, entries in tables.items():

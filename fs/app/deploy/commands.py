@@ -1,0 +1,71 @@
+"""`ember cluster`: the commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..admin.listing import DryRunOption, YesOption
+from .installer import Options, run_deploy
+from .inventory import read_inventory
+from .upgrade import run_stop, run_upgrade
+
+cluster = typer.Typer(help="Install, grow and upgrade a cluster of many machines.", no_args_is_help=True)  # fmt: skip
+
+InventoryArgument = Annotated[
+    Path, typer.Argument(metavar="INVENTORY", help="As deploy/inventory.toml shows.")
+]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", metavar="HOST", help="Nothing is done on others.")
+]
+
+
+@cluster.command("deploy")
+def deploy(
+    inventory: InventoryArgument,
+    *,
+    only: OnlyOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until new storage nodes have their share.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Make the hosts what the inventory says: install, start, make chains, grow, mount.  Repeating is harmless.
+
+    Exit code 1: some hosts failed, one line each; 3: what runs has to be restarted by an upgrade.
+    """
+    options = Options(tuple(only or ()), is_dry_run=dry_run, is_yes=yes, waits_balanced=wait)
+    raise typer.Exit(run_deploy(read_inventory(inventory), options))
+
+
+@cluster.command("upgrade")
+def upgrade(
+    inventory: InventoryArgument,
+    *,
+    only: OnlyOption = None,
+    mounts: Annotated[
+        bool, typer.Option("--mounts", help="Also mounts, whose programs see them vanish.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Restart what runs with other code or settings, host by host; each waits until all chains are whole."""
+    options = Options(tuple(only or ()), is_dry_run=dry_run, is_yes=yes, with_mounts=mounts)
+    raise typer.Exit(run_upgrade(read_inventory(inventory), options))
+
+
+@cluster.command("stop")
+def stop(
+    inventory: InventoryArgument,
+    roles: Annotated[
+        list[str] | None, typer.Argument(metavar="ROLE...", help="mount, storage, meta, mgmtd, kv.", show_default="all")
+    ] = None,
+    *,
+    only: OnlyOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:  # fmt: skip
+    """Stop processes in order: mounts first, the store last.  `deploy` starts them again."""
+    options = Options(tuple(only or ()), is_dry_run=dry_run, is_yes=yes)
+    raise typer.Exit(run_stop(read_inventory(inventory), options, tuple(roles or ())))

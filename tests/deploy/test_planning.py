@@ -1,0 +1,231 @@
+"""What is planned, from what was found: nothing twice, nothing that runs is touched, nothing unsafe."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from fs.app.deploy.agent import is_reached
+from fs.app.deploy.code_archive import Release
+from fs.app.deploy.inventory import read_inventory
+from fs.app.deploy.layout import config_path
+from fs.app.deploy.planning import (
+    HostFacts,
+    NodeView,
+    ServiceFacts,
+    TargetView,
+    View,
+    digest_of,
+    host_troubles,
+    plan_cluster,
+    planned_targets,
+    same_machines,
+    targets_for,
+    wanted_files,
+)
+from fs.app.deploy.reach import certain_skew_s, facts_request
+from fs.app.deploy.upgrade import misfits, unsafe
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "deploy" / "inventory.toml"
+INVENTORY = read_inventory(EXAMPLE)
+RELEASE = Release("0.2.0", "digest", b"")
+SECRETS = {"key": b"a key"}
+KEY_DIGEST = digest_of(b"a key")
+
+
+def bare(host):
+    """A machine that has nothing yet."""
+    asked = facts_request(INVENTORY, host)
+    return HostFacts(
+        python=(3, 11), machine=host.name, wall_ns=0, has_venv=True, has_fuse=True, has_systemd=True,
+        is_root=True, free_bytes=1 << 40, disks=dict.fromkeys(asked["disks"], "empty"),
+        files=dict.fromkeys(asked["files"], ""), texts=dict.fromkeys(asked["texts"], ""), installed={},
+        services={name: ServiceFacts("stopped", "") for name in asked["services"]},
+        ports=dict.fromkeys(asked["ports"], ""), mounts=dict.fromkeys(asked["mounts"], ""),
+    )  # fmt: skip
+
+
+def installed(host, facts, *, version="0.2.0", state="serving", view=None):
+    """The same machine after a deploy."""
+    targets = targets_for(host, facts, view, planned_targets(INVENTORY))
+    files = wanted_files(INVENTORY, host, facts, RELEASE, secrets=SECRETS, targets=targets)
+    program = f"/opt/emberfs/{version}/venv/bin/python" if state != "stopped" else ""
+    return structs.replace(
+        facts,
+        disks=dict.fromkeys(facts.disks, "ours"),
+        files=facts.files | {f.path: digest_of(f.content) for f in files},
+        texts=dict.fromkeys(facts.texts, "") | {f.path: f.content.decode() for f in files if f.path in facts.texts},
+        installed={version: {"digest": "digest"}},
+        services=dict.fromkeys(facts.services, ServiceFacts(state, program)),
+    )  # fmt: skip
+
+
+def all_installed(**options):
+    return {h.name: installed(h, bare(h), **options) for h in INVENTORY.hosts}
+
+
+def view(**changes):
+    """What the manager says of the example when all is well."""
+    nodes = [
+        NodeView(host.node_id(role), "connected", "0.2.0", host.tags)
+        for host in INVENTORY.hosts
+        for role in host.roles
+        if host.node_id(role)
+    ]
+    targets = [
+        TargetView(target, host.node_id("storage"), index)
+        for host in INVENTORY.hosts
+        for index, ids in enumerate(planned_targets(INVENTORY)[host.name].values())
+        for target in ids
+    ]
+    return structs.replace(View(nodes, targets, 12, [], [], 0, is_rebalancing=False), **changes)
+
+
+def planned(found, seen, inventory=INVENTORY):
+    return plan_cluster(inventory, RELEASE, found, SECRETS, seen)
+
+
+def test_bare_machines_get_everything():
+    plan = planned({h.name: bare(h) for h in INVENTORY.hosts}, None)
+    assert plan.makes_chains == 12 and plan.makes_key and not plan.rebalances
+    first = next(iter(plan.hosts))
+    assert list(first.starts) == ["kv", "mgmtd", "meta", "storage", "mount"] and first.installs
+    lines = "\n".join(plan.lines())
+    assert (
+        "ember-1: install 0.2.0; write kv.toml, mgmtd.toml, meta.toml, storage.toml, mountd.toml, cluster.key, ember@.service; start"
+        in lines
+    )
+    assert "storage of ember-3" in lines
+
+
+def test_a_second_run_has_nothing_to_do(tmp_path):
+    inventory = structs.replace(INVENTORY, folder=str(tmp_path))
+    inventory.key_path.write_text("a key")
+    plan = planned(all_installed(), view(), inventory)
+    assert plan.is_empty and not [*plan.lines()], [*plan.lines()]
+    assert not any(p.restarts for p in plan.hosts)
+
+
+def test_what_has_stopped_is_started_and_nothing_else():
+    found = all_installed()
+    found["ember-2"] = structs.replace(
+        found["ember-2"],
+        services=found["ember-2"].services | {"storage": ServiceFacts("stopped", "")},
+    )
+    plan = planned(found, view())
+    assert [(p.host.name, list(p.starts)) for p in plan.hosts if not p.is_empty] == [
+        ("ember-2", ["storage"])
+    ]
+
+
+def test_what_runs_with_other_code_or_settings_is_for_an_upgrade():
+    found = all_installed()
+    found["ember-2"] = installed(INVENTORY.hosts[1], bare(INVENTORY.hosts[1]), version="0.1.0")
+    path = config_path(INVENTORY.hosts[2], "storage")
+    found["ember-3"] = structs.replace(
+        found["ember-3"], files=found["ember-3"].files | {path: "other"}
+    )
+    plan = planned(found, view())
+    assert {p.host.name: list(p.restarts) for p in plan.hosts} == {
+        "ember-1": [], "ember-2": ["storage", "mount"], "ember-3": ["storage"],
+    }  # fmt: skip
+    assert not any(p.files or p.starts for p in plan.hosts)
+
+
+def test_a_new_node_is_made_known_and_gets_its_share():
+    seen = view()
+    id_of_3 = INVENTORY.hosts[2].node_id("storage")
+    small = structs.replace(
+        seen,
+        nodes=[n for n in seen.nodes if n.node_id != id_of_3],
+        targets=[t for t in seen.targets if t.node_id != id_of_3],
+    )
+    found = all_installed()
+    found["ember-3"] = bare(INVENTORY.hosts[2])
+    plan = planned(found, small)
+    assert [(h.name, role) for h, role in plan.new_nodes] == [("ember-3", "storage")]
+    assert plan.rebalances and not plan.makes_chains
+    assert "target_ids = []" in plan.hosts[2].configs["storage"]
+    moving = structs.replace(small, is_rebalancing=True)
+    assert not planned(found, moving).rebalances
+
+
+def test_an_empty_machine_in_place_of_a_lost_one_gets_the_targets_that_it_has_in_chains():
+    host = INVENTORY.hosts[2]
+    seen = view(targets=[TargetView(77, host.node_id("storage"), 1), TargetView(78, 10_001, 0)])
+    assert targets_for(host, bare(host), seen, {}) == {"/disks/0": [], "/disks/1": [77]}
+
+
+def test_targets_that_were_moved_do_not_change_files():
+    host = INVENTORY.hosts[2]
+    facts = installed(host, bare(host))
+    before = targets_for(host, facts, view(), {})
+    assert targets_for(host, facts, view(targets=[]), {}) == before
+    assert targets_for(host, facts, None, {}) == before  # all of it is stopped
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"is_root": False}, "needs root"),
+        ({"has_venv": False}, "python3-venv"),
+        ({"free_bytes": 1 << 20}, "1 MiB free"),
+        ({"skew_s": -2.5}, "its clock is -2.5 s off"),
+        ({"has_fuse": False}, "cannot mount"),
+        ({"disks": {"/disks/0": "missing"}}, "disk /disks/0 does not exist"),
+        ({"disks": {"/disks/0": "strange: photos"}}, "(photos)"),
+        ({"ports": {"storage": "Address already in use"}}, "storage cannot listen at 10.0.0.2"),
+        ({"mounts": {"/mnt/ember": "is not empty: x"}}, "mount point /mnt/ember is not empty: x"),
+        ({"installed": {"0.2.0": {"digest": "another"}}}, "code.version"),
+        ({"files": {"/etc/emberfs/cluster.key": "another"}}, "has another key"),
+    ],
+)  # fmt: skip
+def test_troubles_of_a_host(changes, said):
+    host = INVENTORY.hosts[1]
+    assert not [*host_troubles(INVENTORY, host, bare(host), RELEASE, KEY_DIGEST)]
+    facts = structs.replace(bare(host), **changes)
+    (found,) = host_troubles(INVENTORY, host, facts, RELEASE, KEY_DIGEST)
+    assert said in found
+
+
+def test_one_machine_is_not_two_hosts():
+    found = {h.name: structs.replace(bare(h), machine="one") for h in INVENTORY.hosts}
+    assert [*same_machines(found)] == [
+        ("ember-2", "is the same machine as ember-1"),
+        ("ember-3", "is the same machine as ember-1"),
+    ]
+
+
+def test_a_clock_is_off_by_what_the_round_trip_does_not_explain():
+    assert certain_skew_s(0, 5, 10) == 0
+    assert certain_skew_s(10**9, 0, 2 * 10**9) == -1
+    assert certain_skew_s(0, 5 * 10**9, 2 * 10**9) == 3
+
+
+def test_an_upgrade_is_refused_when_a_host_more_away_could_hurt():
+    first = INVENTORY.hosts[0]
+    assert not unsafe(view(), first)
+    assert "chains [4] have fewer" in unsafe(view(incomplete=[4]), first)[0]
+    assert "2 targets are being moved" in unsafe(view(move_count=2), first)[0]
+    away = [structs.replace(n, state="failed") if n.node_id == 10_002 else n for n in view().nodes]
+    assert "nodes [10002] are not connected" in unsafe(view(nodes=away), first)[0]
+    # it was cut off while it restarted that host: the next one begins there
+    assert not unsafe(view(nodes=away, incomplete=[4]), INVENTORY.hosts[1])
+
+
+def test_code_that_cannot_stand_side_by_side_is_refused():
+    old = {"release": "1", "wire": [1, 2], "disk": 3}
+    assert not misfits(old, {"release": "2", "wire": [2, 3], "disk": 4})
+    assert "by a release between" in misfits(old, {"release": "9", "wire": [3, 4], "disk": 4})[0]
+    assert "no way back" in misfits(old, {"release": "0", "wire": [1, 1], "disk": 2})[0]
+
+
+def test_goals():
+    good = {"nodes": [{"node_id": 1, "state": "connected"}], "incomplete": [], "chain_count": 2,
+            "is_rebalancing": False, "move_count": 0}  # fmt: skip
+    assert is_reached("complete", good, [1]) and is_reached("balanced", good, [])
+    assert not is_reached("complete", good, [1, 2])
+    assert not is_reached("complete", good | {"incomplete": [3]}, [])
+    assert not is_reached("balanced", good | {"move_count": 1}, [])
+    assert is_reached("complete", good | {"move_count": 1}, [])
+    assert not is_reached("complete", good | {"chain_count": 0}, [])
