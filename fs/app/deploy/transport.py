@@ -5,6 +5,7 @@ The OpenSSH client does the rest: one connection per host, held open (ControlMas
 are is ssh's business (known_hosts, agent, keys).  Nothing is asked: a host that wants a password is not reached.
 """
 
+import os
 import shlex
 import subprocess
 import tempfile
@@ -67,7 +68,9 @@ class NamespaceTransport:
     async def run(self, words: list[str], given: bytes = b"", *, timeout_s: float) -> Done:
         """See `Transport`.  Unlike `ip netns exec` this stays in our mount namespace, so that mounts are seen."""
         where = f"--net=/run/netns/{self._host.namespace}"
-        done = await _run(["nsenter", where, "--", *words], given, timeout_s, self._host.name)
+        bare = ["env", "-i", f"PATH={os.environ.get('PATH', os.defpath)}"]  # as a login elsewhere
+        words = ["nsenter", where, "--", *bare, *words]
+        done = await _run(words, given, timeout_s, self._host.name)
         if done.stderr.startswith("nsenter:"):
             raise FsError(Status.RPC_CONNECT_FAILED, f"{self._host.name}: {done.last_word}")
         return done
