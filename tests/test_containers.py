@@ -11,14 +11,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
-from typer.core import TyperGroup
 
 from fs.admin.cluster import Server, plan
-from fs.app.main import GROUPS, app
 from fs.runtime.config_file import read_config
 from fs.schema.proto import common_pb2
+from tests.app.command_lines import parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -30,16 +28,6 @@ PLANNED = {
     "storage": (common_pb2.STORAGE,),
 }
 KEY_OF_PODS = "/run/emberfs/cluster.key"
-
-
-def parsed(arguments):
-    """Parse what follows `ember`, without running it; return the command's name and its parameters."""
-    words, command, name = list(arguments), typer.main.get_command(app), ""
-    while isinstance(command, TyperGroup):
-        name = words.pop(0)
-        is_group = not isinstance(command.commands.get(name), TyperGroup) and name in GROUPS
-        command = typer.main.get_command(GROUPS[name]()) if is_group else command.commands[name]
-    return name, command.make_context(name, words).params
 
 
 def role_of(arguments):
