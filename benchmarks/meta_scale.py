@@ -9,6 +9,7 @@ import argparse
 import gc
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -49,6 +50,8 @@ PER_TRANSACTION = 2000
 LOOKUP_COUNT = 10_000
 CHANGE_COUNT = 1000
 PAGE_COUNT = 512
+PROGRESS_COUNT = 1_000_000
+"""Inodes between two lines that say how far the loading is."""
 CALL = Call(Identity(CLUSTER_ID), 1, float("inf"))
 FIRST_ID = FIRST_INODE_ID + (1 << 40)
 """Beyond what the service hands out meanwhile."""
@@ -100,6 +103,8 @@ class _Namespace:
         for first in range(0, self.file_count, PER_TRANSACTION):
             batch = range(first, min(first + PER_TRANSACTION, self.file_count))
             await transact(self.engine, self._files(batch, root), runtime=runtime)
+            if batch.stop % PROGRESS_COUNT == 0:
+                _say(f"{batch.stop:,} of {self.file_count:,} inodes, {_memory_bytes() >> 20} MiB")
 
     def _files(self, batch: range, root: pb.InodePb) -> Callable[[Transaction], Awaitable[None]]:
         layout = root.directory.default_layout
@@ -156,6 +161,11 @@ async def _namespace(folder: str, file_count: int) -> AsyncIterator[_Namespace]:
             nursery.cancel_scope.cancel()
     finally:
         await engine.aclose()
+
+
+def _say(text: str) -> None:
+    """Say how far it is, beside the table that is printed in the end."""
+    sys.stderr.write(text + "\n")
 
 
 def _memory_bytes() -> int:
@@ -238,6 +248,8 @@ async def measure(folder: str, file_count: int) -> dict[str, tuple[float, str]]:
             ("unlink", _unlink, CHANGE_COUNT),
         ):
             figures[name] = await _per_second(count, work(found, generator)), "/s"
+            if file_count > PROGRESS_COUNT:
+                _say(f"{name}: {figures[name][0]:,.0f}/s")
         for name, gives in (("listed", False), ("cached by the kernel", True)):
             held = await _mount_memory(found, gives=gives)
             figures[f"memory of the mount for each entry {name}"] = held, "bytes"

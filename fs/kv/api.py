@@ -8,7 +8,8 @@ Invariants (every engine; tests/kv/test_contract.py):
     - A commit is all or nothing, also across a crash; what is committed survives a process kill at
       once and a power loss after `KvEngine.sync` returned; power loss leaves a prefix of the commits.
     - Limits, the same everywhere: key 9,900 bytes, value 100,000 bytes, transaction 10,000,000 bytes (counted
-      as FoundationDB counts, fs/kv/buffer.py), age 5 s; exceeding one raises a definite FsError.
+      as FoundationDB counts, fs/kv/buffer.py), age 5 s; exceeding one raises a definite FsError.  What a transaction
+      has read already it may be given again, whatever its age.
 
 Only `transact` (fs/kv/transact.py) commits; everybody else gets a Transaction as an argument.
 

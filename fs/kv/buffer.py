@@ -19,7 +19,7 @@ clear_range removed stays in `points`.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..schema.status import FsError, Status
 from .api import (
@@ -56,8 +56,7 @@ ADD_BYTES: Final = 8
 ADD_MASK: Final = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+class Added(NamedTuple):
     """An atomic add not yet applied."""
 
     delta: int
@@ -67,8 +66,7 @@ class Added:
         return add_to(value, self.delta)
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(NamedTuple):
     """An atomic maximum not yet applied."""
 
     value: bytes
@@ -97,8 +95,7 @@ PointWrite = bytes | Added | Raised | Stamped | None
 """None: cleared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mutations:
+class Mutations(NamedTuple):
     """What a commit does to the store: clear `ranges`, then apply `points` in order."""
 
     ranges: Sequence[KeyRange]
@@ -109,7 +106,7 @@ class Mutations:
 
 def add_to(value: bytes | None, delta: int) -> bytes:
     """Return little-endian signed 64-bit `value` (absent: 0; cut or zero-filled) plus `delta`."""
-    current = int.from_bytes((value or b"")[:ADD_BYTES], "little")
+    current = int.from_bytes(value[:ADD_BYTES], "little") if value else 0
     return ((current + delta) & ADD_MASK).to_bytes(ADD_BYTES, "little")
 
 
@@ -118,8 +115,9 @@ def larger(value: bytes | None, other: bytes) -> bytes:
     if value is None:
         return other
     width = len(other)
-    fitted = value[:width].ljust(width, b"\0")
-    return max(fitted, other, key=lambda number: int.from_bytes(number, "little"))
+    fitted = value if len(value) == width else value[:width].ljust(width, b"\0")
+    number = int.from_bytes
+    return other if number(other, "little") > number(fitted, "little") else fitted
 
 
 def check_key(key: bytes) -> None:
@@ -201,9 +199,13 @@ class WriteBuffer:
             )
 
     def _put(self, key: bytes, write: PointWrite, value_bytes: int) -> None:
-        check_key(key)
+        key_bytes = len(key)
+        if key_bytes > KEY_BYTES_MAX or key >= KEY_END:
+            check_key(key)
         count = CLEAR_KEYS if write is None else SET_KEYS
-        self._charge(count, count * len(key), value_bytes)
+        self.size_bytes += count * (KEY_OVERHEAD_BYTES + key_bytes) + value_bytes
+        if self.size_bytes > TRANSACTION_BYTES_MAX:
+            self._charge(0, 0)
         if self._sorted_points is not None and key not in self._points:
             self._sorted_points = None
         self._points[key] = write
@@ -281,8 +283,12 @@ class WriteBuffer:
     def add_read_key(self, key: bytes) -> None:
         """Record a read conflict on one key."""
         if key not in self.read_keys:
-            check_key(key)
-            self._charge(CONFLICT_KEYS, CONFLICT_KEYS * len(key))
+            key_bytes = len(key)
+            if key_bytes > KEY_BYTES_MAX or key >= KEY_END:
+                check_key(key)
+            self.size_bytes += CONFLICT_KEYS * (KEY_OVERHEAD_BYTES + key_bytes)
+            if self.size_bytes > TRANSACTION_BYTES_MAX:
+                self._charge(0, 0)
             self.read_keys.add(key)
 
     def add_read_range(self, begin: bytes, end: bytes) -> None:
@@ -301,9 +307,10 @@ class WriteBuffer:
     def written(self, key: bytes) -> bytes | Added | Raised | Unwritten | None:
         """Return what this transaction made of `key`; None: cleared."""
         write = self._points.get(key, UNWRITTEN)
+        if write is UNWRITTEN:
+            is_cleared = self.cleared and self.cleared_until(key) is not None
+            return None if is_cleared else UNWRITTEN
         assert not isinstance(write, Stamped), f"{key!r} is known only after commit"
-        if write is UNWRITTEN and self.cleared and self.cleared_until(key) is not None:
-            return None
         return write
 
     def cleared_until(self, key: bytes) -> bytes | None:
@@ -338,15 +345,16 @@ class WriteBuffer:
         for key, write in self._points.items():
             if write is None or type(write) is bytes:
                 points.append((key, write))
-            elif isinstance(write, Added | Raised):
-                points.append((key, write.applied_to(current(key))))
-            else:
-                assert isinstance(write, Stamped), write
+            elif type(write) is Stamped:
                 points.append((key, write.prefix + stamp + write.suffix))
+            else:
+                points.append((key, write.applied_to(current(key))))  # type: ignore[union-attr]
+        keys = [*self._points, *self._extra_conflict_keys]
         for prefix, suffix, value in self._stamped_keys:
-            points.append((prefix + stamp + suffix, value))
-        keys = [key for key, _ in points]
-        return Mutations(self.cleared, points, keys + self._extra_conflict_keys)
+            key = prefix + stamp + suffix
+            points.append((key, value))
+            keys.append(key)
+        return Mutations(self.cleared, points, keys)
 
 
 class RangeRead:

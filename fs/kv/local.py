@@ -8,14 +8,15 @@ write happens.
 Invariants:
     - Commit versions grow by one per commit; a snapshot holds exactly the commits up to its version.
     - A transaction that read anything is refused (KV_TOO_OLD) once TRANSACTION_AGE_S_MAX have
-      passed since its snapshot.  One that never read cannot conflict and has no age.
+      passed since its snapshot: when it looks at the store, or commits.  Rows that are known anyway it may
+      still read.  One that never read cannot conflict and has no age.
     - A commit is cancelled before it starts or not at all.
 
 Concurrency: one event loop; many tasks, each with its own transaction.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, Protocol
 
 import trio
@@ -36,6 +37,11 @@ class View(Protocol):
     """A snapshot of the store."""
 
     version: int
+
+    @property
+    def known(self) -> Mapping[bytes, bytes | None]:
+        """Rows that need no look at the store; None: absent.  Maybe none, and another mapping after each commit."""
+        ...
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value at the snapshot."""
@@ -157,29 +163,42 @@ class LocalTransaction(BufferedTransaction):
         view = self._view
         if view is None:
             self._view = view = self._engine.open_view()
-            self._pinned_s = self._engine.now_s()
+            self._pinned_s = trio.current_time()
             self._generation = self._engine.generation
         else:
             self._check_age()
         return view
 
     def _check_age(self) -> None:
-        age_s = self._engine.now_s() - self._pinned_s
+        age_s = trio.current_time() - self._pinned_s
         if age_s > TRANSACTION_AGE_S_MAX or self._generation != self._engine.generation:
             self.close()
             raise FsError(Status.KV_TOO_OLD, f"{age_s:.3f} s since its snapshot")
 
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
         """See Transaction.get; the same as in the base class, in one step."""
-        view = self._pinned()
+        view = self._view
+        if view is None or key not in view.known:
+            view = self._pinned()
+        return self._row(view, key, snapshot=snapshot)
+
+    def _row(self, view: View, key: bytes, *, snapshot: bool) -> bytes | None:
         buffer = self._buffer
-        written = buffer.written(key) if buffer.has_visible_writes else UNWRITTEN
-        if written is None or isinstance(written, bytes):
+        written = buffer.written(key)
+        if written is None or type(written) is bytes:
             return written
-        if not snapshot:
+        if not snapshot and key not in buffer.read_keys:
             buffer.add_read_key(key)
-        value = view.get(key)
+        known = view.known
+        value = known[key] if key in known else view.get(key)
         return value if written is UNWRITTEN else written.applied_to(value)  # type: ignore[union-attr]
+
+    async def get_many(
+        self, keys: Sequence[bytes], *, snapshot: bool = False
+    ) -> list[bytes | None]:
+        """See Transaction.get_many."""
+        view = self._pinned()
+        return [self._row(view, key, snapshot=snapshot) for key in keys]
 
     async def _fetch(self, key: bytes) -> bytes | None:
         assert self._view is not None

@@ -18,7 +18,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final
 from weakref import WeakSet
 
 import trio
@@ -45,6 +45,9 @@ class MemoryView:
     """The map as of one version."""
 
     __slots__ = ("__weakref__", "_engine", "version")
+
+    known: ClassVar[dict[bytes, bytes | None]] = {}
+    """None: looking is as cheap."""
 
     def __init__(self, engine: "MemoryEngine", version: int) -> None:
         self._engine = engine

@@ -55,7 +55,7 @@ from .rocksdb_store import (
     stored_version,
     sync_path,
 )
-from .rocksdb_view import RocksDbView
+from .rocksdb_view import KnownRows, RocksDbView
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +102,8 @@ class RocksDbEngine(LocalEngine):
         self._interval_s = section.group_sync_interval_s
         self._views: WeakSet[RocksDbView] = WeakSet()
         self._newest_view: RocksDbView | None = None
+        self._known = KnownRows()
+        """Of the newest state."""
         self._synced_version = version  # recovery writes what it found to synced tables
         self._has_unsynced = trio.Event()
         self._flush_done: trio.Event | None = None
@@ -201,7 +203,7 @@ class RocksDbEngine(LocalEngine):
         self._check_health()
         view = self._newest_view
         if view is None:
-            view = self._newest_view = RocksDbView(self._db, self._version)
+            view = self._newest_view = RocksDbView(self._db, self._version, self._known)
             self._views.add(view)
         return view
 
@@ -227,7 +229,10 @@ class RocksDbEngine(LocalEngine):
         cost = batch.size_in_bytes() + OP_COST_BYTES * batch.len()
         self._write(batch)
         is_last = self._segments.note(cost)
-        self._newest_view = None
+        if self._newest_view is not None:
+            self._newest_view.part()
+            self._newest_view = None
+        self._known.follow(mutations)
         if not self._has_unsynced.is_set():
             self._has_unsynced.set()
         if is_last:
@@ -289,6 +294,7 @@ class RocksDbEngine(LocalEngine):
 
     def _release_views(self) -> None:
         self._newest_view = None
+        self._known = KnownRows()
         for view in list(self._views):
             view.release()
 

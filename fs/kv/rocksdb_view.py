@@ -3,6 +3,9 @@
 The cursor is made together with the snapshot, because the binding's `Snapshot.iter` reads the newest state instead of
 the snapshot's; a plain cursor stays at the state in which it was made.
 
+What has been read of the newest state is remembered (`KnownRows`): the same few records, directories and counters,
+are read by most transactions, and every commit adds to some of them.
+
 Concurrency: one event loop.
 """
 
@@ -12,28 +15,73 @@ from rocksdict import Rdict, RdictIter, Snapshot
 
 from ..schema.status import FsError, Status
 from .api import KeyValue
+from .buffer import Mutations
 
 ROW_MISSING: Final = ("key not found",)
 """Arguments of the exception by which a snapshot reports an absent key."""
 
 
+KNOWN_ROWS_MAX: Final = 16_384
+"""Beyond that all are forgotten."""
+KNOWN_ROW_BYTES_MAX: Final = 1024
+"""Larger values are not remembered: so all of them take some 20 MiB at the very most, 5 as a rule."""
+
+
+class KnownRows(dict[bytes, bytes | None]):
+    """Rows of one state, as far as they have been read; None: absent."""
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """Remember what was read, if it is small."""
+        if value is None or len(value) <= KNOWN_ROW_BYTES_MAX:
+            if len(self) >= KNOWN_ROWS_MAX:
+                self.clear()
+            self[key] = value
+
+    def follow(self, mutations: Mutations) -> None:
+        """Become rows of the state that a commit has made."""
+        if mutations.ranges:
+            self.clear()
+        for key, value in mutations.points:
+            if key not in self:
+                continue
+            if value is None or len(value) <= KNOWN_ROW_BYTES_MAX:
+                self[key] = value
+            else:
+                del self[key]
+
+
 class RocksDbView:
     """One state of the store; shared by the transactions that begin between two commits."""
 
-    __slots__ = ("__weakref__", "_cursor", "_snapshot", "version")
+    __slots__ = ("__weakref__", "_cursor", "_snapshot", "known", "version")
 
-    def __init__(self, db: Rdict, version: int) -> None:
+    def __init__(self, db: Rdict, version: int, known: KnownRows) -> None:
+        """`known` is of this state, and shared with the engine until `part`."""
         self._snapshot: Snapshot | None = db.snapshot()
         self._cursor: RdictIter | None = db.iter()
+        self.known = known
         self.version = version
+
+    def part(self) -> None:
+        """Use no longer what is known of the newest state: there is a newer one."""
+        self.known = KnownRows()
 
     def release(self) -> None:
         """Let go of the store; later reads are a bug."""
         self._snapshot = None
         self._cursor = None
+        self.part()
 
     def get(self, key: bytes) -> bytes | None:
         """See View.get."""
+        known = self.known
+        if key in known:
+            return known[key]
+        value = self._read(key)
+        known.note(key, value)
+        return value
+
+    def _read(self, key: bytes) -> bytes | None:
         snapshot = self._snapshot
         assert snapshot is not None, "the engine is closed"
         try:

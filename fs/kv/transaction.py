@@ -101,11 +101,13 @@ class BufferedTransaction(ABC):
 
     def set(self, key: bytes, value: bytes) -> None:
         """See Transaction.set."""
-        self._writable().set(key, value)
+        assert self._is_open, "the transaction is over"
+        self._buffer.set(key, value)
 
     def clear(self, key: bytes) -> None:
         """See Transaction.clear."""
-        self._writable().clear(key)
+        assert self._is_open, "the transaction is over"
+        self._buffer.clear(key)
 
     def clear_range(self, begin: bytes, end: bytes) -> None:
         """See Transaction.clear_range."""
@@ -113,7 +115,8 @@ class BufferedTransaction(ABC):
 
     def atomic_add(self, key: bytes, delta: int) -> None:
         """See Transaction.atomic_add."""
-        self._writable().atomic_add(key, delta)
+        assert self._is_open, "the transaction is over"
+        self._buffer.atomic_add(key, delta)
 
     def atomic_max(self, key: bytes, value: bytes) -> None:
         """See Transaction.atomic_max."""

@@ -19,7 +19,7 @@ import trio
 
 from ..kv.api import KvEngine, Transaction
 from ..kv.tally import Tally
-from ..kv.transact import snapshot_read, transact
+from ..kv.transact import snapshot_read, transact_stamped
 from ..runtime.ports import Runtime
 from ..schema.ids import InodeId
 from ..schema.layout import FileRef, layout_from_pb
@@ -67,13 +67,14 @@ class ContentDriver:
 
     async def transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
         """Run and commit `fn`; see fs/kv/transact.py."""
-        return await transact(
+        result, _ = await transact_stamped(
             self._engine,
             fn,
             runtime=self._runtime,
             retry_time_s_max=self._retry_time_s_max,
             tally=self.tally,
         )
+        return result
 
     async def run(self, attempt: Callable[[PreciseLength | None], Awaitable[T]]) -> T:
         """Run an operation, doing with the chunks whatever it asks for, until it succeeds.

@@ -34,16 +34,29 @@ async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) 
 
 async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) -> pb.InodePb:
     """Fill in what a directory keeps beside its inode record; return the same object."""
-    if inode.type != pb.DIRECTORY:
-        return inode
-    inode_id = inode.inode_id
-    await tr.prefetch(directory_keys(inode_id))
-    times = await tr.get(records.directory_times_key(inode_id), snapshot=snapshot)
+    if inode.type == pb.DIRECTORY:
+        keys = directory_keys(inode.inode_id)
+        wanted = keys if inode.nlink else keys[:1]
+        _fill_in(inode, *await tr.get_many(wanted, snapshot=snapshot))
+    return inode
+
+
+def _fill_in(inode: pb.InodePb, times: bytes | None, count: bytes | None = None) -> None:
     if times is not None:
         inode.mtime_ns, inode.ctime_ns = records.unpack_times(times)
     if inode.nlink:
-        count = await tr.get(records.subdirectory_count_key(inode_id), snapshot=snapshot)
         inode.nlink = 2 + records.unpack_count(count)
+
+
+async def find_directory(tr: Transaction, inode_id: int) -> pb.InodePb | None:
+    """Return a directory as users see it, by snapshot reads; None when there is none."""
+    keys = [records.inode_key(inode_id), *directory_keys(inode_id)]
+    stored, times, count = await tr.get_many(keys, snapshot=True)
+    if stored is None:
+        return None
+    inode = pb.InodePb.FromString(stored)
+    if inode.type == pb.DIRECTORY:
+        _fill_in(inode, times, count)
     return inode
 
 

@@ -246,12 +246,14 @@ class MetaService:
 
     async def _past_fences(self, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
         """Run an operation again while a directory above is about to be moved."""
-        deadline_s = self._runtime.clock.monotonic_s() + self._retry_time_s_max
+        deadline_s = None
         while True:
             try:
                 return await attempt()
             except UsageFencedError as error:
-                if self._runtime.clock.monotonic_s() > deadline_s:
+                now_s = self._runtime.clock.monotonic_s()
+                deadline_s = deadline_s or now_s + self._retry_time_s_max
+                if now_s > deadline_s:
                     raise FsError(Status.BUSY, f"{error} is being moved again and again") from error
             await trio.sleep(FENCE_PAUSE_S)
 

@@ -13,9 +13,7 @@ from google.protobuf.message import Message
 
 from ..kv.api import Transaction
 from ..schema.proto import meta_pb2 as meta
-from ..schema.proto.common_pb2 import InodePb
-from . import records
-from .inodes import complete
+from .inodes import find_directory
 
 _OF_ONE: Final = frozenset(
     {
@@ -44,7 +42,6 @@ def _directory_ids(request: Any) -> tuple[int, ...]:
 async def tell_directories(tr: Transaction, request: Message, reply: Any) -> None:
     """Put into a reply the directories whose names the request changed, or found as they were."""
     for directory_id in _directory_ids(request):
-        stored = await tr.get(records.inode_key(directory_id), snapshot=True)
-        if stored is not None:  # a repeat may come when the directory is gone
-            inode = InodePb.FromString(stored)
-            reply.directories.append(await complete(tr, inode, snapshot=True))
+        directory = await find_directory(tr, directory_id)
+        if directory is not None:  # a repeat may come when the directory is gone
+            reply.directories.append(directory)

@@ -385,7 +385,7 @@ async def test_old_transaction_is_refused(lab, autojump_clock):
         await tr.get(b"a")
     writer.set(b"b", b"1")
     await trio.sleep(TRANSACTION_AGE_S_MAX + 0.1)
-    for act in (reader.get(b"a"), writer.commit()):
+    for act in (reader.get(b"b"), writer.commit()):
         with pytest.raises(FsError) as caught:
             await act
         assert caught.value.status is Status.KV_TOO_OLD

@@ -1,0 +1,79 @@
+"""What the embedded engine remembers of its newest state: never anything but what the store says."""
+
+import random
+
+from fs.kv import rocksdb_view
+from fs.kv.rocksdb import RocksDbEngine
+from fs.kv.rocksdb_view import KNOWN_ROW_BYTES_MAX, KnownRows, RocksDbView
+from fs.schema.config import KvSection
+from fs.schema.status import FsError, Status
+from tests.kv.harness import CLUSTER_ID, inline_runtime
+
+KEYS = [b"key-%d" % i for i in range(12)]
+
+
+async def opened(path) -> RocksDbEngine:
+    return await RocksDbEngine.open(str(path), KvSection(), inline_runtime(), cluster_id=CLUSTER_ID)
+
+
+def write_something(tr, source: random.Random) -> None:
+    key = source.choice(KEYS)
+    kind = source.randrange(6)
+    if kind == 0:
+        tr.clear(key)
+    elif kind == 1:
+        tr.clear_range(min(key, KEYS[3]), max(key, KEYS[3]))
+    elif kind == 2:
+        tr.atomic_add(b"count-" + key, 1)
+    elif kind == 3:
+        tr.set(key, bytes(KNOWN_ROW_BYTES_MAX + 1))
+    else:
+        tr.set(key, source.randbytes(3))
+
+
+async def test_what_is_known_is_what_the_store_holds(tmp_path, monkeypatch):
+    """Also for readers of older states, and when more is read than is remembered."""
+    monkeypatch.setattr(rocksdb_view, "KNOWN_ROWS_MAX", 9)
+    engine, source = await opened(tmp_path / "kv"), random.Random(1)
+    looked_at = KEYS + [b"count-" + key for key in KEYS]
+    known_count = 0
+    for _ in range(300):
+        old, bare = engine.transaction(), RocksDbView(engine._db, 0, KnownRows())
+        await old.get(KEYS[0])
+        tr = engine.transaction()
+        for key in source.sample(looked_at, 6):
+            assert await tr.get(key) == bare.get(key), key
+        write_something(tr, source)
+        await tr.commit()
+        known_count += len(engine._known)
+        for key in source.sample(looked_at, 6):
+            assert await old.get(key, snapshot=True) == bare.get(key), key
+        old.close()
+    assert 300 < known_count <= 300 * 9
+    await engine.aclose()
+
+
+async def test_a_commit_that_failed_changes_nothing_that_is_known(tmp_path, monkeypatch):
+    engine = await opened(tmp_path / "kv")
+    tr = engine.transaction()
+    tr.set(b"a", b"1")
+    await tr.commit()
+    tr = engine.transaction()
+    assert await tr.get(b"a") == b"1"
+    tr.set(b"a", b"2")
+
+    def refuse(_batch):
+        raise FsError(Status.NO_SPACE, "as a full disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_write", refuse)
+        try:
+            await tr.commit()
+        except FsError as error:
+            assert error.status is Status.NO_SPACE  # noqa: PT017 - so it must fail
+        else:
+            raise AssertionError("the commit went through")
+    tr = engine.transaction()
+    assert await tr.get(b"a") == b"1"
+    tr.close()
+    await engine.aclose()
