@@ -1,0 +1,204 @@
+"""The life of a deployed cluster, stage by stage, with the commands of specs/deploying.md.
+
+    python -m tests.deploy            the long form: 3 hosts, 5 under load, one lost and replaced, upgraded, restored
+
+A program writes and checks files on a mount all the time: no byte may be wrong, no call may fail.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .hosts import EMBER, ROOT, inventory, run
+
+PAGE = ROOT / "specs" / "deploying.md"
+LOAD = Path(__file__).with_name("load.py")
+FIRST = "kv mgmtd meta storage mount"
+WAIT_S = 240
+
+
+def commands(heading):
+    """Return the commands below a heading of the page, in order, without what is said beside them."""
+    _, _, text = PAGE.read_text().partition(f"## {heading}\n")
+    text = text.partition("\n## ")[0]
+    return [
+        line[4:].split("  #")[0].strip() for line in text.splitlines() if line.startswith("    ")
+    ]
+
+
+class Life:
+    """A cluster on hosts, and the program that works on it."""
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+        self.members = {}
+        self.load = None
+        self.version = ""
+        self.said = []
+
+    def say(self, text):
+        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+    def members_are(self, **roles):
+        """Write the inventory: h1="kv mgmtd ...", h2=..."""
+        self.members = {int(name[1:]): found for name, found in roles.items()}
+        inventory(self.hosts, self.members, version=self.version)
+
+    def page(self, heading, *, words=None, check=True):
+        """Run the commands of a part of the page where the operator is; return what they print."""
+        printed = []
+        for line in commands(heading):
+            for old, new in (words or {}).items():
+                line = line.replace(old, new)  # noqa: PLW2901 - the page's words for this place
+            printed.append(self.operator(line, check=check).stdout)
+        return printed
+
+    def operator(self, line, *, check=True):
+        inside = ["nsenter", f"--net=/run/netns/{self.hosts.hub}", "--", "bash", "-c", line]
+        path = f"{EMBER.parent}:{os.environ['PATH']}"
+        began_s = time.monotonic()
+        done = run(
+            *inside, check=False, cwd=self.hosts.base, env={**os.environ, "PATH": path}, timeout=900
+        )
+        self.say(f"{time.monotonic() - began_s:6.1f} s  {line}")
+        if check and done.returncode:
+            raise AssertionError(
+                f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.hosts.logs()}"
+            )
+        return done
+
+    def nodes(self):
+        """Return the nodes by id, as the manager sees them."""
+        told = self.operator("ember admin node list --config training.toml --json").stdout
+        return {node["node_id"]: node for node in json.loads(told)}
+
+    # ---- the program
+
+    @property
+    def path(self):
+        return self.hosts.mount(1) / "load"
+
+    def begin_load(self):
+        self.load = subprocess.Popen([sys.executable, LOAD, self.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+    def rounds(self):
+        path = Path(f"{self.path}.round")
+        return int(path.read_text() or 0) if path.exists() else 0
+
+    def wait_load(self, count=3):
+        """Wait until the program has written some more; it may not have ended."""
+        goal, ends = self.rounds() + count, time.monotonic() + WAIT_S
+        while self.rounds() < goal:
+            assert self.load.poll() is None, self.load.communicate()
+            assert time.monotonic() < ends, f"the program hangs\n{self.hosts.logs()}"
+            time.sleep(0.1)
+
+    def end_load(self):
+        Path(f"{self.path}.stop").write_text("")
+        told, wrong = self.load.communicate(timeout=WAIT_S)
+        assert self.load.returncode == 0, wrong
+        Path(f"{self.path}.stop").unlink()
+        self.say(f"{int(told)} files written and checked")
+
+    def close(self):
+        if self.load is not None and self.load.poll() is None:
+            self.load.kill()
+            self.load.wait()
+
+    # ---- stages
+
+    def install(self):
+        """Three hosts from nothing; then there is nothing to do."""
+        for number in (1, 2, 3):
+            self.hosts.add(number)
+        self.members_are(h1=FIRST, h2="storage", h3="storage")
+        shown = self.operator(commands("Install")[0]).stdout
+        assert "h2: install" in shown and not self.hosts.root(2).joinpath("opt").exists()
+        assert self.page("Install")[2] == "nothing to do\n"
+        self.begin_load()
+        self.wait_load()
+
+    def grow(self, *numbers):
+        """More hosts while the program works; each gets its share."""
+        for number in numbers:
+            self.hosts.add(number)
+        more = {f"h{number}": "storage" for number in numbers}
+        self.members_are(h1=FIRST, h2="storage", h3="storage", **more)
+        self.page("Grow")
+        self.wait_load()
+        found = self.nodes()
+        assert all(found[10_000 + number]["targets"] for number in self.members), found
+
+    def lose(self, number):
+        """A host vanishes; the program goes on."""
+        self.hosts.lose(number)
+        self.wait_load()
+        ends = time.monotonic() + WAIT_S
+        while self.nodes()[10_000 + number]["state"] != "failed":
+            assert time.monotonic() < ends
+        said = self.operator("ember cluster deploy inventory.toml --yes", check=False)
+        assert said.returncode == 1 and f"ember: h{number}: " in said.stderr, said
+
+    def replace(self, number):
+        """A machine with empty disks in its place."""
+        shutil.rmtree(self.hosts.root(number))
+        self.hosts.add(number)
+        self.page("A lost host")
+        self.wait_load()
+        assert {node["state"] for node in self.nodes().values()} == {"connected"}
+
+    def upgrade(self, version):
+        """Other code, side by side; the program goes on on its old mount, then on a new one."""
+        self.version = version
+        inventory(self.hosts, self.members, version=version)
+        before = self.operator("ember cluster deploy inventory.toml --yes", check=False)
+        assert before.returncode == 1 and "ember cluster upgrade first" in before.stderr
+        self.page("Upgrade")
+        self.wait_load()
+        assert {node["release"] for node in self.nodes().values()} == {version}
+        versions = {p.name for p in (self.hosts.root(1) / "opt/emberfs").iterdir()}
+        assert len(versions - {"current"}) == 2
+        self.end_load()
+        self.operator("ember cluster upgrade inventory.toml --yes --mounts")
+        assert self.operator("ember cluster upgrade inventory.toml").stdout == "nothing to do\n"
+        self.begin_load()
+        self.wait_load()
+
+    def restore(self):
+        """The metadata of a backup in place of what has happened since."""
+        self.end_load()
+        kept, late = self.hosts.mount(1) / "kept", self.hosts.mount(1) / "late"
+        content = os.urandom(5_000_000)
+        kept.write_bytes(content)
+        words = {"HOST": self.hosts.address(1), "/var/lib": f"{self.hosts.root(1)}/var/lib"}
+        backup, *rest = commands("Metadata from a backup")
+        self.operator(backup.replace("HOST", words["HOST"]))
+        late.write_text("made after the backup")
+        for line in rest:
+            self.operator(line.replace("/var/lib", words["/var/lib"]))
+        assert kept.read_bytes() == content and not late.exists()
+        self.page("Stop, and start again")
+        assert kept.read_bytes() == content
+        self.begin_load()
+        self.wait_load()
+
+    def judge(self):
+        """Nothing is wrong, and all replicas are equal."""
+        self.end_load()
+        self.operator("ember admin doctor --config training.toml")
+        self.operator("ember admin chunks compare --config training.toml")
+
+
+def long_life(life):
+    """Everything."""
+    life.install()
+    life.grow(4, 5)
+    life.lose(2)
+    life.replace(2)
+    life.upgrade("0.1.0+next")
+    life.restore()
+    life.judge()
