@@ -8,6 +8,7 @@ A program writes and checks files on a mount all the time: no byte may be wrong,
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -111,16 +112,33 @@ class Life:
 
     # ---- stages
 
-    def install(self):
-        """Three hosts from nothing; then there is nothing to do."""
+    def install(self, *, is_cut_off=False):
+        """Three hosts from nothing, perhaps at the second attempt; then there is nothing to do."""
         for number in (1, 2, 3):
             self.hosts.add(number)
         self.members_are(h1=FIRST, h2="storage", h3="storage")
         shown = self.operator(commands("Install")[0]).stdout
         assert "h2: install" in shown and not self.hosts.root(2).joinpath("opt").exists()
+        if is_cut_off:
+            self.cut_off("making nodes")
         assert self.page("Install")[2] == "nothing to do\n"
         self.begin_load()
         self.wait_load()
+
+    def cut_off(self, step):
+        """Begin a deploy, and interrupt it at a step."""
+        inside = ["nsenter", f"--net=/run/netns/{self.hosts.hub}", "--"]
+        words = [*inside, EMBER, "cluster", "deploy", self.hosts.base / "inventory.toml", "--yes"]
+        begun = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        said = ""
+        while step not in said:
+            line = begun.stderr.readline()
+            assert line, said
+            said += line
+        begun.send_signal(signal.SIGINT)
+        rest = begun.communicate(timeout=WAIT_S)[1]
+        assert begun.returncode == 130, said + rest
+        self.say(f"interrupted at {step!r}")
 
     def grow(self, *numbers):
         """More hosts while the program works; each gets its share."""
@@ -195,7 +213,7 @@ class Life:
 
 def long_life(life):
     """Everything."""
-    life.install()
+    life.install(is_cut_off=True)
     life.grow(4, 5)
     life.lose(2)
     life.replace(2)

@@ -123,6 +123,27 @@ def test_racks_keep_copies_apart(tmp_path):
     assert len(plan(without, 3).chains) == len(pairs) == 12
 
 
+def test_metadata_in_foundationdb_needs_no_process_for_it(tmp_path):
+    path = changed(tmp_path, '"kv", "mgmtd"', '"mgmtd"')
+    file = 'metadata = "foundationdb"\nfoundationdb_cluster_file = "fdb.cluster"'
+    path.write_text(path.read_text().replace('metadata = "kv"', file))
+    inventory = read_inventory(path)
+    made = every_config(inventory)
+    for role in ("mgmtd", "meta"):
+        found = made["ember-1", role].kv
+        assert (found.engine, found.cluster_file) == (
+            "foundationdb",
+            "/etc/foundationdb/fdb.cluster",
+        )
+    secrets = {"foundationdb": b"file", "key": b"key"}
+    holders = [
+        h.name
+        for h in inventory.hosts
+        if b"file" in {f.content for f in files_of(inventory, h, secrets)}
+    ]
+    assert holders == ["ember-1"]
+
+
 def test_secrets_are_for_root_alone():
     inventory = read_inventory(EXAMPLE)
     files = files_of(inventory, inventory.hosts[0], {"key": b"secret"})
