@@ -1,8 +1,11 @@
 """Reading open files: own writes first, then what was read ahead, else straight from storage."""
 
+from collections.abc import Sequence
+
 from ...runtime.ports import Buffer
 from ...schema import services
 from ...schema.inode import inode_from_pb
+from ...schema.layout import KIB
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError
 from ..api import FileRead
@@ -10,6 +13,9 @@ from .handles import Handles
 from .open_file import FetchedBlock, FileHandle, InodeState
 from .ports import Caller
 from .readahead import Block
+
+TOGETHER_BYTES_MAX = 128 * KIB
+"""Larger reads go by themselves: what they cost grows with their bytes."""
 
 
 class Reading(Handles):
@@ -65,6 +71,35 @@ class Reading(Handles):
             return None
         self._fetch_ahead(handle, offset, end, length)
         return _cut_out(blocks, offset, end)
+
+    def begin_read(self, handle_id: int, offset: int, count: int) -> FileRead | None:
+        """Return what `read` would ask of storage, if that is all it would do; else None, with nothing done.
+
+        It is to be given to `read_together` without a checkpoint before; its buffer then holds what `read` would return.
+
+        Raises:
+            FsError: BAD_FILE.
+        """
+        handle = self.readable(handle_id)
+        state = handle.state
+        if state.is_dirty or handle.is_append or handle.readahead.blocks:
+            return None
+        length = state.local_length()
+        end = min(offset + count, length)
+        if not 0 < end - offset <= TOGETHER_BYTES_MAX:
+            return None
+        self._fetch_ahead(
+            handle, offset, end, length
+        )  # what it fetches lies behind: there were no blocks
+        return FileRead(state.ref, offset, memoryview(bytearray(end - offset)))
+
+    async def read_together(self, reads: Sequence[FileRead]) -> None:
+        """Fill what `begin_read` returned, of any files, with one request to each storage node.
+
+        Raises:
+            FsError: as ChunkStore.read, for any of them.
+        """
+        await self._core.store.read(reads)
 
     async def _refresh(self, state: InodeState, caller: Caller) -> None:
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)

@@ -10,7 +10,7 @@ import struct
 import pytest
 import trio
 
-from fs.client.fuse.direct import handshake
+from fs.client.fuse.direct import handshake, together
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct import server as server_module
 from fs.client.fuse.direct.device import Device
@@ -36,6 +36,7 @@ class Kernel:
 
     def __init__(self, sock):
         self._sock = sock
+        self._plain = socket.socket(fileno=sock.fileno())
         self._unique = 0
         self.served = trio.Event()
 
@@ -43,14 +44,27 @@ class Kernel:
         self._sock.shutdown(socket.SHUT_WR)
 
     def close(self):
+        self._plain.detach()
         self._sock.close()
 
-    async def send(self, opcode, body=b"", node_id=1, pid=1):
+    def _request(self, opcode, body=b"", node_id=1, pid=1):
         self._unique += 2
         length = p.IN_HEADER.size + len(body)
         header = p.IN_HEADER.pack(length, opcode, self._unique, node_id, 0, 0, pid, 0, 0)
-        await self._sock.send(header + body)
+        return header + body
+
+    async def send(self, opcode, body=b"", node_id=1, pid=1):
+        await self._sock.send(self._request(opcode, body, node_id, pid))
         return self._unique
+
+    def send_together(self, *requests):
+        """Send requests without a checkpoint: the server finds them all when it looks."""
+        sent = []
+        for request in requests:
+            data = self._request(*request)
+            assert socket.socket.send(self._plain, data) == len(data)
+            sent.append(self._unique)
+        return sent
 
     async def receive(self):
         data = await self._sock.recv(1 << 21)
@@ -64,6 +78,22 @@ class Kernel:
             answered, error, reply = await self.receive()
         assert answered == unique
         return error, reply
+
+    async def write(self, name, data):
+        """Make a file, close it, and return a handle that reads it."""
+        inode_id, fh = await self.make(name)
+        error, _ = await self.ask(
+            Opcode.WRITE, p.WRITE_IN.pack(fh, 0, len(data), 0, 0, 0, 0) + data
+        )
+        assert error == 0
+        for opcode, body in (
+            (Opcode.FLUSH, p.FLUSH_IN.pack(fh, 0, 0, 0)),
+            (Opcode.RELEASE, p.RELEASE_IN.pack(fh, 0, 0, 0)),
+        ):
+            assert await self.ask(opcode, body, inode_id) == (0, b"")
+        error, reply = await self.ask(Opcode.OPEN, p.OPEN_IN.pack(os.O_RDONLY, 0), inode_id)
+        assert error == 0
+        return p.OPEN_OUT.unpack_from(reply)[0]
 
     async def make(self, name, node_id=1):
         body = p.CREATE_IN.pack(os.O_CREAT | os.O_RDWR, stat.S_IFREG | 0o644, 0, 0) + name + b"\0"
@@ -294,3 +324,154 @@ async def test_what_has_effects_is_not_given_up(kernel, cluster, killed):
     cluster.meta_gate.set()
     unique, error, _ = await kernel.receive()
     assert (unique, error) == (making, 0)
+
+
+# ---- reads that arrive together ---------------------------------------------------------------------
+
+
+def a_read(fh, offset, size, pid=1):
+    return Opcode.READ, p.READ_IN.pack(fh, offset, size, 0, 0, 0, 0), 1, pid
+
+
+@pytest.fixture
+def store_reads(cluster, monkeypatch):
+    """The calls of the storage side: of each, the offsets it reads at; `faults` is asked before each."""
+    real, calls = cluster.chunks.read, Calls()
+
+    async def read(reads, *, is_relaxed=False):
+        calls.append([one.offset for one in reads])
+        await calls.fault(calls[-1])
+        await real(reads, is_relaxed=is_relaxed)
+
+    monkeypatch.setattr(cluster.chunks, "read", read)
+    return calls
+
+
+class Calls(list):
+    async def fault(self, offsets):
+        """To be replaced."""
+
+
+async def several(kernel, sent):
+    with trio.fail_after(30):
+        answers = [await kernel.receive() for _ in sent]
+    assert sorted(unique for unique, _, _ in answers) == sorted(sent)
+    found = {unique: (error, data) for unique, error, data in answers}
+    return [found[unique] for unique in sent]
+
+
+DATA = random.Random(5).randbytes(30_000)
+PLACES = (0, 1000, 2000, 3000, 4000)
+"""Where each of five files is read, which hold the same."""
+
+
+@pytest.fixture
+async def handles(kernel):
+    return [await kernel.write(b"f%d" % place, DATA) for place in PLACES]
+
+
+def reads_of(handles, size=4096):
+    """One read of each, by a process of its own."""
+    return [a_read(*read, size, read[1]) for read in zip(handles, PLACES, strict=True)]
+
+
+def content(place, size=4096):
+    return 0, DATA[place : place + size]
+
+
+async def test_reads_that_arrive_together_are_one_call_of_storage(kernel, handles, store_reads):
+    found = await several(kernel, kernel.send_together(*reads_of(handles, 20_000)))
+    assert found == [content(place, 20_000) for place in PLACES]
+    assert store_reads == [list(PLACES)]
+
+
+async def test_a_read_by_itself_waits_for_nobody(kernel, handles, store_reads):
+    fh = handles[0]
+    assert await kernel.ask(*a_read(fh, 25_000, 4096)) == content(25_000)
+    assert await kernel.ask(*a_read(fh, 30_000, 4096)) == (0, b"")
+    assert (await kernel.ask(*a_read(fh + 99, 0, 4096)))[0] == errno.EBADF
+    assert store_reads == [[25_000]]
+
+
+async def test_what_arrives_between_reads_is_not_lost(kernel, handles, store_reads):
+    reads = reads_of(handles)
+    look_up = (Opcode.LOOKUP, b"missing\0")
+    not_open = a_read(handles[-1] + 99, 0, 4096)
+    sent = kernel.send_together(*reads[:2], look_up, reads[2], not_open, look_up)
+    found = await several(kernel, sent)
+    assert [error for error, _ in found] == [0, 0, errno.ENOENT, 0, errno.EBADF, errno.ENOENT]
+    assert store_reads == [[0, 1000], [2000]]
+
+
+async def test_reads_are_sent_although_other_requests_keep_coming(kernel, handles, monkeypatch):
+    monkeypatch.setattr(server_module, "REQUEST_COUNT_MAX", 3)
+    await kernel.ask(
+        Opcode.LOOKUP, b"missing\0"
+    )  # the server looks at it each time it begins to receive
+    others = [(Opcode.FLUSH, p.FLUSH_IN.pack(handles[1], 0, 0, 0))] * 10
+    read, *rest = kernel.send_together(a_read(handles[0], 0, 4096), *others)
+    answers = [(await kernel.receive())[0] for _ in (read, *rest)]
+    assert answers.index(read) == 2
+
+
+async def test_a_read_that_fails_fails_nobody_else(kernel, handles, store_reads):
+    async def damaged(offsets):
+        if 2000 in offsets:
+            raise FsError(Status.CHUNK_DAMAGED, "injected")
+
+    store_reads.fault = damaged
+    found = await several(kernel, kernel.send_together(*reads_of(handles)))
+    for place, answer in zip(PLACES, found, strict=True):
+        assert answer == ((errno.EIO, b"") if place == 2000 else content(place))
+
+
+async def test_a_bug_in_reading_is_told_to_everybody(kernel, handles, store_reads, caplog):
+    store_reads.fault = None  # cannot be called
+    found = await several(kernel, kernel.send_together(*reads_of(handles)))
+    assert found == [(errno.EIO, b"")] * len(PLACES)
+    assert "bug in read" in caplog.text
+    store_reads.fault = Calls().fault
+    assert await kernel.ask(*a_read(handles[0], 0, 4096)) == content(0)
+
+
+async def test_a_read_that_hangs_holds_nobody_up_for_long(
+    kernel, handles, store_reads, monkeypatch, killed
+):
+    monkeypatch.setattr(together, "ALONE_AFTER_S", 0.1)
+
+    async def stuck(offsets):
+        if 2000 in offsets:
+            await trio.sleep_forever()
+
+    store_reads.fault = stuck
+    sent = kernel.send_together(*reads_of(handles))
+    hanging = sent.pop(2)
+    assert [error for error, _ in await several(kernel, sent)] == [0] * len(sent)
+    killed.add(2000)
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(hanging))
+    assert await several(kernel, [hanging]) == [(errno.EINTR, b"")]
+
+
+async def test_a_read_that_is_given_up_does_not_end_the_others(
+    kernel, handles, store_reads, killed
+):
+    gate = trio.Event()
+    store_reads.fault = lambda _: gate.wait()
+    killed.add(2000)
+    sent = kernel.send_together(*reads_of(handles))
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(sent[2]))
+    await trio.testing.wait_all_tasks_blocked()
+    gate.set()
+    found = await several(kernel, sent)
+    assert found.pop(2) == (errno.EINTR, b"")
+    assert found == [content(place) for place in PLACES if place != 2000]
+
+
+async def test_reads_under_way_end_with_the_mount(kernel, handles, store_reads):
+    never = trio.Event()
+    store_reads.fault = lambda _: never.wait()
+    kernel.send_together(*reads_of(handles))
+    await trio.testing.wait_all_tasks_blocked()
+    kernel.unmount()
+    with trio.fail_after(30):
+        await kernel.served.wait()

@@ -1,7 +1,8 @@
 """The loop between the kernel and the handlers of one mount.
 
 Leader and followers: one worker, the leader, receives, and works on what it received by itself.  When that first has to wait
-it makes a follower the leader; what need not wait wakes nobody.
+it makes a follower the leader; what need not wait wakes nobody.  Small reads that it receives together it does together
+(`together`).
 
 Interrupts: the kernel says when a caller that waits got a signal.  A request without effect then ends with EINTR: at
 once when the signal kills its caller, and after INTERRUPT_AFTER_S otherwise, because programs expect that a look-up that takes
@@ -26,9 +27,11 @@ from ..killed import is_killed
 from . import handshake
 from . import protocol as p
 from .device import Device, Request
-from .operations import Operations, WantsErrno
+from .name_requests import Handler, WantsErrno
+from .operations import Operations
 from .protocol import Opcode
 from .times import OperationTimes, name_of
+from .together import REQUEST_COUNT_MAX, BegunRead, read_all
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +95,8 @@ class Server:
         self._interruptible: dict[int, _Interruptible] = {}
         self._given_up: dict[trio.CancelScope, Request] = {}
         self._interrupted = trio.Event()
+        self._next: Request | None = None
+        """What was received after reads that are to be done together, and comes next."""
         self._followers: list[trio.lowlevel.Task] = []
         self._nursery: trio.Nursery | None = None
         self._watching = trio.CancelScope()
@@ -146,11 +151,11 @@ class Server:
                 if self._is_gone:
                     return False
             try:
-                request = await self._receive()
+                received = await self._receive()
             except EOFError:
                 self._end()
                 return False
-            is_leading = not await self._serve_leading(request, scope)
+            is_leading = not await self._serve_leading(received, scope)
             if is_leading:
                 continue
             if scope.cancel_called:  # too late: its request was answered in the same moment
@@ -159,8 +164,10 @@ class Server:
             if self._is_gone or len(self._followers) >= IDLE_COUNT_MAX:
                 return False
 
-    async def _serve_leading(self, request: Request, scope: trio.CancelScope) -> bool:
-        """Serve a request; return whether that had to wait, so that another worker leads now."""
+    async def _serve_leading(
+        self, received: Request | list[BegunRead], scope: trio.CancelScope
+    ) -> bool:
+        """Serve what was received; return whether that had to wait, so that another worker leads now."""
         has_waited = False
 
         def hand_over() -> None:
@@ -168,7 +175,13 @@ class Server:
             has_waited = True
             self._appoint_leader()
 
-        await until_wait(self._serve(request, scope), hand_over)
+        if isinstance(received, Request):
+            work = self._serve(received, scope)
+        elif len(received) == 1:
+            work = self._serve_begun(received[0], scope)
+        else:
+            work = self._serve_together(received)
+        await until_wait(work, hand_over)
         return has_waited
 
     def _end(self) -> None:
@@ -197,20 +210,46 @@ class Server:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    async def _receive(self) -> Request:
-        """Return the next request that needs waiting; answer all others on the way."""
+    async def _receive(self) -> Request | list[BegunRead]:
+        """Return the next request that needs waiting, or reads that do; answer all others on the way."""
         device, at_once, quick = self._device, self._at_once, self._operations.quick
+        reads: list[BegunRead] = []
+        left_count = REQUEST_COUNT_MAX
         while True:
-            request = device.receive_now()
+            request, self._next = self._next or device.receive_now(), None
             if request is None:
+                if reads:
+                    return reads
                 await device.wait()
                 continue
             opcode = request.opcode
             note = at_once.get(opcode)
             if note is not None:
+                if reads and opcode == Opcode.INTERRUPT:  # of one of these, maybe: let them begin
+                    self._next = request
+                    return reads
                 note(request)
             elif (answer := quick.get(opcode)) is None or not self._answered(request, answer):
-                return request
+                read = self._begin(request) if opcode == Opcode.READ else None
+                if read is not None:
+                    reads.append(read)
+                elif reads:
+                    self._next = request
+                    return reads
+                else:
+                    return request
+            if reads:
+                left_count -= 1
+                if left_count == 0:
+                    return reads
+
+    def _begin(self, request: Request) -> BegunRead | None:
+        try:
+            io = self._operations.begin_read(request)
+        except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
+            _log.debug("read %d: %s", request.unique, error)
+            return None
+        return None if io is None else BegunRead(request, io, trio.current_time())
 
     def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
         began_s = trio.current_time()
@@ -225,8 +264,10 @@ class Server:
         self._times.note(request.opcode, began_s)
         return True
 
-    async def _serve(self, request: Request, scope: trio.CancelScope) -> None:
-        handler = self._operations.handlers.get(request.opcode)
+    async def _serve(
+        self, request: Request, scope: trio.CancelScope, handler: Handler | None = None
+    ) -> None:
+        handler = handler or self._operations.handlers.get(request.opcode)
         if handler is None:
             self._reply_error(request, errno.ENOSYS)
             return
@@ -253,13 +294,64 @@ class Server:
         span.attributes.update(inode_id=request.node_id, uid=request.uid, pid=request.pid)
         return span
 
+    async def _serve_begun(self, read: BegunRead, scope: trio.CancelScope) -> None:
+        """Do a read that nothing else arrived with."""
+
+        async def handler(_: Request) -> Sequence[Buffer]:
+            await self._operations.read_together((read.io,))
+            return (read.io.buffer,)
+
+        await self._serve(read.request, scope, handler)
+
+    async def _serve_together(self, reads: list[BegunRead]) -> None:
+        """Do reads that arrived together; those that are given up meanwhile learn of it when the others are done."""
+        now_s = self._now_s()
+        for read in reads:
+            entry = _Interruptible(read.request, now_s, read.scope)
+            self._interruptible[read.request.unique] = entry
+        span = None
+        if self._tracer.sample_rate and self._tracer.is_due():
+            span = self._begin_span(reads[0].request)
+            span.attributes["together"] = len(reads)
+        try:
+            read_together = self._operations.read_together
+            await read_all(reads, read_together, self._serve_alone, self._reply_begun)
+        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+            for read in reads:
+                if read.request.unique in self._interruptible:
+                    self._refuse(read.request, error)
+            if span is not None:
+                span.note_error(error)
+        finally:
+            if span is not None:
+                span.end()
+            for read in reads:
+                self._interruptible.pop(read.request.unique, None)
+                self._given_up.pop(read.scope, None)
+
+    def _reply_begun(self, read: BegunRead) -> None:
+        request = read.request
+        if read.scope.cancel_called:
+            self._reply_error(request, errno.EINTR)
+        else:
+            self._reply(request, (read.io.buffer,))
+        del self._interruptible[request.unique]
+        self._times.note(request.opcode, read.began_s)
+
+    async def _serve_alone(self, read: BegunRead) -> None:
+        with read.scope:
+            await self._serve(read.request, read.scope)
+        if read.scope.cancelled_caught:
+            self._reply_error(read.request, errno.EINTR)
+
     async def _serve_interruptibly(
         self,
         request: Request,
         handler: Callable[[Request], Awaitable[object]],
         scope: trio.CancelScope,
     ) -> None:
-        entry = _Interruptible(request, self._now_s(), scope)
+        known = self._interruptible.get(request.unique)  # of a read that was begun with others
+        entry = known or _Interruptible(request, self._now_s(), scope)
         self._interruptible[request.unique] = entry
         try:
             reply = await handler(request)

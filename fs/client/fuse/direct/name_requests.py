@@ -1,0 +1,197 @@
+"""Requests of the kernel about names, attributes and extended attributes; see `operations`."""
+
+import errno
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from ....runtime.ports import Buffer, Runtime
+from ....schema.ids import InodeId
+from ....schema.status import FsError, Status
+from ...vfs.vfs import Vfs
+from ..callers import Callers
+from . import protocol as p
+from . import records
+from .device import Request
+
+Reply = Sequence[Buffer]
+Handler = Callable[[Request], Awaitable[Reply]]
+Quick = Callable[[Request], Reply | None]
+NO_BYTES: Final[Reply] = ()
+
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_XATTR_CREATE, _XATTR_REPLACE = 1, 2
+
+
+class WantsErrno(Exception):  # noqa: N818 - no failure of the system: what the kernel is to be told
+    """A reply that is an errno of the FUSE protocol itself and no status of EmberFS."""
+
+    def __init__(self, error_number: int) -> None:
+        super().__init__(os.strerror(error_number))
+        self.errno = error_number
+
+
+def names_in(body: bytes, start: int, count: int) -> list[bytes]:
+    """Return `count` strings that end with a zero byte each."""
+    names = body[start:].split(b"\0")
+    if len(names) <= count:
+        raise WantsErrno(errno.EINVAL)
+    return names[:count]
+
+
+class NameRequests:
+    """See module head."""
+
+    def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
+        self._vfs = vfs
+        self._names = vfs.namespace
+        self._replies = records.Replies(vfs.section)
+        self._caller = Callers(runtime.clock.monotonic_s).of
+        self._keeps_negatives = vfs.section.negative_timeout_s > 0.0
+        self.setxattr_head = p.SETXATTR_IN.size
+        """Length of the head of SETXATTR, which INIT settles."""
+
+    def forget(self, request: Request) -> None:
+        """FORGET: the kernel drops references."""
+        self._names.forget(InodeId(request.node_id), *p.FORGET_IN.unpack_from(request.body))
+
+    def batch_forget(self, request: Request) -> None:
+        """BATCH_FORGET: the same for many."""
+        count, _ = p.BATCH_FORGET_IN.unpack_from(request.body)
+        start = p.BATCH_FORGET_IN.size
+        items = memoryview(request.body)[start : start + count * p.FORGET_ONE.size]
+        for node_id, lookup_count in p.FORGET_ONE.iter_unpack(items):
+            self._names.forget(InodeId(node_id), lookup_count)
+
+    async def _lookup(self, request: Request) -> Reply:
+        (name,) = names_in(request.body, 0, 1)
+        caller = self._caller(request)
+        try:
+            inode = await self._names.lookup(InodeId(request.node_id), name, caller)
+        except FsError as error:
+            if error.status is not Status.NOT_FOUND or not self._keeps_negatives:
+                raise
+            return (self._replies.no_entry(),)
+        return (self._replies.entry(inode),)
+
+    def _getattr_now(self, request: Request) -> Reply | None:
+        told = self._names.told(InodeId(request.node_id))
+        return None if told is None else (self._replies.told(*told),)
+
+    async def _getattr(self, request: Request) -> Reply:
+        inode = await self._names.getattr(InodeId(request.node_id), self._caller(request))
+        return (self._replies.attr(inode),)
+
+    async def _setattr(self, request: Request) -> Reply:
+        change, handle_id = records.attr_change(request.body)
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        return (self._replies.attr(await self._names.setattr(inode_id, change, handle_id, caller)),)
+
+    async def _access(self, request: Request) -> Reply:
+        mask, _ = p.ACCESS_IN.unpack_from(request.body)
+        await self._names.access(InodeId(request.node_id), mask, self._caller(request))
+        return NO_BYTES
+
+    async def _readlink(self, request: Request) -> Reply:
+        return (await self._names.readlink(InodeId(request.node_id), self._caller(request)),)
+
+    async def _mknod(self, request: Request) -> Reply:
+        mode, rdev, umask, _ = p.MKNOD_IN.unpack_from(request.body)
+        (name,) = names_in(request.body, p.MKNOD_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        inode = await self._names.mknod(parent, name, mode, caller, rdev=rdev, umask=umask)
+        return (self._replies.entry(inode),)
+
+    async def _mkdir(self, request: Request) -> Reply:
+        mode, umask = p.MKDIR_IN.unpack_from(request.body)
+        (name,) = names_in(request.body, p.MKDIR_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        inode = await self._names.mkdir(parent, name, mode, caller, umask=umask)
+        return (self._replies.entry(inode),)
+
+    async def _symlink(self, request: Request) -> Reply:
+        name, target = names_in(request.body, 0, 2)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        return (self._replies.entry(await self._names.symlink(parent, name, target, caller)),)
+
+    async def _unlink(self, request: Request) -> Reply:
+        (name,) = names_in(request.body, 0, 1)
+        await self._names.unlink(InodeId(request.node_id), name, self._caller(request))
+        return NO_BYTES
+
+    async def _rmdir(self, request: Request) -> Reply:
+        (name,) = names_in(request.body, 0, 1)
+        await self._names.rmdir(InodeId(request.node_id), name, self._caller(request))
+        return NO_BYTES
+
+    async def _rename(self, request: Request) -> Reply:
+        (new_parent,) = p.RENAME_IN.unpack_from(request.body)
+        return await self._rename_to(request, new_parent, 0, p.RENAME_IN.size)
+
+    async def _rename2(self, request: Request) -> Reply:
+        new_parent, flags, _ = p.RENAME2_IN.unpack_from(request.body)
+        return await self._rename_to(request, new_parent, flags, p.RENAME2_IN.size)
+
+    async def _rename_to(self, request: Request, new_parent: int, flags: int, start: int) -> Reply:
+        if flags & ~(_RENAME_EXCHANGE | _RENAME_NOREPLACE):
+            raise FsError(Status.INVALID_ARGUMENT, f"rename flags {flags:#x}")
+        old_name, new_name = names_in(request.body, start, 2)
+        await self._names.rename(
+            (InodeId(request.node_id), old_name),
+            (InodeId(new_parent), new_name),
+            self._caller(request),
+            no_replace=bool(flags & _RENAME_NOREPLACE),
+            exchange=bool(flags & _RENAME_EXCHANGE),
+        )
+        return NO_BYTES
+
+    async def _link(self, request: Request) -> Reply:
+        (node_id,) = p.LINK_IN.unpack_from(request.body)
+        (name,) = names_in(request.body, p.LINK_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        return (
+            self._replies.entry(await self._names.link(InodeId(node_id), parent, name, caller)),
+        )
+
+    async def _setxattr(self, request: Request) -> Reply:
+        size, flags = p.GETXATTR_IN.unpack_from(request.body)
+        name, *_ = names_in(request.body, self.setxattr_head, 1)
+        start = self.setxattr_head + len(name) + 1
+        await self._names.setxattr(
+            InodeId(request.node_id),
+            name,
+            request.body[start : start + size],
+            self._caller(request),
+            must_be_new=bool(flags & _XATTR_CREATE),
+            must_exist=bool(flags & _XATTR_REPLACE),
+        )
+        return NO_BYTES
+
+    def _getxattr_now(self, request: Request) -> Reply | None:
+        (name,) = names_in(request.body, p.GETXATTR_IN.size, 1)
+        self._names.require_maybe_there(InodeId(request.node_id), name)
+        return None
+
+    async def _getxattr(self, request: Request) -> Reply:
+        size, _ = p.GETXATTR_IN.unpack_from(request.body)
+        (name,) = names_in(request.body, p.GETXATTR_IN.size, 1)
+        value = await self._names.getxattr(InodeId(request.node_id), name, self._caller(request))
+        return _sized(value, size)
+
+    async def _listxattr(self, request: Request) -> Reply:
+        size, _ = p.GETXATTR_IN.unpack_from(request.body)
+        names = await self._names.listxattr(InodeId(request.node_id), self._caller(request))
+        return _sized(b"".join(name + b"\0" for name in names), size)
+
+    async def _removexattr(self, request: Request) -> Reply:
+        (name,) = names_in(request.body, 0, 1)
+        await self._names.removexattr(InodeId(request.node_id), name, self._caller(request))
+        return NO_BYTES
+
+
+def _sized(value: bytes, size: int) -> Reply:
+    if size == 0:
+        return (p.GETXATTR_OUT.pack(len(value), 0),)
+    if len(value) > size:
+        raise WantsErrno(errno.ERANGE)
+    return (value,)
