@@ -21,6 +21,7 @@ LOCKS = [
     "requirements.lock",
     "requirements-dev.lock",
     "requirements-torch.lock",
+    "requirements-otel.lock",
 ]
 
 

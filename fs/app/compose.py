@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import trio
 
@@ -47,6 +47,9 @@ from .exposition import Exposition
 from .release import RELEASE
 from .systemd import SystemdLink
 
+if TYPE_CHECKING:
+    from .otel import SpanExport
+
 log = logging.getLogger(__name__)
 
 EXIT_ERROR: Final = 1
@@ -54,6 +57,9 @@ EXIT_BUG: Final = 70
 READY_VARIABLE: Final = "EMBERFS_READY_FD"
 GC_ALLOCATION_COUNT: Final = 20_000
 """Requests leave next to no cycles: looking for them every 700 objects only costs time."""
+
+SPANS_S_MAX: Final = 3.0
+"""So long a process that ends goes on to send spans."""
 
 INCARNATION_BYTES: Final = 16
 
@@ -216,7 +222,12 @@ async def _run(root: Root, config: ProcessConfig) -> None:
             process = Process(
                 config, runtime, identity, channels, stopping, guard, observer, systemd=systemd
             )
-            process.tracer = make_tracer(config, runtime)
+            process.tracer = Tracer(
+                runtime.clock, runtime.random, sample_rate=config.trace.sample_rate
+            )
+            if config.trace.otlp_endpoint:
+                process.tracer.sink = sink = _sink(config, role_of(root), identity)
+                await nursery.start(_close_at_end, sink)
             if observer is not None:
                 process.sources += [partial(_say_who, root, identity), observer.say]
             if section.metrics_address:
@@ -226,22 +237,43 @@ async def _run(root: Root, config: ProcessConfig) -> None:
         nursery.cancel_scope.cancel()
 
 
-def make_tracer(config: ProcessConfig, runtime: Runtime) -> Tracer:
-    """Return what begins the spans of a process."""
-    return Tracer(runtime.clock, runtime.random, sample_rate=config.trace.sample_rate)
+def _sink(config: ProcessConfig, role: str, identity: Identity) -> "SpanExport":
+    """Return what sends the spans of this process; raises FsError(BAD_CONFIG) where that is not installed."""
+    try:
+        from .otel import export_to, resource_of  # noqa: PLC0415 - see there
+    except ImportError as error:
+        endpoint = config.trace.otlp_endpoint
+        detail = f"trace.otlp_endpoint {endpoint}: install emberfs[otel] ({error})"
+        raise FsError(Status.BAD_CONFIG, detail) from error
+    return export_to(config.trace.otlp_endpoint, resource_of(role, identity))
+
+
+async def _close_at_end(
+    sink: "SpanExport", *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Wait to be cancelled, then send the last spans, for SPANS_S_MAX at most."""
+    task_status.started()
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.move_on_after(SPANS_S_MAX, shield=True):
+            await trio.to_thread.run_sync(sink.close, abandon_on_cancel=True)
 
 
 def _is_observed(section: ProcessSection) -> bool:
     return bool(section.metrics_address or section.slow_request_s)
 
 
-def _say_who(root: Root, identity: Identity, figures: Figures) -> None:
+def role_of(root: Root) -> str:
+    """Return the name of the module of a composition root."""
     module = inspect.getmodule(root)
     assert module is not None and module.__spec__ is not None, root
-    role = module.__spec__.name.rpartition(".")[2]
-    figures.note(
-        metrics.PROCESS_INFO, 1, role, identity.cluster_id, identity.node_id, identity.release
-    )
+    return module.__spec__.name.rpartition(".")[2]
+
+
+def _say_who(root: Root, identity: Identity, figures: Figures) -> None:
+    names = role_of(root), identity.cluster_id, identity.node_id, identity.release
+    figures.note(metrics.PROCESS_INFO, 1, *names)
 
 
 def run_process(root: Root, config_path: Path) -> NoReturn:

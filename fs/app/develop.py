@@ -25,6 +25,9 @@ FAKE_FOUNDATIONDB: Final = "foundationdb-fake"
 TORCH: Final = "torch==2.13.0+cpu\nsafetensors>=0.7\n"
 """What tests of `emberfs.torch` need, without GPU libraries; a lock of its own, because it cannot be had everywhere."""
 
+OTEL_EXTRA: Final = "otel"
+"""Its tests run where it is installed; a lock of its own, because nothing else needs what it brings."""
+
 LOCK_OPTIONS: Final = [
     "--quiet",
     "--generate-hashes",
@@ -135,6 +138,11 @@ def run_lock() -> int:
             [*compile_, "-c", "requirements-dev.lock", "-o", "requirements-torch.lock", "-"],
             root,
             text=TORCH,
+        )
+        or run(
+            [*compile_, "-c", "requirements-dev.lock", "-o", "requirements-otel.lock", "-"],
+            root,
+            text="\n".join(project["optional-dependencies"][OTEL_EXTRA]),
         )
     )
 

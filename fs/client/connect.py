@@ -124,6 +124,7 @@ async def connect(
     config: ProcessConfig | None = None,
     identity: Identity | None = None,
     token: Token | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[EmberFs]:
     """Connect to a cluster and use it without a mount.
 
@@ -134,8 +135,9 @@ async def connect(
         config: limits, retry times, credentials; default: as built in, credentials as the environment says.
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: instead of the credentials of config and environment.
+        tracer: begins the spans of calls; default: one that samples as config.trace says, and tells nobody.
 
-    Calls are traced as config.trace says, all of them where the environment has a TRACEPARENT.
+    All calls are traced where the environment has a TRACEPARENT.
     """
     given = config or ProcessConfig()
     process = type(given.process)(cluster_id=cluster_id, mgmtd_addresses=list(mgmtd_addresses))
@@ -159,7 +161,8 @@ async def connect(
             runtime=runtime,
             identity=identity or own,
         )
-        tracer = Tracer(runtime.clock, runtime.random, sample_rate=config.trace.sample_rate)
+        if tracer is None:
+            tracer = Tracer(runtime.clock, runtime.random, sample_rate=config.trace.sample_rate)
         cause = parse_traceparent(os.environ.get(TRACEPARENT_VARIABLE, ""))
         TracedCalls(tracer, cause).apply(connected)
         yield connected

@@ -29,6 +29,7 @@ from fs.rpc.server import Server
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.ports import Runtime
 from fs.runtime.simulated import SimulatedClock, run_inline, simulated_runtime
+from fs.runtime.tracing import Tracer
 from fs.schema import services
 from fs.schema.config import (
     CLOCK_DRIFT_MAX,
@@ -183,6 +184,8 @@ class SimCluster:
         """Those that run."""
         self.tear: Callable[[bytes], list[tuple[int, bytes]]] | None = None
         """What of a write in which a storage process dies reaches its disk."""
+        self.make_tracer: Callable[[str, Runtime], Tracer | None] = lambda _name, _runtime: None
+        """Who traces what a process or client does."""
         self._nursery: trio.Nursery | None = None
         for node_id, (name, roles) in enumerate(shape.roles.items(), start=1):
             self._add_process(name, node_id, partial(self._control, roles))
@@ -314,6 +317,7 @@ class SimCluster:
                     watched = WatchedProcess(
                         process.config, runtime, identity, channels, process.stopping
                     )
+                    watched.tracer = self.make_tracer(process.name, runtime)
                     process.services, watched.bugs = watched.services, self.bugs
                     await process.body(process, watched)
             except* (ProcessDead, SimulatedCrash):
@@ -506,6 +510,7 @@ class SimCluster:
                     runtime=runtime,
                     config=ProcessConfig(client=ClientSection(retry_time_s_max=300.0)),
                     identity=Identity(0, 0),
+                    tracer=self.make_tracer(name, runtime),
                 ) as fs:
                     await use(fs)
             except* ProcessDead:
