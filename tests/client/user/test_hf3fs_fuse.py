@@ -167,7 +167,8 @@ def test_what_is_refused(mnt, segment, tmp_path):
         assert failed.value.errno == number
 
     refused(errno.EBADF, register_fd, elsewhere)
-    refused(errno.EOPNOTSUPP, extract_mount_point, tmp_path)
+    assert extract_mount_point(str(tmp_path)) is None
+    refused(errno.EOPNOTSUPP, get_mount_point, tmp_path)
     refused(errno.EBADF, reads.prepare, iov[:10], True, fd, 0)
     register_fd(fd)
     refused(errno.EINVAL, register_fd, fd)
@@ -189,7 +190,7 @@ def test_holes_and_the_rest_of_the_module(mnt, segment):
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     content = random.Random(9).randbytes(3 << 20)
     os.pwrite(fd, content, 0)
-    force_fsync(fd)
+    assert force_fsync(fd) == 0
     punch_hole(fd, [1 << 20], [2 << 20])
     hardlink(path, f"{path}-2")
     expected = content[: 1 << 20] + bytes(1 << 20) + content[2 << 20 :]
@@ -198,11 +199,18 @@ def test_holes_and_the_rest_of_the_module(mnt, segment):
     read_file(path, mnt, block_size=1 << 20, off=5, cb=lambda d, o: blocks.append((o, bytes(d))))
     assert [offset for offset, _ in blocks] == [5, 5 + (1 << 20), 5 + (2 << 20)]
     assert b"".join(data for _, data in blocks) == expected[5:]
+    offsets = []
+    wishes = iter([2 << 20, 1 << 20, True])
+    read_file(path, mnt, 4096, 0, None, lambda _, o: offsets.append(o) or next(wishes))
+    assert offsets == [0, 2 << 20, 1 << 20]
+    punch_hole(path, [0], [4096])
+    expected = bytes(4096) + expected[4096:]
+    assert read_file(path, block_size=4096) == expected
     assert get_mount_point(path) == extract_mount_point(path) == mnt
     assert ioring.size_for_entries(10) > 0
     register_fd(fd)
     iov, ring = make_iovec(segment, mnt), make_ioring(mnt, 2, flags=2)
-    ring.prepare(iov[:10], True, fd, 1 << 20).prepare(iov[:10], True, fd, 0)
+    ring.prepare(iov[:10], True, fd, 1 << 20).prepare(iov[:10], True, fd, 5000)
     assert sorted(item.result for item in ring.submit().wait(min_results=2)) == [-errno.ENODATA, 10]
     deregister_fd(fd)
     os.close(fd)

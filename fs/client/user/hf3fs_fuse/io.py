@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, Self
 
 from emberfs.batch import Transfer
 from emberfs.ior import Result
-from emberfs.protocol import EntryFlag, Op, Priority, ring_bytes
+from emberfs.protocol import ENTRY_COUNT_MAX, EntryFlag, Op, Priority, ring_bytes
 from emberfs.ring import RingClient, RingFile, SharedIov
 
 from .fuse import get_mount_point
@@ -53,8 +53,11 @@ class Segment(Protocol):
         """Its bytes."""
 
 
-class _Bytes:
-    """The methods of an iovec; its bytes are those of the array that it is mixed with."""
+class iovec:  # noqa: N801 - the name that programs know
+    """Memory for transfers, or a slice of it; made by `make_iovec`.  Its bytes are those of the array that it is mixed with.
+
+    The daemon lets go of it when nothing refers to it or its slices any more.
+    """
 
     _iov: SharedIov
     _start: int
@@ -62,6 +65,25 @@ class _Bytes:
     result: int | None = None
     """Once it comes out of `wait`: bytes moved, or a negative errno."""
     userdata: Any = None
+
+    @property
+    def iov(self) -> memoryview:
+        """Its bytes, for programs that fill them by this name."""
+        return self._view()
+
+    @property
+    def base_off(self) -> int:
+        """Where it begins in the segment that it is a slice of."""
+        return self._start
+
+    def close(self) -> None:
+        """Do nothing: see the class."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _view(self) -> memoryview:
         return memoryview(self).cast("B")  # type: ignore[arg-type]  # the other base is an array
@@ -81,7 +103,7 @@ class _Bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _iovec_type(length: int) -> Any:
-    return type("iovec", (_Bytes, ctypes.c_ubyte * length), {})
+    return type("iovec", (iovec, ctypes.c_ubyte * length), {})
 
 
 def _part(iov: SharedIov, start: int, length: int, block_size: int) -> Any:
@@ -111,7 +133,7 @@ class ioring:  # noqa: N801 - the name that programs know
         else:
             timeout_s = (timeout or 0) / 1000
         self._ring = client.ring(
-            entries,
+            min(entries, ENTRY_COUNT_MAX),
             depth=io_depth,
             timeout_s=timeout_s,
             priority=Priority.HIGH if order < 0 else Priority.LOW if order else Priority.NORMAL,
@@ -127,6 +149,16 @@ class ioring:  # noqa: N801 - the name that programs know
         """Return the bytes of a ring's memory."""
         return ring_bytes(entries)
 
+    @property
+    def ior(self) -> Self:
+        """Itself, as `iovec.iov`."""
+        return self
+
+    @property
+    def entries(self) -> int:
+        """How many transfers may be under way."""
+        return self._ring.entry_count
+
     def prepare(self, iov: Any, read: bool, fd: int, off: int, userdata: Any = None) -> Self:
         """Add one transfer between an iovec, or a slice of one, and a registered descriptor.
 
@@ -134,7 +166,7 @@ class ioring:  # noqa: N801 - the name that programs know
             OSError: EINVAL: no iovec, across a block, or the wrong kind of ring; EBADF: not registered; EACCES: opened
                 for something else; EAGAIN: the ring is full.
         """
-        if not isinstance(iov, _Bytes) or off < 0 or read != (self._op is Op.READ):
+        if not isinstance(iov, iovec) or off < 0 or read != (self._op is Op.READ):
             raise OSError(errno.EINVAL, "what is prepared does not fit this ring")
         length = len(iov._view())  # noqa: SLF001 - one module
         start, block_size = iov._start, iov.block_size  # noqa: SLF001
@@ -160,16 +192,19 @@ class ioring:  # noqa: N801 - the name that programs know
         return self
 
     def wait(
-        self,
-        max_results: int | None = None,
-        min_results: int = 1,
-        timeout: timedelta | None = None,
+        self, *, max_results: int = 0, min_results: int = 0, timeout: timedelta | None = None
     ) -> list[Any]:
-        """Return iovecs that are done, with `result` and `userdata`; fewer than `min_results` after the timeout."""
+        """Return iovecs that are done, with `result` and `userdata`.
+
+        Args:
+            max_results: return no more; less than `min_results`, as by default: no more than those, but one at least.
+            min_results: wait for so many of those that are under way; 0: for none.
+            timeout: then return what there is.
+        """
         found: list[Result] = self._ring.wait(
             min(min_results, self._ring.outstanding),
-            max_results=max_results,
-            timeout_s=None if timeout is None else timeout.total_seconds(),
+            max_results=max(max_results, min_results, 1),
+            timeout_s=timeout.total_seconds() if timeout is not None else None,
         )
         done = []
         for user_data, result in found:
@@ -177,6 +212,18 @@ class ioring:  # noqa: N801 - the name that programs know
             part.result = result
             done.append(part)
         return done
+
+    def close(self) -> None:
+        """Give the ring up; twice is harmless."""
+        self._ring.close()
+
+    destroy = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __del__(self) -> None:
         ring = getattr(self, "_ring", None)
@@ -219,9 +266,14 @@ def _registered(fd: int) -> RingFile:
     return file
 
 
-def extract_mount_point(path: str | os.PathLike[str]) -> str:
-    """Return the mount point that a path is on; raises OSError where it is on no EmberFS mount."""
-    return get_mount_point(path)
+def extract_mount_point(path: str | os.PathLike[str]) -> str | None:
+    """Return the mount point that a path is on; None where it is on no EmberFS mount."""
+    try:
+        return get_mount_point(path)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return None
 
 
 def make_iovec(
@@ -260,7 +312,7 @@ def make_ioring(  # noqa: PLR0917 - the signature that programs know
 
     Args:
         hf3fs_mount_point: of the files that it will be used for.
-        entries: transfers that may be under way.
+        entries: transfers that may be under way; more than 65,536 are as many.
         for_read: it reads; otherwise it writes.
         io_depth: what is done at once; 0: whatever is there; n > 0: exactly n; -n: at most n.
         priority: see `IorPriority`.
@@ -280,8 +332,9 @@ def make_ioring(  # noqa: PLR0917 - the signature that programs know
     )
 
 
-def register_fd(fd: int) -> None:
-    """Let rings use an open descriptor; raises OSError: EINVAL: they may already, EBADF: it is on no EmberFS mount."""
+def register_fd(fd: int, flags: int = 0) -> None:
+    """Let rings use an open descriptor (`flags` mean nothing); raises OSError: EINVAL: they may already, EBADF: it is on no EmberFS mount."""
+    del flags
     path = str(Path(f"/proc/self/fd/{fd}").readlink())
     if fd in _files:
         raise OSError(errno.EINVAL, f"descriptor {fd} is registered already", path)
@@ -304,9 +357,10 @@ def deregister_fd(fd: int) -> None:
         file.close()
 
 
-def force_fsync(fd: int) -> None:
-    """Make what was written durable, and the length exact for everybody."""
+def force_fsync(fd: int) -> int:
+    """Make what was written durable, and the length exact for everybody; return 0."""
     os.fsync(fd)
+    return 0
 
 
 def hardlink(target: str | os.PathLike[str], link_name: str | os.PathLike[str]) -> None:
@@ -314,13 +368,22 @@ def hardlink(target: str | os.PathLike[str], link_name: str | os.PathLike[str]) 
     os.link(target, link_name)
 
 
-def punch_hole(fd: int, start: Sequence[int], end: Sequence[int], flags: int = 0) -> None:
-    """Make the bytes of each [start, end) read as zeros and, where they are whole chunks, take no space."""
+def punch_hole(
+    file: int | str | os.PathLike[str], start: Sequence[int], end: Sequence[int], flags: int = 0
+) -> None:
+    """Make the bytes of each [start, end) of a descriptor's file, or of one by path, read as zeros; whole chunks take no space."""
     del flags
+    if not isinstance(file, int):
+        fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            punch_hole(fd, start, end)
+        finally:
+            os.close(fd)
+        return
     fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     for first, last in zip(start, end, strict=True):
-        if fallocate(fd, _FALLOC_PUNCH_HOLE, first, last - first):
+        if fallocate(file, _FALLOC_PUNCH_HOLE, first, last - first):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
@@ -341,7 +404,8 @@ def read_file(  # noqa: PLR0917 - the signature that programs know
         block_size: read at once, at the most.
         off: where to begin.
         priority: accepted; the rings behind have the normal one.
-        cb: called with each block, good until it returns, and its offset; then nothing is returned.
+        cb: called with each block, good until it returns, and its offset; then nothing is returned.  An integer that it returns
+            is the offset to go on at, anything else that is true ends it.
     """
     del priority
     client = _client(hf3fs_mount_point or get_mount_point(path))
@@ -353,11 +417,12 @@ def read_file(  # noqa: PLR0917 - the signature that programs know
                 with iov.view[: length - off] as block:
                     (count,) = client.read([Transfer(file, off, block)])
                     with block[:count] as done:
+                        wish = None
                         if cb is not None:
-                            cb(done, off)
+                            wish = cb(done, off)
                         else:
                             parts.append(bytes(done))
-                if not count:
+                if not count or (wish and type(wish) is not int):
                     break
-                off += count
+                off = wish if type(wish) is int else off + count
     return None if cb is not None else b"".join(parts)
