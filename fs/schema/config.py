@@ -215,6 +215,8 @@ class ClientSection(Section, frozen=True):
     """Closing a file that was written makes it survive power loss, as fsync does; False: as after write_back."""
     readahead_bytes_max: Annotated[int, Meta(ge=0, le=256 * MIB)] = 8 * MIB
     readahead_total_bytes_max: Annotated[int, Meta(ge=0)] = 256 * MIB
+    kernel_readahead_bytes: Annotated[int, Meta(ge=0, le=256 * MIB)] = 1 * MIB
+    """What the kernel reads ahead of programs, and around the faults of mappings; only root can set it; 0: as it is by itself (128 KiB)."""
     attr_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
     dir_entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
     entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0

@@ -19,7 +19,7 @@ from ..batchio.server import BatchServer
 from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
 from .frontend import Frontend
-from .mount_point import check_mount_point, raise_read_ahead, umount
+from .mount_point import check_mount_point, set_read_ahead, umount
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,10 @@ async def run_mount(
             try:
                 # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
                 # is answered by the end of the connection only.
-                await trio.to_thread.run_sync(raise_read_ahead, mount_point, abandon_on_cancel=True)
+                kernel_bytes = section.kernel_readahead_bytes
+                await trio.to_thread.run_sync(
+                    set_read_ahead, mount_point, kernel_bytes, abandon_on_cancel=True
+                )
                 if (
                     section.fuse_frontend == "direct"
                 ):  # pyfuse3 has no hook for the ioctl of tickets

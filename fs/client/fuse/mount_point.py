@@ -12,7 +12,6 @@ from ...schema.status import FsError, Status
 
 _log = logging.getLogger(__name__)
 
-_READ_AHEAD_KIB = 1024
 _MNT_DETACH = 2
 _FUSE_CONF = Path("/etc/fuse.conf")
 _UMOUNT_TIMEOUT_S = 30.0
@@ -55,14 +54,16 @@ def check_mount_point(mount_point: Path) -> None:
         raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point}: {error.strerror}{hint}") from error
 
 
-def raise_read_ahead(mount_point: Path) -> None:
-    """Let the kernel read ahead more than the 128 KiB of an ordinary FUSE mount; blocks until it is served."""
+def set_read_ahead(mount_point: Path, count: int) -> None:
+    """Let the kernel read ahead so many bytes, not the 128 KiB of an ordinary FUSE mount; 0: as it is.  Blocks until it is served."""
     device = mount_point.stat().st_dev
     setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    if not count:
+        return
     try:
-        setting.write_text(str(_READ_AHEAD_KIB))
+        setting.write_text(str(count // 1024))
     except OSError as error:
-        _log.info("kernel readahead stays small: %s: %s", setting, error.strerror)
+        _log.info("kernel readahead stays as it is: %s: %s", setting, error.strerror)
 
 
 def umount(mount_point: Path) -> bool:

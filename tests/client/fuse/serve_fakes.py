@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 
 from fs.client.fuse.direct.device import Device
-from fs.client.fuse.direct.protocol import Opcode
+from fs.client.fuse.direct.protocol import READ_IN, Opcode
 from fs.client.fuse.mount import run_mount
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
@@ -38,25 +38,29 @@ _NAMES = {int(opcode): opcode.name for opcode in Opcode}
 
 
 def count_kernel_requests():
-    """Return the list to which the name of every request is added as it is received."""
-    asked = []
+    """Return the lists to which the name of every request is added as it is received, and the bytes of every READ."""
+    asked, read_sizes = [], []
     receive_now = Device.receive_now
 
     def counting_receive_now(self):
         request = receive_now(self)
         if request is not None:
             asked.append(_NAMES.get(request.opcode, str(request.opcode)))
+            if request.opcode == Opcode.READ:
+                read_sizes.append(READ_IN.unpack_from(request.body)[2])
         return request
 
     Device.receive_now = counting_receive_now
-    return asked
+    return asked, read_sizes
 
 
-async def tell_counts(cluster, asked):
+async def tell_counts(cluster, asked, read_sizes):
     with trio.open_signal_receiver(signal.SIGUSR1) as signals:
         async for _ in signals:
-            print(json.dumps({"kernel": asked, "meta": cluster.calls}), flush=True)
+            counts = {"kernel": asked, "meta": cluster.calls, "read_sizes": read_sizes}
+            print(json.dumps(counts), flush=True)
             asked.clear()
+            read_sizes.clear()
             cluster.calls.clear()
 
 
@@ -67,9 +71,9 @@ async def main(mount_point, section):
     if os.environ.get("INJECT_BUG"):
         cluster.chunks.write_faults.append(AssertionError("injected bug"))
     vfs = Vfs(cluster.meta(), cluster.store(), runtime, section)
-    asked = count_kernel_requests()
+    asked, read_sizes = count_kernel_requests()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tell_counts, cluster, asked)
+        nursery.start_soon(tell_counts, cluster, asked, read_sizes)
 
         async def serve(task_status=trio.TASK_STATUS_IGNORED):
             await run_mount(

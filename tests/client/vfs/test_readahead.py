@@ -65,3 +65,16 @@ def test_blocks_are_contiguous_bounded_and_within_the_file(reads, length, room):
         if found:
             assert found[0].offset <= offset
             assert found[-1].end >= end
+
+
+def test_faults_of_a_mapping_widen_the_window_from_tensor_to_tensor():
+    """A MiB for each fault, the first of a tensor from half a MiB before it."""
+    ahead, tensor_bytes = Readahead(), 16 * MIB
+    for begin in (64 * MIB, 16 * MIB, 200 * MIB):
+        windows = []
+        for offset in range(begin - MIB // 2, begin + tensor_bytes, MIB):
+            step(ahead, offset, offset + MIB, 1 << 30)
+            windows.append(ahead.window_bytes)
+        assert windows[:2] == [0, 0] if begin != 64 * MIB else True
+        assert windows[-1] == 8 * MIB
+        assert windows.index(8 * MIB) <= 9, windows

@@ -1,0 +1,62 @@
+"""How large the requests are that faults of a mapped file make: weights are loaded that way (safetensors)."""
+
+import json
+import mmap
+import os
+import random
+import signal
+
+import pytest
+
+from tests.client.fuse.test_mount import Server
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="needs root"
+    ),
+]
+MIB = 1 << 20
+FILE_BYTES = 12 * MIB
+TENSOR_BYTES = 3 * MIB
+
+
+@pytest.fixture(params=[0, MIB, 4 * MIB])
+def mapped(request, tmp_path):
+    """Yield (bytes of kernel readahead, its mapping of a file, a function that returns the sizes of READs since)."""
+    (tmp_path / "mnt").mkdir()
+    server = Server(tmp_path / "mnt", f"kernel_readahead_bytes={request.param}")
+
+    def read_sizes():
+        server.process.send_signal(signal.SIGUSR1)
+        return json.loads(server.process.stdout.readline())["read_sizes"]
+
+    path = tmp_path / "mnt" / "weights"
+    path.write_bytes(bytes(FILE_BYTES))
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+            read_sizes()
+            yield request.param, content, read_sizes
+    server.close()
+
+
+def test_faults_one_after_the_other_ask_for_all_that_is_read_ahead(mapped):
+    ahead, content, read_sizes = mapped
+    assert not any(content[place] for place in range(0, FILE_BYTES, mmap.PAGESIZE))
+    sizes = read_sizes()
+    assert sum(sizes) == FILE_BYTES
+    each = min(ahead, MIB) or 128 << 10  # 128 KiB is the kernel's own; a request has a MiB at most
+    assert len(sizes) == FILE_BYTES // each, sizes
+
+
+def test_tensors_in_any_order_are_not_read_twice(mapped):
+    ahead, content, read_sizes = mapped
+    begins = list(range(0, FILE_BYTES, TENSOR_BYTES))
+    random.Random(1).shuffle(begins)
+    for begin in begins:
+        assert content[begin : begin + TENSOR_BYTES] == bytes(TENSOR_BYTES)
+    sizes = read_sizes()
+    assert sum(sizes) == FILE_BYTES
+    if ahead:
+        assert len(sizes) <= 2 * FILE_BYTES // MIB, sizes
