@@ -55,13 +55,15 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
     """Stop a cluster; with `wipe`, remove it and all its data.
 
     Raises:
-        FsError: BAD_CLUSTER_DIR; NOT_RUNNING when there was nothing to stop (and nothing to wipe).
+        FsError: BAD_CLUSTER_DIR; NOT_RUNNING when there was nothing to stop (and nothing to wipe); NOT_FLUSHED: all has
+            stopped, and a mount could not write everything that was buffered.
     """
     record = need_record(directory)
     directory.make_folders()
     did_answer = supervisor_link.is_answering(directory)
+    complaints: list[str] = []
     if did_answer:
-        supervisor_link.ask(directory, command="stop")
+        complaints = supervisor_link.ask(directory, command="stop").get("complaints", [])
     lock = take_over(directory)
     try:
         mount_points = [
@@ -78,6 +80,8 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
             raise FsError(Status.NOT_RUNNING, f"no cluster runs in {directory.path}")
     finally:
         os.close(lock)
+    if complaints:
+        raise FsError(Status.NOT_FLUSHED, "; ".join(complaints))
 
 
 def _wipe(directory: ClusterDir) -> None:
@@ -93,13 +97,15 @@ def _mounts(directory: ClusterDir) -> list[dict[str, Any]]:
     return [service for service in services if service["role"] == "mountd"]
 
 
-def mount(directory: ClusterDir, mount_point: Path) -> None:
-    """Mount a running cluster at one more place.
+def mount(directory: ClusterDir, mount_point: Path, *, recovers: bool = False) -> None:
+    """Mount a running cluster at one more place; with `recovers` also where a mount stands, which is to be served again.
 
     Raises:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT, FUSE_MISSING, START_FAILED.
     """
     record = need_record(directory)
+    if recovers and _recover(directory, mount_point):
+        return
     taken = {s["name"] for s in _mounts(directory) if s["state"] != "stopped"}
     check_fuse()
     check_mount_point(mount_point)
@@ -112,11 +118,34 @@ def mount(directory: ClusterDir, mount_point: Path) -> None:
         raise
 
 
+def _recover(directory: ClusterDir, mount_point: Path) -> bool:
+    """Return True once a mount of this cluster serves there that had not been ended; False: it may be made anew.
+
+    Raises:
+        FsError: START_FAILED: its daemon does not come back.
+    """
+    deadline_s = time.monotonic() + UNMOUNT_TIMEOUT_S
+    while True:
+        found = [s for s in _mounts(directory) if s["mount_point"] == str(mount_point)]
+        going = [s for s in found if s["state"] not in {"stopping", "stopped"}]
+        if not going:
+            return False
+        if going[0]["state"] == "running" and not is_dead(mount_point):
+            return True
+        if time.monotonic() > deadline_s:
+            log_path = directory.log_path(going[0]["name"])
+            raise FsError(
+                Status.START_FAILED, f"{mount_point} is not served again (log: {log_path})"
+            )
+        time.sleep(FOREGROUND_POLL_S)
+
+
 def unmount(given: ClusterDir | None, mount_point: Path) -> None:
     """Flush and end one mount, of the given cluster or of whichever is mounted there.
 
     Raises:
-        FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one, is mounted there.
+        FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one, is mounted there; NOT_FLUSHED: it is
+            unmounted, and not everything that was buffered could be written.
     """
     daemon = _daemon_at(mount_point) if given is None else None
     owner = ClusterDir(daemon.directory) if daemon and daemon.directory else None

@@ -22,8 +22,8 @@ FAST_OPTIONS: Final = ("-m", "not slow and not thorough and not mount", *FULL_OP
 KV_SUITES: Final = ("tests/kv", "tests/meta", "tests/mgmtd")
 EMBEDDED_KINDS: Final = ("memory", "rocksdb", "remote")
 FAKE_FOUNDATIONDB: Final = "foundationdb-fake"
-TORCH: Final = "torch==2.13.0+cpu\nsafetensors>=0.7\n"
-"""What tests of `emberfs.torch` need, without GPU libraries; a lock of its own, because it cannot be had everywhere."""
+TORCH: Final = "torch==2.13.0+cpu\nsafetensors>=0.7\nwebdataset>=1.0\n"
+"""What tests of `emberfs.torch`, and of its neighbour webdataset, need, without GPU libraries; a lock of its own, because it cannot be had everywhere."""
 
 OTEL_EXTRA: Final = "otel"
 """Its tests run where it is installed; a lock of its own, because nothing else needs what it brings."""

@@ -185,11 +185,21 @@ def status(
 
 
 @app.command()
-def mount(mount_point: MountArgument, directory: DirOption = None) -> None:
+def mount(
+    mount_point: MountArgument,
+    directory: DirOption = None,
+    *,
+    recover: Annotated[
+        bool,
+        typer.Option(
+            "--recover", help="Serve again a mount whose daemon has died; one that is served stays."
+        ),
+    ] = False,
+) -> None:
     """Mount a running cluster at one more place."""
     from .bring_down import mount as mount_at  # noqa: PLC0415
 
-    mount_at(_running(directory), mount_point.absolute())
+    mount_at(_running(directory), mount_point.absolute(), recovers=recover)
 
 
 @app.command()

@@ -41,7 +41,7 @@ from .process_id import (
     process_id,
     send_signal,
 )
-from .supervisor_link import read_state
+from .supervisor_link import last_line, read_state
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,8 @@ class Service:
     """Wall-clock seconds of the last change of state."""
     restart_count: int = 0
     last_exit: str = ""
+    complaint: str = ""
+    """What an orderly stop could not do."""
     wanted: bool = True
     metrics_address: str = ""
     """Where it serves its metrics; empty: nowhere."""
@@ -260,6 +262,19 @@ class Supervisor:
         await service.ended.wait()
         if service.role == "mountd":
             clear_dead_mount(Path(service.mount_point))
+            if pidfd is not None:
+                service.complaint = self._complaint(service)
+
+    def _complaint(self, service: Service) -> str:
+        """Return what a mount daemon that was stopped could not write; empty: nothing."""
+        if service.last_exit in _GOOD_EXITS:
+            return ""
+        said = last_line(self._directory.log_path(service.name))
+        if service.last_exit == _describe_exit(-signal.SIGKILL):
+            said = f"its daemon did not end in {MOUNT_STOP_TIMEOUT_S:g} s and was killed"
+        _, _, lost = said.partition(f"{Status.NOT_FLUSHED.name}: ")
+        detail = lost.partition(" (")[2].removesuffix(")")  # what it means is said by who asked
+        return f"{service.mount_point}: {detail or said}"
 
     # ---- all services
 
@@ -287,13 +302,19 @@ class Supervisor:
         return identity if is_alive(identity) else None
 
     async def remove(self, name: str) -> None:
-        """Stop one service and forget it; raises FsError(NOT_RUNNING)."""
+        """Stop one service and forget it.
+
+        Raises:
+            FsError: NOT_RUNNING; NOT_FLUSHED: it has stopped, a mount daemon that could not write everything.
+        """
         service = self._services.get(name)
         if service is None:
             raise FsError(Status.NOT_RUNNING, name)
         await self._stop_service(service)
         self._services.pop(name, None)
         self._save()
+        if service.complaint:
+            raise FsError(Status.NOT_FLUSHED, service.complaint)
 
     async def stop(self) -> None:
         """Stop everything: mounts flush first, storage announces its going, the store comes last."""
@@ -326,6 +347,7 @@ class Supervisor:
                 await self.remove(name)
             case {"command": "stop"}:
                 await self.stop()
+                return {"complaints": [s.complaint for s in self._services.values() if s.complaint]}
             case _:
                 raise FsError(Status.RPC_BAD_REQUEST, "the supervisor knows no such request")
         return {}
@@ -340,6 +362,10 @@ class Supervisor:
             task_status.started()
             await self._stopped.wait()
         self._save()
+
+
+_GOOD_EXITS: Final = {"exit code 0", "ended"}
+"""As `_describe_exit` says it; of a process that an earlier supervisor had started nobody knows more."""
 
 
 def _describe_exit(code: int | None) -> str:

@@ -136,6 +136,7 @@ class Status(IntEnum):
     SHUTTING_DOWN = 607
     CHECK_FAILED = 608
     BAD_BACKUP = 609
+    NOT_FLUSHED = 612
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +309,9 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.FUSE_MISSING: _s("FUSE is not available here", errno.ENODEV),
     Status.BAD_CLUSTER_DIR: _s("the cluster directory cannot be used", errno.EINVAL),
     Status.START_FAILED: _s("a service did not start", errno.EIO),
+    Status.NOT_FLUSHED: _s(
+        "a mount ended before all that it had buffered was written; write it again", errno.EIO
+    ),
     Status.SHUTTING_DOWN: _s("the service is stopping", errno.EAGAIN, retry=Retry.OTHER),
     Status.CHECK_FAILED: _s("a check found damage", errno.EIO),
     Status.BAD_BACKUP: _s("the backup cannot be used", errno.EINVAL),

@@ -95,6 +95,19 @@ def processes_of(directory):
     return found
 
 
+HOLDER = """
+import os, sys
+file = open(sys.argv[1], "wb", buffering=0)
+file.write(b"flushed, as all else")
+os.fsync(file.fileno())
+print("flushed", flush=True)
+sys.stdin.readline()
+file.write(b"buffered while the chain is away")
+print("buffered", flush=True)
+sys.stdin.readline()
+"""
+
+
 SHOWERS = {
     "control": {Shower.MEMBER, Shower.META, Shower.MGMTD, Shower.PRIMARY, Shower.KV},
     "kv": {Shower.KV},
@@ -311,6 +324,38 @@ def test_a_killed_mount_daemon_comes_back(ember):
     ember.kill("mount-1")
     ember.wait(lambda status: status["is_healthy"] and status["mounts"][0]["state"] == "mounted")
     assert (ember.mount / "file").read_text() == "closed, so durable"
+
+
+@needs_fuse
+@pytest.mark.mount
+def test_an_unmount_says_what_it_could_not_flush_and_a_dead_mount_is_recovered(ember):
+    ember.up("--mount", ember.mount, "--nodes", 1)
+    config = ember.directory / "config/mount-1.toml"
+    settings = config.read_text()
+    assert "unmount_time_s_max = 45.0" in settings
+    config.write_text(settings.replace("unmount_time_s_max = 45.0", "unmount_time_s_max = 2.0"))
+    ember.kill("mount-1")  # the next one reads it
+    for _ in range(2):
+        ember.run("mount", "--recover", ember.mount)
+    # A process of its own: this one would wait for a flush whenever it starts a child.
+    holder = [sys.executable, "-c", HOLDER, str(ember.mount / "file")]
+    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as held:
+        assert held.stdout.readline() == b"flushed\n"
+        storage = next(s["pid"] for s in ember.status()["services"] if s["role"] == "storage")
+        os.kill(storage, signal.SIGSTOP)  # a chain that takes nothing
+        try:
+            held.stdin.write(b"go on\n")
+            held.stdin.flush()
+            assert held.stdout.readline() == b"buffered\n"
+            told = error_line(ember.run("umount", ember.mount, check=False))
+        finally:
+            os.kill(storage, signal.SIGCONT)
+            held.kill()
+    assert "NOT_FLUSHED" in told
+    assert f"({ember.mount}: of inode" in told
+    assert not os.path.ismount(ember.mount)
+    ember.run("mount", "--recover", ember.mount)
+    assert (ember.mount / "file").read_bytes() == b"flushed, as all else"
 
 
 @needs_fuse

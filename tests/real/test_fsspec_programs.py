@@ -45,6 +45,31 @@ def test_pandas(folder, options):
         pandas.testing.assert_frame_equal(found, table)
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # it leaves tar files open
+def test_shards_of_webdataset(fs, folder, cluster, monkeypatch):
+    """Tar files of samples, by fsspec and by path, shared out over their readers."""
+    webdataset = pytest.importorskip("webdataset")
+    images = {f"{n:04}": secrets.token_bytes(3000 + n) for n in range(40)}
+    for shard in range(4):
+        with fs.open(f"{folder}/train-{shard}.tar", "wb") as raw, webdataset.TarWriter(raw) as tar:
+            for key in list(images)[shard::4]:
+                tar.write({"__key__": key, "bin": images[key], "cls": int(key)})
+
+    def opened(url, mode="rb", bufsize=8192, **_):
+        return fs.open(url, mode, block_size=max(bufsize, 1 << 20))
+
+    monkeypatch.setitem(webdataset.gopen_schemes, "ember", opened)
+    for base in (f"ember://{folder}", f"{cluster.mount}{folder}"):
+        shards = f"{base}/train-{{0..3}}.tar"
+        found = list(webdataset.WebDataset(shards, shardshuffle=False).decode())
+        assert [sample["cls"] for sample in found] == [n for s in range(4) for n in range(s, 40, 4)]
+        assert {sample["__key__"]: sample["bin"] for sample in found} == images
+        shuffled = webdataset.WebDataset(shards, shardshuffle=4, seed=3).shuffle(16).to_tuple("cls")
+        assert sorted(int(number) for (number,) in shuffled) == list(range(40))
+
+
 def test_a_parquet_data_set_of_pyarrow(fs, folder):
     arrow = pytest.importorskip("pyarrow")
     data_set = pytest.importorskip("pyarrow.dataset")

@@ -55,6 +55,24 @@ class SpaceInfo:
     free_inodes: int
 
 
+def _told_count(state: InodeState) -> int:
+    """Return of how many failed writes every open file knows that can write."""
+    seen = [handle.seen_error_count for handle in state.handles.values() if handle.can_write]
+    return min(seen, default=state.error_count)
+
+
+def _is_unwritten(state: InodeState, told_count: int) -> bool:
+    return state.is_dirty or state.has_unreported or state.error_count > told_count
+
+
+def _not_written(lost: list[InodeState]) -> FsError:
+    first = lost[0]
+    why = f": {first.last_error}" if first.last_error is not None else ""
+    more = f", and of {len(lost) - 1} files more" if len(lost) > 1 else ""
+    detail = f"of inode {first.inode_id}{why}{more} (names: ember path)"
+    return FsError(Status.NOT_FLUSHED, detail)
+
+
 def _space_info(reply: meta_pb2.StatFsRsp) -> SpaceInfo:
     free_inodes = reply.free_inodes if reply.HasField("free_inodes") else FREE_INODES
     return SpaceInfo(reply.capacity_bytes, reply.free_bytes, reply.inode_count, free_inodes)
@@ -138,13 +156,24 @@ class Vfs:
             nursery.cancel_scope.cancel()
 
     async def shut_down(self) -> None:
-        """Send and report everything, end all file sessions, stop the background work."""
-        for state in list(self._core.states.values()):
-            await self._write_back(state)
-        await self.locks.release_all()
-        await self.files.release_all()
-        await self._core.ending.finish()
+        """Send and report everything, end all file sessions, stop the background work.
+
+        Raises:
+            FsError: NOT_FLUSHED: of some files not everything could be written in `client.unmount_time_s_max`, or a write had
+                failed that nobody was told of.  All has ended all the same.
+        """
+        states = [(state, _told_count(state)) for state in self._core.states.values()]
+        with trio.move_on_after(self.section.unmount_time_s_max):
+            async with trio.open_nursery() as nursery:
+                for state, _ in states:
+                    nursery.start_soon(self._write_back, state)
+            await self.locks.release_all()
+            await self.files.release_all()
+            await self._core.ending.finish()
         self._stop.set()
+        lost = [state for state, told in states if _is_unwritten(state, told)]
+        if lost:
+            raise _not_written(lost)
 
     async def statfs_at(self, inode_id: InodeId, caller: Caller) -> SpaceInfo:
         """Return what may still be used at one object: less than `statfs` says below a quota."""

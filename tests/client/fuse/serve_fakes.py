@@ -64,12 +64,18 @@ async def tell_counts(cluster, asked, read_sizes):
             cluster.calls.clear()
 
 
+async def hang(*_, **__):
+    await trio.sleep_forever()
+
+
 async def main(mount_point, section):
     clock = RealClock()
     cluster = FakeCluster(clock, chunk_size_bytes=1 << 20)
     runtime = Runtime(clock, None, run_inline, random.Random(1))
     if os.environ.get("INJECT_BUG"):
         cluster.chunks.write_faults.append(AssertionError("injected bug"))
+    if os.environ.get("HANG_READS"):
+        cluster.chunks.read = hang
     vfs = Vfs(cluster.meta(), cluster.store(), runtime, section)
     asked, read_sizes = count_kernel_requests()
     async with trio.open_nursery() as nursery:

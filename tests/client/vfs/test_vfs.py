@@ -113,3 +113,50 @@ async def test_statfs_is_cached_for_a_second(autojump_clock, mounts, cluster):
         await trio.sleep(1.5)
         await m.vfs.statfs(ROOT)
         assert cluster.calls.count("StatFs") == 2
+
+
+async def failed_unmount(mounts, act, **settings):
+    """Return what the end of a mount says, and how long after the act it came."""
+
+    async def mount_and_act():
+        async with mounts(**settings) as m:
+            await act(m)
+            ended_s.append(trio.current_time())
+
+    ended_s = []
+    with pytest.raises(ExceptionGroup) as failed:
+        await mount_and_act()
+    (error,) = failed.value.exceptions
+    assert error.status is Status.NOT_FLUSHED, error
+    return error.detail, trio.current_time() - ended_s[0]
+
+
+async def test_an_unmount_says_what_it_could_not_write(autojump_clock, mounts, cluster):
+    async def act(m):
+        await m.write_file(b"whole", b"written")
+        left_open = await m.create(b"f")
+        cluster.chunks.gate = trio.Event()  # from now on no chain takes anything
+        await m.files.write(left_open, 0, b"never written")
+
+    told, took_s = await failed_unmount(mounts, act, unmount_time_s_max=20.0)
+    assert f"inode {cluster.child(1, b'f').inode_id}" in told
+    assert "more" not in told
+    assert 20.0 <= took_s < 21.0
+    assert cluster.child(1, b"f").length == 0
+
+
+async def test_an_unmount_tells_of_failures_that_nobody_was_told_of(
+    autojump_clock, mounts, cluster
+):
+    async def act(m):
+        for name in (b"f", b"g", b"told"):
+            handle_id = await m.create(name)
+            cluster.chunks.write_faults.append(FsError(Status.IO_ERROR, "injected"))
+            await m.files.write(handle_id, 0, bytes(CHUNK))
+            await trio.sleep(1)
+        with pytest.raises(FsError):
+            await m.files.fsync(handle_id, is_data_only=False)
+
+    told, took_s = await failed_unmount(mounts, act)
+    assert "(injected), and of 1 files more" in told
+    assert took_s < 1.0

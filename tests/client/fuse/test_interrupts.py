@@ -1,0 +1,39 @@
+"""Signals to a program that reads what storage does not give: it ends.  specs/semantics.md says what does not."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.client.fuse.test_mount import Server
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
+]
+BEFORE_SIGNAL_S = 0.5
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HANG_READS", "1")
+    (tmp_path / "mnt").mkdir()
+    server = Server(tmp_path / "mnt")
+    path = tmp_path / "mnt" / "file"
+    with path.open("wb") as file:
+        file.write(bytes(8192))
+        file.flush()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    yield path
+    server.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_program_that_a_signal_ends_ends_in_a_read(path, number):
+    with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as reader:
+        time.sleep(BEFORE_SIGNAL_S)
+        assert reader.poll() is None
+        reader.send_signal(number)
+        assert reader.wait(60) == -number
