@@ -93,7 +93,7 @@ def lab(monkeypatch):
     lab = Lab()
     monkeypatch.setattr(mount, "_frontend", lambda *_: lab.frontend)
     monkeypatch.setattr(mount, "check_mount_point", lambda _: None)
-    monkeypatch.setattr(mount, "raise_read_ahead", lambda _: None)
+    monkeypatch.setattr(mount, "set_read_ahead", lambda *_: None)
     monkeypatch.setattr(mount, "umount", lambda _: True)
     monkeypatch.setattr(mount, "BatchServer", StubBatchServer)
     return lab
@@ -104,7 +104,7 @@ def _fail(*_):
 
 
 async def test_the_first_stat_fails(lab, monkeypatch, autojump_clock):
-    monkeypatch.setattr(mount, "raise_read_ahead", _fail)
+    monkeypatch.setattr(mount, "set_read_ahead", _fail)
     with pytest.RaisesGroup(OSError, flatten_subgroups=True):
         await lab.run()
     assert lab.frontend.closings == 1
