@@ -60,19 +60,26 @@ class EmberFs(Trash, Limits):
 
     async def open(self, path: str, *, is_writable: bool = False) -> EmberFile:
         """Open a file that exists, for reading, and for writing if `is_writable`; `async with` or `close` it."""
-        return await self._open(await self.stat(path), path, is_writable=is_writable)
+        found = await self._resolve(path, wants_read=not is_writable)
+        inode = inode_from_pb(found.inode)
+        if found.may_read and not is_writable:
+            return self._file(inode, path, "")
+        return await self._open(inode, path, is_writable=is_writable)
 
     async def open_many(self, paths: Sequence[str]) -> list[EmberFile | FsError]:
         """Open files for reading, side by side; return each, or why it could not be opened."""
-
-        async def open_found(found: Inode | FsError, path: str) -> EmberFile:
-            if isinstance(found, FsError):
-                raise found
-            return await self._open(found, path, is_writable=False)
-
-        inodes = await self.stat_many(paths)
-        calls = [partial(open_found, *pair) for pair in zip(inodes, paths, strict=True)]
+        found = await self._resolve_many(paths, wants_read=True)
+        calls = [partial(self._opened, *pair) for pair in zip(found, paths, strict=True)]
         return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+
+    async def _opened(self, found: meta_pb2.ResolvedPathPb, path: str) -> EmberFile:
+        """Return what was found, open for reading; raises FsError if there is nothing."""
+        if not found.HasField("inode"):
+            raise FsError(Status(found.status), found.detail)
+        inode = inode_from_pb(found.inode)
+        if found.may_read:
+            return self._file(inode, path, "")
+        return await self._open(inode, path, is_writable=False)
 
     async def _open(self, found: Inode, path: str, *, is_writable: bool) -> EmberFile:
         session_id = self._new_session_id() if is_writable else ""

@@ -31,32 +31,45 @@ class Paths:
 
     async def stat(self, path: str, *, follow: bool = True) -> Inode:
         """Return the attributes of what a path names; raises FsError(NOT_FOUND and others)."""
-        reply = await self._meta.call(
-            services.META_RESOLVE_PATH,
-            meta_pb2.ResolvePathReq(
-                caller=self._identity.caller(), path=os.fsencode(path), follow_last=follow
-            ),
+        return inode_from_pb((await self._resolve(path, follow=follow)).inode)
+
+    async def _resolve(
+        self, path: str, *, follow: bool = True, wants_read: bool = False
+    ) -> meta_pb2.InodeRsp:
+        """Return the attributes of what a path names, and whether meta has checked that it may be read."""
+        request = meta_pb2.ResolvePathReq(
+            caller=self._identity.caller(),
+            path=os.fsencode(path),
+            follow_last=follow,
+            wants_read=wants_read,
         )
-        return inode_from_pb(reply.inode)
+        return await self._meta.call(services.META_RESOLVE_PATH, request)
 
     async def stat_many(
         self, paths: Sequence[str], *, follow: bool = True
     ) -> list[Inode | FsError]:
         """Return for each path its attributes, or why there are none; asked for in batches."""
-        found: list[Inode | FsError] = []
+        return [
+            inode_from_pb(slot.inode)
+            if slot.HasField("inode")
+            else FsError(Status(slot.status), slot.detail)
+            for slot in await self._resolve_many(paths, follow=follow)
+        ]
+
+    async def _resolve_many(
+        self, paths: Sequence[str], *, follow: bool = True, wants_read: bool = False
+    ) -> list[meta_pb2.ResolvedPathPb]:
+        """As `_resolve`, for many paths, asked for in batches; those that are not found say why."""
+        found: list[meta_pb2.ResolvedPathPb] = []
         for start in range(0, len(paths), STAT_BATCH_COUNT):
             request = meta_pb2.BatchResolvePathReq(
                 caller=self._identity.caller(),
                 paths=[os.fsencode(path) for path in paths[start : start + STAT_BATCH_COUNT]],
                 follow_last=follow,
+                wants_read=wants_read,
             )
             reply = await self._meta.call(services.META_BATCH_RESOLVE_PATH, request)
-            found += [
-                inode_from_pb(slot.inode)
-                if slot.HasField("inode")
-                else FsError(Status(slot.status), slot.detail)
-                for slot in reply.resolved
-            ]
+            found += reply.resolved
         return found
 
     async def exists(self, path: str) -> bool:

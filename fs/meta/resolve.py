@@ -14,6 +14,7 @@ from ..schema.status import FsError, Retry, Status
 from .context import OpContext
 from .dentries import check_name, load_dentry
 from .inodes import complete, load_directory, load_inode
+from .ops.open import check_open
 
 SYMLINK_COUNT_MAX = 40
 
@@ -77,7 +78,7 @@ async def walk(
 
 
 async def _resolve(
-    tr: Transaction, ctx: OpContext, path: bytes, *, follow_last: bool
+    tr: Transaction, ctx: OpContext, path: bytes, *, follow_last: bool, wants_read: bool
 ) -> pb.InodePb:
     if not path:
         raise FsError(Status.NOT_FOUND, "the empty path")
@@ -85,19 +86,25 @@ async def _resolve(
     here, missing = await walk(tr, ctx, root, path, follow_last=follow_last)
     if missing:
         raise FsError(Status.NOT_FOUND, f"{missing[0]!r} in directory {here.inode_id:#x}")
-    return await complete(tr, here, snapshot=True)
+    inode = await complete(tr, here, snapshot=True)
+    if wants_read:
+        check_open(ctx, inode, reads=True, writes=False)
+    return inode
 
 
 async def resolve_path(
     tr: Transaction, ctx: OpContext, request: meta.ResolvePathReq
 ) -> meta.InodeRsp:
-    """Return the inode of a path taken from the root.
+    """Return the inode of a path taken from the root; with `wants_read`, open it for reading, which leaves no trace.
 
     Raises:
         FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
     """
-    inode = await _resolve(tr, ctx, request.path, follow_last=request.follow_last)
-    return meta.InodeRsp(inode=inode)
+    wants_read = request.wants_read
+    inode = await _resolve(
+        tr, ctx, request.path, follow_last=request.follow_last, wants_read=wants_read
+    )
+    return meta.InodeRsp(inode=inode, may_read=wants_read)
 
 
 async def batch_resolve_path(
@@ -115,11 +122,14 @@ async def batch_resolve_path(
     for path in request.paths:
         slot = reply.resolved.add()
         try:
-            inode = await _resolve(tr, ctx, path, follow_last=request.follow_last)
+            inode = await _resolve(
+                tr, ctx, path, follow_last=request.follow_last, wants_read=request.wants_read
+            )
         except FsError as error:
             if error.retry is not Retry.NEVER:
                 raise
             slot.status, slot.detail = int(error.status), error.detail
         else:
             slot.inode.CopyFrom(inode)
+            slot.may_read = request.wants_read
     return reply

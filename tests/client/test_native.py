@@ -30,16 +30,20 @@ class PathMeta:
         self.cluster = cluster
         self.inner = cluster.meta(name)
         self.client_id = name
+        self.checks_reading = True
+        """False: as a service of an earlier release."""
 
     async def call(self, method, request, *, timeout_s=None):
         reply = method.reply_type()
         if method.name == "ResolvePath":
             reply.inode.CopyFrom(inode_to_pb(self.found(request.path)))
+            reply.may_read = request.wants_read and self.checks_reading
         elif method.name == "BatchResolvePath":
             for path in request.paths:
                 slot = reply.resolved.add()
                 try:
                     slot.inode.CopyFrom(inode_to_pb(self.found(path)))
+                    slot.may_read = request.wants_read and self.checks_reading
                 except FsError as error:
                     slot.status, slot.detail = error.status, error.detail
         else:
@@ -301,6 +305,25 @@ async def test_a_copy_keeps_holes_and_tells_failures(autojump_clock, client, clu
     cluster.chunks.write = fails
     with pytest.raises(FsError, match="full"):
         await fs.copy_file("/f", "/h")
+
+
+@pytest.mark.parametrize("checks_reading", [True, False])
+async def test_reading_a_file_asks_meta_once(autojump_clock, client, cluster, checks_reading):
+    fs = client()
+    fs._meta.checks_reading = checks_reading
+    contents = {"/f": b"one", "/g": b"two"}
+    assert await fs.write_files(contents) == {}
+    cluster.calls.clear()
+    assert await fs.read_file("/f") == b"one"
+    opened = await fs.open_many(list(contents))
+    assert [await file.read(0, 9) for file in opened] == list(contents.values())
+    # What finds paths is no call of the model.  A service that does not know of it is asked to open, too.
+    assert cluster.calls == ([] if checks_reading else ["Open"] * 3)
+    async with await fs.open("/f", is_writable=True):
+        assert cluster.calls[-1:] == ["Open"]
+    with pytest.raises(FsError) as caught:
+        await fs.open("/")
+    assert caught.value.status is Status.IS_DIRECTORY
 
 
 async def test_many_files_are_opened_and_written_at_once(autojump_clock, client):

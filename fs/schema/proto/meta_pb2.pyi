@@ -67,10 +67,13 @@ class InodeRsp(_message.Message):
     IS_METERED_FIELD_NUMBER: _builtins.int
     IS_OVER_QUOTA_FIELD_NUMBER: _builtins.int
     DIRECTORIES_FIELD_NUMBER: _builtins.int
+    MAY_READ_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
     is_over_quota: _builtins.bool
     """of Sync and Close, inside the service only"""
+    may_read: _builtins.bool
+    """of ResolvePath with wants_read"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -84,10 +87,11 @@ class InodeRsp(_message.Message):
         is_metered: _builtins.bool | None = ...,
         is_over_quota: _builtins.bool = ...,
         directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
+        may_read: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inode", b"inode", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inode", b"inode", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -1417,13 +1421,17 @@ Global___SyncMetaRsp: _TypeAlias = SyncMetaRsp  # noqa: Y015
 
 @_typing.final
 class ResolvePathReq(_message.Message):
+    """wants_read: refused as Open for reading would be, which need not be called then; the reply says that it was checked."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     FOLLOW_LAST_FIELD_NUMBER: _builtins.int
+    WANTS_READ_FIELD_NUMBER: _builtins.int
     path: _builtins.bytes
     follow_last: _builtins.bool
+    wants_read: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1432,10 +1440,11 @@ class ResolvePathReq(_message.Message):
         caller: _common_pb2.CallerPb | None = ...,
         path: _builtins.bytes = ...,
         follow_last: _builtins.bool = ...,
+        wants_read: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "path", b"path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "path", b"path", "wants_read", b"wants_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1940,7 +1949,9 @@ class BatchResolvePathReq(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
     FOLLOW_LAST_FIELD_NUMBER: _builtins.int
+    WANTS_READ_FIELD_NUMBER: _builtins.int
     follow_last: _builtins.bool
+    wants_read: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -1951,10 +1962,11 @@ class BatchResolvePathReq(_message.Message):
         caller: _common_pb2.CallerPb | None = ...,
         paths: _abc.Iterable[_builtins.bytes] | None = ...,
         follow_last: _builtins.bool = ...,
+        wants_read: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "paths", b"paths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "paths", b"paths", "wants_read", b"wants_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1967,8 +1979,10 @@ class ResolvedPathPb(_message.Message):
     INODE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    MAY_READ_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     detail: _builtins.str
+    may_read: _builtins.bool
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     def __init__(
@@ -1977,10 +1991,11 @@ class ResolvedPathPb(_message.Message):
         inode: _common_pb2.InodePb | None = ...,
         status: _builtins.int = ...,
         detail: _builtins.str = ...,
+        may_read: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "inode", b"inode", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "inode", b"inode", "may_read", b"may_read", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

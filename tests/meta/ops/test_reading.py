@@ -201,6 +201,28 @@ async def test_resolve_path(root, alice):
     assert (await root.usage(b)).directory.path == b"/a/b"
 
 
+async def test_a_path_is_resolved_only_for_who_may_read_it(root, alice):
+    f = (await root.create(ROOT, b"f", 0o600)).inode_id
+    await root.create(ROOT, b"g", 0o644)
+    await root.symlink(ROOT, b"l", b"f")
+    request = meta.ResolvePathReq(path=b"/l", follow_last=True, wants_read=True)
+    reply = await root.call("resolve_path", request)
+    assert (reply.inode.inode_id, reply.may_read) == (f, True)
+    with refused(Status.ACCESS_DENIED):
+        await alice.call("resolve_path", request)
+    request.wants_read = False
+    assert not (await alice.call("resolve_path", request)).may_read
+    with refused(Status.TOO_MANY_SYMLINKS):
+        await root.call("resolve_path", meta.ResolvePathReq(path=b"/l", wants_read=True))
+    many = meta.BatchResolvePathReq(paths=[b"/f", b"/g", b"/x"], follow_last=True, wants_read=True)
+    slots = (await alice.call("batch_resolve_path", many)).resolved
+    assert [slot.status for slot in slots] == [Status.ACCESS_DENIED, 0, Status.NOT_FOUND]
+    assert [slot.may_read for slot in slots] == [False, True, False]
+    many.wants_read = False
+    slots = (await alice.call("batch_resolve_path", many)).resolved
+    assert [(slot.status, slot.may_read) for slot in slots[:2]] == [(0, False)] * 2
+
+
 async def test_access_and_batches(root, alice):
     f = (await root.create(ROOT, b"f", 0o604)).inode_id
     await alice.call("access", meta.AccessReq(inode_id=f, mask=4))
