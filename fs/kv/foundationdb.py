@@ -22,22 +22,18 @@ Outcomes:
 
 Invariants:
     - All keys are under one prefix, that of the cluster: any number of clusters share one FoundationDB.
-    - The network thread is started once per process, by whoever opens first, and never inherited by a fork.
+
+How a process comes to the client library stands in fs/kv/foundationdb_client.py.
 
 Concurrency: as KvEngine.  An engine belongs to the event loop that opened it.
 
 Source: FoundationDB C API and developer guide, release 7.3.
 """
 
-import os
-import re
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import trio
 
@@ -45,7 +41,6 @@ from ..runtime.ports import Clock, Runtime
 from ..schema.config import KvSection
 from ..schema.status import FsError, Status
 from .api import (
-    PREFIX_BYTES_MAX,
     TRANSACTION_AGE_S_MAX,
     VERSIONSTAMP_BYTES,
     KeyValue,
@@ -61,9 +56,9 @@ from .buffer import (
     Unwritten,
     WriteBuffer,
 )
+from .foundationdb_client import client_of, engine_error, key_prefix, read_cluster_file
 from .transaction import BufferedTransaction
 
-API_VERSION: Final = 730
 READ_TIMEOUT_S: Final = TRANSACTION_AGE_S_MAX
 COMMIT_TIMEOUT_S: Final = 10.0
 BACKOFF_TIMEOUT_S: Final = 5.0
@@ -80,146 +75,8 @@ STATUSES: Final = {
 }
 """FoundationDB's error codes that have a status of their own; all of them are definite."""
 
-CLUSTER_FILE_LINE: Final = re.compile(r"\w+:\w+@[^\s,@]+(,[^\s,@]+)*")
 OFFSET: Final = struct.Struct("<L")
 """Where the versionstamp goes: at the end of the parameter, little-endian."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """What FoundationDB's client library is told once per process."""
-
-    trace_directory: str
-    tls_certificate_path: str
-    tls_key_path: str
-    tls_ca_path: str
-    tls_verify_peers: str
-
-
-@dataclass(slots=True)
-class Client:
-    """The loaded client library of this process."""
-
-    fdb: Any
-    options: ClientOptions
-    process_id: int
-
-
-_clients: Final[list[Client]] = []
-"""At most one: the network thread cannot be stopped and started again."""
-
-
-def key_prefix(cluster_id: str) -> bytes:
-    """Return what the keys of a cluster begin with: `emberfs/CLUSTER_ID/`, special characters as %XX.
-
-    Raises:
-        FsError: BAD_CONFIG when it would leave too little of FoundationDB's longest key.
-    """
-    prefix = f"emberfs/{quote(cluster_id, safe='')}/".encode()
-    if len(prefix) > PREFIX_BYTES_MAX:
-        raise FsError(
-            Status.BAD_CONFIG,
-            f"process.cluster_id {cluster_id!r} is too long for FoundationDB: {len(prefix)} bytes as"
-            f" {prefix.decode()}, at most {PREFIX_BYTES_MAX}",
-        )
-    return prefix
-
-
-def read_cluster_file(path: str) -> str:
-    """Return the line of a cluster file that says where FoundationDB is.
-
-    Raises:
-        FsError: BAD_CONFIG naming the file and what is wrong with it.
-    """
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no text"
-        raise FsError(
-            Status.BAD_CONFIG,
-            f"FoundationDB's cluster file {path}: {reason}; copy it from a machine of that cluster"
-            " (usually /etc/foundationdb/fdb.cluster)",
-        ) from error
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith("#")]
-    if len(lines) != 1 or not CLUSTER_FILE_LINE.fullmatch(lines[0]):
-        raise FsError(
-            Status.BAD_CONFIG,
-            f"{path} is no cluster file of FoundationDB: it holds one line, description:id@host:port,...",
-        )
-    return lines[0]
-
-
-def _loaded() -> Any:
-    """Return the binding with its API version chosen and the client library loaded.
-
-    Raises:
-        FsError: BAD_CONFIG saying what to install.
-    """
-    try:
-        import fdb  # noqa: PLC0415 - optional: only clusters on FoundationDB need it
-    except ImportError as error:
-        raise FsError(
-            Status.BAD_CONFIG,
-            'kv.engine "foundationdb" needs the Python package foundationdb:'
-            ' pip install "emberfs[foundationdb]"',
-        ) from error
-    try:
-        fdb.api_version(API_VERSION)
-    except Exception as error:  # the binding raises nothing more special
-        raise FsError(
-            Status.BAD_CONFIG,
-            f"FoundationDB's client library (libfdb_c.so, 7.3 or newer): {error} Install the package"
-            " foundationdb-clients, or name its folder in LD_LIBRARY_PATH",
-        ) from error
-    return fdb
-
-
-def _set_options(fdb: Any, options: ClientOptions) -> None:
-    """Tell the client library, before its network thread starts, what is not empty."""
-    settings = fdb.options
-    for value, tell in (
-        (options.trace_directory, settings.set_trace_enable),
-        (options.tls_certificate_path, settings.set_tls_cert_path),
-        (options.tls_key_path, settings.set_tls_key_path),
-        (options.tls_ca_path, settings.set_tls_ca_path),
-        (options.tls_verify_peers.encode(), settings.set_tls_verify_peers),
-    ):
-        if value:
-            tell(value)
-
-
-def _client(section: KvSection) -> Client:
-    """Return the client library of this process, loading it and starting its network thread the first time."""
-    options = ClientOptions(
-        section.trace_directory,
-        section.tls_certificate_path,
-        section.tls_key_path,
-        section.tls_ca_path,
-        section.tls_verify_peers,
-    )
-    if not _clients:
-        fdb = _loaded()
-        try:
-            _set_options(fdb, options)
-        except fdb.FDBError as error:
-            raise _error(Status.BAD_CONFIG, error, "client options (kv.tls_*)") from error
-        _clients.append(Client(fdb, options, os.getpid()))
-    client = _clients[0]
-    assert client.process_id == os.getpid(), "FoundationDB was opened before this process forked"
-    if client.options != options:
-        raise FsError(
-            Status.BAD_CONFIG,
-            "kv.tls_* and kv.trace_directory are those of the whole process, which uses others already",
-        )
-    return client
-
-
-def _error(status: Status, error: Any, what: str) -> FsError:
-    """Return FoundationDB's error as ours; its description may be bytes."""
-    text = error.description
-    text = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return FsError(status, f"FoundationDB {what}: {text} ({error.code})")
 
 
 async def open_engine(
@@ -233,11 +90,13 @@ async def open_engine(
     """
     prefix = key_prefix(cluster_id)
     where = read_cluster_file(section.cluster_file)
-    client = _client(section)
+    client = client_of(section)
     try:
         database = client.fdb.open(section.cluster_file)
     except client.fdb.FDBError as error:
-        raise _error(Status.BAD_CONFIG, error, f"cluster file {section.cluster_file}") from error
+        raise engine_error(
+            Status.BAD_CONFIG, error, f"cluster file {section.cluster_file}"
+        ) from error
     engine = FoundationDbEngine(
         client.fdb, database, prefix, runtime.clock, f"{section.cluster_file} ({where})"
     )
@@ -284,7 +143,7 @@ class FoundationDbEngine:
         try:
             return int(future.wait())
         except self.fdb.FDBError as error:
-            raise _error(Status.KV_UNREACHABLE, error, f"at {self.where}") from error
+            raise engine_error(Status.KV_UNREACHABLE, error, f"at {self.where}") from error
 
     async def server_status(self, timeout_s: float) -> bytes:
         """Return what the cluster says of itself, as JSON; empty when it says nothing within the time."""
@@ -333,17 +192,17 @@ class FoundationDbEngine:
         """Return what to raise for FoundationDB's error, after the pause it asks for."""
         what = "commit" if is_commit else "read"
         if (status := STATUSES.get(error.code)) is not None:
-            return _error(status, error, what)
+            return engine_error(status, error, what)
         predicates = self.fdb.predicates
         if is_commit and predicates.is_maybe_committed(error):
-            return _error(Status.KV_COMMIT_UNKNOWN, error, what)
+            return engine_error(Status.KV_COMMIT_UNKNOWN, error, what)
         if not predicates.is_retryable(error):
-            return _error(Status.IO_ERROR, error, what)
+            return engine_error(Status.IO_ERROR, error, what)
         again = tr.on_error(error)
         if await self.is_settled(again, BACKOFF_TIMEOUT_S):
             with suppress(self.fdb.FDBError):  # the error at hand says more
                 again.wait()
-        return _error(Status.KV_CONFLICT if is_commit else Status.KV_UNAVAILABLE, error, what)
+        return engine_error(Status.KV_CONFLICT if is_commit else Status.KV_UNAVAILABLE, error, what)
 
 
 class FoundationDbTransaction(BufferedTransaction):

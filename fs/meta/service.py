@@ -4,53 +4,30 @@ Here stands what operations must not do: check what a request may contain at all
 ask storage, wait for the disk.  Methods are named like the RPCs of fs/schema/proto/meta.proto, which
 states what they mean; what they raise is what their operation raises, and RPC_BAD_REQUEST.
 
-Invariants:
-    - A request without a caller is refused: it would be root's otherwise.
-    - Times never go back within one service.
-
-Concurrency: any number of requests at once; conflicts are resolved by the key-value layer.
+How an operation is run stands in fs/meta/runner.py, with its invariants.  Concurrency: as there.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 from google.protobuf.message import Message
 
-from ..kv.api import KvEngine, Transaction
-from ..kv.transact import snapshot_read, transact
+from ..kv.api import KvEngine
+from ..kv.transact import transact
 from ..rpc.api import Call, Identity
 from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
 from ..schema.proto import meta_pb2 as meta
-from ..schema.proto.common_pb2 import CallerPb, InodePb
-from ..schema.status import FsError, Retry, Status
+from ..schema.status import FsError, Status
 from ..schema.user import User
-from .content_driver import ContentDriver
-from .context import (
-    CLIENT_ID_BYTES_MAX,
-    GROUP_COUNT_MAX,
-    REQUEST_ID_BYTES,
-    Caller,
-    LayoutSource,
-    OpContext,
-    PreciseLength,
-    UsageFencedError,
-    caller_from_pb,
-)
-from .event_log import EventLog
-from .events import event_of, expiry_event
-from .idempotency import refuse
-from .inode_ids import InodeIds
-from .inodes import load_inode
-from .lineage import Lineages
+from .context import REQUEST_ID_BYTES, LayoutSource, PreciseLength
+from .events import expiry_event
 from .lock_waits import LockWaits
 from .ops.access import access
 from .ops.create import create
 from .ops.end_session import end_session
 from .ops.extend_stripe import extend_stripe
-from .ops.fence_tree import fence_tree
 from .ops.get_attr import batch_get_attr, get_attr
 from .ops.get_real_path import get_real_path
 from .ops.get_usage import get_usage
@@ -77,59 +54,17 @@ from .ops.trash import expire, move_to_trash
 from .ops.unlink import unlink
 from .ops.xattr import get_xattr, list_xattrs, remove_xattr, set_xattr
 from .ports import ChunkPort
-from .read_ahead import request_keys
 from .resolve import batch_resolve_path, resolve_path
-from .told import tell_directories
+from .runner import ROOT_CALLER, RequestRunner
 from .users import admit
-
-ReqT = TypeVar("ReqT", bound=Message)
-RspT = TypeVar("RspT")
-
-Operation = Callable[[Transaction, OpContext, ReqT], Awaitable[RspT]]
 
 SPACE_AGE_S_MAX: Final = 2.0
 """StatFs answers from what storage said at most this long ago."""
 
 PRUNE_COUNT_MAX: Final = 4096
 
-FENCE_AFTER_RUNS: Final = 4
-"""A move of a directory that has been rerun so often because of changes below makes them wait."""
 
-FENCE_PAUSE_S: Final = 0.01
-
-ROOT_CALLER: Final = Caller(0, 0, frozenset({0}))
-"""On whose behalf the service itself acts."""
-
-
-class _ContendedError(Exception):
-    """What an operation moves is changed all the time."""
-
-
-def check_caller(message: CallerPb) -> None:
-    """Raise FsError(RPC_BAD_REQUEST) for ids of a wrong size or too many groups."""
-    if len(message.client_id) > CLIENT_ID_BYTES_MAX or "\x00" in message.client_id:
-        raise FsError(Status.RPC_BAD_REQUEST, f"client id {message.client_id!r}")
-    if message.request_id and len(message.request_id) != REQUEST_ID_BYTES:
-        raise FsError(Status.RPC_BAD_REQUEST, f"request id of {len(message.request_id)} bytes")
-    if len(message.groups) > GROUP_COUNT_MAX:
-        raise FsError(Status.RPC_BAD_REQUEST, f"{len(message.groups)} groups")
-
-
-def _begun(
-    op: Operation[ReqT, RspT], ctx: OpContext, request: ReqT
-) -> Callable[[Transaction], Awaitable[RspT]]:
-    """Return the operation as a function of a transaction, which first reads what it will need for certain."""
-
-    async def run(tr: Transaction) -> RspT:
-        await tr.prefetch(request_keys(ctx.caller, request))
-        reply = await op(tr, ctx, request)
-        await tell_directories(tr, request, reply)
-        return reply
-
-    return run
-
-
-class MetaService:
+class MetaService(RequestRunner):
     """What the RPC server calls."""
 
     def __init__(
@@ -141,19 +76,9 @@ class MetaService:
         layouts: LayoutSource,
         chunks: ChunkPort,
     ) -> None:
-        self._engine = engine
-        self._runtime = runtime
-        self._config = config.meta
-        self._retry_time_s_max = config.kv.retry_time_s_max
-        self._layouts = layouts
+        super().__init__(engine, runtime, config, layouts=layouts, chunks=chunks)
         self._chunks = chunks
-        self._lineages = Lineages()
-        self.events = EventLog(config, runtime)
-        self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
-        self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
         self._lock_waits = LockWaits()
-        self._last_now_ns = 0
-        self._last_asked_s = runtime.clock.monotonic_s()
         self._space = (0, 0)
         self._space_until_s = -1.0
         self._space_lock = trio.Lock()
@@ -161,160 +86,6 @@ class MetaService:
     def admit(self, user: User, peer: Identity, request: Message) -> None:
         """See fs/meta/users.py."""
         admit(user, peer, request)
-
-    # ---- how an operation is run -------------------------------------------------------------
-
-    def now_ns(self) -> int:
-        """Return the wall time, strictly growing.
-
-        When the wall clock is set back, time goes on here at half its pace until that clock has caught up: it
-        neither repeats itself nor stands still, which would keep everything that waits for a time.
-        """
-        asked_s = self._runtime.clock.monotonic_s()
-        slow_ns = int((asked_s - self._last_asked_s) * 1e9 / 2)
-        self._last_asked_s = asked_s
-        slow_ns = self._last_now_ns + max(1, slow_ns)
-        self._last_now_ns = max(slow_ns, self._runtime.clock.wall_ns())
-        return self._last_now_ns
-
-    def own_context(self, known: PreciseLength | None = None) -> OpContext:
-        """Return the context of work that the service does by itself."""
-        return self._context(ROOT_CALLER, known=known)
-
-    def _context(
-        self, caller: Caller, new_inode_id: int = 0, known: PreciseLength | None = None
-    ) -> OpContext:
-        return OpContext(
-            caller,
-            self.now_ns(),
-            self._config,
-            self._layouts,
-            self._lineages,
-            new_inode_id=new_inode_id,
-            precise_length=known,
-        )
-
-    def _caller(self, request: object) -> Caller:
-        if isinstance(request, meta.CloseReq):
-            request = request.sync
-        if not request.HasField("caller"):  # type: ignore[attr-defined]
-            raise FsError(Status.RPC_BAD_REQUEST, f"{type(request).__name__} without a caller")
-        message: CallerPb = request.caller  # type: ignore[attr-defined]
-        check_caller(message)
-        if not message.request_id:
-            # Reruns of this one attempt must still know each other.
-            message.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
-        return caller_from_pb(message)
-
-    async def _read(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
-        ctx = self._context(self._caller(request))
-        return await snapshot_read(self._engine, _begun(op, ctx, request))
-
-    async def _change(
-        self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0
-    ) -> RspT:
-        caller = self._caller(request)
-
-        async def attempt() -> RspT:
-            ctx = self._context(caller, new_inode_id)
-            return await self.driver.transact(_begun(op, ctx, request))
-
-        return await self._settled(caller, request, attempt)
-
-    async def _settled(
-        self, caller: Caller, request: Message, attempt: Callable[[], Awaitable[RspT]]
-    ) -> RspT:
-        """As `_decided`; what was done is logged."""
-        reply = await self._decided(caller, attempt)
-        if self.events.is_on and isinstance(reply, Message):
-            event = event_of(caller, request, reply)
-            if event is not None:
-                self.events.note(event)
-        return reply
-
-    async def _decided(self, caller: Caller, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
-        """As `_past_fences`; when a repeat is refused, no earlier try of it may succeed later."""
-        try:
-            return await self._past_fences(attempt)
-        except FsError as error:
-            if not caller.is_repeat or error.retry is not Retry.NEVER:
-                raise
-            refusal, now_ns = error, self.now_ns()
-        if await self.driver.transact(lambda tr: refuse(tr, caller, refusal, now_ns=now_ns)):
-            raise refusal
-        return await self._past_fences(attempt)
-
-    async def _past_fences(self, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
-        """Run an operation again while a directory above is about to be moved."""
-        deadline_s = None
-        while True:
-            try:
-                return await attempt()
-            except UsageFencedError as error:
-                now_s = self._runtime.clock.monotonic_s()
-                deadline_s = deadline_s or now_s + self._retry_time_s_max
-                if now_s > deadline_s:
-                    raise FsError(Status.BUSY, f"{error} is being moved again and again") from error
-            await trio.sleep(FENCE_PAUSE_S)
-
-    async def _move(
-        self,
-        op: Operation[ReqT, RspT],
-        request: ReqT,
-        *places: tuple[int, bytes],
-        new_inode_id: int = 0,
-    ) -> RspT:
-        """As `_change`, for what moves whole directories; `places`: (parent, name) of those."""
-        caller = self._caller(request)
-        may_contend = True
-
-        async def attempt() -> RspT:
-            ctx = self._context(caller, new_inode_id)
-            run_once, run_count = _begun(op, ctx, request), 0
-
-            async def run(tr: Transaction) -> RspT:
-                nonlocal run_count
-                run_count += 1
-                if may_contend and run_count > FENCE_AFTER_RUNS:
-                    raise _ContendedError
-                return await run_once(tr)
-
-            return await self.driver.transact(run)
-
-        try:
-            return await self._settled(caller, request, attempt)
-        except _ContendedError:
-            may_contend = False
-        ctx = self._context(caller)
-        await self.driver.transact(lambda tr: fence_tree(tr, ctx, places))
-        return await self._settled(caller, request, attempt)
-
-    async def _make(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
-        return await self._change(op, request, new_inode_id=await self.inode_ids.take())
-
-    async def _change_content(
-        self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0
-    ) -> RspT:
-        """As `_change`, for operations that may need the chunks of the file first."""
-        caller = self._caller(request)
-
-        async def attempt(known: PreciseLength | None) -> RspT:
-            ctx = self._context(caller, new_inode_id, known)
-            return await self.driver.transact(_begun(op, ctx, request))
-
-        return await self._settled(caller, request, lambda: self.driver.run(attempt))
-
-    async def _finish_truncation(self, inode: InodePb) -> None:
-        """Do the second half of a truncation, after its first transaction has committed."""
-        if inode.file.truncate_pending:
-            await self.driver.finish_truncation(inode.inode_id)
-            inode.file.truncate_pending = False
-            if inode.file.has_holes:
-                found = await self._read_inode(inode.inode_id)
-                inode.used_bytes, inode.file.has_holes = found.used_bytes, found.file.has_holes
-
-    async def _read_inode(self, inode_id: int) -> InodePb:
-        return await snapshot_read(self._engine, lambda tr: load_inode(tr, inode_id, snapshot=True))
 
     # ---- reading -----------------------------------------------------------------------------
 

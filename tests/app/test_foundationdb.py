@@ -13,7 +13,7 @@ from fs.app import develop
 from fs.app.cluster_dir import ClusterDir, ClusterRecord
 from fs.app.cluster_plan import server_configs
 from fs.app.foundationdb import StoreReport, parse_kv, read_status
-from fs.kv.foundationdb import key_prefix
+from fs.kv.foundationdb_client import key_prefix
 from fs.schema.status import FsError
 from tests.kv.fake_fdb import wire
 from tests.kv.fake_fdb.session import FakeServer

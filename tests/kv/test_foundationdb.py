@@ -19,10 +19,11 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from fs.kv import foundationdb
+from fs.kv import foundationdb, foundationdb_client
 from fs.kv.api import KEY_BYTES_MAX, PREFIX_BYTES_MAX, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX
 from fs.kv.buffer import WriteBuffer
-from fs.kv.foundationdb import key_prefix, open_engine, read_cluster_file
+from fs.kv.foundationdb import open_engine
+from fs.kv.foundationdb_client import key_prefix, read_cluster_file
 from fs.kv.transact import snapshot_read, transact
 from fs.schema.config import KvSection
 from fs.schema.status import FsError, Status
@@ -127,7 +128,7 @@ async def test_without_the_package_it_says_what_to_install(tmp_path, runtime, mo
 
     path = tmp_path / "fdb.cluster"
     path.write_text("a:b@127.0.0.1:1\n")
-    monkeypatch.setattr(foundationdb, "_clients", [])
+    monkeypatch.setattr(foundationdb_client, "_clients", [])
     monkeypatch.setattr(builtins, "__import__", refuse)
     opening = open_engine(KvSection(cluster_file=str(path)), runtime, cluster_id="a")
     assert "pip install" in str(await refusal(Status.BAD_CONFIG, opening))
@@ -233,7 +234,7 @@ async def test_other_options_in_one_process_are_refused(engine, runtime):
 async def test_a_process_that_forked_is_not_served(engine, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with pytest.raises(AssertionError, match="fork"):
-        foundationdb._client(KvSection())
+        foundationdb_client.client_of(KvSection())
 
 
 async def test_a_server_tells_its_version(engine):

@@ -8,7 +8,7 @@ import fs.meta.ops.link as link_module
 import fs.meta.ops.rename as rename_module
 import fs.meta.ops.reserve_append as append_module
 import fs.meta.ops.rmdir as rmdir_module
-import fs.meta.service as meta_service
+import fs.meta.runner as meta_runner
 from fs.kv.memory import MemoryEngine, MemoryView
 from fs.meta import records
 from tests.sim import mutants as simulated
@@ -71,7 +71,7 @@ def moves_without_conflict() -> None:
 
 def readers_lag() -> None:
     """Readers get a snapshot from before the newest commits, as with a read version kept too long."""
-    real = meta_service.snapshot_read
+    real = meta_runner.snapshot_read
 
     async def lagging(engine: Any, fn: Any) -> Any:
         store = engine.inner
@@ -89,7 +89,7 @@ def readers_lag() -> None:
 
         return await real(Old(), fn)  # type: ignore[arg-type]
 
-    meta_service.snapshot_read = lagging  # type: ignore[assignment]
+    meta_runner.snapshot_read = lagging  # type: ignore[assignment]
 
 
 def refusals_forgotten() -> None:
@@ -98,7 +98,7 @@ def refusals_forgotten() -> None:
     async def refuse(_tr: Any, *_args: Any, **_options: Any) -> bool:
         return True
 
-    meta_service.refuse = refuse  # type: ignore[assignment]
+    meta_runner.refuse = refuse  # type: ignore[assignment]
 
 
 _OWN = (
