@@ -102,5 +102,9 @@ def _say(outcome: Outcome) -> None:
         f"{outcome.file_count} files, {bytes_text(outcome.byte_count)}:"
         f" replicas read {bytes_text(outcome.read_bytes)}"
     )
-    if not outcome.is_complete:
+    if outcome.is_complete:
+        return
+    if outcome.last_path:
         typer.echo(f"interrupted; go on with --after {outcome.last_path!r}")
+    else:
+        typer.echo("interrupted in the first file; begin again, what was read stays")
