@@ -4,6 +4,7 @@ import random
 
 import pytest
 import trio
+import trio.testing
 
 from fs.client.vfs.namespace import AttrChange
 from fs.schema.status import FsError, Status
@@ -546,4 +547,35 @@ async def test_space_is_tight_before_it_is_used_up(autojump_clock, mounts, clust
         assert sum(w[2] for w in cluster.chunks.writes) < 16 * 65_536 + 4
         await m.files.write(handle_id, 17 * 65_536, bytes(1))
         assert (17 * 65_536, 1) in [w[1:] for w in cluster.chunks.writes]
+        await m.close(handle_id)
+
+
+class StepCount(trio.abc.Instrument):
+    """How often any task went on."""
+
+    def __init__(self):
+        self.value = 0
+
+    def before_task_step(self, _task):
+        self.value += 1
+
+
+async def test_small_writes_to_one_chunk_wake_each_other_once(autojump_clock, mounts, cluster):
+    """Each waits for all before it: woken by every one of those, a thousand would take minutes."""
+    count = 400
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        cluster.chunks.gate = trio.Event()
+        steps = StepCount()
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                data = b"%03d" % number
+                nursery.start_soon(m.files.write_unbuffered, handle_id, 3 * number, data)
+            await trio.testing.wait_all_tasks_blocked()
+            trio.lowlevel.add_instrument(steps)
+            cluster.chunks.gate.set()
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.value < 20 * count
+        expected = b"".join(b"%03d" % number for number in range(count))
+        assert await m.read_file(b"f") == expected
         await m.close(handle_id)
