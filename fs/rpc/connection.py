@@ -231,6 +231,13 @@ class Connection:
                 f" {limits.message_bytes_max} and {limits.payload_bytes_max} are allowed",
             )
         assert method.has_request_payload or not payload_bytes, f"{method} takes no payload"
+        if self._framed.version < method.version_min:
+            raise FsError(
+                Status.RPC_BAD_VERSION,
+                f"{method} as this release asks it is known since protocol version"
+                f" {method.version_min}; {self._address} (release {self.peer.release or 'unknown'}) and"
+                f" this side have {self._framed.version} in common: upgrade it before its callers",
+            )
         request_id = self._last_id = self._last_id + 1
         flags = 0
         if tracing.live.count and self._framed.version >= TRACED_VERSION_MIN:

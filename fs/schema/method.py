@@ -35,6 +35,8 @@ class Method(Generic[ReqT, RspT]):
     has_request_payload: bool
     has_reply_payload: bool
     access: Access
+    version_min: int = 0
+    """No peer of an older protocol version understands the request as this release makes it."""
 
     def __str__(self) -> str:
         return f"{self.service_name}.{self.name}"
@@ -61,4 +63,5 @@ def method(
         rule.request_payload,
         rule.reply_payload,
         Access(rule.access),
+        rule.version_min,
     )

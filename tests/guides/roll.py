@@ -1,11 +1,12 @@
 """Roll a cluster under load from the code of another checkout to this one, a process at a time; by hand.
 
     git worktree add /tmp/old COMMIT
-    python -m tests.guides.roll /tmp/old [--back]
+    python -m tests.guides.roll /tmp/old [--clients-first]
 
-The processes are those of the compose file.  Three loads work all the time: through the mount of an old daemon, and through
-native clients of the old and of the new code; each reads back what it wrote, whole, and notes errors and its longest call.  After
-each process all targets have to serve before the next one.  `--back` rolls back to the old code afterwards.
+The processes are those of the compose file.  Two loads work all the time: through the mount of an old daemon, and through a
+native client of the old code; one of the new code follows when all servers have been rolled, with `--clients-first` it begins before them.
+Each reads back what it wrote, whole, and notes errors and its longest call.  After each process all targets have to serve before the
+next one.
 """
 
 import argparse
@@ -105,7 +106,7 @@ def roll(hand, code, names):
         time.sleep(PAUSE_S)
 
 
-def run(hand, old, *, is_back):
+def run(hand, old, *, is_clients_first):
     waiting = [hand.start(name, old) for name in SERVERS]
     print(hand.init().strip(), flush=True)
     hand.wait_ready(*waiting)
@@ -115,12 +116,15 @@ def run(hand, old, *, is_back):
     loads = [
         load(hand, "old mount", "mount", hand.mount / "mounted", old),
         load(hand, "old native client", "native", "/native-old", old),
-        load(hand, "new native client", "native", "/native-new", HERE),
     ]
+    newer = "new native client", "native", "/native-new", HERE
+    if is_clients_first:
+        loads.append(load(hand, *newer))
     time.sleep(PAUSE_S)
     roll(hand, HERE, SERVERS)
-    if is_back:
-        roll(hand, old, SERVERS)
+    if not is_clients_first:
+        loads.append(load(hand, *newer))
+        time.sleep(3 * PAUSE_S)
     (hand.base / "stop").touch()
     is_good = True
     for name, child in loads:
@@ -139,12 +143,12 @@ def run(hand, old, *, is_back):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path, help="a checkout of an earlier commit")
-    parser.add_argument("--back", action="store_true", help="roll back afterwards")
+    parser.add_argument("--clients-first", action="store_true", help="the wrong order")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ember-roll-") as base:
         hand = ByHand(Path(base))
         try:
-            return run(hand, arguments.old.resolve(), is_back=arguments.back)
+            return run(hand, arguments.old.resolve(), is_clients_first=arguments.clients_first)
         except BaseException:
             print(hand.logs()[-20_000:])
             raise

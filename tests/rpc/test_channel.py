@@ -1,13 +1,14 @@
 """Calls over every kind of network: results, payloads, deadlines, cancellation, breaks."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import trio
 
 from fs.rpc.api import ConnectionRefused, Identity, Reply
 from fs.rpc.channel import open_channels
-from fs.rpc.frame import HELLO_VERSION, Kind, encode_header
+from fs.rpc.frame import HELLO_VERSION, VERSION_MAX, Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.runtime.simulated import simulated_runtime
 from fs.schema import services
@@ -304,6 +305,17 @@ async def test_a_listener_that_says_something_else_than_hello_is_left(net, proce
             await p.channels.get(address).call(ECHO, core.EchoReq())
         assert caught.value.status is Status.RPC_BAD_FRAME
         nursery.cancel_scope.cancel()
+
+
+async def test_what_an_older_listener_would_misunderstand_is_not_asked(net, process):
+    """It is told at once, and in words; calls that it understands go on."""
+    newer = replace(ECHO, version_min=VERSION_MAX + 1)
+    async with process(net) as p:
+        with pytest.raises(FsError, match="upgrade it before its callers") as caught:
+            await p.channel.call(newer, core.EchoReq(data=b"a"))
+        assert caught.value.status is Status.RPC_BAD_VERSION
+        assert f"have {VERSION_MAX} in common" in caught.value.detail
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"a"))).message.data == b"a"
 
 
 async def test_a_retired_connection_closes_after_its_last_call(net, process, core_service):
