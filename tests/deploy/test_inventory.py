@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fs.admin.cluster import Server, plan
-from fs.app.deploy.code_archive import make_release
+from fs.app.deploy.code_archive import left_out, make_release, without
 from fs.app.deploy.inventory import read_inventory
 from fs.app.deploy.layout import (
     client_config,
@@ -187,6 +187,14 @@ def test_systemd_takes_the_unit(tmp_path):
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_hosts_compile_nothing_that_they_do_not_use():
+    lock = (DEPLOY.parent / "requirements.lock").read_text()
+    found = without(lock, left_out(read_inventory(EXAMPLE)))
+    assert "pyfuse3" not in found and "foundationdb" not in found
+    assert found.count("==") == lock.count("==") - 2
+    assert "trio==" in found and found.count("--hash=") == lock.count("--hash=") - 2
 
 
 def test_the_same_code_is_the_same_release(tmp_path):

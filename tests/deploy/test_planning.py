@@ -150,6 +150,18 @@ def test_a_new_node_is_made_known_and_gets_its_share():
     assert not planned(found, moving).rebalances
 
 
+def test_a_node_that_the_inventory_has_no_more_is_told():
+    inventory = structs.replace(INVENTORY, hosts=INVENTORY.hosts[:2])
+    found = all_installed()
+    del found["ember-3"]
+    plan = planned(
+        found,
+        view(),
+        structs.replace(inventory, cluster=structs.replace(INVENTORY.cluster, replicas=2)),
+    )
+    assert plan.strangers == [10_003] and not any(p.host.name == "ember-3" for p in plan.hosts)
+
+
 def test_an_empty_machine_in_place_of_a_lost_one_gets_the_targets_that_it_has_in_chains():
     host = INVENTORY.hosts[2]
     seen = view(targets=[TargetView(77, host.node_id("storage"), 1), TargetView(78, 10_001, 0)])

@@ -99,13 +99,25 @@ def _dependencies(inventory: Inventory, lock: Path) -> dict[str, bytes]:
     if kind == "present":
         return {}
     try:
-        files = {"requirements.lock": lock.read_bytes()}
+        locked = without(lock.read_text(encoding="utf-8"), left_out(inventory))
+        files = {"requirements.lock": locked.encode()}
         if kind == "wheels":
             folder = inventory.local(place)
             files |= {f"wheels/{file.name}": file.read_bytes() for file in folder.glob("*.whl")}
     except OSError as error:
         raise _bad(f"{error.filename}: {error.strerror}") from error
     return files
+
+
+def left_out(inventory: Inventory) -> set[str]:
+    """Return which locked packages hosts do without: those that would have to be compiled there, and are not used."""
+    return {"pyfuse3"} | ({"foundationdb"} if inventory.cluster.metadata == "kv" else set())
+
+
+def without(lock: str, names: set[str]) -> str:
+    """Return a lock file without some packages.  Pure."""
+    blocks = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)
+    return "".join(block for block in blocks if block.partition("==")[0].lower() not in names)
 
 
 def _metadata(version: str) -> dict[str, bytes]:

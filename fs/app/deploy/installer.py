@@ -194,6 +194,10 @@ async def _deploy(reach: Reach, options: Options) -> int:
     else:
         confirm([*plan.lines()], dry_run=options.is_dry_run, yes=options.is_yes)
         await _carry_out(reach, plan, seen)
+    for node_id in plan.strangers:
+        typer.echo(
+            f"node {node_id} is not of the inventory: ember admin node drain {node_id}, then remove"
+        )
     for line in late:
         typer.echo(f"{line} to be restarted with other code or settings: ember cluster upgrade")
     await _wait_balanced(reach, seen, options)

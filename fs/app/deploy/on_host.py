@@ -203,7 +203,9 @@ def do_install(request: Json, payload: bytes) -> Json:
     if kind != "present":
         pip = [str(folder / "venv/bin/python"), "-m", "pip", "--no-input", "install", "--quiet"]
         where = ["--no-index", "--find-links", str(code / "wheels")] if kind == "wheels" else []
-        _run(*pip, "--require-hashes", *where, "-r", str(code / "requirements.lock"))
+        # Of the packages that are used, this one has no wheel anywhere; it has nothing to compile.
+        kinds = ["--only-binary", ":all:", "--no-binary", "foundationdb", "--no-build-isolation"]
+        _run(*pip, "--require-hashes", *kinds, *where, "-r", str(code / "requirements.lock"))
     _run(str(folder / "venv/bin/python"), "-P", "-m", "fs.app.main", "version")
     _write(folder / MARK, 0o644, json.dumps(request["mark"]).encode())
     _sync(folder.parent)

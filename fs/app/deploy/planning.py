@@ -128,6 +128,8 @@ class ClusterPlan:
     """How many, if there are none."""
     new_nodes: Sequence[tuple[HostPart, str]] = field(default=())
     rebalances: bool = False
+    strangers: Sequence[int] = ()
+    """Nodes of the cluster that the inventory does not have: told, and left alone."""
 
     @property
     def is_empty(self) -> bool:
@@ -350,7 +352,13 @@ def plan_cluster(
         else chain_count // inventory.cluster.replicas,
         new_nodes=new_nodes,
         rebalances=_is_uneven(hosts, view),
+        strangers=_strangers(inventory, view),
     )
+
+
+def _strangers(inventory: Inventory, view: View | None) -> list[int]:
+    own = {host.node_id(role) for host in inventory.hosts for role in host.roles}
+    return [] if view is None else [n.node_id for n in view.nodes if n.node_id not in own]
 
 
 def _new_nodes(hosts: Sequence[HostPlan], view: View | None) -> list[tuple[HostPart, str]]:
