@@ -1,22 +1,28 @@
-"""`python -m tests.deploy [FOLDER]`: the life of a cluster on five hosts, by hand."""
+"""`python -m tests.deploy [--from CHECKOUT]`: the life of a cluster on five hosts, by hand."""
 
+import argparse
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from .hosts import Hosts, trouble
+from .hosts import Hosts, copy_code, trouble
 from .stages import Life, long_life
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--from", dest="source", type=Path, help="a checkout to begin with")
+    source = parser.parse_args().source
     if problem := trouble():
         sys.exit(problem)
     began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(
-        prefix="embertest-", dir=sys.argv[1] if sys.argv[1:] else None
-    ) as folder:
+    with tempfile.TemporaryDirectory(prefix="embertest-") as folder:
         hosts = Hosts(Path(folder))
+        if source is not None:
+            shutil.rmtree(hosts.code)
+            copy_code(source, hosts.code)
         life = Life(hosts)
         try:
             long_life(life)

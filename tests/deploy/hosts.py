@@ -7,6 +7,7 @@ killed has left is removed by the next one.
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,16 @@ def end(name):
     run("ip", "netns", "delete", name, check=False)
 
 
+def copy_code(source, goal):
+    """Copy what a checkout is installed from: the one that is tested may change meanwhile."""
+    for folder in ("fs", "placement"):
+        shutil.copytree(
+            source / folder, goal / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in ("pyproject.toml", "requirements.lock"):
+        shutil.copy(source / name, goal)
+
+
 class Hosts:
     """Some hosts, and the operator's place."""
 
@@ -82,6 +93,8 @@ class Hosts:
         self.base = base
         self.run_id = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(3)}"
         self.numbers = []
+        self.code = base / "code"
+        copy_code(ROOT, self.code)
         self.hub = self.name("hub")
         run("ip", "netns", "add", self.hub)
         hub = ["ip", "-n", self.hub]
@@ -141,20 +154,19 @@ class Hosts:
         end(self.hub)
 
 
-def inventory(hosts, members, *, version="", replicas=3, chains=0, settings=""):
+def inventory(hosts, members, *, replicas=3, chains=0, settings=""):
     """Write the inventory of hosts with these roles; return its path.
 
     Args:
         hosts: where they are.
         members: roles by number.
-        version: what the code is called; "": as it calls itself.
         replicas: per chain.
         chains: of a new cluster.
         settings: further TOML.
     """
     lines = [
         "[cluster]", 'id = "training"', f"replicas = {replicas}", f"chains = {chains}", "[code]",
-        f"source = {json.dumps(str(ROOT))}", f'version = "{version}"',
+        'source = "code"',
         f"dependencies = {json.dumps('present:' + sysconfig.get_path('purelib'))}",
         f"python = {json.dumps(os.path.realpath(sys.executable))}",
     ]  # fmt: skip

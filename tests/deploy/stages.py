@@ -1,12 +1,14 @@
 """The life of a deployed cluster, stage by stage, with the commands of specs/deploying.md.
 
-    python -m tests.deploy            the long form: 3 hosts, 5 under load, one lost and replaced, upgraded, restored
+    python -m tests.deploy [--from CHECKOUT]      the long form: 3 hosts, 5 under load, one lost and replaced, upgraded,
+                                                  restored; --from: begins with the code of another checkout
 
 A program writes and checks files on a mount all the time: no byte may be wrong, no call may fail.
 """
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from .hosts import EMBER, ROOT, inventory, run
+from .hosts import EMBER, ROOT, copy_code, inventory, run
 
 PAGE = ROOT / "specs" / "deploying.md"
 LOAD = Path(__file__).with_name("load.py")
@@ -38,7 +40,6 @@ class Life:
         self.hosts = hosts
         self.members = {}
         self.load = None
-        self.version = ""
         self.said = []
 
     def say(self, text):
@@ -47,7 +48,7 @@ class Life:
     def members_are(self, **roles):
         """Write the inventory: h1="kv mgmtd ...", h2=..."""
         self.members = {int(name[1:]): found for name, found in roles.items()}
-        inventory(self.hosts, self.members, version=self.version)
+        inventory(self.hosts, self.members)
 
     def page(self, heading, *, words=None, check=True):
         """Run the commands of a part of the page where the operator is; return what they print."""
@@ -171,8 +172,14 @@ class Life:
 
     def upgrade(self, version):
         """Other code, side by side; the program goes on on its old mount, then on a new one."""
-        self.version = version
-        inventory(self.hosts, self.members, version=version)
+        shutil.rmtree(self.hosts.code)
+        copy_code(ROOT, self.hosts.code)
+        project = self.hosts.code / "pyproject.toml"
+        named, count = re.subn(
+            r'(?m)^version = ".*"$', f'version = "{version}"', project.read_text()
+        )
+        assert count == 1
+        project.write_text(named)
         before = self.operator("ember cluster deploy inventory.toml --yes", check=False)
         assert before.returncode == 1 and "ember cluster upgrade first" in before.stderr
         self.page("Upgrade")

@@ -23,6 +23,8 @@ from .transport import Transport, open_transport
 
 HOSTS_AT_ONCE: Final = 32
 TIMEOUT_S: Final = 120.0
+SLACK_S: Final = 60.0
+"""For connecting, and for a host that has much to do, beyond the time that it was given itself."""
 INSTALL_TIMEOUT_S: Final = 1800.0
 BOOT: Final = """\
 import sys
@@ -110,7 +112,7 @@ class Reach:
         parts = [str(len(self._source)).encode(), b"\n", self._source]
         given = b"".join([*parts, json.dumps(request).encode(), b"\n", payload])
         words = [self.inventory.code.python, "-I", "-c", BOOT]
-        return json.loads(await self._run(host, words, given, timeout_s + 10))
+        return json.loads(await self._run(host, words, given, timeout_s + SLACK_S))
 
     async def ask(
         self, host: HostPart, version: str, op: str, *, timeout_s: float = TIMEOUT_S, **fields: Any
