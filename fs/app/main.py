@@ -592,6 +592,23 @@ def stat(
 
 
 @app.command()
+def profile(
+    mount: MountArgument,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=10, help="Seconds between two readings.")
+    ] = 1.0,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: an object per line.")
+    ] = False,
+) -> None:
+    """Show what the programs on a mount do: calls, bytes and times per process, and the files used most."""
+    from .profile import run_profile  # noqa: PLC0415
+
+    run_profile(mount, interval_s=interval, count=count, as_json=as_json)
+
+
+@app.command()
 def probe(
     config: ConfigOption,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,

@@ -326,6 +326,7 @@ class Program:
             batches=self._batches,
             turns=self._turns,
             uid=self.uid,
+            pid=self.pid,
             end_bell=partial(self._closer.end, self.uid),
         )
         self._rings[new_id] = _Running()

@@ -13,6 +13,7 @@ Invariants:
 
 import errno
 import logging
+import math
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from emberfs.protocol import (
     COMPLETION,
     COUNT,
     ENTRY,
+    Op,
     Priority,
     completion_offset,
     entry_offset,
@@ -40,6 +42,7 @@ from .turns import Turns
 
 _log = logging.getLogger(__name__)
 
+_OPERATIONS: Final = {Op.READ: "ring_read", Op.WRITE: "ring_write"}
 _BELL_BYTES: Final = 1024
 _NO_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _NO_WAIT_CLOEXEC: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
@@ -62,6 +65,7 @@ class Ring:
         batches: Batches,
         turns: Turns,
         uid: int,
+        pid: int,
         end_bell: Callable[[socket.socket, Sequence[int]], None],
     ) -> None:
         """Take over `memory` and `bell`; look at `files` and `memories`, which the program changes.
@@ -80,6 +84,7 @@ class Ring:
         self._batches = batches
         self._turns = turns
         self._uid = uid
+        self._pid = pid
         self._end_bell = end_bell
         self._taken = self._completed = 0
         self._pending = 0
@@ -199,12 +204,18 @@ class Ring:
 
     async def _do_alike(self, work: Work) -> None:
         """An edge of the process: a bug that one batch meets must not end the mount of all others."""
+        profile = self._batches.profile
+        began_s = trio.current_time() if profile.is_on else math.inf
         try:
             await work.do(self._batches)
             results = work.results()
         except Exception:  # noqa: BLE001 - logged, and told to the program
             results = work.failures(errno.EIO)
             _log.exception("bug in a batch of %d entries", len(results))
+        if profile.is_on and began_s < math.inf:
+            moved = sum(result for _, result in results if result > 0)
+            took_s = trio.current_time() - began_s
+            profile.note(self._pid, _OPERATIONS[Op(work.op)], 0, moved, took_s, calls=len(results))
         self._complete(results)
 
     # -- completions ------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Batches:
 
     def __init__(self, core: VfsCore, files: Files, namespace: Namespace, tracer: Tracer) -> None:
         self.tracer = tracer
+        self.profile = core.profile
         self._core = core
         self._namespace = namespace
         self._files = files

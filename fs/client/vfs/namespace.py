@@ -22,6 +22,7 @@ from .core import VfsCore
 from .files import Files
 from .open_file import InodeState
 from .ports import Caller
+from .profile import PROFILE_ATTRIBUTE
 from .shared import Known
 
 ChangeRspT = TypeVar(
@@ -425,6 +426,8 @@ class Namespace:
         core = self._core
         if name == _BATCH_ATTRIBUTE and core.batch_socket_name:
             return core.batch_socket_name
+        if name == PROFILE_ATTRIBUTE:
+            return core.profile.look(caller)
         state = core.states.get(inode_id) if name == _CAPABILITY else None
         request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         try:

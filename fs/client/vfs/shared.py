@@ -16,6 +16,7 @@ from .budgets import DirtyBudget, SpaceWatch
 from .ending import EndingSessions
 from .open_file import InodeState
 from .ports import Caller, KernelCache
+from .profile import Profile
 from .told import ToldDirectories
 
 SEEN_COUNT_MAX = 65_536
@@ -68,6 +69,7 @@ class Shared:
         self.ending = EndingSessions(meta)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.readahead_bytes = 0
+        self.profile = Profile()
         self.batch_socket_name = b""
         """Where programs find the server of batches; empty: there is none."""
         self._nursery: trio.Nursery | None = None

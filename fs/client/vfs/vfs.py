@@ -106,6 +106,7 @@ class Vfs:
         """
         self._core = VfsCore(meta, store, runtime, section, kernel or NoKernelCache())
         self.section = section
+        self.profile = self._core.profile
         self.tracer = tracer or Tracer(runtime.clock, runtime.random)
         self.files = Files(self._core)
         self.namespace = Namespace(self._core, self.files)

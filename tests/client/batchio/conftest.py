@@ -46,6 +46,7 @@ class ModelProgram:
             ring_memory,
             ours,
             entry_count=ENTRY_COUNT,
+            pid=os.getpid(),
             files=self.files,
             memories=self.memories,
             batches=mount.vfs.batches,

@@ -28,7 +28,7 @@ class DirectFrontend:
         self._device: Device | None = None
         self._mount_point: Path | None = None
         self._is_gone = False
-        self._times = OperationTimes()
+        self._times = OperationTimes(vfs.profile)
 
     def mount(self, mount_point: Path, cluster_id: str) -> None:
         """See Frontend."""

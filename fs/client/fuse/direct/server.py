@@ -89,7 +89,7 @@ class Server:
         self._now_s = runtime.clock.monotonic_s
         self._is_killed = is_killed
         self._max_background = vfs.section.max_background
-        self._times = times or OperationTimes()
+        self._times = times or OperationTimes(vfs.profile)
         self._tracer = vfs.tracer
         self._operations = Operations(vfs, runtime)
         self._interruptible: dict[int, _Interruptible] = {}
@@ -261,7 +261,7 @@ class Server:
             if reply is None:
                 return False
             self._reply(request, reply)  # type: ignore[arg-type]
-        self._times.note(request.opcode, began_s)
+        self._times.note(request, began_s)
         return True
 
     async def _serve(
@@ -285,7 +285,7 @@ class Server:
             if span is not None:
                 span.note_error(error)
         finally:
-            self._times.note(request.opcode, began_s)
+            self._times.note(request, began_s)
             if span is not None:
                 span.end()
 
@@ -336,7 +336,7 @@ class Server:
         else:
             self._reply(request, (read.io.buffer,))
         del self._interruptible[request.unique]
-        self._times.note(request.opcode, read.began_s)
+        self._times.note(request, read.began_s)
 
     async def _serve_alone(self, read: BegunRead) -> None:
         with read.scope:
@@ -373,12 +373,15 @@ class Server:
 
     def _reply(self, request: Request, reply: Sequence[Buffer]) -> None:
         if request.opcode == Opcode.READ:
-            self._times.read_bytes += sum(map(len, reply))
+            self._times.moved_bytes = count = sum(map(len, reply))
+            self._times.read_bytes += count
         elif request.opcode == Opcode.WRITE:
-            self._times.written_bytes += len(request.body) - p.WRITE_IN.size
+            self._times.moved_bytes = count = len(request.body) - p.WRITE_IN.size
+            self._times.written_bytes += count
         self._device.reply(request.unique, reply)
 
     def _reply_error(self, request: Request, error_number: int) -> None:
+        self._times.moved_bytes = 0
         self._times.note_error(request.opcode, error_number)
         self._device.reply_error(request.unique, error_number)
 

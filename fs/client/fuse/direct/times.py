@@ -6,24 +6,37 @@ import trio
 
 from ....runtime.figures import Figures, Histogram
 from ....schema import metrics
+from ...vfs.profile import Profile
+from .device import Request
 from .protocol import Opcode
+
+_MOVERS = (Opcode.READ, Opcode.WRITE)
 
 
 class OperationTimes:
     """Of one mount, since its start."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: Profile | None = None) -> None:
+        """Count from now on; tell `profile` what happens while somebody looks at it."""
+        self._profile = profile or Profile()
         self._durations: dict[int, Histogram] = {}
         self._errors: dict[tuple[int, int], int] = {}
+        self.moved_bytes = 0
+        """By the read or write that was answered last."""
         self.read_bytes = 0
         self.written_bytes = 0
 
-    def note(self, opcode: int, began_s: float) -> None:
-        """A request that began at this trio time has been answered, well or not."""
+    def note(self, request: Request, began_s: float) -> None:
+        """A request that began at this trio time has just been answered, well or not."""
+        opcode = request.opcode
         duration = self._durations.get(opcode)
         if duration is None:
             duration = self._durations[opcode] = Histogram()
-        duration.note(trio.current_time() - began_s)
+        took_s = trio.current_time() - began_s
+        duration.note(took_s)
+        if self._profile.is_on:
+            moved = self.moved_bytes if opcode in _MOVERS else 0
+            self._profile.note(request.pid, name_of(opcode), request.node_id, moved, took_s)
 
     def note_error(self, opcode: int, error_number: int) -> None:
         """A request was answered with an errno."""
