@@ -144,6 +144,28 @@ def test_the_services_of_the_compose_file_are_those_of_their_files(compose):
         assert config.process.mgmtd_addresses == ["tcp:mgmtd:7001"]
 
 
+def test_volumes_belong_to_whom_their_processes_run_as(compose):
+    """A new volume takes over the owner of the folder of the image that it covers, if there is one."""
+    (made,) = (
+        re.search(r"install -d -o ember -g ember (.*)", rest)
+        for word, rest in instructions()
+        if "install -d" in rest
+    )
+    folders = set(made[1].split())
+    for service in compose["services"].values():
+        targets = {
+            v.split(":")[1]
+            for v in service.get("volumes", ())
+            if isinstance(v, str) and v[0] != "."
+        }
+        assert targets <= folders
+    owners = {
+        name: service.get("user", "7000:7000") for name, service in compose["services"].items()
+    }
+    assert {name for name, owner in owners.items() if owner == "0:0"} == {"mount"}
+    assert compose["services"]["mount"]["secrets"] == ["mount_key"]  # its owner has to be root
+
+
 def test_what_the_compose_file_names_exists_and_is_used(compose):
     services = compose["services"].values()
     named = {v.split(":")[0] for s in services for v in s.get("volumes", ()) if isinstance(v, str)}

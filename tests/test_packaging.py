@@ -141,6 +141,7 @@ def names_in(wheel):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_wheel_of_the_whole_system(tmp_path):
     wheel = build(".", tmp_path)
     names = names_in(wheel)
@@ -176,6 +177,7 @@ def test_the_wheel_of_the_whole_system(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_wheel_of_the_user_library(tmp_path):
     """Alone it serves a program on a mount, or on any file system; it says what it lacks for the rest."""
     wheel = build(USER, tmp_path)

@@ -62,6 +62,7 @@ class ByHand:
         text = re.sub(r'"tcp:0\.0\.0\.0:\d+"', '"tcp:127.0.0.1:0"', text)
         for container, path in {
             "/run/secrets/cluster_key": self.key_file,
+            "/run/secrets/mount_key": self.key_file,
             "/var/lib/emberfs": self.base / name / "state",
             "/disks": self.base / name / "disks",
             "/mnt/emberfs": self.base,
