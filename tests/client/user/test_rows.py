@@ -11,11 +11,12 @@ from emberfs.ffrecord import RecordReader, RecordWriter
 from emberfs.lanes import ENTRY_COUNT
 from emberfs.posix import PosixClient
 from emberfs.ring import RingClient
-from emberfs.rows import Rows, new_buffer, read_rows
+from emberfs.rows import HELD_COUNT_MAX, SHARED_BYTES_MIN, Rows, new_buffer, read_rows
 
 from tests.client.user.serving import NEEDS_MOUNT, Server
 
 CONTENT = random.Random(5).randbytes(300_000)
+SIZE = 2 * SHARED_BYTES_MIN
 CALLS_PER_SAMPLE_MAX = 12
 """Of any function, in the program; by transfers it were 53."""
 
@@ -119,14 +120,14 @@ def test_buffers_come_back_but_never_while_they_or_a_child_are_looked_at(folder,
     with RingClient(folder) as client:
 
         def used():
-            buffer = new_buffer(client, 1000)
+            buffer = new_buffer(client, SIZE)
             buffer[:7] = b"used it"
             return buffer[:7]
 
         view = used()
-        assert new_buffer(client, 1000)[:7] == bytes(7)  # while a slice lives, other memory
+        assert new_buffer(client, SIZE)[:7] == bytes(7)  # while a slice lives, other memory
         del view
-        assert new_buffer(client, 900)[:7] == b"used it"
+        assert new_buffer(client, SIZE - 100)[:7] == b"used it"
         inherited = used()
         told, tell = os.pipe()
         go, let_go = os.pipe()
@@ -136,13 +137,33 @@ def test_buffers_come_back_but_never_while_they_or_a_child_are_looked_at(folder,
             os.write(tell, inherited)
             os._exit(0)
         del inherited
-        again = new_buffer(client, 1000)
+        again = new_buffer(client, SIZE)
         again[:7] = b"changed"
         os.write(let_go, b"x")
         assert os.read(told, 7) == b"used it"
         os.waitpid(child, 0)
         for fd in (told, tell, go, let_go):
             os.close(fd)
+
+
+@mounted
+def test_who_keeps_much_takes_few_descriptors(mount_point):
+    path = mount_point / "kept.ffr"
+    samples = [random.Random(i).randbytes(700) for i in range(300)]
+    with RecordWriter(path, len(samples)) as writer:
+        for sample in samples:
+            writer.write(sample)
+    with RecordReader(path) as reader:
+        before = len(os.listdir("/proc/self/fd"))
+        each = [reader.read_one(index) for index in range(len(samples))]
+        assert each == samples
+        assert len(os.listdir("/proc/self/fd")) <= before + 4
+        batches = [reader.read(range(len(samples))) for _ in range(HELD_COUNT_MAX + 20)]
+        assert all(batch == samples for batch in batches)
+        assert len(os.listdir("/proc/self/fd")) <= before + 4 + 2 * HELD_COUNT_MAX
+        del batches
+        again = reader.read(range(len(samples)))
+        assert again == samples
 
 
 @mounted

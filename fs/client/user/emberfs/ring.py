@@ -29,7 +29,7 @@ from .memory import Region, Regions
 from .plan import Plan
 from .posix import close_descriptor
 from .protocol import IOCTL_TICKET, LENGTH_MAX, TICKET, Call, EntryFlag, Op, Priority
-from .rows import Buffers, RingRows, Rows, copy_rows
+from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows
 
 T = TypeVar("T")
 
@@ -369,12 +369,18 @@ class RingClient(Closing):
 
     def new_buffer(self, size: int) -> memoryview:
         """See `emberfs.rows.new_buffer`."""
+        return (self._shared(size) if self._buffers.can_hand_out(size) else None) or memoryview(
+            bytearray(size)
+        )
+
+    def _shared(self, size: int) -> memoryview | None:
+        """Return memory that is not to be kept for long; None: there is none to be had."""
         try:
             return self._buffers.take(size)
         except OSError as error:
             if error.errno not in _NO_MEMORY:
                 raise
-            return memoryview(bytearray(size))
+            return None
 
     def read_rows(self, rows: Rows, buffer: memoryview) -> list[int]:
         """See `emberfs.rows.read_rows`, by which it is to be called."""
@@ -382,9 +388,11 @@ class RingClient(Closing):
             _own(file)
         if not rows.files:
             return []
-        if self._region_of(buffer) is not None:
+        staged = None
+        if len(buffer) >= SHARED_BYTES_MIN and self._region_of(buffer) is None:
+            staged = self._shared(len(buffer))
+        if staged is None:
             return self._move_rows(rows, buffer)
-        staged = self.new_buffer(len(buffer))
         counts = self._move_rows(rows, staged)
         copy_rows(rows, counts, staged, buffer)
         return counts

@@ -34,6 +34,10 @@ STEP_BYTES: Final = 1 << 20
 """Sizes of memory that is kept are multiples of it, so that batches of about one size can use the same."""
 KEPT_BYTES_MAX: Final = 64 << 20
 """Of one process; more is given back."""
+SHARED_BYTES_MIN: Final = 64 << 10
+"""Less is not worth a piece of memory of its own."""
+HELD_COUNT_MAX: Final = 32
+"""How many buffers of one client may be shared memory at a time, each of which takes two descriptors: who keeps more gets plain memory."""
 _OFFSET_MAX: Final = 2**63 - 1
 
 
@@ -107,17 +111,23 @@ class Buffers:
     def __init__(self, client: "RingClient") -> None:
         self._client = client
         self._free: deque[SharedIov] = deque()
+        self._held: deque[None] = deque()
+        """One element for each buffer that somebody has."""
         _all_buffers.add(self)
 
+    def can_hand_out(self, size: int) -> bool:
+        """Return whether a buffer that may be kept for long should be shared memory."""
+        return size >= SHARED_BYTES_MIN and len(self._held) < HELD_COUNT_MAX
+
     def take(self, size: int) -> memoryview:
-        """Return `size` bytes; raises OSError where the daemon has no more memory to give."""
+        """Return `size` (>= 1) bytes; raises OSError where the daemon has no more memory to give."""
         whole = max(1, -(-size // STEP_BYTES)) * STEP_BYTES
         iov = self._kept(whole)
         if iov is None:
             iov = self._client.allocate(whole)
         lease = (ctypes.c_ubyte * size).from_buffer(iov.view)
-        free = self._free
-        weakref.finalize(lease, _come_back, free, iov).atexit = False
+        self._held.append(None)
+        weakref.finalize(lease, _come_back, self._free, self._held, iov).atexit = False
         return memoryview(lease).cast("B")
 
     def _kept(self, whole: int) -> "SharedIov | None":
@@ -141,13 +151,15 @@ class Buffers:
     def forget(self) -> None:
         """Hand out nothing again that exists now: a child of a fork may look at it."""
         self._free = deque()
+        self._held = deque()
 
 
 _all_buffers: "weakref.WeakSet[Buffers]" = weakref.WeakSet()
 
 
-def _come_back(free: "deque[SharedIov]", iov: "SharedIov") -> None:
+def _come_back(free: "deque[SharedIov]", held: "deque[None]", iov: "SharedIov") -> None:
     """Runs wherever the last reference goes, so it takes no lock."""
+    held.pop()
     free.append(iov)
 
 
