@@ -1,10 +1,10 @@
 """Roll a cluster under load from the code of another checkout to this one, a process at a time; by hand.
 
     git worktree add /tmp/old COMMIT
-    python -m tests.guides.roll /tmp/old [--clients-first]
+    python -m tests.guides.roll /tmp/old [--clients-first | --back]
 
 The processes are those of the compose file.  Two loads work all the time: through the mount of an old daemon, and through a
-native client of the old code; one of the new code follows when all servers have been rolled, with `--clients-first` it begins before them.
+native client of the old code; one of the new code follows when all servers have been rolled, with `--clients-first` it begins before them, with `--back` the servers go back to the old code instead.
 Each reads back what it wrote, whole, and notes errors and its longest call.  After each process all targets have to serve before the
 next one.
 """
@@ -106,7 +106,7 @@ def roll(hand, code, names):
         time.sleep(PAUSE_S)
 
 
-def run(hand, old, *, is_clients_first):
+def run(hand, old, *, is_clients_first, is_back):
     waiting = [hand.start(name, old) for name in SERVERS]
     print(hand.init().strip(), flush=True)
     hand.wait_ready(*waiting)
@@ -122,7 +122,9 @@ def run(hand, old, *, is_clients_first):
         loads.append(load(hand, *newer))
     time.sleep(PAUSE_S)
     roll(hand, HERE, SERVERS)
-    if not is_clients_first:
+    if is_back:
+        roll(hand, old, list(reversed(SERVERS)))
+    elif not is_clients_first:
         loads.append(load(hand, *newer))
         time.sleep(3 * PAUSE_S)
     (hand.base / "stop").touch()
@@ -144,11 +146,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path, help="a checkout of an earlier commit")
     parser.add_argument("--clients-first", action="store_true", help="the wrong order")
+    parser.add_argument("--back", action="store_true", help="roll back afterwards")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ember-roll-") as base:
         hand = ByHand(Path(base))
         try:
-            return run(hand, arguments.old.resolve(), is_clients_first=arguments.clients_first)
+            return run(
+                hand,
+                arguments.old.resolve(),
+                is_clients_first=arguments.clients_first,
+                is_back=arguments.back,
+            )
         except BaseException:
             print(hand.logs()[-20_000:])
             raise
