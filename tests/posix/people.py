@@ -11,6 +11,7 @@ import json
 import os
 import random
 import stat
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -121,13 +122,20 @@ CALLS: dict[str, Callable] = {
 class Actor:
     """A process that has become somebody and makes calls in a directory."""
 
-    def __init__(self, who: Person, directory: Path) -> None:
+    def __init__(
+        self, who: Person, directory: Path, calls: dict[str, Callable], *, is_root: bool = False
+    ) -> None:
+        """Make calls of a table; with `is_root` the directory is the root of all paths."""
+        self._calls = calls
+        self._is_root = is_root
         asked, self._ask = os.pipe()
         self._told, tell = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 self._serve(who, directory, asked, tell)
+            except BaseException:  # noqa: BLE001 - a child of fork must not return
+                traceback.print_exc()
             finally:
                 os._exit(1)
         os.close(asked)
@@ -137,6 +145,8 @@ class Actor:
     def _serve(self, who: Person, directory: Path, asked: int, tell: int) -> None:
         os.close(self._ask)
         os.chdir(directory)
+        if self._is_root:
+            os.chroot(".")
         os.umask(0)
         os.setgroups(sorted(who.groups))
         os.setresgid(who.gid, who.gid, who.gid)
@@ -145,7 +155,7 @@ class Actor:
             for line in questions:
                 kind, *args = json.loads(line)
                 try:
-                    answer = [0, CALLS[kind](*args)]
+                    answer = [0, self._calls[kind](*args)]
                 except OSError as error:
                     answer = [error.errno, None]
                 answers.write(json.dumps(answer) + "\n")
@@ -175,7 +185,7 @@ class Company:
         directory.chmod(0o777)
         self._inodes: dict[int, int] = {}
         self._ctimes: dict[int, int] = {}
-        self.actors = {who: Actor(who, directory) for who in PEOPLE}
+        self.actors = {who: Actor(who, directory, CALLS) for who in PEOPLE}
 
     def run(self, count: int) -> None:
         try:

@@ -79,7 +79,7 @@ class Allocation:
         await self._write_zeros(handle, offset, first_whole * size)
         await self._write_zeros(handle, end_whole * size, end)
         await self._empty_chunks(handle.state, first_whole, end_whole)
-        handle.is_dirty = True
+        handle.note_write()
 
     async def _write_zeros(self, handle: FileHandle, offset: int, end: int) -> None:
         if offset < end:

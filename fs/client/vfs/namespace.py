@@ -178,7 +178,8 @@ class Namespace:
         )
         if change.length is not None:
             return self.give(await self._files.truncate(inode_id, request, handle_id))
-        if change.has_times:
+        state = self._core.states.get(inode_id)
+        if change.has_times or (state is not None and state.clears_suid):
             await self._files.settle(inode_id)
         try:
             reply = await self._core.call(services.META_SET_ATTR, request)

@@ -26,6 +26,8 @@ from .ports import Caller
 from .readahead import Readahead
 from .write_run import WriteRun
 
+_SET_ID_BITS = 0o6000
+
 
 class Flush:
     """One run on its way to storage; once it is `done`, `failure` says whether it arrived."""
@@ -79,6 +81,7 @@ class InodeState:
         "append",
         "append_lock",
         "cached_ver",
+        "clears_suid",
         "content_seq",
         "durable_seq",
         "error_count",
@@ -136,6 +139,9 @@ class InodeState:
         """Bytes were left out or cleared, or written to a file with holes, since meta last counted its space."""
         self.promised_length = 0
         self.local_mtime_ns = 0
+        self.clears_suid = False
+        """Somebody who is not root wrote while set-user-id or set-group-id bits were there, which the kernel, if it is in
+        between, had not cleared: meta has to, with the next report."""
         self.content_seq = 0
         self.error_count = 0
         self.last_error: FsError | None = None
@@ -235,7 +241,7 @@ class InodeState:
             return inode if length == inode.length else self._with_length(inode, length)
         return replace(
             self._with_length(inode, length),
-            mtime_ns=max(inode.mtime_ns, self.local_mtime_ns),
+            mtime_ns=self.local_mtime_ns,
             ctime_ns=max(inode.ctime_ns, self.local_mtime_ns),
         )
 
@@ -275,6 +281,12 @@ class FileHandle:
     seen_error_count: int = 0
     is_dirty: bool = False
     """Something was changed through this handle since its last durable point."""
+
+    def note_write(self) -> None:
+        """Content is about to be changed through this handle."""
+        self.is_dirty = True
+        if self.caller.uid != 0 and self.state.inode.mode & _SET_ID_BITS:
+            self.state.clears_suid = True
 
 
 class FetchedBlock:

@@ -129,7 +129,7 @@ class Reports(WriteBack):
         if state.has_unreported:
             request.has_new_data = True
             request.mtime_ns = state.local_mtime_ns
-            request.clears_suid = bool(state.inode.mode & 0o6000) and state.writer.uid != 0
+            request.clears_suid = state.clears_suid
             hint = state.length_hint()
             if hint is not None:
                 request.length_hint.CopyFrom(hint)
@@ -144,7 +144,7 @@ class Reports(WriteBack):
         own_ver = before_ver + 1 if has_stepped else before_ver
         self.note_own_step(state, before_ver, own_ver)
         if has_stepped and not state.is_dirty and state.acked_seq == seq:
-            state.is_length_unknown = False
+            state.is_length_unknown = state.clears_suid = False
             state.acked_end = min(state.acked_end, state.file.length)
             state.written_end = min(state.written_end, state.file.length)
 

@@ -54,7 +54,7 @@ class Writing(Handles):
         while state.lock.locked():
             async with state.lock:
                 pass
-        handle.is_dirty = True
+        handle.note_write()
 
     async def write_unbuffered(self, handle_id: int, offset: int, data: Buffer) -> int:
         """Write after all that was written before, straight from `data`; return the count when storage has it.
@@ -119,7 +119,7 @@ class Writing(Handles):
             or not core.budget.try_acquire(count)
         ):
             return None
-        handle.is_dirty = True
+        handle.note_write()
         core.buffer_bytes(state, offset, data)
         core.space.note_written(count)
         return count

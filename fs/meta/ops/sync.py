@@ -58,9 +58,20 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
         inode.mtime_ns = request.mtime_ns
     if request.HasField("atime_ns"):
         inode.atime_ns = request.atime_ns
-    if request.clears_suid and not ctx.caller.is_root:
+    if request.clears_suid:
         inode.mode = permissions.mode_after_write(inode.mode)
     if _is_content_change(request) or request.clears_suid:
+        _advance_ctime(ctx, inode, request)
+
+
+def _advance_ctime(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
+    """Let ctime be that of the write, which its writer has seen already, where both clocks allow it.
+
+    It may then lie behind that of other reports, never behind the inode's own; data_ver tells which is the newer one.
+    """
+    if request.has_new_data and inode.ctime_ns < request.mtime_ns <= ctx.now_ns:
+        inode.ctime_ns = request.mtime_ns
+    else:
         advance_ctime(ctx, inode)
 
 

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.ports import Caller
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK
 
@@ -579,3 +580,40 @@ async def test_small_writes_to_one_chunk_wake_each_other_once(autojump_clock, mo
         expected = b"".join(b"%03d" % number for number in range(count))
         assert await m.read_file(b"f") == expected
         await m.close(handle_id)
+
+
+async def test_set_id_bits_go_by_who_wrote(autojump_clock, mounts):
+    """Not by who opened last: root's writing leaves them, that of somebody else who met them does not."""
+    async with mounts() as m:
+        own = await m.create(b"f", mode=0o777)
+        state = m.files.handle(own).state
+        theirs = (await m.files.open(state.inode_id, RW, Caller(1000, 1000))).handle_id
+        await m.names.setattr(state.inode_id, AttrChange(mode=0o6777), None, ROOT)
+        await m.files.write(own, 0, b"root")
+        assert not m.vfs._core.sync_request(state).clears_suid
+        await m.files.write(theirs, 0, b"user")
+        await m.files.write(own, 0, b"root")
+        await m.vfs._core.drain(state)
+        assert m.vfs._core.sync_request(state).clears_suid
+        # A mode that is set now comes after what was written.
+        await m.names.setattr(state.inode_id, AttrChange(mode=0o6777), None, ROOT)
+        await m.files.write(own, 0, b"root")
+        await m.vfs._core.drain(state)
+        request = m.vfs._core.sync_request(state)
+        assert request.has_new_data
+        assert not request.clears_suid
+        await m.close(own)
+        await m.close(theirs)
+
+
+async def test_a_write_ends_a_time_in_the_future(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        inode_id = m.files.handle(handle_id).state.inode_id
+        future = cluster.clock.wall_ns() + 10**18
+        await m.names.setattr(inode_id, AttrChange(mtime_ns=future), None, ROOT)
+        assert (await m.stat(b"f")).mtime_ns == future
+        await m.files.write(handle_id, 0, b"x")
+        assert (await m.stat(b"f")).mtime_ns < future
+        await m.close(handle_id)
+        assert (await m.stat(b"f")).mtime_ns < future
