@@ -168,8 +168,10 @@ def test_the_wheel_of_the_whole_system(tmp_path):
     program.write_text(
         "import sys, emberfs.fsspec, fs.app.main\n"
         "from pathlib import Path\n"
+        "from fs.app.deploy.inventory import read_inventory\n"
         "from fs.runtime.config_file import read_config\n"
-        "for path in Path(sys.prefix, 'share/emberfs').glob('*.toml'):\n    read_config(path)\n"
+        "for path in Path(sys.prefix, 'share/emberfs').glob('*.toml'):\n"
+        "    (read_inventory if path.stem == 'inventory' else read_config)(path)\n"
         "print(emberfs.__file__, fs.__file__, path)\n"
     )
     found = run(python, program, cwd=tmp_path).split()
