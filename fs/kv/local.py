@@ -16,12 +16,15 @@ Concurrency: one event loop; many tasks, each with its own transaction.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, Protocol
 
 import trio
 
+from ..runtime.figures import Figures
 from ..runtime.ports import Clock
+from ..schema import metrics
 from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, VERSIONSTAMP_BYTES, KeyValue, Transaction
 from .buffer import UNWRITTEN, Mutations, WriteBuffer
@@ -65,6 +68,10 @@ class LocalEngine(ABC):
         self._version = version
         self._window = ConflictWindow(version)
         self._generation = 0
+        self.commit_count = 0
+        """Of this process."""
+        self.refused: Counter[Status] = Counter()
+        """Commits that did not happen, or of which nobody knows, by status."""
         self._commits_to_turn = self.COMMITS_PER_TURN
 
     @property
@@ -114,6 +121,12 @@ class LocalEngine(ABC):
             self._commits_to_turn = self.COMMITS_PER_TURN
             await trio.lowlevel.checkpoint()
 
+    def say(self, figures: Figures) -> None:
+        """Say how commits went, and what the store takes."""
+        figures.note(metrics.KV_STORE_COMMITS, self.commit_count)
+        for status, count in self.refused.items():
+            figures.note(metrics.KV_STORE_REFUSED, count, status.name)
+
     def _restart_at(self, version: int) -> None:
         """Forget everything after `version`; open transactions become too old."""
         self._version = version
@@ -125,16 +138,23 @@ class LocalEngine(ABC):
         window = self._window
         if read_version is not None:
             if read_version < window.horizon:
+                self.refused[Status.KV_TOO_OLD] += 1
                 raise FsError(
                     Status.KV_TOO_OLD, f"snapshot {read_version} is before {window.horizon}"
                 )
             if not window.check(read_version, buffer.read_keys, buffer.read_ranges):
+                self.refused[Status.KV_CONFLICT] += 1
                 raise FsError(Status.KV_CONFLICT, f"snapshot {read_version} of {self._version}")
         version = self._version + 1
         stamp = version.to_bytes(VERSION_BYTES, "big") + STAMP_ORDER
         mutations = buffer.mutations(stamp, self.current)
-        self.apply(version, mutations)
+        try:
+            self.apply(version, mutations)
+        except FsError as error:
+            self.refused[error.status] += 1
+            raise
         self._version = version
+        self.commit_count += 1
         window.add(version, self.now_s(), mutations.conflict_keys, mutations.ranges)
         return stamp
 

@@ -100,7 +100,8 @@ class KvService:
         return sum(len(c.snapshots) + len(c.lasting) for c in self._clients.values())
 
     def say(self, figures: Figures) -> None:
-        """Say what is held for others."""
+        """Say what is held for others, and how the store does."""
+        self._engine.say(figures)
         figures.note(metrics.KV_SNAPSHOTS, self.snapshot_count)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

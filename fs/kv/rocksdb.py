@@ -35,9 +35,11 @@ from weakref import WeakSet
 import trio
 from rocksdict import Rdict, WriteBatch
 
+from ..runtime.figures import Figures, Histogram
 from ..runtime.log_mark import LogMark
 from ..runtime.log_segments import LogSegments
 from ..runtime.ports import Runtime
+from ..schema import metrics
 from ..schema.config import KvSection
 from ..schema.layout import MIB
 from ..schema.status import FsError, Status
@@ -52,6 +54,7 @@ from .rocksdb_store import (
     open_mark,
     open_segments,
     open_store,
+    sizes,
     stored_version,
     sync_path,
 )
@@ -98,6 +101,7 @@ class RocksDbEngine(LocalEngine):
         self._db = db
         self._mark = mark
         self._segments = segments
+        self._flushes = Histogram()
         self._runtime = runtime
         self._interval_s = section.group_sync_interval_s
         self._views: WeakSet[RocksDbView] = WeakSet()
@@ -146,6 +150,14 @@ class RocksDbEngine(LocalEngine):
             self._has_unsynced = trio.Event()
             await self.sync()
 
+    def say(self, figures: Figures) -> None:
+        """See LocalEngine.say."""
+        super().say(figures)
+        figures.note_histogram(metrics.KV_STORE_FLUSHES, self._flushes)
+        store_bytes, log_bytes = sizes(self._path)
+        figures.note(metrics.KV_STORE_BYTES, store_bytes)
+        figures.note(metrics.KV_STORE_LOG_BYTES, log_bytes)
+
     async def sync(self) -> None:
         """See KvEngine.sync.
 
@@ -165,7 +177,9 @@ class RocksDbEngine(LocalEngine):
         done = self._flush_done = trio.Event()
         try:
             version, segment = self._version, self._segments.number
+            began_s = self.now_s()
             await self._runtime.run_blocking(self._flush_log, version, segment)
+            self._flushes.note(self.now_s() - began_s)
             self._synced_version = max(self._synced_version, version)
         finally:
             self._flush_done = None

@@ -13,6 +13,7 @@ rocksdict raises bare Exception for everything, which is why it is caught as suc
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -282,6 +283,17 @@ def discard(db: Rdict, path: str) -> None:
 def logs(path: str) -> list[Path]:
     """Return the log files, oldest first."""
     return sorted(Path(path).glob("*.log"))
+
+
+def sizes(path: str) -> tuple[int, int]:
+    """Return the bytes of all files of a store, and of its log files alone; those that go meanwhile do not count."""
+    store_bytes = log_bytes = 0
+    for file in Path(path).iterdir():
+        with suppress(FileNotFoundError):
+            size = file.stat().st_size
+            store_bytes += size
+            log_bytes += size if file.suffix == ".log" else 0
+    return store_bytes, log_bytes
 
 
 def sync_path(path: Path) -> None:

@@ -342,6 +342,30 @@ KV_SNAPSHOTS: Final = _gauge(
     "Snapshots of the store held for transactions of other processes.",
 )
 
+KV_STORE_COMMITS: Final = _counter(
+    "ember_kv_store_commits_total", Shower.KV, "Commits of this process's store, of all its users."
+)
+KV_STORE_REFUSED: Final = _counter(
+    "ember_kv_store_refused_commits_total",
+    Shower.KV,
+    "Commits that did not happen (KV_CONFLICT, KV_TOO_OLD, NO_SPACE), or of which nobody knows (KV_COMMIT_UNKNOWN).",
+    "status",
+    occasion="once there was one",
+)
+KV_STORE_FLUSHES: Final = _histogram(
+    "ember_kv_store_flush_duration_seconds",
+    Shower.KV,
+    "Flushes of its log: each makes all commits before it durable.",
+)
+KV_STORE_BYTES: Final = _gauge(
+    "ember_kv_store_bytes", Shower.KV, "Size of the store's files, its log included."
+)
+KV_STORE_LOG_BYTES: Final = _gauge(
+    "ember_kv_store_log_bytes",
+    Shower.KV,
+    "Size of its log: what a start has to read again at most.",
+)
+
 # ---- mgmtd -----------------------------------------------------------------------------------------
 
 _MGMTD: Final = Shower.MGMTD
@@ -438,6 +462,39 @@ MOUNT_BATCH_MEMORY: Final = _gauge(
     "ember_mount_batch_memory_bytes", _MOUNT, "Memory that they share with the mount.",
     occasion=_DIRECT,
 )  # fmt: skip
+
+MOUNT_BATCHES: Final = _counter(
+    "ember_mount_batches_total", _MOUNT, "Batches of rings that were begun.", occasion=_DIRECT
+)
+MOUNT_BATCH_ENTRIES: Final = _counter(
+    "ember_mount_batch_entries_total", _MOUNT, "Entries of rings that were taken.", occasion=_DIRECT
+)  # fmt: skip
+MOUNT_BATCH_WAKES: Final = _counter(
+    "ember_mount_batch_wakeups_total",
+    _MOUNT,
+    "How often the bell of a ring was heard: fewer than batches when programs are ahead.",
+    occasion=_DIRECT,
+)
+MOUNT_BATCH_OPEN: Final = _gauge(
+    "ember_mount_batch_entries_in_flight",
+    _MOUNT,
+    "Entries of rings that were taken and not completed.",
+    occasion=_DIRECT,
+)
+MOUNT_CACHE_HITS: Final = _counter(
+    "ember_mount_cache_hits_total",
+    _MOUNT,
+    "Answered from what the mount has: attributes that a reply had told of, or bytes read ahead. What the kernel has in its caches it does not ask for.",
+    "cache",
+)
+MOUNT_CACHE_MISSES: Final = _counter(
+    "ember_mount_cache_misses_total", _MOUNT, "As above, had to be asked for.", "cache"
+)
+MOUNT_AHEAD_BYTES: Final = _counter(
+    "ember_mount_readahead_bytes_total",
+    _MOUNT,
+    "Fetched ahead of readers: more than they read is too much.",
+)
 
 METRICS: Final = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
 """All, in the order of the documentation."""

@@ -121,6 +121,7 @@ SOMETIMES = {
     metrics.SERVER_USER_RECEIVED,
     metrics.SERVER_USER_SENT,
     metrics.KV_RETRIES,
+    metrics.KV_STORE_REFUSED,
 }
 """What need not happen here."""
 

@@ -15,8 +15,10 @@ from fs.kv import rocksdb_store
 from fs.kv.rocksdb import RocksDbEngine
 from fs.kv.rocksdb_store import FORMAT_KEY, check_format, open_store
 from fs.kv.transact import snapshot_read, transact
+from fs.runtime.figures import Figures
 from fs.runtime.ports import Runtime
 from fs.runtime.real import ThreadRunBlocking
+from fs.schema import metrics
 from fs.schema.config import KvSection
 from fs.schema.proto import record_pb2
 from fs.schema.status import FsError, Status
@@ -346,3 +348,24 @@ async def test_commits_go_on_while_a_flush_runs_in_its_thread(tmp_path):
         nursery.cancel_scope.cancel()
     assert engine._synced_version == 500
     await engine.aclose()
+
+
+async def test_a_store_says_how_its_commits_went_and_what_it_takes(tmp_path):
+    engine = await open_at(tmp_path / "kv")
+    for number in range(3):
+        await put(engine, b"a", b"%d" % number)
+    one, other = engine.transaction(), engine.transaction()
+    for transaction in (one, other):
+        await transaction.get(b"a")
+        transaction.set(b"a", b"x")
+    await one.commit()
+    await expect(Status.KV_CONFLICT, other.commit())
+    await engine.sync()
+    figures = Figures()
+    engine.say(figures)
+    await engine.aclose()
+    said = figures.numbers
+    assert said[metrics.KV_STORE_COMMITS][()] == 4
+    assert said[metrics.KV_STORE_REFUSED] == {("KV_CONFLICT",): 1}
+    assert figures.histograms[metrics.KV_STORE_FLUSHES][()].count >= 1
+    assert said[metrics.KV_STORE_BYTES][()] >= said[metrics.KV_STORE_LOG_BYTES][()] > 0

@@ -101,6 +101,7 @@ class Ring:
                 nursery.start_soon(self._say_later)
                 await self._serve(nursery)
         finally:
+            self._batches.open_count -= self._taken - self._completed
             trio.lowlevel.notify_closing(self._bell)
             self._end_bell(self._bell, self._foreign)
             self._memory.close()
@@ -122,6 +123,7 @@ class Ring:
             return False
         if not heard:
             return False
+        self._batches.wake_count += 1
         if beside or len(heard) % COUNT.size:
             self.breach = "something else than counts on a ring's bell"
             self._foreign = received(beside)
@@ -157,6 +159,9 @@ class Ring:
                 return batches
             batches.append(self._copied(count))
             self._taken += count
+            self._batches.batch_count += 1
+            self._batches.entry_count += count
+            self._batches.open_count += count
             self._pending -= count
             self._due_s = trio.current_time() + self._timeout_s
 
@@ -228,6 +233,7 @@ class Ring:
             place = completion_offset(first, self._entry_count)
             _completions(len(some)).pack_into(self._view, place, *chain.from_iterable(some))
             self._completed += len(some)
+            self._batches.open_count -= len(some)
             rest = rest[len(some) :]
         self._unsaid += len(results)
         self._say()

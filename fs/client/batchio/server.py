@@ -67,6 +67,11 @@ class BatchServer:
         """Say who is connected, and with how much memory."""
         figures.note(metrics.MOUNT_BATCH_PROGRAMS, sum(self._program_counts.values()))
         figures.note(metrics.MOUNT_BATCH_MEMORY, self.room.used_bytes)
+        batches = self._vfs.batches
+        figures.note(metrics.MOUNT_BATCHES, batches.batch_count)
+        figures.note(metrics.MOUNT_BATCH_ENTRIES, batches.entry_count)
+        figures.note(metrics.MOUNT_BATCH_WAKES, batches.wake_count)
+        figures.note(metrics.MOUNT_BATCH_OPEN, batches.open_count)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.

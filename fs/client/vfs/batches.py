@@ -49,6 +49,8 @@ class Batches:
     def __init__(self, core: VfsCore, files: Files, namespace: Namespace, tracer: Tracer) -> None:
         self.tracer = tracer
         self.profile = core.profile
+        self.batch_count = self.entry_count = self.wake_count = self.open_count = 0
+        """Of all rings: batches begun, entries taken, bells heard; entries taken and not completed, now."""
         self._core = core
         self._namespace = namespace
         self._files = files

@@ -47,7 +47,9 @@ class Reading(Handles):
         blocks = handle.readahead.covering(offset, end)
         found = await _assemble(blocks, offset, end) if blocks else None
         if found is not None:
+            self._core.ahead_hit_count += 1
             return found
+        self._core.ahead_miss_count += 1
         view = memoryview(bytearray(end - offset))
         await self._core.store.read([FileRead(state.ref, offset, view)])
         return view
@@ -69,6 +71,7 @@ class Reading(Handles):
         blocks = handle.readahead.covering(offset, end)
         if not blocks or not all(block.content.is_fetched for block in blocks):
             return None
+        self._core.ahead_hit_count += 1
         self._fetch_ahead(handle, offset, end, length)
         return _cut_out(blocks, offset, end)
 
@@ -88,6 +91,7 @@ class Reading(Handles):
         end = min(offset + count, length)
         if not 0 < end - offset <= TOGETHER_BYTES_MAX:
             return None
+        self._core.ahead_miss_count += 1
         self._fetch_ahead(
             handle, offset, end, length
         )  # what it fetches lies behind: there were no blocks
@@ -122,6 +126,7 @@ class Reading(Handles):
             for start, stop in ahead.ranges_to_fetch(length, max(room, 0)):
                 block = Block(start, stop, FetchedBlock(stop - start))
                 ahead.add(block)
+                core.fetched_ahead_bytes += stop - start
                 core.spawn(self._fetch, state, block)
         core.readahead_bytes += ahead.held_bytes - before
 

@@ -69,6 +69,9 @@ class Shared:
         self.ending = EndingSessions(meta)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.readahead_bytes = 0
+        """Held now."""
+        self.fetched_ahead_bytes = self.ahead_hit_count = self.ahead_miss_count = 0
+        """Since the start; reads that found all their bytes read ahead, and others."""
         self.profile = Profile()
         self.batch_socket_name = b""
         """Where programs find the server of batches; empty: there is none."""

@@ -32,6 +32,8 @@ class ToldDirectories:
         self._now_s = now_s
         self._found: dict[InodeId, tuple[Inode, float]] = {}
         self._change_count = 0
+        self.hit_count = self.miss_count = 0
+        """Of `find`."""
 
     def mark(self) -> int:
         """Return what `note` wants to know of the moment when a request was made."""
@@ -61,12 +63,15 @@ class ToldDirectories:
         """Return a directory's attributes, and for how many seconds they may still be used."""
         found = self._found.get(inode_id)
         if found is None:
+            self.miss_count += 1
             return None
         inode, until_s = found
         left_s = until_s - self._now_s()
         if left_s <= 0.0:
             del self._found[inode_id]
+            self.miss_count += 1
             return None
+        self.hit_count += 1
         return inode, left_s
 
     def forget(self, inode_id: InodeId) -> None:

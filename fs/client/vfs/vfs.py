@@ -134,6 +134,13 @@ class Vfs:
         figures.note(metrics.MOUNT_DIRTY, core.budget.used_bytes)
         figures.note(metrics.MOUNT_DIRTY_MAX, self.section.dirty_bytes_max)
         figures.note(metrics.MOUNT_READAHEAD, core.readahead_bytes)
+        figures.note(metrics.MOUNT_AHEAD_BYTES, core.fetched_ahead_bytes)
+        for cache, hits, misses in (
+            ("attributes", core.told.hit_count, core.told.miss_count),
+            ("readahead", core.ahead_hit_count, core.ahead_miss_count),
+        ):
+            figures.note(metrics.MOUNT_CACHE_HITS, hits, cache)
+            figures.note(metrics.MOUNT_CACHE_MISSES, misses, cache)
         figures.note(metrics.MOUNT_OPEN, len(core.states))
         figures.note(metrics.MOUNT_KNOWN, len(core.known))
 

@@ -124,3 +124,12 @@ async def test_what_a_late_reply_confirms_does_not_live_longer(
     _, left_s = vfs.namespace.told(directory)
     assert left_s == pytest.approx(age_s * 0.25)
     await vfs.files.release(opened.handle_id)
+
+
+async def test_what_is_found_and_what_is_not_is_counted(autojump_clock, vfs, directory):
+    counted = vfs._core.told
+    assert told(vfs, 12345) is None
+    assert (counted.hit_count, counted.miss_count) == (0, 1)
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    assert told(vfs, directory) is not None
+    assert (counted.hit_count, counted.miss_count) == (1, 1)
