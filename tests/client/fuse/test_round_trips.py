@@ -84,6 +84,7 @@ def measured(counter):
         ("symlink", os.symlink, "there", d / "s"),
         ("readlink", os.readlink, d / "s"),
         ("new file of 64 KiB, close", write_small, d / "w"),
+        ("file of 64 KiB read, close", Path.read_bytes, d / "w"),
         ("chmod", os.chmod, d / "w", 0o600),
         ("listing with attributes", list_with_attributes, d),
     ]
