@@ -113,7 +113,9 @@ class Process:
         self.sources.append(server.say)
         for name, target in targets.items():
             server.add_service(name, target)
-        server.add_service("Core", CoreService(self.identity, self.runtime.clock, [*targets]))
+        server.add_service(
+            "Core", CoreService(self.identity, self.runtime.clock, [*targets], self.config)
+        )
         return server
 
     def ready(self) -> None:

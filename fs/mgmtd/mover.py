@@ -85,13 +85,20 @@ class Mover:
         state, now_s = self._primary.state, self._primary.now_s
         watched = {m.target_id for c in state.info.chains.values() for m in c.targets}
         watched |= {m.joining for m in state.book.moves.values() if m.is_open}
-        absent = {t for t in watched if not state.is_alive(t)}
+        absent = {t for t in watched if not state.is_alive(t) and not self._is_expected_away(t)}
         unseen_s = now_s - self._looked_s
         self._looked_s = now_s
         if unseen_s > UNSEEN_S_MAX:  # nobody could say that he is back
             self._absent_since_s = {t: s + unseen_s for t, s in self._absent_since_s.items()}
         self._absent_since_s = {t: self._absent_since_s.get(t, now_s) for t in absent}
         return {t: now_s - since_s for t, since_s in self._absent_since_s.items()}
+
+    def _is_expected_away(self, target_id: TargetId) -> bool:
+        """Tell whether somebody works on the machine of a target; that time does not count as absence."""
+        info = self._primary.info
+        target = info.targets.get(target_id)
+        node = info.nodes.get(target.node_id) if target is not None else None
+        return node is not None and node.maintenance_until_ns > self._primary.wall_ns
 
     async def _carry_out(self, order: Order) -> None:
         try:

@@ -21,10 +21,12 @@ from ..runtime.ports import Runtime
 from ..schema.config import MgmtdSection
 from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.proto.common_pb2 import RoutingInfoPb
-from ..schema.routing import Chain, Node, Role, RoutingInfo, routing_info_to_pb
+from ..schema.proto.mgmtd_pb2 import RoutingEventPb
+from ..schema.routing import Chain, LocalState, Node, Role, RoutingInfo, routing_info_to_pb
 from ..schema.status import FsError, Status
 from . import orders
 from .election import Election
+from .history import EVENTS_KEPT, event_of
 from .move_book import Move, MoveBook
 from .mover import Mover
 from .moves import Order, OrderKind, cancelled
@@ -33,7 +35,7 @@ from .probe import Proof, probe
 from .rotator import Rotator
 from .sessions import ClientSessions
 from .state import ClusterState, membership_change
-from .store import BookChange, Change, Loaded, Store
+from .store import BookChange, Change, Loaded, Store, event_records
 from .user_book import UserBook
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class Primary:
         self.state = ClusterState(loaded, section, now_s)
         self.sessions = ClientSessions(section.client_session_s, now_s)
         self.users = loaded.users
+        self._last_event_id = loaded.last_event_id
         self.lock = trio.Lock()
         self.lost = trio.Event()
         self._election = election
@@ -122,8 +125,12 @@ class Primary:
 
     # ---- publishing ----------------------------------------------------------------------------
 
-    async def publish(self, change: Change, *, is_bootstrapping: bool | None = None) -> None:
+    async def publish(
+        self, change: Change, *, is_bootstrapping: bool | None = None, why: str = ""
+    ) -> None:
         """Persist a change with the next routing version, then show it.  The caller holds `lock`.
+
+        `why` is for the history: what an operator asked for.
 
         Raises:
             FsError: NOT_PRIMARY; it is not known whether the change was persisted.
@@ -133,11 +140,26 @@ class Primary:
         version = self.info.routing_version + 1
         if is_bootstrapping is None:
             is_bootstrapping = self.info.is_bootstrapping
-        write = self._store.write(self._election.me, self._epoch, version, change.records())
+        event = event_of(self.info, change, self._local_state_of, why)
+        records = change.records()
+        if event is not None:
+            event.event_id = self._last_event_id + 1
+            event.wall_ns, event.routing_version = self.wall_ns, version
+            records += event_records(event, EVENTS_KEPT)
+        write = self._store.write(self._election.me, self._epoch, version, records)
         await self._written(write, f"routing version {version}")
+        self._last_event_id += event is not None
         self.state.apply(change, version, is_bootstrapping=is_bootstrapping)
         self._message = None
         self._announce()
+
+    def _local_state_of(self, target_id: TargetId) -> LocalState:
+        target = self.info.targets.get(target_id)
+        return LocalState.OFFLINE if target is None else self.state.local_state(target_id, target)
+
+    async def events(self, before_event_id: int, count: int) -> list[RoutingEventPb]:
+        """Return events of the history; see `Store.events`."""
+        return await self._store.events(before_event_id, count)
 
     async def _written(self, write: Awaitable[None], what: str) -> None:
         """Carry a write through, or end the reign; raises FsError(NOT_PRIMARY)."""
@@ -167,21 +189,21 @@ class Primary:
                 await self._written(write, "a change of users")
             self.users = after
 
-    async def settle(self, change: Change) -> None:
+    async def settle(self, change: Change, *, why: str = "") -> None:
         """Publish a change, then every chain change that follows from it.  The caller holds `lock`."""
         if change:
-            await self.publish(change)
+            await self.publish(change, why=why)
         while change := self.state.next_chains():
             for chain in change.chains.values():
                 members = " ".join(f"{t.target_id}:{t.public_state.name}" for t in chain.targets)
                 logger.info("chain %d version %d: %s", chain.chain_id, chain.chain_version, members)
             await self.publish(change)
 
-    async def change_members(self, after: Chain) -> None:
+    async def change_members(self, after: Chain, *, why: str) -> None:
         """Publish a chain with other members, and what follows.  The caller holds `lock`."""
         before = self.info.chain(after.chain_id)
         if after is not before:
-            await self.settle(membership_change(self.info, before, after))
+            await self.settle(membership_change(self.info, before, after), why=why)
 
     def check_not_moving(self, chain_id: ChainId, target_id: TargetId | None = None) -> None:
         """Raise FsError(CONFLICTING_CHANGE) when a move has the chain or the target in hand."""
@@ -196,9 +218,9 @@ class Primary:
         """Return the book with some moves cancelled as far as they still can be."""
         return cancelled(self.info, self.state.book, which)
 
-    async def change_book(self, after: MoveBook) -> None:
+    async def change_book(self, after: MoveBook, *, why: str) -> None:
         """Publish another book of moves.  The caller holds `lock`."""
-        await self.settle(Change(book=BookChange(self.state.book, after)))
+        await self.settle(Change(book=BookChange(self.state.book, after)), why=why)
 
     # ---- orders --------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from .ops.heartbeat import heartbeat
 from .ops.list_client_sessions import list_client_sessions
 from .ops.list_moves import list_moves
 from .ops.list_orphan_targets import list_orphan_targets
+from .ops.list_routing_events import list_routing_events
 from .ops.list_users import list_users
 from .ops.register_node import register_node
 from .ops.remove_user import remove_user
@@ -38,6 +39,7 @@ from .ops.rotate_as_preferred_order import rotate_as_preferred_order
 from .ops.rotate_last_serving import rotate_last_serving
 from .ops.set_chain_table import set_chain_table
 from .ops.set_chains import set_chains
+from .ops.set_maintenance import set_maintenance
 from .ops.set_preferred_order import set_preferred_order
 from .ops.set_user import set_user
 from .ops.start_drain import start_drain
@@ -219,3 +221,15 @@ class MgmtdService:
     async def find_tokens(self, _call: Call, request: pb.FindTokensReq) -> pb.FindTokensRsp:
         """See fs/mgmtd/ops/find_tokens.py."""
         return await self._run(find_tokens, request)
+
+    async def set_maintenance(
+        self, _call: Call, request: pb.SetMaintenanceReq
+    ) -> pb.SetMaintenanceRsp:
+        """See fs/mgmtd/ops/set_maintenance.py."""
+        return await self._run(set_maintenance, request)
+
+    async def list_routing_events(
+        self, _call: Call, request: pb.ListRoutingEventsReq
+    ) -> pb.ListRoutingEventsRsp:
+        """See fs/mgmtd/ops/list_routing_events.py."""
+        return await self._run(list_routing_events, request)

@@ -306,6 +306,7 @@ class ClusterState:
             state=NodeState.CONNECTED,
             tags=dict(request.node.tags) or known.tags,
             boot_id=boot_id,
+            maintenance_until_ns=known.maintenance_until_ns,
         )
         change = Change(
             nodes={} if node == known else {node.node_id: node},

@@ -1,6 +1,7 @@
 """What the manager persists: its key map, its records, and the one way to write them.
 
-Key map (every key of the manager begins with `MG`; numbers big-endian; tested byte for byte):
+Key map (every key begins with `MG`, but for the history: a backup reads those at once; numbers big-endian; tested byte
+for byte):
 
     MGFM                              FormatRecordPb          written once
     MGLS                              PrimaryLeaseRecordPb    who may write all the others
@@ -14,6 +15,7 @@ Key map (every key of the manager begins with `MG`; numbers big-endian; tested b
     MGDR + node id (4) + disk (4)     DrainRecordPb           disk: index + 1, 0 for the whole node
     MGUS + uid (4)                    UserRecordPb
     MGTK + token id (8)               uid (4)                 whose a token is
+    RTEV + event id (8)               RoutingEventPb          history (history.py); the oldest make room
 
 Invariants:
     - Every write validates the lease in its own transaction: owner and epoch as when the writer became primary.
@@ -37,7 +39,7 @@ from ..runtime.ports import Runtime
 from ..schema.config import KvSection
 from ..schema.ids import ChainId, ChainTableId, NodeId, TargetId
 from ..schema.proto import common_pb2, record_pb2
-from ..schema.proto.mgmtd_pb2 import UserPb
+from ..schema.proto.mgmtd_pb2 import RoutingEventPb, UserPb
 from ..schema.routing import (
     Chain,
     ChainTable,
@@ -82,6 +84,7 @@ TABLE_PREFIX: Final = b"MGCT"
 BOOK_KEY: Final = b"MGMB"
 MOVE_PREFIX: Final = b"MGMV"
 DRAIN_PREFIX: Final = b"MGDR"
+EVENT_PREFIX: Final = b"RTEV"
 
 Record = tuple[bytes, bytes | None]
 """A key and its new value; None: it is cleared."""
@@ -118,6 +121,11 @@ def drain_key(drain: Drain) -> bytes:
     return DRAIN_PREFIX + drain.node_id.to_bytes(4, "big") + disk.to_bytes(4, "big")
 
 
+def event_key(event_id: int) -> bytes:
+    """Return the key of an event of the history."""
+    return EVENT_PREFIX + event_id.to_bytes(8, "big")
+
+
 @dataclass(frozen=True, slots=True)
 class BookChange:
     """The book of moves before and after."""
@@ -144,6 +152,8 @@ class Loaded:
     info: RoutingInfo
     book: MoveBook
     users: UserBook = field(default_factory=UserBook)
+    last_event_id: int = 0
+    """Of the history; 0: it has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,30 +264,21 @@ class Store:
                 tr.set(FORMAT_KEY, self._format())
             else:
                 self._check_format(stored)
-            nodes = [_unpack_node(v) for v in await _values(tr, NODE_PREFIX)]
-            targets = [_unpack_target(v) for v in await _values(tr, TARGET_PREFIX)]
-            chains = [_unpack_chain(v) for v in await _values(tr, CHAIN_PREFIX)]
-            tables = [_unpack_table(v) for v in await _values(tr, TABLE_PREFIX)]
-            moves = [unpack_move(v) for v in await _values(tr, MOVE_PREFIX)]
-            drains = [unpack_drain(v) for v in await _values(tr, DRAIN_PREFIX)]
-            book = replace(
-                unpack_book(await tr.get(BOOK_KEY)),
-                moves={m.move_id: m for m in moves},
-                drains=frozenset(drains),
-            )
-            info = RoutingInfo(
-                int.from_bytes(await tr.get(ROUTING_VERSION_KEY) or b"", "big"),
-                self._cluster_id,
-                is_bootstrapping=True,
-                nodes={n.node_id: n for n in nodes},
-                targets={t.target_id: t for t in targets},
-                chains={c.chain_id: c for c in chains},
-                chain_tables={(t.table_id, t.table_version): t for t in tables},
-            )
-            users = [unpack_user(v) for v in await _values(tr, USER_PREFIX)]
-            return Loaded(info, book, UserBook({u.uid: u for u in users}))
+            return await read_all(tr, self._cluster_id)
 
         return await self._transact(body)
+
+    async def events(self, before_event_id: int, count: int) -> list[RoutingEventPb]:
+        """Return at most `count` events of the history, the newest first.
+
+        Args:
+            before_event_id: only older ones; 0: from the newest.
+            count: at least 1.
+
+        Raises:
+            FsError: as `snapshot_read`.
+        """
+        return await snapshot_read(self._engine, lambda tr: read_events(tr, before_event_id, count))
 
     async def find_tokens(self, token_ids: Sequence[bytes]) -> list[UserPb]:
         """Return the user of each token with this token alone, an empty one where there is none.
@@ -326,6 +327,51 @@ class Store:
             f"{found.what} format {found.format_version} of cluster {found.cluster_id},"
             f" expected {FORMAT_VERSION} of {self._cluster_id}",
         )
+
+
+async def read_all(tr: Transaction, cluster_id: str) -> Loaded:
+    """Read everything that managers persist, but for the lease."""
+    nodes = [_unpack_node(v) for v in await _values(tr, NODE_PREFIX)]
+    targets = [_unpack_target(v) for v in await _values(tr, TARGET_PREFIX)]
+    chains = [_unpack_chain(v) for v in await _values(tr, CHAIN_PREFIX)]
+    tables = [_unpack_table(v) for v in await _values(tr, TABLE_PREFIX)]
+    moves = [unpack_move(v) for v in await _values(tr, MOVE_PREFIX)]
+    drains = [unpack_drain(v) for v in await _values(tr, DRAIN_PREFIX)]
+    book = replace(
+        unpack_book(await tr.get(BOOK_KEY)),
+        moves={m.move_id: m for m in moves},
+        drains=frozenset(drains),
+    )
+    info = RoutingInfo(
+        int.from_bytes(await tr.get(ROUTING_VERSION_KEY) or b"", "big"),
+        cluster_id,
+        is_bootstrapping=True,
+        nodes={n.node_id: n for n in nodes},
+        targets={t.target_id: t for t in targets},
+        chains={c.chain_id: c for c in chains},
+        chain_tables={(t.table_id, t.table_version): t for t in tables},
+    )
+    users = [unpack_user(v) for v in await _values(tr, USER_PREFIX)]
+    newest = await read_events(tr, 0, 1)
+    last_event_id = newest[0].event_id if newest else 0
+    return Loaded(info, book, UserBook({u.uid: u for u in users}), last_event_id)
+
+
+async def read_events(tr: Transaction, before_event_id: int, count: int) -> list[RoutingEventPb]:
+    """Return at most `count` events, the newest first; older than `before_event_id` unless it is 0."""
+    end = event_key(before_event_id) if before_event_id else prefix_end(EVENT_PREFIX)
+    rows = await tr.get_range(EVENT_PREFIX, end, limit=count, reverse=True)
+    return [RoutingEventPb.FromString(value) for _, value in rows]
+
+
+def event_records(event: RoutingEventPb, kept_count: int) -> list[Record]:
+    """Return what to write for a new event, with which the one that is too many goes."""
+    records: list[Record] = [
+        (event_key(event.event_id), event.SerializeToString(deterministic=True))
+    ]
+    if event.event_id > kept_count:
+        records.append((event_key(event.event_id - kept_count), None))
+    return records
 
 
 async def _values(tr: Transaction, prefix: bytes) -> list[bytes]:

@@ -3,7 +3,10 @@
 import os
 from collections.abc import Sequence
 
+import msgspec
+
 from ..runtime.ports import Clock
+from ..schema.config import ProcessConfig
 from ..schema.proto import core_pb2 as core
 from ..schema.status import FsError, Status
 from .api import Call, Identity, Reply
@@ -12,10 +15,17 @@ ECHO_BYTES_MAX = 256 * 1024 * 1024
 
 
 class CoreService:
-    """Echo for tests and measurements, GetInfo for watchers and people."""
+    """Echo for tests and measurements, GetInfo and GetConfig for watchers and people."""
 
-    def __init__(self, identity: Identity, clock: Clock, service_names: Sequence[str]) -> None:
-        """Answer for the process `identity`, which offers `service_names` besides Core."""
+    def __init__(
+        self,
+        identity: Identity,
+        clock: Clock,
+        service_names: Sequence[str],
+        config: ProcessConfig | None = None,
+    ) -> None:
+        """Answer for the process `identity`, which offers `service_names` besides Core, by its configuration."""
+        self._config = config or ProcessConfig()
         self._identity = identity
         self._clock = clock
         self._service_names = service_names
@@ -46,4 +56,9 @@ class CoreService:
             services=self._service_names,
             pid=os.getpid(),
             wall_ns=self._clock.wall_ns(),
+            mgmtd_addresses=self._config.process.mgmtd_addresses,
         )
+
+    async def get_config(self, _call: Call, _request: core.GetConfigReq) -> core.GetConfigRsp:
+        """Say which settings are in force here."""
+        return core.GetConfigRsp(json=msgspec.json.encode(self._config).decode())

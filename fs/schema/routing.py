@@ -87,6 +87,8 @@ class Node:
     tags: Mapping[str, str] = field(default_factory=dict)
     boot_id: str = ""
     """Of its machine, new at every start of the kernel; empty: not known."""
+    maintenance_until_ns: int = 0
+    """Wall time until which its targets are not replaced, however long they are away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,7 @@ def node_to_pb(node: Node) -> pb.NodePb:
         release=node.release,
         tags=dict(node.tags),
         boot_id=node.boot_id,
+        maintenance_until_ns=node.maintenance_until_ns,
     )
 
 
@@ -279,6 +282,7 @@ def node_from_pb(message: pb.NodePb) -> Node:
         message.release,
         dict(message.tags),
         message.boot_id,
+        message.maintenance_until_ns,
     )
 
 

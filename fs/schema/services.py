@@ -16,6 +16,9 @@ CORE_ECHO: Final[Method[core.EchoReq, core.EchoRsp]] = method(
 CORE_GET_INFO: Final[Method[core.GetInfoReq, core.GetInfoRsp]] = method(
     _CORE, "GetInfo", core.GetInfoReq, core.GetInfoRsp
 )
+CORE_GET_CONFIG: Final[Method[core.GetConfigReq, core.GetConfigRsp]] = method(
+    _CORE, "GetConfig", core.GetConfigReq, core.GetConfigRsp
+)
 
 _MGMTD = mgmtd.DESCRIPTOR.services_by_name["Mgmtd"]
 MGMTD_GET_PRIMARY: Final[Method[mgmtd.GetPrimaryReq, mgmtd.GetPrimaryRsp]] = method(
@@ -114,6 +117,12 @@ MGMTD_REVOKE_TOKEN: Final[Method[mgmtd.RevokeTokenReq, mgmtd.RevokeTokenRsp]] = 
 )
 MGMTD_FIND_TOKENS: Final[Method[mgmtd.FindTokensReq, mgmtd.FindTokensRsp]] = method(
     _MGMTD, "FindTokens", mgmtd.FindTokensReq, mgmtd.FindTokensRsp
+)
+MGMTD_SET_MAINTENANCE: Final[Method[mgmtd.SetMaintenanceReq, mgmtd.SetMaintenanceRsp]] = method(
+    _MGMTD, "SetMaintenance", mgmtd.SetMaintenanceReq, mgmtd.SetMaintenanceRsp
+)
+MGMTD_LIST_ROUTING_EVENTS: Final[Method[mgmtd.ListRoutingEventsReq, mgmtd.ListRoutingEventsRsp]] = (
+    method(_MGMTD, "ListRoutingEvents", mgmtd.ListRoutingEventsReq, mgmtd.ListRoutingEventsRsp)
 )
 
 _STORAGE = storage.DESCRIPTOR.services_by_name["Storage"]

@@ -24,5 +24,7 @@ async def cancel_drain(primary: Primary, request: CancelDrainReq) -> CancelDrain
 
         if drain in primary.state.book.drains:
             book = primary.cancelled_moves(is_of_drain)
-            await primary.change_book(replace(book, drains=book.drains - {drain}))
+            await primary.change_book(
+                replace(book, drains=book.drains - {drain}), why="the end of a drain was asked for"
+            )
     return CancelDrainRsp()

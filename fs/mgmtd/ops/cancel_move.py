@@ -20,5 +20,5 @@ async def cancel_move(primary: Primary, request: CancelMoveReq) -> CancelMoveRsp
             raise FsError(Status.MOVE_UNKNOWN, f"move {request.move_id}")
         after = primary.cancelled_moves(lambda move: move.move_id == request.move_id)
         if after != book:
-            await primary.change_book(after)
+            await primary.change_book(after, why="the end of a move was asked for")
     return CancelMoveRsp()

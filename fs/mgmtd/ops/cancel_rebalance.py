@@ -13,5 +13,7 @@ async def cancel_rebalance(primary: Primary, _request: CancelRebalanceReq) -> Ca
         primary.check_acting()
         if primary.state.book.is_rebalancing:
             book = primary.cancelled_moves(lambda move: move.reason is MoveReason.REBALANCE)
-            await primary.change_book(replace(book, is_rebalancing=False))
+            await primary.change_book(
+                replace(book, is_rebalancing=False), why="the end of rebalancing was asked for"
+            )
     return CancelRebalanceRsp()

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ...schema.ids import NodeId
 from ...schema.proto.mgmtd_pb2 import DisableNodeReq, DisableNodeRsp
-from ...schema.routing import NodeState, Role, RoutingInfo
+from ...schema.routing import NodeState, Role
 from ...schema.status import FsError, Status
 from ..primary import Primary
 from ..store import Change
+from .set_maintenance import chains_only_on
 
 
 async def disable_node(primary: Primary, request: DisableNodeReq) -> DisableNodeRsp:
@@ -27,19 +27,10 @@ async def disable_node(primary: Primary, request: DisableNodeReq) -> DisableNode
             raise FsError(Status.NOT_SUPPORTED, detail)
         if node.state is NodeState.DISABLED:
             return DisableNodeRsp()
-        only_here = _chains_only_on(primary.info, node.node_id)
+        only_here = chains_only_on(primary.info, node.node_id)
         if only_here and not request.accept_unavailable_chains:
             detail = f"chains {only_here[:8]} have their newest data on node {node.node_id} only"
             raise FsError(Status.UNSAFE_CHANGE, f"{detail}; drain it first, or accept it")
         disabled = replace(node, state=NodeState.DISABLED)
-        await primary.settle(Change(nodes={node.node_id: disabled}))
+        await primary.settle(Change(nodes={node.node_id: disabled}), why="asked for")
     return DisableNodeRsp()
-
-
-def _chains_only_on(info: RoutingInfo, node_id: NodeId) -> list[int]:
-    """Return the chains whose newest data no other node holds."""
-    return [
-        chain.chain_id
-        for chain in info.chains.values()
-        if {info.target(t).node_id for t in chain.keepers} == {node_id}
-    ]

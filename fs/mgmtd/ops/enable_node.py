@@ -16,5 +16,7 @@ async def enable_node(primary: Primary, request: EnableNodeReq) -> EnableNodeRsp
         if node.state is NodeState.DISABLED:
             is_judged = primary.state.health[node.node_id].is_judged
             state = NodeState.FAILED if is_judged else NodeState.UNKNOWN
-            await primary.settle(Change(nodes={node.node_id: replace(node, state=state)}))
+            await primary.settle(
+                Change(nodes={node.node_id: replace(node, state=state)}), why="asked for"
+            )
     return EnableNodeRsp()

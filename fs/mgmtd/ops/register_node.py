@@ -24,7 +24,7 @@ async def register_node(primary: Primary, request: RegisterNodeReq) -> RegisterN
         node = _new(asked) if known is None else _changed(known, asked)
         if node != known:
             primary.state.add_node(node.node_id, primary.now_s)
-            await primary.settle(Change(nodes={node.node_id: node}))
+            await primary.settle(Change(nodes={node.node_id: node}), why="asked for")
     return RegisterNodeRsp()
 
 

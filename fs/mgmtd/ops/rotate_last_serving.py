@@ -39,7 +39,10 @@ async def rotate_last_serving(
                 " target %d from now on (members %s), because an operator accepted the loss",
                 chain.chain_id, lost, after.targets[0].target_id, list(states),
             )  # fmt: skip
-            await primary.settle(Change(chains={chain.chain_id: after}))
+            await primary.settle(
+                Change(chains={chain.chain_id: after}),
+                why="the last server was given up: data loss accepted",
+            )
         now = primary.info.chain(chain.chain_id)
         return RotateLastServingRsp(
             chosen_target_id=now.keepers[0], chain_version=now.chain_version

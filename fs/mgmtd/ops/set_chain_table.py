@@ -19,7 +19,7 @@ async def set_chain_table(primary: Primary, request: SetChainTableReq) -> SetCha
         table, is_new = _plan(primary.info, request)
         if is_new:
             key = (table.table_id, table.table_version)
-            await primary.settle(Change(chain_tables={key: table}))
+            await primary.settle(Change(chain_tables={key: table}), why="a new table was asked for")
     return SetChainTableRsp(table_version=table.table_version)
 
 

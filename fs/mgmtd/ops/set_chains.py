@@ -27,7 +27,7 @@ async def set_chains(primary: Primary, request: SetChainsReq) -> SetChainsRsp:
     async with primary.lock:
         primary.check_acting()
         new = _plan(primary.info, request.chains)
-        await primary.settle(new)
+        await primary.settle(new, why="new chains were asked for")
     return SetChainsRsp(created_count=len(new.chains))
 
 

@@ -21,6 +21,8 @@ async def set_preferred_order(
         primary.check_not_moving(chain.chain_id)
         after = with_preferred_order(chain, [TargetId(t) for t in request.target_ids])
         if after is not chain:
-            await primary.settle(Change(chains={chain.chain_id: after}))
+            await primary.settle(
+                Change(chains={chain.chain_id: after}), why="another order was asked for"
+            )
         version = primary.info.chain(request.chain_id).chain_version
     return SetPreferredOrderRsp(chain_version=version)

@@ -28,5 +28,7 @@ async def start_drain(primary: Primary, request: StartDrainReq) -> StartDrainRsp
             raise FsError(Status.RPC_BAD_REQUEST, detail)
         book = primary.state.book
         if drain not in book.drains:
-            await primary.change_book(replace(book, drains=book.drains | {drain}))
+            await primary.change_book(
+                replace(book, drains=book.drains | {drain}), why="a drain was asked for"
+            )
         return StartDrainRsp(target_count=len(drained_members(primary.info, drain)))

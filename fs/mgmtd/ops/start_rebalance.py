@@ -12,5 +12,7 @@ async def start_rebalance(primary: Primary, _request: StartRebalanceReq) -> Star
         primary.check_acting()
         book = primary.state.book
         if not book.is_rebalancing:
-            await primary.change_book(replace(book, is_rebalancing=True))
+            await primary.change_book(
+                replace(book, is_rebalancing=True), why="rebalancing was asked for"
+            )
     return StartRebalanceRsp()

@@ -1,14 +1,16 @@
 """UnregisterNode: forgets a node that is gone."""
 
+from dataclasses import replace
+
 from ...schema.proto.mgmtd_pb2 import UnregisterNodeReq, UnregisterNodeRsp
 from ...schema.routing import NodeState
 from ...schema.status import FsError, Status
 from ..primary import Primary
-from ..store import Change
+from ..store import BookChange, Change
 
 
 async def unregister_node(primary: Primary, request: UnregisterNodeReq) -> UnregisterNodeRsp:
-    """Forget the node and its targets, none of which is in a chain; its heartbeats are refused then.
+    """Forget the node, its drains and its targets, none of which is in a chain; its heartbeats are refused then.
 
     Raises:
         FsError: NODE_UNKNOWN, CONFLICTING_CHANGE (it lives, it holds targets of chains, or a move goes there),
@@ -32,5 +34,12 @@ async def unregister_node(primary: Primary, request: UnregisterNodeReq) -> Unreg
                 detail = f"move {move.move_id} goes to {name}; cancel it first"
                 raise FsError(Status.CONFLICTING_CHANGE, detail)
         gone = frozenset(t.target_id for t in own)
-        await primary.settle(Change(removed_nodes=frozenset({node.node_id}), removed_targets=gone))
+        book = primary.state.book
+        left = frozenset(d for d in book.drains if d.node_id != node.node_id)
+        change = Change(
+            removed_nodes=frozenset({node.node_id}),
+            removed_targets=gone,
+            book=None if left == book.drains else BookChange(book, replace(book, drains=left)),
+        )
+        await primary.settle(change, why="asked for")
     return UnregisterNodeRsp()

@@ -41,7 +41,7 @@ async def update_chain(primary: Primary, request: UpdateChainReq) -> UpdateChain
         else:
             info.target(target_id)
             after = without_member(chain, target_id)
-        await primary.change_members(after)
+        await primary.change_members(after, why="other members were asked for")
         return UpdateChainRsp(chain_version=primary.info.chain(chain_id).chain_version)
 
 

@@ -182,6 +182,7 @@ class NodePb(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
+    MAINTENANCE_UNTIL_NS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     address: _builtins.str
     """where its services listen"""
@@ -192,6 +193,8 @@ class NodePb(_message.Message):
     release: _builtins.str
     boot_id: _builtins.str
     """of its machine, new at every start of the kernel; empty: not known"""
+    maintenance_until_ns: _builtins.int
+    """until then its targets are not replaced, however long they are away; 0: they are"""
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[Global___NodeRole.ValueType]: ...
     @_builtins.property
@@ -208,10 +211,11 @@ class NodePb(_message.Message):
         release: _builtins.str = ...,
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         boot_id: _builtins.str = ...,
+        maintenance_until_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "boot_id", b"boot_id", "host_name", b"host_name", "incarnation", b"incarnation", "node_id", b"node_id", "release", b"release", "roles", b"roles", "state", b"state", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "boot_id", b"boot_id", "host_name", b"host_name", "incarnation", b"incarnation", "maintenance_until_ns", b"maintenance_until_ns", "node_id", b"node_id", "release", b"release", "roles", b"roles", "state", b"state", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,6 +89,7 @@ class GetInfoRsp(_message.Message):
     SERVICES_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     WALL_NS_FIELD_NUMBER: _builtins.int
+    MGMTD_ADDRESSES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     cluster_id: _builtins.str
     incarnation: _builtins.str
@@ -99,6 +100,10 @@ class GetInfoRsp(_message.Message):
     """its clock, at the answer; 0: an older release"""
     @_builtins.property
     def services(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def mgmtd_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the managers that it is configured with; none: an older release"""
+
     def __init__(
         self,
         *,
@@ -110,11 +115,46 @@ class GetInfoRsp(_message.Message):
         services: _abc.Iterable[_builtins.str] | None = ...,
         pid: _builtins.int = ...,
         wall_ns: _builtins.int = ...,
+        mgmtd_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "pid", b"pid", "release", b"release", "services", b"services", "uptime_s", b"uptime_s", "wall_ns", b"wall_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "mgmtd_addresses", b"mgmtd_addresses", "node_id", b"node_id", "pid", b"pid", "release", b"release", "services", b"services", "uptime_s", b"uptime_s", "wall_ns", b"wall_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetInfoRsp: _TypeAlias = GetInfoRsp  # noqa: Y015
+
+@_typing.final
+class GetConfigReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConfigReq: _TypeAlias = GetConfigReq  # noqa: Y015
+
+@_typing.final
+class GetConfigRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_FIELD_NUMBER: _builtins.int
+    json: _builtins.str
+    def __init__(
+        self,
+        *,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConfigRsp: _TypeAlias = GetConfigRsp  # noqa: Y015

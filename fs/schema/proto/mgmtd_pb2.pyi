@@ -1009,6 +1009,167 @@ class UnregisterNodeRsp(_message.Message):
 Global___UnregisterNodeRsp: _TypeAlias = UnregisterNodeRsp  # noqa: Y015
 
 @_typing.final
+class SetMaintenanceReq(_message.Message):
+    """For work on a machine: it may be away without its targets being replaced.  It goes on serving as long as it is there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    FOR_S_FIELD_NUMBER: _builtins.int
+    ACCEPT_UNAVAILABLE_CHAINS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    for_s: _builtins.float
+    accept_unavailable_chains: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        for_s: _builtins.float = ...,
+        accept_unavailable_chains: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_unavailable_chains", b"accept_unavailable_chains", "for_s", b"for_s", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetMaintenanceReq: _TypeAlias = SetMaintenanceReq  # noqa: Y015
+
+@_typing.final
+class SetMaintenanceRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_NS_FIELD_NUMBER: _builtins.int
+    until_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        until_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["until_ns", b"until_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetMaintenanceRsp: _TypeAlias = SetMaintenanceRsp  # noqa: Y015
+
+@_typing.final
+class RoutingChangePb(_message.Message):
+    """---- history: how nodes, chains, tables and drains changed, and why ------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.int
+    chain_version: _builtins.int
+    node_id: _builtins.int
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.int = ...,
+        chain_version: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "node_id", b"node_id", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoutingChangePb: _TypeAlias = RoutingChangePb  # noqa: Y015
+
+@_typing.final
+class RoutingEventPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_ID_FIELD_NUMBER: _builtins.int
+    WALL_NS_FIELD_NUMBER: _builtins.int
+    ROUTING_VERSION_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_COUNT_FIELD_NUMBER: _builtins.int
+    event_id: _builtins.int
+    """counts on, over changes of primaries"""
+    wall_ns: _builtins.int
+    """of the primary"""
+    routing_version: _builtins.int
+    """the one that began with it"""
+    why: _builtins.str
+    """what an operator asked for; empty: it follows from what nodes said or did not say"""
+    left_out_count: _builtins.int
+    """further changes that did not fit"""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoutingChangePb]: ...
+    def __init__(
+        self,
+        *,
+        event_id: _builtins.int = ...,
+        wall_ns: _builtins.int = ...,
+        routing_version: _builtins.int = ...,
+        why: _builtins.str = ...,
+        changes: _abc.Iterable[Global___RoutingChangePb] | None = ...,
+        left_out_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "event_id", b"event_id", "left_out_count", b"left_out_count", "routing_version", b"routing_version", "wall_ns", b"wall_ns", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoutingEventPb: _TypeAlias = RoutingEventPb  # noqa: Y015
+
+@_typing.final
+class ListRoutingEventsReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_EVENT_ID_FIELD_NUMBER: _builtins.int
+    EVENT_COUNT_MAX_FIELD_NUMBER: _builtins.int
+    before_event_id: _builtins.int
+    event_count_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        before_event_id: _builtins.int = ...,
+        event_count_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_event_id", b"before_event_id", "event_count_max", b"event_count_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoutingEventsReq: _TypeAlias = ListRoutingEventsReq  # noqa: Y015
+
+@_typing.final
+class ListRoutingEventsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    has_more: _builtins.bool
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoutingEventPb]: ...
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___RoutingEventPb] | None = ...,
+        has_more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "has_more", b"has_more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoutingEventsRsp: _TypeAlias = ListRoutingEventsRsp  # noqa: Y015
+
+@_typing.final
 class DrainPb(_message.Message):
     """---- moves: replacing a target of a chain by another one -----------------------------------------"""
 

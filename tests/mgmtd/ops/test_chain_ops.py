@@ -229,7 +229,10 @@ async def test_only_a_node_without_members_that_is_gone_is_unregistered(autojump
         await refused(conflict, node_op(cluster, "unregister", 13))  # holds members
         await spare.kill()
         await cluster.until(lambda i: i.node(14).state is NodeState.FAILED)
+        drain = pb.StartDrainReq(drain=pb.DrainPb(node_id=14))
+        await cluster.call(services.MGMTD_START_DRAIN, drain)
         await node_op(cluster, "unregister", 14)
+        assert not (await cluster.call(services.MGMTD_LIST_MOVES, pb.ListMovesReq())).drains
         info = await cluster.info()
         assert 14 not in info.nodes
         assert not {1401, 1402} & set(info.targets)
