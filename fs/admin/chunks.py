@@ -7,7 +7,7 @@ moment: differences are looked at again before they are reported.
 Does not read the chunks' data: that is what a scrub does.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -36,23 +36,42 @@ class ChainComparison:
     different: dict[ChunkId, dict[TargetId, Facts | None]] = field(default_factory=dict)
 
 
-async def target_chunks(
-    channels: Channels, info: RoutingInfo, target_id: TargetId
-) -> AsyncIterator[tuple[ChunkId, Facts]]:
-    """Yield every chunk of a target in order; raises FsError when its node does not answer."""
+async def listed_chunks(
+    channels: Channels,
+    info: RoutingInfo,
+    target_id: TargetId,
+    *,
+    inode_id: int = 0,
+    first_index: int = 0,
+) -> AsyncGenerator[pb.ChunkMetaPb, None]:
+    """Yield what a target says of all its chunks, or of those of one inode from an index on, in chunk order.
+
+    Raises:
+        FsError: its node does not answer, or does not have it.
+    """
     node = info.node_of_target(target_id)
     channel = channels.get(node.address, node_id=node.node_id)
-    after = b""
+    after = ChunkId(InodeId(inode_id), first_index - 1).pack() if first_index else b""
     while True:
-        request = pb.ListChunksReq(target_id=target_id, after=after, chunk_count_max=PAGE_COUNT)
+        request = pb.ListChunksReq(
+            target_id=target_id, after=after, chunk_count_max=PAGE_COUNT, inode_id=inode_id
+        )
         reply = (await channel.call(services.STORAGE_LIST_CHUNKS, request)).message
         for chunk in reply.chunks:
-            chunk_id = ChunkId(InodeId(chunk.inode_id), chunk.chunk_index)
-            yield chunk_id, (chunk.commit_ver, chunk.pending_ver, chunk.length, chunk.checksum)
+            yield chunk
         if not reply.has_more:
             return
         last = reply.chunks[-1]
         after = ChunkId(InodeId(last.inode_id), last.chunk_index).pack()
+
+
+async def target_chunks(
+    channels: Channels, info: RoutingInfo, target_id: TargetId
+) -> AsyncIterator[tuple[ChunkId, Facts]]:
+    """Yield every chunk of a target in order; raises FsError when its node does not answer."""
+    async for chunk in listed_chunks(channels, info, target_id):
+        chunk_id = ChunkId(InodeId(chunk.inode_id), chunk.chunk_index)
+        yield chunk_id, (chunk.commit_ver, chunk.pending_ver, chunk.length, chunk.checksum)
 
 
 async def compare_chain(channels: Channels, info: RoutingInfo, chain: Chain) -> ChainComparison:

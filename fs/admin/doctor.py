@@ -16,6 +16,7 @@ from ..schema.ids import NodeId
 from ..schema.proto import core_pb2, mgmtd_pb2
 from ..schema.routing import Chain, Node, NodeState, PublicState, Role, RoutingInfo
 from .facts import Spaces
+from .settings import differences
 
 SKEW_S_MAX: Final = 1.0
 """Of wall clocks: they stamp files, nothing else depends on them."""
@@ -73,6 +74,10 @@ class Snapshot:
     """Of the processes that answered."""
     silent: Mapping[NodeId, str] = field(default_factory=dict)
     """Why the others did not."""
+    configs: Mapping[NodeId, str] = field(default_factory=dict)
+    """JSON of the settings of the processes that tell them."""
+    wall_ns: int = 0
+    """When it was taken."""
 
 
 def diagnose(now: Snapshot, before: Snapshot | None = None) -> list[Finding]:
@@ -253,6 +258,27 @@ def _releases(now: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _settings(now: Snapshot) -> Iterator[Finding]:
+    for one in differences(now.routing, now.configs):
+        listed = "; ".join(f"{value}: {list(ids)}" for value, ids in one.values.items())
+        yield Finding(
+            "config-drift", Severity.NOTICE, one.key,
+            f"processes that should have the same setting do not: {listed}",
+            "make their configuration files the same and start them anew: ember admin config diff",
+        )  # fmt: skip
+
+
+def _maintenance(now: Snapshot) -> Iterator[Finding]:
+    for node in now.routing.nodes.values():
+        left_s = (node.maintenance_until_ns - now.wall_ns) / 1e9
+        if left_s > 0:
+            yield Finding(
+                "maintenance", Severity.NOTICE, f"node {node.node_id}",
+                f"is worked on: its targets are not replaced for another {left_s / 3600:.1f} h",
+                f"when it is done: ember admin node maintenance off {node.node_id}",
+            )  # fmt: skip
+
+
 def _moves(now: Snapshot) -> Iterator[Finding]:
     for problem in now.moves.problems:
         yield Finding(
@@ -298,5 +324,7 @@ CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _space,
     _clocks,
     _releases,
+    _settings,
+    _maintenance,
     _moves,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..schema.ids import NodeId
 from ..schema.proto import mgmtd_pb2, storage_pb2
-from ..schema.routing import Chain, RoutingInfo, Target
+from ..schema.routing import Chain, Role, RoutingInfo, Target
 
 Row = dict[str, Any]
 Spaces = Mapping[NodeId, storage_pb2.SpaceInfoRsp]
@@ -32,6 +32,7 @@ def node_rows(info: RoutingInfo) -> list[Row]:
             "host": node.host_name,
             "address": node.address,
             "release": node.release,
+            "maintenance_until_ns": node.maintenance_until_ns,
             "targets": targets[node.node_id],
             "serving": serving[node.node_id],
         }
@@ -127,4 +128,43 @@ def drain_rows(moves: mgmtd_pb2.ListMovesRsp) -> list[Row]:
             "left": status.target_count,
         }
         for status in moves.drains
+    ]
+
+
+def cluster_facts(info: RoutingInfo, *, primary: int) -> Row:
+    """Return the cluster as a whole; `primary`: node id of the acting manager, 0 if nobody knows."""
+    nodes = info.nodes.values()
+    releases: Counter[str] = Counter(node.release or "unknown" for node in nodes)
+    return {
+        "cluster_id": info.cluster_id,
+        "primary": primary,
+        "routing_version": info.routing_version,
+        "is_bootstrapping": info.is_bootstrapping,
+        "nodes": {role.name.lower(): sum(role in n.roles for n in nodes) for role in Role},
+        "node_states": dict(Counter(node.state.name.lower() for node in nodes)),
+        "releases": dict(sorted(releases.items())),
+        "chains": len(info.chains),
+        "chains_complete": sum(len(c.serving) >= c.replica_count for c in info.chains.values()),
+        "chains_unavailable": sum(not c.serving for c in info.chains.values()),
+        "chain_tables": sorted({table_id for table_id, _ in info.chain_tables}),
+        "targets": len(info.targets),
+        "used_bytes": sum(target.used_bytes for target in info.targets.values()),
+    }
+
+
+def event_rows(events: Iterable[mgmtd_pb2.RoutingEventPb]) -> list[Row]:
+    """Return one row for each change of each event, in the order of the events."""
+    return [
+        {
+            "event_id": event.event_id,
+            "wall_ns": event.wall_ns,
+            "routing_version": event.routing_version,
+            "chain_id": change.chain_id or None,
+            "chain_version": change.chain_version or None,
+            "node_id": change.node_id or None,
+            "text": change.text,
+            "why": event.why,
+        }
+        for event in events
+        for change in event.changes
     ]

@@ -6,7 +6,8 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from .main import GROUPS, app
+from .groups import GROUPS
+from .main import app
 
 HEAD = """# Commands
 
@@ -22,9 +23,36 @@ def commands_page() -> str:
     for name, command in _named(typer.main.get_command(app)):
         if name in GROUPS:
             command = typer.main.get_command(GROUPS[name]())  # noqa: PLW2901 - what stands behind it
-        for path, leaf in _leaves(f"ember {name}", command):
+        if name == "admin":
+            command = _without_also(command)  # noqa: PLW2901 - said once
+            parts.append(_admin_section(command))
+        for path, leaf in leaves(f"ember {name}", command):
             parts.append(_section(path, leaf))
     return "\n\n".join(parts) + "\n"
+
+
+def _without_also(admin: Any) -> Any:
+    """Return `ember admin` without what is described below names of its own."""
+    from .admin.commands import ALSO  # noqa: PLC0415 - loads all that it needs
+
+    admin.commands = {name: found for name, found in admin.commands.items() if name not in ALSO}
+    return admin
+
+
+def _admin_section(admin: Any) -> str:
+    from .admin.commands import ALSO  # noqa: PLC0415
+
+    options = [p for p in admin.params if isinstance(p, TyperOption)]
+    rows = [f"| {_option(o)} | {_words(o.help)} |" for o in options if "--help" not in o.opts]
+    listed = ", ".join(f"`{name}`" for name in sorted(ALSO))
+    return "\n".join(
+        [
+            "## ember admin", "", "    ember admin [OPTIONS] COMMAND ...", "",
+            "Look into a running cluster, and change it.  Before the command:", "",
+            "| | |", "|---|---|", *rows, "",
+            f"The groups {listed} are commands of `ember admin` as well as of `ember`.",
+        ]
+    )  # fmt: skip
 
 
 def _named(command: Any) -> Iterator[tuple[str, Any]]:
@@ -32,10 +60,11 @@ def _named(command: Any) -> Iterator[tuple[str, Any]]:
     yield from command.commands.items()
 
 
-def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+def leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the commands below one, each with the words that name it."""
     if isinstance(command, TyperGroup):
         for name, found in _named(command):
-            yield from _leaves(f"{path} {name}", found)
+            yield from leaves(f"{path} {name}", found)
     else:
         yield path, command
 
@@ -44,12 +73,27 @@ def _section(path: str, command: Any) -> str:
     arguments = [p for p in command.params if isinstance(p, TyperArgument)]
     options = [p for p in command.params if isinstance(p, TyperOption)]
     usage = " ".join([path, *(_metavar(a) for a in arguments), *(["[OPTIONS]"] if options else [])])
-    lines = [f"## {path}", "", f"    {usage}", "", _words(command.help)]
+    text, examples = _split(command.help or "")
+    lines = [f"## {path}", "", f"    {usage}", "", _words(text)]
     records = [(f"`{_metavar(a)}`", _words(getattr(a, "help", ""))) for a in arguments]
     records += [(_option(o), _words(o.help)) for o in options]
     if records:
         lines += ["", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in records)]
+    lines += ["", *(f"    {example}" for example in examples)] if examples else []
     return "\n".join(lines)
+
+
+def examples_of(command: Any) -> list[str]:
+    """Return the example lines of a command, as they may be typed."""
+    return _split(command.help or "")[1]
+
+
+def _split(text: str) -> tuple[str, list[str]]:
+    """Return a help text without its examples, and these."""
+    mark = "Example: "
+    lines = text.splitlines()
+    examples = [line.strip().removeprefix(mark) for line in lines if line.strip().startswith(mark)]
+    return "\n".join(line for line in lines if not line.strip().startswith(mark)), examples
 
 
 def _metavar(argument: TyperArgument) -> str:

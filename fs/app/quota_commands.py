@@ -19,6 +19,7 @@ from ..client.blocking import BlockingFs, connect_blocking
 from ..client.entries import DirectoryUsage
 from ..schema.status import FsError, Status
 from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
+from .entry import NO_ENTRY, current_entry
 from .mount_point import is_mounted
 from .running import chosen_directory
 from .status_view import bytes_text
@@ -59,12 +60,24 @@ def path_inside(path: str) -> str:
 
 def connected(given: Path | None) -> BlockingFs:
     """Return a client of the chosen cluster, to be used in a `with` block."""
+    if current_entry() != NO_ENTRY:
+        return _connected_elsewhere()
     directory = chosen_directory(given)
     record = need_record(directory)
     key_file = usual_key_file(directory, record)
     return connect_blocking(
         mgmtd_addresses(directory, record), record.cluster_id, key_file=key_file
     )
+
+
+def _connected_elsewhere() -> BlockingFs:
+    """Return a client of the cluster of `ember admin --at`, whose credentials are in the environment."""
+    from .where import find  # noqa: PLC0415 - loads managers and stores, which `ember rm` does not need
+
+    where = find(None, None)
+    if where.is_down:
+        raise FsError(Status.NOT_RUNNING, "--kv reads a store without services, which this needs")
+    return connect_blocking(where.addresses, where.cluster_id)
 
 
 def _show(entries: list[DirectoryUsage], *, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """What the doctor finds, and that it finds nothing else: each check on a cluster that is sound but for one thing."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -95,7 +96,32 @@ MOVES = mgmtd_pb2.ListMovesRsp(
     moves=[mgmtd_pb2.MovePb(move_id=3, chain_id=1, trouble="node 12 is full")],
     drains=[mgmtd_pb2.DrainStatusPb(drain=mgmtd_pb2.DrainPb(node_id=12))],
 )
+
+
+def settings(**changes):
+    """JSON of a process's settings, as it answers."""
+    sections = {
+        "process": {"node_id": 1, "log_level": "info"},
+        "mgmtd": {"node_lease_s": 4.8},
+        "meta": {"gc_delay_s": 60.0},
+        "storage": {"disks": [{"path": "/d"}], "resync_bytes_per_s_max": 0},
+        "kv": {"engine": "rocksdb", "retry_time_s_max": 10.0},
+    }
+    for name, value in changes.items():
+        section, key = name.split("__")
+        sections[section] = sections[section] | {key: value}
+    return json.dumps(sections)
+
+
+def drifting(**changes):
+    """Settings of all, of which those of storage node 12 differ."""
+    return {NodeId(n): settings(**changes) if n == 12 else settings() for n in (1, 2, *STORAGE_IDS)}
+
+
 SICK = [
+    (snapshot(configs=drifting(mgmtd__node_lease_s=2.0)), {"config-drift"}),
+    (snapshot(configs=drifting(storage__resync_bytes_per_s_max=5)), {"config-drift"}),
+    (snapshot(routing(nodes=[node(13, Role.STORAGE, maintenance_until_ns=7 * 10**9)]), wall_ns=10**9), {"maintenance"}),
     (snapshot(routing(nodes=[node(13, Role.STORAGE, state=NodeState.FAILED)])), {"node-failed"}),
     (snapshot(routing(nodes=[node(13, Role.STORAGE, state=NodeState.DISABLED)])), {"node-disabled"}),
     (snapshot(silent={NodeId(12): "RPC_TIMEOUT"}), {"node-silent"}),
@@ -162,3 +188,16 @@ def test_every_check_is_exercised():
     """A check that no case above makes speak would be one that nothing tests."""
     silent = [check for check in CHECKS if not any(list(check(sick)) for sick, _ in SICK)]
     assert silent == []
+
+
+def test_what_makes_a_process_itself_is_no_drift():
+    own = drifting(process__node_id=12, storage__disks=[{"path": "/other"}], kv__engine="remote")
+    assert diagnose(snapshot(configs=own)) == []
+    unused = drifting(meta__gc_delay_s=5.0, kv__retry_time_s_max=1.0)
+    assert diagnose(snapshot(configs=unused)) == []
+    assert diagnose(snapshot(configs={NodeId(12): settings(mgmtd__node_lease_s=2.0)})) == []
+
+
+def test_maintenance_that_is_over_is_not_told():
+    known = routing(nodes=[node(13, Role.STORAGE, maintenance_until_ns=10**9)])
+    assert diagnose(snapshot(known, wall_ns=2 * 10**9)) == []

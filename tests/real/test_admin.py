@@ -1,19 +1,42 @@
-"""`ember admin`: every command against a running cluster, read by people and by programs."""
+"""`ember admin`: every command against a running cluster, read by people and by programs.
 
+One cluster for all tests, which run in the order of this file; the last ones stop its services.  Commands run in this
+process, but where a process of its own is what is tested.
+"""
+
+import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
+import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from unittest.mock import patch
 
 import pytest
+import trio
+import typer
+
+from fs.app.admin.commands import ALSO, admin
+from fs.app.admin.shell import Shell
+from fs.app.cluster_dir import ClusterDir
+from fs.app.command_page import examples_of, leaves
+from fs.app.entry import NO_ENTRY, set_entry
+from fs.app.quota_commands import connected
+from fs.app.store_access import open_chosen, store_of_cluster
+from fs.kv.transact import transact
+from fs.meta.records import inode_key
 
 from .conftest import EMBER, Cluster
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(600)]
 
 FOUND, DECLINED = 3, 4
+FILE = "/admin-example"
+CONTENT = bytes(range(256)) * 12_288  # three chunks
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +51,28 @@ def cluster(tmp_path_factory):
         subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False)
 
 
+@pytest.fixture(scope="module")
+def inode_id(cluster):
+    """A file of three chunks."""
+    with connected(cluster.directory) as fs:
+        fs.write_file(FILE, CONTENT)
+        return fs.stat(FILE).inode_id
+
+
 def try_admin(cluster, *words, code=0):
     """Run a command on the cluster and return what it prints; its exit code must be `code`."""
-    return try_admin_anywhere(*words, "--dir", cluster.directory, code=code)
+    return try_admin_anywhere(*words, always=["--dir", str(cluster.directory)], code=code)
 
 
-def try_admin_anywhere(*words, code):
-    command = [EMBER, "admin", *words]
-    done = subprocess.run(
-        [str(c) for c in command], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
+def try_admin_anywhere(*words, always=(), code):
+    set_entry(NO_ENTRY)
+    out, err = io.StringIO(), io.StringIO()
+    nobody = patch.object(sys, "stdin", io.StringIO())
+    with redirect_stdout(out), redirect_stderr(err), nobody:
+        got = Shell(admin, always).run_line(shlex.join(map(str, words)))
+    codes = code if isinstance(code, set) else {code}
+    assert got in codes, f"{words}: {got}\n{out.getvalue()}\n{err.getvalue()}"
+    return out.getvalue() if "--json" in words and not got else out.getvalue() + err.getvalue()
 
 
 def rows(cluster, *words, code=0):
@@ -49,10 +81,7 @@ def rows(cluster, *words, code=0):
 
 def kinds(cluster, *severities):
     """Return what the doctor finds of these severities; its exit code says whether something is to be done."""
-    command = [EMBER, "admin", "doctor", "--pause", "0", "--json", "--dir", cluster.directory]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout)
-    assert done.returncode == (FOUND if any(f["severity"] != "notice" for f in found) else 0)
+    found = rows(cluster, "doctor", "--pause", "0", code={0, FOUND})
     return {f["kind"] for f in found if f["severity"] in severities}
 
 
@@ -124,6 +153,7 @@ def test_a_node_is_drained_and_used_again(cluster):
     assert left == []
     found = rows(cluster, "move", "list")
     assert found["drains"] == [{"node_id": node_id, "disk_index": None, "left": 0}]
+    assert any("drain of the node begins" in e["text"] for e in rows(cluster, "history"))
     assert "drained" in kinds(cluster, "notice")
     try_admin(cluster, "node", "drain", node_id, "--cancel")
     assert rows(cluster, "move", "list")["drains"] == []
@@ -140,8 +170,7 @@ def test_a_node_is_added_and_removed(cluster, tmp_path):
     file.write_text(text)
     assert "node 10077" in cluster.ember("admin", "node", "add", "--storage", file)
     assert 10077 in {n["node_id"] for n in rows(cluster, "node", "list")}
-    try_admin(cluster, "node", "disable", 10077, "--yes")
-    try_admin(cluster, "node", "remove", 10077, "--yes")
+    try_admin(cluster, "node", "remove", 10077, "--drain", "--yes")
     assert 10077 not in {n["node_id"] for n in rows(cluster, "node", "list")}
     assert "name the configuration files" in try_admin_anywhere("node", "add", code=1)
 
@@ -175,8 +204,279 @@ def test_many_commands_come_from_a_file(cluster, tmp_path):
 def test_a_manager_that_is_away_is_one_line(cluster):
     pid = cluster.pid_of("control")
     os.kill(pid, signal.SIGSTOP)
+    command = [EMBER, "admin", "chain", "list", "--dir", str(cluster.directory)]
     try:
-        told = try_admin(cluster, "chain", "list", code=1)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     finally:
         os.kill(pid, signal.SIGCONT)
+    assert done.returncode == 1
+    told = done.stdout + done.stderr
     assert "RPC_TIMEOUT" in told and told.count("\n") == 1
+
+
+def test_a_process_of_its_own_tells_a_program(cluster):
+    told = cluster.ember("admin", "cluster", "show", "--json", "--dir", cluster.directory)
+    facts = json.loads(told)
+    assert facts["nodes"] == {"mgmtd": 1, "meta": 1, "storage": 4, "client": 0}
+    assert (facts["chains"], facts["chains_unavailable"], facts["primary"]) == (4, 0, 1)
+
+
+def test_any_process_leads_to_the_cluster(cluster):
+    cluster_id = rows(cluster, "cluster", "show")["cluster_id"]
+    for node in rows(cluster, "node", "list"):
+        words = ("--at", node["address"], "--cluster-id", cluster_id, "chain", "list", "--json")
+        assert len(json.loads(try_admin_anywhere(*words, code=0))) == 4
+    words = ("--at", node["address"], "--cluster-id", cluster_id, "quota", "ls", "--json")
+    assert json.loads(try_admin_anywhere(*words, code=0)) == []
+    words = ("--at", node["address"], "--cluster-id", "another", "chain", "list")
+    assert "RPC_WRONG_CLUSTER" in try_admin_anywhere(*words, code=1)
+
+
+def test_settings_are_shown_and_compared(cluster):
+    storage_id = rows(cluster, "disk", "list")[0]["node_id"]
+    shown = rows(cluster, "config", "get", storage_id, "--key", "process.node_id")
+    assert shown == [{"key": "process.node_id", "value": storage_id}]
+    assert {r["key"].partition(".")[0] for r in rows(cluster, "config", "get", 1)} >= {"meta", "kv"}
+    assert rows(cluster, "config", "diff") == []
+
+
+def test_a_file_is_followed_to_its_replicas(cluster, inode_id):
+    facts = rows(cluster, "file", "stat", FILE)
+    assert (facts["inode_id"], facts["length"], facts["type"]) == (inode_id, len(CONTENT), "file")
+    assert rows(cluster, "file", "stat", "--inode", inode_id) == facts
+    wait_until(lambda: all(c["serving"] == 3 for c in rows(cluster, "chain", "list")))
+    chunks = rows(cluster, "file", "chunks", FILE)
+    assert sorted({c["chunk_index"] for c in chunks}) == [0, 1, 2]
+    for index in range(3):
+        members = [c for c in chunks if c["chunk_index"] == index]
+        assert len(members) == 3 == len({c["node_id"] for c in members})
+        assert len({(c["commit_ver"], c["length"], c["checksum"]) for c in members}) == 1
+        shown = rows(cluster, "chunks", "show", inode_id, index)
+        assert {(c["checksum"], c["length"]) for c in shown} == {(c["checksum"], c["length"]) for c in members}  # fmt: skip
+    assert rows(cluster, "file", "compare", FILE) == []
+    assert "3 chunks: all replicas equal" in try_admin(cluster, "file", "compare", FILE)
+    digests = rows(cluster, "chunks", "checksum", inode_id, 1, "--offset", 10, "--length", 1000)
+    assert len(digests) == 3 and len({d["checksum"] for d in digests}) == 1
+    assert {d["length"] for d in digests} == {1000}
+    assert rows(cluster, "file", "chunks", FILE, "--from", 2, "--count", 5)[0]["chunk_index"] == 2
+    assert "is a directory" in try_admin(cluster, "file", "chunks", "/", code=1)
+    assert "say a path" in try_admin(cluster, "file", "stat", code=1)
+    assert "NOT_FOUND" in try_admin(cluster, "file", "stat", "/nothing", code=1)
+
+
+def test_the_layout_of_a_directory_is_set_for_new_files(cluster):
+    with connected(cluster.directory) as fs:
+        fs.mkdir("/cut")
+    before = rows(cluster, "file", "layout", "get", "/cut")
+    assert (before["chunk_size_bytes"], before["stripe_size"]) == (1024 * 1024, 4)
+    try_admin(cluster, "file", "layout", "set", "/cut", "--chunk-size", "64K", "--stripe", 2)
+    after = rows(cluster, "file", "layout", "get", "/cut")
+    assert after["from_inode_id"] == after["inode_id"]
+    assert (after["chunk_size_bytes"], after["stripe_size"]) == (64 * 1024, 2)
+    with connected(cluster.directory) as fs:
+        fs.write_file("/cut/small", bytes(200_000))
+    assert len(rows(cluster, "file", "chunks", "/cut/small")) == 4 * 3
+    assert rows(cluster, "file", "layout", "get", "/cut/small")["stripe_size"] == 2
+    told = try_admin(cluster, "file", "layout", "set", "/cut", "--chunk-size", "5K", code=1)
+    assert "INVALID_ARGUMENT" in told
+
+
+def test_chunks_of_no_file_are_found(cluster):
+    """The chunks of a file whose inode is taken away behind everybody's back."""
+    with connected(cluster.directory) as fs:
+        fs.write_file("/lost", CONTENT)
+        lost_id = fs.stat("/lost").inode_id
+    assert "0 inodes with orphans" in try_admin(cluster, "chunks", "orphans")
+
+    async def swap(value):
+        async with open_chosen(store_of_cluster(ClusterDir(cluster.directory))) as store:
+
+            async def body(tr):
+                old = await tr.get(inode_key(lost_id))
+                tr.clear(inode_key(lost_id)) if value is None else tr.set(inode_key(lost_id), value)
+                return old
+
+            return await transact(store.engine, body, runtime=store.runtime)
+
+    inode = trio.run(swap, None)
+    try:
+        found = rows(cluster, "chunks", "orphans", code=FOUND)
+        assert {one["inode_id"] for one in found} == {lost_id}
+        assert sum(one["chunk_count"] for one in found) == 3
+        assert sum(one["length_bytes"] for one in found) == len(CONTENT)
+        assert rows(cluster, "chunks", "orphans", "--after", 4) == []
+    finally:
+        trio.run(swap, inode)
+
+
+def test_what_was_removed_waits_to_be_cleared_away(cluster):
+    before = rows(cluster, "gc", "status")["files"]
+    with connected(cluster.directory) as fs:
+        fs.write_file("/short-lived", b"x")
+        gone_id = fs.stat("/short-lived").inode_id
+        fs.unlink("/short-lived")
+    assert rows(cluster, "gc", "status")["files"] > before
+    assert gone_id in {one["inode_id"] for one in rows(cluster, "gc", "list")}
+    assert rows(cluster, "gc", "list", "--count", 1)
+
+
+def test_open_files_are_listed(cluster, inode_id):
+    with connected(cluster.directory) as fs, fs.open(FILE, is_writable=True):
+        found = rows(cluster, "session", "files", "--inode", inode_id)
+        assert [one["is_write"] for one in found] == [True]
+        client_id = found[0]["client_id"]
+        assert client_id in {one["client_id"] for one in rows(cluster, "session", "list")}
+        assert rows(cluster, "session", "files", "--client", "nobody") == []
+
+
+def test_dumps_hold_what_there_is(cluster, inode_id, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for what in ("inodes", "dentries", "sessions", "chunks"):
+        for form in ("parquet", "jsonl"):
+            path = tmp_path / f"{what}.{form}"
+            told = try_admin(cluster, "dump", what, path, "--format", form)
+            assert re.search(rf"{what}.{form}: \d+ rows", told)
+    assert not list(tmp_path.glob("*.part"))
+    inodes = {row["inode_id"]: row for row in parquet.read_table(tmp_path / "inodes.parquet").to_pylist()}  # fmt: skip
+    assert inodes[inode_id]["length"] == len(CONTENT)
+    names = [json.loads(line) for line in (tmp_path / "dentries.jsonl").read_text().splitlines()]
+    assert {"inode_id": inode_id, "name": FILE[1:]}.items() <= next(n for n in names if n["inode_id"] == inode_id).items()  # fmt: skip
+    chunks = parquet.read_table(tmp_path / "chunks.parquet").to_pylist()
+    assert sum(one["length"] for one in chunks if one["inode_id"] == inode_id) == 3 * len(CONTENT)
+    assert len((tmp_path / "chunks.jsonl").read_text().splitlines()) == len(chunks)
+
+
+def test_maintenance_is_announced_and_ends(cluster):
+    node_id = rows(cluster, "disk", "list")[-1]["node_id"]
+    assert "not replaced for 30m" in try_admin(cluster, "node", "maintenance", "on", node_id, "--for", "30m", "--dry-run")  # fmt: skip
+    try_admin(cluster, "node", "maintenance", "on", node_id, "--for", "30m", "--yes")
+    assert "maintenance" in kinds(cluster, "notice")
+    assert rows(cluster, "upgrade", "check", code=FOUND)["obstacles"][0]["kind"] == "maintenance"
+    try_admin(cluster, "node", "maintenance", "off", node_id)
+    assert "maintenance" not in kinds(cluster, "notice")
+    told = [e["text"] for e in rows(cluster, "history", "--node", node_id)]
+    assert told[-2:] == ["maintenance begins", "maintenance ends"]
+    assert "INVALID_ARGUMENT" in try_admin(cluster, "node", "maintenance", "on", node_id, "--for", "ever", code=1)  # fmt: skip
+
+
+def test_an_upgrade_goes_from_storage_to_the_acting_manager(cluster):
+    wait_until(lambda: all(c["serving"] == 3 for c in rows(cluster, "chain", "list")))
+    wait_until(lambda: rows(cluster, "upgrade", "check", code={0, FOUND})["is_ready"])
+    found = rows(cluster, "upgrade", "check")
+    assert [step["roles"] for step in found["order"]] == ["storage"] * 4 + ["meta+mgmtd"]
+    assert "order:" in try_admin(cluster, "upgrade", "check")
+
+
+def test_a_disk_is_replaced_in_two_steps(cluster):
+    node_id = rows(cluster, "disk", "list")[-1]["node_id"]
+    plan = try_admin(cluster, "disk", "replace", node_id, 0, "--dry-run")
+    assert f"ember admin disk replace {node_id} 0 --done" in plan
+    assert "is empty" in try_admin(cluster, "disk", "replace", node_id, 0, "--yes")
+    assert not [t for t in rows(cluster, "target", "list") if t["node_id"] == node_id and t["chain_id"]]  # fmt: skip
+    try_admin(cluster, "disk", "replace", node_id, 0, "--done", "--yes")
+    wait_until(lambda: not rows(cluster, "move", "list")["is_rebalancing"])
+    assert rows(cluster, "move", "list")["drains"] == []
+
+
+def test_commands_come_through_a_pipe_until_one_fails(cluster):
+    command = [EMBER, "admin", "shell", "--dir", str(cluster.directory)]
+    done = subprocess.run(
+        command, input="table list --json\nchain show 77\nnode list\n", capture_output=True,
+        text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert '"table_id": 1' in done.stdout and "connected" not in done.stdout
+    assert "stdin:2: chain show 77: exit code 1" in done.stderr
+
+
+def test_the_shell_completes_commands():
+    def completed(*words):
+        done = subprocess.run(
+            [EMBER], capture_output=True, text=True, check=False, timeout=120,
+            env=os.environ | {"_EMBER_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)},
+        )  # fmt: skip
+        return done.stdout.split()
+
+    assert "maintenance" in completed("ember", "admin", "node", "m")
+    assert "add" in completed("ember", "admin", "user", "a")
+
+
+def own_commands():
+    """Yield the words of every command of the tree but the aliases, with its examples."""
+    tree = typer.main.get_command(admin)
+    for name, found in tree.commands.items():
+        if name not in ALSO:
+            for path, leaf in leaves(name, found):
+                yield path, examples_of(leaf)
+
+
+ENDS = {
+    "cluster init": {0, 1},  # the chains were made by another plan
+    "config diff": {0, FOUND},
+    "doctor": {0, FOUND},
+    "move cancel": {1},  # there is none
+    "upgrade check": {0, FOUND},
+}
+"""Exit codes of examples that are not 0."""
+
+
+def adapted(cluster, example, inode_id):
+    """Return an example with the ids and files that this cluster has."""
+    words = shlex.split(example)[2:]
+    members = [str(t["target_id"]) for t in rows(cluster, "chain", "list")[0]["targets"]]
+    if words[:2] == ["chain", "order"]:
+        words[3:] = reversed(members)
+    elif words[:2] == ["chain", "add-target"]:
+        try_admin(cluster, "chain", "remove-target", 1, members[2], "--yes", "--accept-fewer")
+        wait_until(lambda: rows(cluster, "target", "list", "--orphans"))
+        words[3] = members[2]
+    elif words[:2] in (["chain", "remove-target"], ["chain", "rotate-lost"]):
+        words[3] = members[2]
+    folder = cluster.directory / "config"
+    words = [str(folder / w) if w.endswith(".toml") else w for w in words]
+    return [str(inode_id) if w == "4096" and words[0] == "chunks" else w for w in words]
+
+
+def test_every_example_of_every_command_does_what_it_says(cluster, inode_id, tmp_path, monkeypatch):
+    """The commands are enumerated: one without an example, or whose example fails, fails this test."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "commands.txt").write_text("table list\n")
+    chain_id = str(rows(cluster, "file", "chunks", FILE)[0]["chain_id"])
+    commands = dict(own_commands())
+    assert len(commands) > 50
+    assert [path for path, examples in commands.items() if not examples] == []
+    for path, examples in commands.items():
+        for example in examples:
+            words = adapted(cluster, example, inode_id)
+            if "--chain" in words and words[0] == "chunks":
+                words[words.index("--chain") + 1] = chain_id
+            assert " ".join(words).startswith(path), example
+            try_admin(cluster, *words, code=ENDS.get(path, {0}))
+            if path.startswith("chain "):
+                wait_until(lambda: all(c["serving"] == 3 for c in rows(cluster, "chain", "list")))
+
+
+def test_the_store_is_read_when_services_are_down(cluster, inode_id, tmp_path):
+    """Stops the services of the shared cluster."""
+    wait_until(lambda: all(c["serving"] == 3 for c in rows(cluster, "chain", "list")))
+    chains, tables = rows(cluster, "chain", "list"), rows(cluster, "table", "list")
+    cluster.down()
+    members = {c["chain_id"]: {t["target_id"] for t in c["targets"]} for c in chains}
+    stored = rows(cluster, "chain", "list")  # their versions have gone on while processes stopped
+    assert {c["chain_id"]: {t["target_id"] for t in c["targets"]} for c in stored} == members
+    assert rows(cluster, "table", "list") == tables
+    assert "read from the store" in try_admin(cluster, "node", "list")
+    assert "services are down" in try_admin(cluster, "cluster", "show")
+    assert len(rows(cluster, "target", "list")) >= 12
+    assert rows(cluster, "file", "stat", FILE)["inode_id"] == inode_id
+    assert rows(cluster, "file", "stat", "--inode", inode_id)["length"] == len(CONTENT)
+    assert rows(cluster, "session", "files") == []
+    assert rows(cluster, "gc", "status")["files"] >= 0
+    assert rows(cluster, "history", "--chain", 1)[-1]["chain_version"] == stored[0]["chain_version"]  # fmt: skip
+    try_admin(cluster, "dump", "inodes", tmp_path / "i.jsonl", "--format", "jsonl")
+    for words in (("node", "enable", 12), ("doctor",), ("session", "list"), ("disk", "list")):
+        assert "NOT_RUNNING" in try_admin(cluster, *words, code=1)
+    store = store_of_cluster(ClusterDir(cluster.directory))
+    words = ("--kv", store.text, "--cluster-id", store.cluster_id, "chain", "list", "--json")
+    assert json.loads(try_admin_anywhere(*words, code=0)) == stored
+    assert "say --cluster-id" in try_admin_anywhere(*words[:2], "chain", "list", code=1)

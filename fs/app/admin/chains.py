@@ -15,14 +15,12 @@ from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto.mgmtd_pb2 import ADD_MEMBER, REMOVE_MEMBER, ChainUpdatePb
 from ..status_view import bytes_text
 from ..where import ConfigOption, DirOption, find
+from .completion import ChainArgument, TargetArgument
 from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
 
 chain = typer.Typer(help="Chains and their members.", no_args_is_help=True)
 target = typer.Typer(help="Targets, in chains or not.", no_args_is_help=True)
 table = typer.Typer(help="Chain tables, which layouts of files refer to.", no_args_is_help=True)
-
-ChainArgument = Annotated[int, typer.Argument(metavar="CHAIN", min=1)]
-TargetArgument = Annotated[int, typer.Argument(metavar="TARGET", min=1)]
 
 
 def _members(targets: list[dict[str, Any]]) -> str:
@@ -33,7 +31,10 @@ def _members(targets: list[dict[str, Any]]) -> str:
 def list_chains(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """List all chains, the head of each first."""
+    """List all chains, the head of each first.
+
+    Example: ember admin chain list
+    """
     columns = {"chain_id": None, "chain_version": None, "replicas": None, "serving": None, "loss_count": None, "targets": _members}  # fmt: skip
     print_rows(chain_rows(find(directory, config).routing()), columns, as_json=as_json)
 
@@ -42,7 +43,10 @@ def list_chains(
 def show(
     chain_id: ChainArgument, *, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """Print all about one chain, as JSON."""
+    """Print all about one chain, as JSON.
+
+    Example: ember admin chain show 1
+    """
     info = find(directory, config).routing()
     found = info.chain(chain_id)
     facts = chain_row(info, found)
@@ -73,7 +77,10 @@ def add_target(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Add a target that is in no chain to the end of one; it is brought up to date, then serves."""
+    """Add a target that is in no chain to the end of one; it is brought up to date, then serves.
+
+    Example: ember admin chain add-target 1 11001
+    """
     _update((directory, config), chain_id, target_id, ADD_MEMBER)
 
 
@@ -90,7 +97,10 @@ def remove_target(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take a target out of its chain; what it holds is not used any more."""
+    """Take a target out of its chain; what it holds is not used any more.
+
+    Example: ember admin chain remove-target 1 11001 --dry-run
+    """
     info = find(directory, config).routing()
     state = info.chain(chain_id).state_of(TargetId(target_id))
     plan = [f"chain {chain_id} loses target {target_id} ({state.name.lower() if state else 'no member'})"]  # fmt: skip
@@ -106,7 +116,10 @@ def order(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
-    """Set the order that a chain returns to."""
+    """Set the order that a chain returns to.
+
+    Example: ember admin chain order 1 13001 12001 11001
+    """
     request = pb.SetPreferredOrderReq(chain_id=chain_id, target_ids=target_ids)
     find(directory, config).ask(services.MGMTD_SET_PREFERRED_ORDER, request)
 
@@ -115,7 +128,10 @@ def order(
 def rotate(
     chain_id: ChainArgument, *, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """Bring a chain one step nearer to its preferred order; for that time it has one replica fewer."""
+    """Bring a chain one step nearer to its preferred order; for that time it has one replica fewer.
+
+    Example: ember admin chain rotate 1
+    """
     request = pb.RotateAsPreferredOrderReq(chain_id=chain_id)
     reply = find(directory, config).ask(services.MGMTD_ROTATE_AS_PREFERRED_ORDER, request)
     moved = f"target {reply.target_id} went to the end" if reply.target_id else "is in its order"
@@ -135,7 +151,10 @@ def rotate_lost(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Give up the only target with the newest data, whose disk is lost for good: LOSES WHAT WAS WRITTEN LAST."""
+    """Give up the only target with the newest data, whose disk is lost for good: LOSES WHAT WAS WRITTEN LAST.
+
+    Example: ember admin chain rotate-lost 1 11001 --dry-run
+    """
     plan = [
         f"DATA LOSS: chain {chain_id} gives up target {lost_target_id}, the only one with its newest data",
         "what was written since the others left the chain is gone, synced or not; never do this while its disk can be read",
@@ -159,7 +178,10 @@ def list_targets(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """List all targets and what their nodes say of them."""
+    """List all targets and what their nodes say of them.
+
+    Example: ember admin target list --orphans
+    """
     rows = target_rows(find(directory, config).routing())
     if orphans:
         rows = [row for row in rows if not row["chain_id"]]
@@ -171,6 +193,9 @@ def list_targets(
 def list_tables(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """List every version of every chain table that is in use."""
+    """List every version of every chain table that is in use.
+
+    Example: ember admin table list
+    """
     columns = dict.fromkeys(("table_id", "table_version", "chain_ids"))
     print_rows(table_rows(find(directory, config).routing()), columns, as_json=as_json)

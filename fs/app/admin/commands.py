@@ -1,87 +1,83 @@
-"""All groups of `ember admin`, and the shell that runs many commands."""
+"""All groups of `ember admin`, under one roof with those that have a name of their own as well.
 
-import shlex
-import sys
-from pathlib import Path
-from typing import Annotated
+`ember admin user ...` is `ember user ...`, and so on: the same commands, registered twice.
+"""
+
+from typing import Annotated, Final
 
 import typer
 
-from ...schema.status import FsError
-from ..errors import first_error
+from ..entry import Entry, set_entry
+from ..key_commands import key
+from ..lock_commands import dirlock
+from ..metrics_commands import metrics
+from ..placement_commands import placement
+from ..quota_commands import quota
+from ..trash_commands import trash
+from ..user_commands import user
 from .chains import chain, table, target
 from .chunks import chunks
 from .cluster import cluster, session
+from .disks import disk
 from .doctor import doctor
+from .dumps import dump
+from .files import file
+from .garbage import gc
+from .history import history
 from .moves import move, rebalance
-from .nodes import disk, node
+from .nodes import node
 from .remote_calls import rpc
+from .settings import config_group
+from .shell import shell_command
+from .upgrade import upgrade
 
-admin = typer.Typer(help="Look into a running cluster, and change it.", no_args_is_help=True)
-for name, group in (
-    ("chain", chain),
-    ("chunks", chunks),
-    ("cluster", cluster),
-    ("disk", disk),
-    ("move", move),
-    ("node", node),
-    ("rebalance", rebalance),
-    ("rpc", rpc),
-    ("session", session),
-    ("table", table),
-    ("target", target),
-):
+admin = typer.Typer(
+    help="Look into a running cluster, and change it.", no_args_is_help=True, add_completion=False
+)
+
+GROUPS: Final = {
+    "chain": chain,
+    "chunks": chunks,
+    "cluster": cluster,
+    "config": config_group,
+    "disk": disk,
+    "dump": dump,
+    "file": file,
+    "gc": gc,
+    "move": move,
+    "node": node,
+    "rebalance": rebalance,
+    "rpc": rpc,
+    "session": session,
+    "table": table,
+    "target": target,
+    "upgrade": upgrade,
+}
+ALSO: Final = {
+    "dirlock": dirlock,
+    "key": key,
+    "metrics": metrics,
+    "placement": placement,
+    "quota": quota,
+    "trash": trash,
+    "user": user,
+}
+"""Groups that are commands of `ember` too."""
+
+
+@admin.callback()
+def entry(
+    at: Annotated[str, typer.Option("--at", metavar="ADDRESS", help="Any process of the cluster (tcp:HOST:PORT); it is asked for the managers. Credentials as the environment says.")] = "",
+    kv: Annotated[str, typer.Option("--kv", metavar="STORE", help="Read this store, without any service: rocksdb:PATH, remote:ADDRESS or foundationdb:CLUSTERFILE.")] = "",
+    cluster_id: Annotated[str, typer.Option("--cluster-id", help="Of the cluster of --at or --kv.")] = "",
+) -> None:  # fmt: skip
+    """Look into a running cluster, and change it."""
+    if at or kv or cluster_id:  # a line of a shell goes on with what was said before it
+        set_entry(Entry(at, kv, cluster_id))
+
+
+for name, group in sorted((GROUPS | ALSO).items()):
     admin.add_typer(group, name=name)
 admin.command("doctor")(doctor)
-
-
-@admin.command("shell")
-def shell(
-    file: Annotated[Path | None, typer.Option(help="Run the commands of a file, one per line; stop at the first that fails.")] = None,
-    directory: Annotated[Path | None, typer.Option("--dir", help="For every command that names none.")] = None,
-) -> None:  # fmt: skip
-    """Run commands one after the other, without `ember admin` before each: `chain list`; end with Ctrl-D."""
-    always = ["--dir", str(directory)] if directory else []
-    if file is not None:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            if code := run_line(line, always):
-                sys.stderr.write(f"ember: {file}:{number}: {line.strip()}: exit code {code}\n")
-                raise typer.Exit(code)
-        return
-    import readline  # noqa: F401, PLC0415 - gives `input` a history
-
-    while True:
-        try:
-            line = input("ember admin> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return
-        run_line(line, always)
-
-
-def run_line(line: str, always: list[str]) -> int:
-    """Run one line; print what is wrong with it; return the exit code.  Empty lines and comments do nothing.
-
-    Args:
-        line: `chain list --json`.
-        always: options added to commands that do not say `--dir` or `--config`.
-    """
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        sys.stderr.write(f"ember: {error}\n")
-        return 2
-    if not words:
-        return 0
-    if words[0] != "rpc" or "call" in words:
-        words += [] if {"--dir", "--config", "--help"} & set(words) else always
-    try:
-        admin(words, prog_name="ember admin")
-    except SystemExit as ended:  # how the command line says that it is done
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except (FsError, ExceptionGroup) as error:
-        leaf = first_error(error)
-        if not isinstance(leaf, FsError):
-            raise
-        sys.stderr.write(f"ember: {leaf}\n")
-        return 1
-    return 0
+admin.command("history")(history)
+shell_command(admin)

@@ -20,8 +20,9 @@ from ...schema.routing import NodeState, RoutingInfo
 from ...schema.status import FsError
 from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from .disks import spaces_of
 from .listing import EXIT_FOUND, JsonOption
-from .nodes import spaces_of
+from .settings import configs_of
 
 ANSWER_TIMEOUT_S: Final = 5.0
 STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
@@ -37,6 +38,10 @@ def doctor(
     """Find and explain what is wrong with the cluster, and say the next step.
 
     Exit code 0: nothing but notices; 3: something is to be done.
+
+    Example: ember admin doctor
+
+    Example: ember admin doctor --pause 0 --json
     """
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> list[Finding]:
@@ -51,7 +56,7 @@ def doctor(
         rows = [asdict(f) | {"severity": f.severity.name.lower()} for f in findings]
         typer.echo(json.dumps(rows, indent=2))
     else:
-        _print(findings)
+        print_findings(findings)
     if any(f.severity > Severity.NOTICE for f in findings):
         raise typer.Exit(EXIT_FOUND)
 
@@ -62,7 +67,9 @@ async def look(mgmtd: MgmtdLink, channels: ChannelPool) -> Snapshot:
     request = mgmtd_pb2.ListMovesReq()
     moves = await mgmtd.call(services.MGMTD_LIST_MOVES, request, timeout_s=TIMEOUT_S)
     answers, silent = await _ask_all(channels, info)
-    return Snapshot(info, moves, await spaces_of(channels, info), answers, silent)
+    configs, _ = await configs_of(channels, info)
+    spaces = await spaces_of(channels, info)
+    return Snapshot(info, moves, spaces, answers, silent, configs, RealClock().wall_ns())
 
 
 async def _ask_all(
@@ -98,7 +105,8 @@ async def _ask(channels: ChannelPool, node_id: NodeId, address: str) -> Answer:
     return Answer(received.message, skew_s, (ended_ns - began_ns) / 2e9)
 
 
-def _print(findings: list[Finding]) -> None:
+def print_findings(findings: list[Finding]) -> None:
+    """Print findings for people, and how many are to be acted upon."""
     console = Console(highlight=False)
     for one in findings:
         head = Text(f"{one.severity.name.lower():<9}", style=STYLES[one.severity])

@@ -5,15 +5,21 @@ Exit codes of all commands: 0 done; 1 an operating error, told in one line; 2 wr
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 EXIT_FOUND: Final = 3
 EXIT_DECLINED: Final = 4
+WIDTH: Final = 200
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -28,10 +34,44 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Columns, *, as_json: 
     if as_json:
         typer.echo(json.dumps(list(rows), indent=2))
         return
-    table = Table(*(key.removesuffix("_bytes").replace("_", " ") for key in columns))
+    table = Table(*(re.sub("_(bytes|ns)$", "", key).replace("_", " ") for key in columns))
     for row in rows:
         table.add_row(*(_cell(row[key], form) for key, form in columns.items()))
-    Console().print(table)
+    console().print(table)
+
+
+def console() -> Console:
+    """Return where tables go: as wide as the terminal, and wide enough for programs that read text."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what there is to say about one thing."""
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    table = Table(show_header=False)
+    for key, value in facts.items():
+        shown = (
+            ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        )
+        table.add_row(key.replace("_", " "), _cell(shown, None))
+    console().print(table)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal, on stderr, how far something has come; the block is given what says how many are done."""
+    stderr = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:  # fmt: skip
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.update(task, completed=count)
+
+
+def time_text(wall_ns: int) -> str:
+    """Return a wall time as people read it, in UTC; empty for 0."""
+    return f"{datetime.fromtimestamp(wall_ns / 1e9, UTC):%F %T}" if wall_ns else ""
 
 
 def _cell(value: object, form: Callable[[Any], str] | None) -> str:

@@ -28,7 +28,10 @@ POLL_S: Final = 0.5
 def list_moves(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """List what moves, what is being drained, and what cannot go on."""
+    """List what moves, what is being drained, and what cannot go on.
+
+    Example: ember admin move list
+    """
     found = find(directory, config).ask(services.MGMTD_LIST_MOVES, pb.ListMovesReq())
     rows = [move_row(one) for one in found.moves]
     drains = drain_rows(found)
@@ -62,7 +65,10 @@ def cancel(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Give a move up; one that has begun to serve is finished."""
+    """Give a move up; one that has begun to serve is finished.
+
+    Example: ember admin move cancel 1
+    """
     find(directory, config).ask(services.MGMTD_CANCEL_MOVE, pb.CancelMoveReq(move_id=move_id))
 
 
@@ -74,7 +80,10 @@ def start(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move targets from the fullest disks to the emptiest, one at a time, until no move makes it more even."""
+    """Move targets from the fullest disks to the emptiest, one at a time, until no move makes it more even.
+
+    Example: ember admin rebalance start --dry-run
+    """
     where = find(directory, config)
     confirm(["targets are moved between disks, throttled, until all hold their share"], dry_run=dry_run, yes=yes)  # fmt: skip
     where.ask(services.MGMTD_START_REBALANCE, pb.StartRebalanceReq())
@@ -83,7 +92,10 @@ def start(
 
 @rebalance.command("stop")
 def stop(*, directory: DirOption = None, config: ConfigOption = None) -> None:
-    """Begin no further moves."""
+    """Begin no further moves.
+
+    Example: ember admin rebalance stop
+    """
     find(directory, config).ask(services.MGMTD_CANCEL_REBALANCE, pb.CancelRebalanceReq())
 
 

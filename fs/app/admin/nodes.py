@@ -1,44 +1,39 @@
-"""`ember admin node`, `ember admin disk`: take machines and disks in and out.
+"""`ember admin node`: take machines in and out, and work on them.
 
 Does not decide anything: fs/mgmtd/ops does.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
-import trio
 import typer
 
-from ...admin.facts import Spaces, disk_rows, node_rows
-from ...node.mgmtd_link import MgmtdLink
-from ...rpc.channel import ChannelPool
+from ...admin.facts import node_rows
 from ...schema import services
-from ...schema.ids import NodeId
-from ...schema.proto import common_pb2, storage_pb2
+from ...schema.proto import common_pb2
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
-from ...schema.status import FsError
-from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..user_commands import parse_time_s
+from ..where import ConfigOption, DirOption, Where, find
 from .cluster import ControlOption, MetaOption, MgmtdOption, StorageOption, read_servers
-from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
-from .moves import wait_drained
+from .completion import NodeArgument
+from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
+from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
 
 node = typer.Typer(help="The machines and their processes.", no_args_is_help=True)
-disk = typer.Typer(help="The disks of storage nodes.", no_args_is_help=True)
-
-NodeArgument = Annotated[int, typer.Argument(metavar="NODE", min=1, help="As `ember admin node list` shows it.")]  # fmt: skip
-DiskArgument = Annotated[int, typer.Argument(metavar="DISK", min=0, help="As `ember admin disk list` shows it.")]  # fmt: skip
-WaitOption = Annotated[bool, typer.Option("--wait", help="Until nothing is left there; Ctrl-C stops waiting only.")]  # fmt: skip
-CancelOption = Annotated[bool, typer.Option("--cancel", help="Use it again; moves that have begun to serve are finished.")]  # fmt: skip
+maintenance = typer.Typer(help="Work on a machine.", no_args_is_help=True)
+node.add_typer(maintenance, name="maintenance")
 
 
 @node.command("list")
 def list_nodes(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """List the processes of the cluster, their state, release and targets."""
-    columns = dict.fromkeys(("node_id", "roles", "state", "host", "address", "release", "targets", "serving"))  # fmt: skip
+    """List the processes of the cluster, their state, release and targets.
+
+    Example: ember admin node list
+    """
+    columns: dict[str, Any] = dict.fromkeys(("node_id", "roles", "state", "host", "address", "release", "targets", "serving"))  # fmt: skip
+    columns["maintenance_until_ns"] = time_text
     print_rows(node_rows(find(directory, config).routing()), columns, as_json=as_json)
 
 
@@ -52,6 +47,8 @@ def add(
     """Make new processes known to the cluster that their configuration files name; repeating is harmless.
 
     Start them before or after.  Storage nodes hold nothing until targets are moved to them: `rebalance start`.
+
+    Example: ember admin node add --storage storage-1.toml
     """
     for server in read_servers(mgmtd, meta, control, storage):
         process = server.config.process
@@ -76,7 +73,10 @@ def disable(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
-    """Take a node out of service for maintenance: its targets go offline and stay so until it is enabled."""
+    """Take a node out of service for maintenance: its targets go offline and stay so until it is enabled.
+
+    Example: ember admin node disable 12 --dry-run
+    """
     where = find(directory, config)
     confirm(_disable_plan(where.routing(), node_id), dry_run=dry_run, yes=yes)
     request = pb.DisableNodeReq(node_id=node_id, accept_unavailable_chains=accept_unavailable)
@@ -86,7 +86,7 @@ def disable(
 
 def _disable_plan(info: RoutingInfo, node_id: int) -> list[str]:
     found = info.node(node_id)
-    chains = _chains_of(info, node_id)
+    chains = chains_of(info, node_id)
     lines = [f"node {node_id} ({found.host_name or found.address}) gets no lease any more"]
     if chains:
         lines.append(
@@ -95,23 +95,14 @@ def _disable_plan(info: RoutingInfo, node_id: int) -> list[str]:
     return lines
 
 
-def _chains_of(info: RoutingInfo, node_id: int, disk_index: int | None = None) -> list[int]:
-    """Return the chains that have a member on the node, or on one of its disks."""
-    return sorted(
-        chain.chain_id
-        for chain in info.chains.values()
-        if any(
-            target.node_id == node_id and disk_index in {None, target.disk_index}
-            for target in (info.target(member.target_id) for member in chain.targets)
-        )
-    )
-
-
 @node.command("enable")
 def enable(
     node_id: NodeArgument, *, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """Put a node back into service."""
+    """Put a node back into service.
+
+    Example: ember admin node enable 12
+    """
     find(directory, config).ask(services.MGMTD_ENABLE_NODE, pb.EnableNodeReq(node_id=node_id))
     typer.echo(f"node {node_id} may serve again; its targets are resynced first")
 
@@ -120,20 +111,107 @@ def enable(
 def remove(
     node_id: NodeArgument,
     *,
+    drain_first: Annotated[
+        bool,
+        typer.Option(
+            "--drain",
+            help="The whole job: move everything away, take it out of service, forget it.",
+        ),
+    ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Forget a node that has failed or is disabled and holds no target of any chain (drain it before)."""
+    """Forget a node that has failed or is disabled and holds no target of any chain.
+
+    With --drain it may serve still: it is drained first, which takes as long as copying what it holds.  An interrupted
+    one is repeated with the same command.
+
+    Example: ember admin node remove 12 --dry-run
+
+    Example: ember admin node remove 12 --drain --dry-run
+    """
     where = find(directory, config)
     info = where.routing()
     found = info.node(node_id)
-    plan = [f"node {node_id} ({found.host_name or found.address}) is forgotten"]
-    if chains := _chains_of(info, node_id):
-        plan.append(f"refused as long as it is in chains {chains[:12]}: drain it first")
+    name = f"node {node_id} ({found.host_name or found.address})"
+    plan = [f"{name} is forgotten"]
+    place = pb.DrainPb(node_id=node_id)
+    if drain_first:
+        steps = drain_plan(info, place) if Role.STORAGE in found.roles else []
+        plan = [
+            *steps,
+            f"then {name} is taken out of service and forgotten; stop its process afterwards",
+        ]
+    elif chains := chains_of(info, node_id):
+        plan.append(
+            f"refused as long as it is in chains {chains[:12]}: say --drain, or drain it first"
+        )
     confirm(plan, dry_run=dry_run, yes=yes)
+    if drain_first:
+        if Role.STORAGE in found.roles:
+            start_drain(where, place, wait=True)
+        if found.state is not NodeState.FAILED:
+            where.ask(services.MGMTD_DISABLE_NODE, pb.DisableNodeReq(node_id=node_id))
     where.ask(services.MGMTD_UNREGISTER_NODE, pb.UnregisterNodeReq(node_id=node_id))
+    typer.echo(f"node {node_id} is forgotten")
+
+
+@maintenance.command("on")
+def maintenance_on(
+    node_id: NodeArgument,
+    *,
+    for_: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="30m, 4h, 2d: then it is over by itself.")
+    ] = "4h",
+    accept_unavailable: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unavailable", help="Even if chains have their newest data only there."
+        ),
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Say that somebody works on a machine: it may be away for so long without its targets being replaced.
+
+    It goes on serving until its process is stopped, and is brought up to date when that is started again.
+
+    Example: ember admin node maintenance on 12 --for 30m --yes
+    """
+    where, seconds = find(directory, config), parse_time_s(for_)
+    info = where.routing()
+    chains = chains_of(info, node_id)
+    plan = [
+        f"node {node_id}: its targets are not replaced for {for_}, however long it is away",
+        f"{len(chains)} chains have one replica fewer while it is away",
+    ]
+    if weak := [c for c in chains if len(info.chain(c).serving) < info.chain(c).replica_count]:
+        plan.append(f"CAREFUL: chains {weak[:12]} lack a replica already")
+    confirm(plan, dry_run=dry_run, yes=yes)
+    request = pb.SetMaintenanceReq(
+        node_id=node_id, for_s=seconds, accept_unavailable_chains=accept_unavailable
+    )
+    reply = where.ask(services.MGMTD_SET_MAINTENANCE, request)
+    typer.echo(
+        f"node {node_id} may be away until {time_text(reply.until_ns)} UTC: ember admin node maintenance off {node_id}"
+    )
+
+
+@maintenance.command("off")
+def maintenance_off(
+    node_id: NodeArgument, *, directory: DirOption = None, config: ConfigOption = None
+) -> None:
+    """Say that the work on a machine is over: what is away now is replaced after the usual time.
+
+    Example: ember admin node maintenance off 12
+    """
+    request = pb.SetMaintenanceReq(node_id=node_id)
+    find(directory, config).ask(services.MGMTD_SET_MAINTENANCE, request)
+    typer.echo(f"node {node_id}: maintenance is over")
 
 
 @node.command("drain")
@@ -147,106 +225,11 @@ def drain_node(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move everything that a node stores to others; at no moment has a chain fewer replicas than before."""
+    """Move everything that a node stores to others; at no moment has a chain fewer replicas than before.
+
+    Example: ember admin node drain 12 --dry-run
+
+    Example: ember admin node drain 12 --cancel
+    """
     where = find(directory, config)
-    _drain(where, pb.DrainPb(node_id=node_id), cancel=cancel, wait=wait, dry_run=dry_run, yes=yes)
-
-
-@disk.command("drain")
-def drain_disk(
-    node_id: NodeArgument,
-    disk_index: DiskArgument,
-    *,
-    cancel: CancelOption = False,
-    wait: WaitOption = False,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    directory: DirOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Move everything that a disk stores to others; at no moment has a chain fewer replicas than before."""
-    where = find(directory, config)
-    drain = pb.DrainPb(node_id=node_id, is_one_disk=True, disk_index=disk_index)
-    _drain(where, drain, cancel=cancel, wait=wait, dry_run=dry_run, yes=yes)
-
-
-def _drain(
-    where: Where, drain: pb.DrainPb, *, cancel: bool, wait: bool, dry_run: bool, yes: bool
-) -> None:
-    """Begin to empty a place, or end that."""
-    name = f"node {drain.node_id}" + (f" disk {drain.disk_index}" if drain.is_one_disk else "")
-    info = where.routing()
-    info.node(drain.node_id)
-    if cancel:
-        confirm([f"{name} is used again"], dry_run=dry_run, yes=True)
-        where.ask(services.MGMTD_CANCEL_DRAIN, pb.CancelDrainReq(drain=drain))
-        return
-    confirm(_drain_plan(info, drain, name), dry_run=dry_run, yes=yes)
-    reply = where.ask(services.MGMTD_START_DRAIN, pb.StartDrainReq(drain=drain))
-    typer.echo(
-        f"{name}: {reply.target_count} targets have to leave; progress: ember admin move list"
-    )
-    if wait:
-        wait_drained(where, drain, reply.target_count)
-
-
-def _drain_plan(info: RoutingInfo, drain: pb.DrainPb, name: str) -> list[str]:
-    chains = _chains_of(info, drain.node_id, drain.disk_index if drain.is_one_disk else None)
-    others = [
-        n.node_id
-        for n in info.nodes.values()
-        if Role.STORAGE in n.roles and n.node_id != drain.node_id and n.state is NodeState.CONNECTED
-    ]
-    lines = [f"{name}: a member of each of {len(chains)} chains is replaced by one elsewhere"]
-    size = max((info.chain(chain_id).replica_count for chain_id in chains), default=0)
-    if not drain.is_one_disk and len(others) < size:
-        lines.append(
-            f"only {len(others)} other storage nodes are there for chains of {size}: it waits until there are more"
-        )
-    return lines
-
-
-async def spaces_of(channels: ChannelPool, info: RoutingInfo) -> Spaces:
-    """Ask every storage node for its disks, side by side; who does not answer is left out."""
-    found: dict[NodeId, storage_pb2.SpaceInfoRsp] = {}
-
-    async def one(node_id: NodeId, address: str) -> None:
-        channel = channels.get(address, node_id=node_id)
-        try:
-            received = await channel.call(
-                services.STORAGE_SPACE_INFO, storage_pb2.SpaceInfoReq(), timeout_s=TIMEOUT_S / 4
-            )
-        except FsError as error:
-            typer.echo(f"node {node_id} does not tell its disks: {error}", err=True)
-        else:
-            found[node_id] = received.message
-
-    async with trio.open_nursery() as nursery:
-        for each in info.nodes.values():
-            if Role.STORAGE in each.roles:
-                nursery.start_soon(one, each.node_id, each.address)
-    return found
-
-
-@disk.command("list")
-def list_disks(
-    *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
-) -> None:
-    """List the disks of all storage nodes that answer, with their space and targets."""
-
-    async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> tuple[RoutingInfo, Spaces]:
-        info = await newest_routing(mgmtd, TIMEOUT_S)
-        return info, await spaces_of(channels, info)
-
-    rows = disk_rows(*find(directory, config).run(use))
-    columns = {
-        "node_id": None,
-        "disk_index": None,
-        "path": None,
-        "capacity_bytes": bytes_text,
-        "free_bytes": bytes_text,
-        "used_bytes": bytes_text,
-        "targets": None,
-        "is_slow": None,
-    }
-    print_rows(rows, columns, as_json=as_json)
+    drain(where, pb.DrainPb(node_id=node_id), cancel=cancel, wait=wait, dry_run=dry_run, yes=yes)

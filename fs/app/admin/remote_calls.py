@@ -27,7 +27,10 @@ def methods() -> dict[str, Method[Any, Any]]:
 
 @rpc.command("list")
 def list_methods(*, as_json: JsonOption = False) -> None:
-    """List all methods and who may call each in a closed cluster."""
+    """List all methods and who may call each in a closed cluster.
+
+    Example: ember admin rpc list
+    """
     rows = [
         {
             "method": name,
@@ -55,7 +58,12 @@ def call(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
-    """Call a method and print the reply as JSON.  Nothing is asked: what changes the cluster does so at once."""
+    """Call a method and print the reply as JSON.  Nothing is asked: what changes the cluster does so at once.
+
+    Example: ember admin rpc call Core.GetInfo --node 11
+
+    Example: ember admin rpc call Mgmtd.ListMoves '{}'
+    """
     found = methods().get(method)
     if found is None:
         raise FsError(Status.INVALID_ARGUMENT, f"{method}: no such method: ember admin rpc list")

@@ -1,0 +1,93 @@
+"""`ember admin gc`: what was removed and is still to be cleared away.
+
+Garbage is collected by the metadata services, by themselves and as soon as it is due; nothing starts or pauses it.
+"""
+
+import time
+from collections import Counter
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import typer
+
+from ...admin.stored import garbage, truncation_count
+from ...kv.api import KvEngine
+from ..status_view import age_text, bytes_text
+from ..where import ConfigOption, DirOption, find
+from .listing import JsonOption, print_facts, print_rows
+
+gc = typer.Typer(help="What was removed and is still to be cleared away.", no_args_is_help=True)
+
+
+async def _status(engine: KvEngine) -> dict[str, Any]:
+    now_ns, counts, due = time.time_ns(), Counter[str](), Counter[str]()
+    oldest_ns, length_bytes = now_ns, 0
+    async for one in garbage(engine):
+        counts[one.kind] += 1
+        due[one.kind] += one.due_ns <= now_ns
+        oldest_ns = min(oldest_ns, one.due_ns)
+        length_bytes += one.record.file.length
+    return {
+        "files": counts["file"],
+        "files_due": due["file"],
+        "trees": counts["tree"],
+        "trees_due": due["tree"],
+        "oldest_due_s": (now_ns - oldest_ns) / 1e9,
+        "length_bytes": length_bytes,
+        "truncations": await truncation_count(engine),
+    }
+
+
+@gc.command("status")
+def status(
+    *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
+) -> None:
+    """Show how much waits to be cleared away, and for how long the oldest has been due.
+
+    The length is that of files whose inode is gone already.  A file becomes due `meta.gc_delay_s` after its removal.
+
+    Example: ember admin gc status
+    """
+    facts = find(directory, config).read_store(_status)
+    if not as_json:
+        facts |= {"oldest_due_s": age_text(facts["oldest_due_s"]), "length_bytes": bytes_text(facts["length_bytes"])}  # fmt: skip
+    print_facts(facts, as_json=as_json)
+
+
+@gc.command("list")
+def list_(
+    *,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=100_000, help="At most so many.")
+    ] = 100,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List what waits to be cleared away, of each kind what is due first.
+
+    Example: ember admin gc list --count 20
+    """
+
+    async def use(engine: KvEngine) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        async with aclosing(garbage(engine)) as waiting:
+            async for one in waiting:
+                if len(found) >= count:
+                    break
+                record = one.record
+                found.append(
+                    {
+                        "kind": one.kind,
+                        "inode_id": one.inode_id,
+                        "due_in_s": (one.due_ns - time.time_ns()) / 1e9,
+                        "removed_ns": record.removed_ns,
+                        "uid": record.uid,
+                        "length_bytes": record.file.length,
+                    }
+                )
+        return found
+
+    rows = find(directory, config).read_store(use)
+    columns = {"kind": None, "inode_id": None, "due_in_s": "{:.0f}".format, "uid": None, "length_bytes": bytes_text}  # fmt: skip
+    print_rows(rows, columns, as_json=as_json)

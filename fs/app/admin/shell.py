@@ -1,0 +1,104 @@
+"""`ember admin shell`: many commands, typed, from a file or through a pipe."""
+
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ...schema.status import FsError
+from ..errors import error_line, first_error
+
+
+class Shell:
+    """Runs lines of one command tree."""
+
+    def __init__(self, admin: typer.Typer, always: Iterable[str] = ()) -> None:
+        """Run commands of `admin`; those that take `--dir` and do not say where get the words `always`."""
+        self._admin = admin
+        self._always = list(always)
+
+    def run_line(self, line: str) -> int:
+        """Run one line; print what is wrong with it; return the exit code.  Empty lines and comments do nothing."""
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            sys.stderr.write(f"ember: {error}\n")
+            return 2
+        if not words:
+            return 0
+        if not {"--dir", "--config", "--help"} & set(words) and takes_directory(self._admin, words):
+            words += self._always
+        try:
+            self._admin(words, prog_name="ember admin")
+        except SystemExit as ended:  # how the command line says that it is done
+            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except OSError as error:
+            sys.stderr.write(f"ember: {error.filename or 'error'}: {error.strerror}\n")
+            return 1
+        except (FsError, ExceptionGroup) as error:
+            leaf = first_error(error)
+            if not isinstance(leaf, FsError):
+                raise
+            sys.stderr.write(f"ember: {error_line(leaf)}\n")
+            return 1
+        return 0
+
+    def run_all(self, name: str, lines: Iterable[str]) -> int:
+        """Run lines until one fails, which is named; return the exit code."""
+        for number, line in enumerate(lines, 1):
+            if code := self.run_line(line):
+                sys.stderr.write(f"ember: {name}:{number}: {line.strip()}: exit code {code}\n")
+                return code
+        return 0
+
+    def converse(self) -> None:
+        """Run what somebody types until Ctrl-D; an error ends nothing."""
+        import readline  # noqa: F401, PLC0415 - gives `input` a history
+
+        while True:
+            try:
+                self.run_line(input("ember admin> "))
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                sys.stderr.write("\n")
+
+
+def takes_directory(admin: typer.Typer, words: list[str]) -> bool:
+    """Tell whether the command that the words name has an option --dir."""
+    command: Any = typer.main.get_command(admin)
+    for word in words:
+        if not isinstance(command, TyperGroup):
+            break
+        command = command.commands.get(word, command)
+    return any("--dir" in parameter.opts for parameter in command.params)
+
+
+def shell_command(admin: typer.Typer) -> None:
+    """Add the shell of a command tree to it."""
+
+    @admin.command("shell")
+    def shell(
+        file: Annotated[Path | None, typer.Option(help="Run the commands of a file, one per line.")] = None,
+        directory: Annotated[Path | None, typer.Option("--dir", help="For every command that names none.")] = None,
+    ) -> None:  # fmt: skip
+        """Run commands one after the other, without `ember admin` before each: `chain list`; end with Ctrl-D.
+
+        Commands from a file or a pipe end at the first that fails, which is named, with its exit code.
+
+        Example: ember admin shell --file commands.txt
+        """
+        runner = Shell(admin, ["--dir", str(directory)] if directory else [])
+        if file is not None:
+            code = runner.run_all(str(file), file.read_text(encoding="utf-8").splitlines())
+        elif sys.stdin.isatty():
+            code = 0
+            runner.converse()
+        else:
+            code = runner.run_all("stdin", sys.stdin)
+        if code:
+            raise typer.Exit(code)

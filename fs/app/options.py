@@ -1,0 +1,47 @@
+"""Options that many commands of `ember` have, and what they mean."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ..schema.status import FsError, Status
+from .cluster_dir import ClusterDir, default_directory
+
+if TYPE_CHECKING:
+    from .store_access import StoreChoice
+
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="The cluster's directory.", show_default=str(default_directory())),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(metavar="STORE", help="rocksdb:PATH, remote:ADDRESS or foundationdb:CLUSTERFILE."),
+]
+ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
+MountArgument = Annotated[Path, typer.Argument(metavar="MOUNT_POINT")]
+PASS_ON: Final[dict[str, Any]] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def directory_of(given: Path | None) -> ClusterDir:
+    """Return the cluster of --dir, else the one of this machine."""
+    return ClusterDir((given or default_directory()).absolute())
+
+
+def running_cluster(given: Path | None) -> ClusterDir:
+    """Return the cluster to look at: without --dir, also the only one that runs elsewhere."""
+    from .running import chosen_directory  # noqa: PLC0415
+
+    return chosen_directory(given)
+
+
+def store_of(given: Path | None, kv: str | None, cluster_id: str) -> "StoreChoice":
+    """Return the store that is meant: that of --kv, else that of the cluster."""
+    from .store_access import StoreChoice, parse_store, store_of_cluster  # noqa: PLC0415
+
+    if kv is None:
+        return store_of_cluster(running_cluster(given))
+    if not cluster_id:
+        raise FsError(Status.BAD_CONFIG, "--kv: whose store is it? say --cluster-id, too")
+    return StoreChoice(parse_store(kv), cluster_id)

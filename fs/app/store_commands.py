@@ -1,0 +1,107 @@
+"""`ember backup`, `restore`, `fsck`, `fsck-disk`: metadata as a whole, and disks that no process uses."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import DirOption, StoreOption, directory_of, running_cluster, store_of
+
+app = typer.Typer()
+
+
+@app.command()
+def backup(  # noqa: PLR0917 - options, never passed by position
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; - for a pipe.")],
+    directory: DirOption = None,
+    kv: StoreOption = None,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Of the cluster in the store of --kv.")
+    ] = "",
+    pause: Annotated[
+        bool,
+        typer.Option(
+            "--pause",
+            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Write all metadata into a file, at one state, while the cluster works."""
+    from .backup import backup as run  # noqa: PLC0415
+
+    run(file, store_of(directory, kv, cluster_id), may_pause=pause, as_json=as_json)
+
+
+@app.command()
+def restore(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup; - for a pipe.")],
+    directory: DirOption = None,
+    kv: StoreOption = None,
+    check: Annotated[bool, typer.Option("--check", help="Only verify the file.")] = False,
+) -> None:
+    """Write a backup into an empty store; with --dir and --kv, the stopped cluster moves there."""
+    from .backup import restore as run  # noqa: PLC0415
+
+    goal = directory_of(directory) if directory is not None or kv is None else None
+    run(file, goal, kv, is_check=check)
+
+
+@app.command()
+def fsck(  # noqa: PLR0917 - options, never passed by position
+    directory: DirOption = None,
+    kv: StoreOption = None,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Of the cluster in the store of --kv.")
+    ] = "",
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what can be, and check again.")
+    ] = False,
+    remove_chunks: Annotated[
+        bool,
+        typer.Option("--remove-chunks", help="Repair, and remove chunks that belong to no file."),
+    ] = False,
+    pause: Annotated[
+        bool,
+        typer.Option(
+            "--pause",
+            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
+        ),
+    ] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Do not leave half of the time to others.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Check the namespace, usage and chunks of a cluster, while it works."""
+    from .fsck import fsck as run  # noqa: PLC0415
+    from .store_access import managers_of  # noqa: PLC0415
+
+    code = run(
+        store_of(directory, kv, cluster_id),
+        managers_of(running_cluster(directory)) if kv is None else [],
+        is_repair=repair,
+        removes_chunks=remove_chunks,
+        as_json=as_json,
+        may_pause=pause,
+        is_paced=not fast,
+    )
+    raise typer.Exit(code)
+
+
+@app.command("fsck-disk")
+def fsck_disk(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The disk's directory.")],
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Put right what can be; mark chunks with bad bytes."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="Compare the records only, read no data.")
+    ] = False,
+) -> None:
+    """Check a disk that no process uses: every record, block and checksum."""
+    from .fsck_disk import fsck_disk as run  # noqa: PLC0415
+
+    raise typer.Exit(run(path, is_repair=repair, as_json=as_json, has_data=not no_data))
