@@ -345,10 +345,13 @@ class WriteBuffer:
         for key, write in self._points.items():
             if write is None or type(write) is bytes:
                 points.append((key, write))
-            elif type(write) is Stamped:
-                points.append((key, write.prefix + stamp + write.suffix))
+            elif isinstance(write, Added):
+                points.append((key, add_to(current(key), write.delta)))
+            elif isinstance(write, Raised):
+                points.append((key, larger(current(key), write.value)))
             else:
-                points.append((key, write.applied_to(current(key))))  # type: ignore[union-attr]
+                assert isinstance(write, Stamped), write
+                points.append((key, write.prefix + stamp + write.suffix))
         keys = [*self._points, *self._extra_conflict_keys]
         for prefix, suffix, value in self._stamped_keys:
             key = prefix + stamp + suffix

@@ -67,7 +67,8 @@ class LocalEngine(ABC):
         """Monotonic seconds, for the age of transactions."""
         self._version = version
         self._window = ConflictWindow(version)
-        self._generation = 0
+        self.generation = 0
+        """Changes when commits were lost: snapshots of an older generation are void."""
         self.commit_count = 0
         """Of this process."""
         self.refused: Counter[Status] = Counter()
@@ -107,11 +108,6 @@ class LocalEngine(ABC):
     def apply(self, version: int, mutations: Mutations) -> None:
         """Make the commit `version`: all of it or, with an error, as that error's status says."""
 
-    @property
-    def generation(self) -> int:
-        """Changes when commits were lost: snapshots of an older generation are void."""
-        return self._generation
-
     async def take_turn(self) -> None:
         """A checkpoint; of most commits one that does not wait."""
         self._commits_to_turn -= 1
@@ -131,7 +127,7 @@ class LocalEngine(ABC):
         """Forget everything after `version`; open transactions become too old."""
         self._version = version
         self._window = ConflictWindow(version)
-        self._generation += 1
+        self.generation += 1
 
     def commit_now(self, read_version: int | None, buffer: WriteBuffer) -> bytes:
         """Check and write, without a checkpoint; return the versionstamp."""

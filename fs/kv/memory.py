@@ -192,9 +192,9 @@ class MemoryEngine(LocalEngine):
 
     async def sync(self) -> None:
         """See KvEngine.sync."""
-        version, generation = self._version, self._generation
+        version, generation = self._version, self.generation
         await trio.sleep(self._sync_s)
-        if generation != self._generation:
+        if generation != self.generation:
             raise FsError(Status.KV_UNAVAILABLE, "power was lost during the flush")
         self._synced_version = max(self._synced_version, version)
         while self._unsynced and self._unsynced[0][1] <= version:

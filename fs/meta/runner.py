@@ -111,7 +111,8 @@ class RequestRunner:
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
         self._last_now_ns = 0
-        self._last_asked_s = runtime.clock.monotonic_s()
+        self._behind_since_s: float | None = None
+        """When time was last asked for, while the wall clock is behind; None: it is not."""
 
     def now_ns(self) -> int:
         """Return the wall time, strictly growing.
@@ -119,11 +120,15 @@ class RequestRunner:
         When the wall clock is set back, time goes on here at half its pace until that clock has caught up: it
         neither repeats itself nor stands still, which would keep everything that waits for a time.
         """
+        wall_ns = self._runtime.clock.wall_ns()
+        if wall_ns > self._last_now_ns:
+            self._behind_since_s = None
+            self._last_now_ns = wall_ns
+            return wall_ns
         asked_s = self._runtime.clock.monotonic_s()
-        slow_ns = int((asked_s - self._last_asked_s) * 1e9 / 2)
-        self._last_asked_s = asked_s
-        slow_ns = self._last_now_ns + max(1, slow_ns)
-        self._last_now_ns = max(slow_ns, self._runtime.clock.wall_ns())
+        passed_s = 0.0 if self._behind_since_s is None else asked_s - self._behind_since_s
+        self._behind_since_s = asked_s
+        self._last_now_ns += max(1, int(passed_s * 1e9 / 2))
         return self._last_now_ns
 
     def own_context(self, known: PreciseLength | None = None) -> OpContext:

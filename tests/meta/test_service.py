@@ -14,7 +14,7 @@ from fs.schema.ids import FIRST_INODE_ID
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
 from fs.schema.status import Status
-from tests.meta.harness import CALL, ROOT, World, hint, refused, session
+from tests.meta.harness import CALL, ROOT, SECOND_NS, World, hint, refused, session
 
 
 def snake(name):
@@ -92,6 +92,23 @@ async def test_ids_are_fetched_ahead(world, nursery, autojump_clock):  # noqa: A
     await trio.sleep(0.1)  # a flush is part of it
     assert ids.left_count > BLOCK_COUNT
     nursery.cancel_scope.cancel()
+
+
+async def test_time_goes_on_at_half_its_pace_while_the_wall_clock_is_behind(world, autojump_clock):  # noqa: ARG001
+    service, clock = world.meta.service, world.runtime.clock
+    before_ns = service.now_ns()
+    clock.wall_offset_ns -= 100 * SECOND_NS
+    first_ns = service.now_ns()
+    assert first_ns == before_ns + 1
+    assert service.now_ns() == first_ns + 1
+    await trio.sleep(50)
+    assert service.now_ns() == first_ns + 1 + 25 * SECOND_NS
+    await trio.sleep(10)
+    assert service.now_ns() == first_ns + 1 + 30 * SECOND_NS
+    await trio.sleep(200)
+    assert service.now_ns() == clock.wall_ns()
+    clock.wall_offset_ns -= SECOND_NS
+    assert service.now_ns() == clock.wall_ns() + SECOND_NS + 1
 
 
 async def test_initialising_twice_changes_nothing(world):
