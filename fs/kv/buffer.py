@@ -17,7 +17,7 @@ clear_range removed stays in `points`.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -145,17 +145,18 @@ class WriteBuffer:
 
     __slots__ = (
         "_extra_conflict_keys",
-        "_points",
         "_sorted_points",
         "_stamped_keys",
         "cleared",
+        "points",
         "read_keys",
         "read_ranges",
         "size_bytes",
     )
 
     def __init__(self) -> None:
-        self._points: dict[bytes, PointWrite] = {}
+        self.points: dict[bytes, PointWrite] = {}
+        """The newest write of every key; None: cleared.  To be read only."""
         self._sorted_points: list[bytes] | None = None
         self._stamped_keys: list[tuple[bytes, bytes, bytes]] = []
         self._extra_conflict_keys: list[bytes] = []
@@ -167,12 +168,7 @@ class WriteBuffer:
     @property
     def is_read_only(self) -> bool:
         """True when a commit would have no effect on anybody."""
-        return not (self._points or self.cleared or self._stamped_keys or self._extra_conflict_keys)
-
-    @property
-    def points(self) -> Mapping[bytes, PointWrite]:
-        """The newest write of every key; None: cleared."""
-        return self._points
+        return not (self.points or self.cleared or self._stamped_keys or self._extra_conflict_keys)
 
     @property
     def stamped_keys(self) -> Sequence[tuple[bytes, bytes, bytes]]:
@@ -187,7 +183,7 @@ class WriteBuffer:
     @property
     def has_visible_writes(self) -> bool:
         """True when reads must look here."""
-        return bool(self._points or self.cleared)
+        return bool(self.points or self.cleared)
 
     def _charge(self, key_count: int, key_bytes: int, value_bytes: int = 0) -> None:
         """Count `key_bytes` in all of `key_count` keys."""
@@ -206,9 +202,9 @@ class WriteBuffer:
         self.size_bytes += count * (KEY_OVERHEAD_BYTES + key_bytes) + value_bytes
         if self.size_bytes > TRANSACTION_BYTES_MAX:
             self._charge(0, 0)
-        if self._sorted_points is not None and key not in self._points:
+        if self._sorted_points is not None and key not in self.points:
             self._sorted_points = None
-        self._points[key] = write
+        self.points[key] = write
 
     def set(self, key: bytes, value: bytes) -> None:
         """See Transaction.set."""
@@ -228,7 +224,7 @@ class WriteBuffer:
             return
         self._charge(CLEAR_KEYS, 2 * (len(begin) + len(end)))
         for key in self.points_in(begin, end):
-            del self._points[key]
+            del self.points[key]
             self._sorted_points = None
         # Swallow every range that overlaps or touches the new one.
         first = bisect_left(self.cleared, begin, key=lambda cleared: cleared[1])
@@ -241,7 +237,7 @@ class WriteBuffer:
     def atomic_add(self, key: bytes, delta: int) -> None:
         """See Transaction.atomic_add."""
         assert -(1 << 63) <= delta < 1 << 63, delta
-        if key not in self._points and not self.cleared:
+        if key not in self.points and not self.cleared:
             self._put(key, Added(delta), ADD_BYTES)
             return
         written = self.written(key)
@@ -306,7 +302,7 @@ class WriteBuffer:
 
     def written(self, key: bytes) -> bytes | Added | Raised | Unwritten | None:
         """Return what this transaction made of `key`; None: cleared."""
-        write = self._points.get(key, UNWRITTEN)
+        write = self.points.get(key, UNWRITTEN)
         if write is UNWRITTEN:
             is_cleared = self.cleared and self.cleared_until(key) is not None
             return None if is_cleared else UNWRITTEN
@@ -330,7 +326,7 @@ class WriteBuffer:
     def points_in(self, begin: bytes, end: bytes) -> list[bytes]:
         """Return the keys with a point write in begin <= key < end, in order."""
         if self._sorted_points is None:
-            self._sorted_points = sorted(self._points)
+            self._sorted_points = sorted(self.points)
         keys = self._sorted_points
         return keys[bisect_left(keys, begin) : bisect_left(keys, end)]
 
@@ -342,7 +338,7 @@ class WriteBuffer:
             current: the newest committed value of a key, for atomic adds and maxima.
         """
         points: list[tuple[bytes, bytes | None]] = []
-        for key, write in self._points.items():
+        for key, write in self.points.items():
             if write is None or type(write) is bytes:
                 points.append((key, write))
             elif isinstance(write, Added):
@@ -352,7 +348,7 @@ class WriteBuffer:
             else:
                 assert isinstance(write, Stamped), write
                 points.append((key, write.prefix + stamp + write.suffix))
-        keys = [*self._points, *self._extra_conflict_keys]
+        keys = [*self.points, *self._extra_conflict_keys]
         for prefix, suffix, value in self._stamped_keys:
             key = prefix + stamp + suffix
             points.append((key, value))

@@ -27,7 +27,7 @@ from ..runtime.ports import Clock
 from ..schema import metrics
 from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, VERSIONSTAMP_BYTES, KeyValue, Transaction
-from .buffer import UNWRITTEN, Mutations, WriteBuffer
+from .buffer import UNWRITTEN, Mutations, PointWrite, Unwritten, WriteBuffer
 from .conflicts import ConflictWindow
 from .transaction import BufferedTransaction
 
@@ -200,13 +200,14 @@ class LocalTransaction(BufferedTransaction):
 
     def _row(self, view: View, key: bytes, *, snapshot: bool) -> bytes | None:
         buffer = self._buffer
-        written = buffer.written(key)
-        if written is None or type(written) is bytes:
-            return written
+        written: PointWrite | Unwritten = UNWRITTEN
+        if key in buffer.points or buffer.cleared:
+            written = buffer.written(key)
+            if written is None or type(written) is bytes:
+                return written
         if not snapshot and key not in buffer.read_keys:
             buffer.add_read_key(key)
-        known = view.known
-        value = known[key] if key in known else view.get(key)
+        value = view.get(key)
         return value if written is UNWRITTEN else written.applied_to(value)  # type: ignore[union-attr]
 
     async def get_many(
