@@ -131,7 +131,8 @@ def test_a_lost_current_is_not_a_new_store(killed, has_logs):
 def test_a_torn_list_of_files_is_refused(killed):
     (manifest,) = killed.glob("MANIFEST-*")
     with manifest.open("r+b") as file:
-        file.truncate(manifest.stat().st_size * 3 // 4)
+        # Not the last record alone: it may be of a compaction that was under way, which nothing synced needs.
+        file.truncate(manifest.stat().st_size // 3)
     assert f"{manifest} is damaged at byte" in refusal(killed)
 
 
