@@ -64,7 +64,7 @@ class LocalEngine(ABC):
     def __init__(self, clock: Clock, version: int) -> None:
         """Continue after the commit `version`."""
         self.now_s = clock.monotonic_s
-        """Monotonic seconds, for the age of transactions."""
+        """Monotonic seconds; the conflict window forgets by them."""
         self._version = version
         self._window = ConflictWindow(version)
         self.generation = 0
