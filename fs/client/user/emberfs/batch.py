@@ -13,9 +13,8 @@ What this module does not do: anything; it declares.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 OpenMode = Literal["r", "r+", "w", "x"]
 """Read; read and write; write a new or emptied file; write a file that must not exist."""
@@ -72,8 +71,7 @@ class Iov(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """One read or write: `len(buffer)` bytes at `offset` of a file.
 
     `buffer` is a contiguous view of bytes, writable for reads.  Slices of an `Iov` of the same client are moved without

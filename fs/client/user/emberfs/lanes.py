@@ -8,7 +8,8 @@ Invariants:
 """
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from array import array
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final, cast
 
@@ -50,29 +51,40 @@ class Lane:
 
     def start(self, plan: Plan) -> None:
         """Hand in as many of the waiting pieces as there is room for."""
-        ring, client, op, flags = self.ring, self._client, plan.op, plan.flags
-        while plan.waiting and ring.free_count:
-            index = plan.waiting[0]
-            piece = plan.piece(index)
-            transfer = plan.transfers[piece.transfer]
-            file = cast("RingFile", transfer.file)  # as was checked
-            offset = transfer.offset + piece.start + piece.moved
-            length = piece.length - piece.moved
-            if piece.region is not None:
-                place = piece.region_offset + piece.moved
-                memory_id = client.region_id(piece.region)
-            else:
+        waiting, room = plan.waiting, self.ring.free_count
+        columns = [array("Q") for _ in range(5)]
+        add_index, add_offset, add_place, add_length, add_ids = [c.append for c in columns]
+        file, region, file_id, region_id = None, None, 0, 0
+        while waiting and room:
+            index = waiting[0]
+            at, start, length, of_piece, place = plan.pieces[index]
+            transfer, moved = plan.transfers[at], plan.moved[index]
+            if of_piece is None:
                 staged = self._staged_at(index, plan)
                 if staged is None:
                     break
                 memory_id, place = staged
-            ring.put(index, offset, place, length, file.id, memory_id, op, flags)
-            plan.waiting.popleft()
-        ring.submit()
+            else:
+                if of_piece is not region:  # mostly one memory, and one file, of many
+                    region, region_id = of_piece, self._client.region_id(of_piece)
+                memory_id, place = region_id, place + moved
+            if transfer.file is not file:
+                file = transfer.file
+                file_id = cast("RingFile", file).id  # as was checked
+            add_index(index)
+            add_offset(transfer.offset + start + moved)
+            add_place(place)
+            add_length(length - moved)
+            add_ids(file_id | memory_id << 32)
+            waiting.popleft()
+            room -= 1
+        kind = array("Q", [int(plan.op) | int(plan.flags) << 32]) * len(columns[0])
+        self.ring.put_columns([*columns, kind])
+        self.ring.submit()
 
     def _staged_at(self, index: int, plan: Plan) -> tuple[int, int] | None:
         """Return (memory id, offset) of room for a piece on the stage; None: there is none before others have ended."""
-        buffer = plan.buffer_of(plan.piece(index))
+        buffer = plan.buffer_of(index)
         if self._stage is None:
             self._stage = self._client.allocate(STAGE_BYTES)
         if not self._staged:
@@ -87,12 +99,14 @@ class Lane:
         self._staged[index] = window
         return self._stage.id, start
 
-    def note(self, plan: Plan, index: int, result: int) -> None:
-        """Take in a completion."""
-        window = self._staged.pop(index, None)
-        if window is not None and plan.op is Op.READ and result > 0:
-            plan.buffer_of(plan.piece(index))[:result] = window[:result]
-        plan.note(index, result)
+    def note(self, plan: Plan, results: Sequence[tuple[int, int]]) -> None:
+        """Take in completions."""
+        if self._staged:
+            for index, result in results:
+                window = self._staged.pop(index, None)
+                if window is not None and plan.op is Op.READ and result > 0:
+                    plan.buffer_of(index)[:result] = window[:result]
+        plan.note(results)
 
 
 class Lanes:

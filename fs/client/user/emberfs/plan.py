@@ -11,9 +11,8 @@ Invariants:
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from .batch import Transfer
 from .memory import Region
@@ -22,8 +21,7 @@ from .protocol import LENGTH_MAX, EntryFlag, Op
 STAGED_PIECE_BYTES_MAX: Final = 1 << 20
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(NamedTuple):
     """One entry."""
 
     transfer: int
@@ -33,7 +31,6 @@ class Piece:
     region: Region | None
     """None: through the stage."""
     region_offset: int
-    moved: int = 0
 
 
 class Plan:
@@ -44,53 +41,56 @@ class Plan:
         op: Op,
         transfers: Sequence[Transfer],
         buffers: Sequence[memoryview],
-        find: Callable[[memoryview], tuple[Region, int] | None],
+        places: Iterable[tuple[Region, int] | None],
         flags: EntryFlag,
     ) -> None:
-        """`buffers`: those of the transfers, as bytes."""
+        """`buffers`: those of the transfers, as bytes; `places`: the region that each lies in, and where in it; None: in none."""
         self.op = op
         self.flags = flags
         self.transfers = transfers
         self.buffers = buffers
+        self.pieces: list[Piece] = []
         self._errors: dict[int, int] = {}
-        self._pieces: list[Piece] = []
-        for index, buffer in enumerate(buffers):
-            self._cut(index, buffer, find(buffer))
-        self.waiting = deque(range(len(self._pieces)))
+        for index, (buffer, found) in enumerate(zip(buffers, places, strict=True)):
+            region, offset = found or (None, 0)
+            length = buffer.nbytes
+            if region is not None and not region.block_size and 0 < length <= LENGTH_MAX:
+                self.pieces.append(Piece(index, 0, length, region, offset))
+            else:
+                self._cut(index, length, region, offset)
+        self.moved = [0] * len(self.pieces)
+        """Bytes of each piece."""
+        self.waiting = deque(range(len(self.pieces)))
         """Pieces to be asked for, by index; its owner takes from the left."""
 
-    def _cut(self, index: int, buffer: memoryview, found: tuple[Region, int] | None) -> None:
-        region, offset = found or (None, 0)
-        start, length = 0, buffer.nbytes
+    def _cut(self, index: int, length: int, region: Region | None, offset: int) -> None:
+        start = 0
         while start < length:
             most = LENGTH_MAX if region is not None else STAGED_PIECE_BYTES_MAX
             if region is not None and region.block_size:
                 most = min(most, region.block_size - (offset + start) % region.block_size)
             count = min(most, length - start)
-            self._pieces.append(Piece(index, start, count, region, offset + start))
+            self.pieces.append(Piece(index, start, count, region, offset + start))
             start += count
 
-    def piece(self, index: int) -> Piece:
-        """Return a piece by its index."""
-        return self._pieces[index]
+    def buffer_of(self, index: int) -> memoryview:
+        """Return the bytes of the caller that are still to be moved for a piece."""
+        piece, moved = self.pieces[index], self.moved[index]
+        return self.buffers[piece.transfer][piece.start + moved : piece.start + piece.length]
 
-    def buffer_of(self, piece: Piece) -> memoryview:
-        """Return the bytes of the caller that are still to be moved."""
-        start = piece.start + piece.moved
-        return self.buffers[piece.transfer][start : piece.start + piece.length]
-
-    def note(self, index: int, result: int) -> None:
-        """Take in the result of a piece."""
-        piece = self._pieces[index]
-        if result < 0:
-            self._errors.setdefault(piece.transfer, -result)
-            return
-        piece.moved += result
-        if self.op is Op.WRITE and piece.moved < piece.length:
-            if result:
-                self.waiting.append(index)
-            else:
-                self._errors.setdefault(piece.transfer, errno.EIO)
+    def note(self, results: Iterable[tuple[int, int]]) -> None:
+        """Take in results of pieces, each with its index."""
+        moved, is_write = self.moved, self.op is Op.WRITE
+        for index, result in results:
+            if result < 0:
+                self._errors.setdefault(self.pieces[index].transfer, -result)
+                continue
+            moved[index] += result
+            if is_write and moved[index] < self.pieces[index].length:
+                if result:
+                    self.waiting.append(index)
+                else:
+                    self._errors.setdefault(self.pieces[index].transfer, errno.EIO)
 
     def counts(self) -> list[int]:
         """Return the bytes that each transfer moved.
@@ -104,9 +104,9 @@ class Plan:
             raise OSError(number, os.strerror(number), self.transfers[index].file.path)
         counts = [0] * len(self.transfers)
         ended: set[int] = set()
-        for piece in self._pieces:
-            if piece.transfer not in ended:
-                counts[piece.transfer] += piece.moved
-                if piece.moved < piece.length:
-                    ended.add(piece.transfer)
+        for (transfer, _, length, _, _), moved in zip(self.pieces, self.moved, strict=True):
+            if transfer not in ended:
+                counts[transfer] += moved
+                if moved < length:
+                    ended.add(transfer)
         return counts

@@ -426,26 +426,22 @@ class RingClient(Closing):
         await self._move_async(self._plan(Op.WRITE, transfers, _NO_FLAGS))
 
     def _plan(self, op: Op, transfers: Sequence[Transfer], flags: EntryFlag) -> Plan:
-        for transfer in transfers:
-            _check(op, transfer)
-        buffers = [transfer.buffer.cast("B") for transfer in transfers]
+        buffers = _checked(op, transfers)
         with self.lock:
-            return Plan(op, transfers, buffers, self._regions.find, flags)
+            return Plan(op, transfers, buffers, map(self._regions.find, buffers), flags)
 
     def _move(self, plan: Plan) -> list[int]:
         with self._lanes.lane() as lane:
             while plan.waiting or lane.ring.outstanding:
                 lane.start(plan)
-                for index, result in lane.ring.wait(1):
-                    lane.note(plan, index, result)
+                lane.note(plan, lane.ring.collect(1))
         return plan.counts()
 
     async def _move_async(self, plan: Plan) -> list[int]:
         async with self._lanes.lane_async() as lane:
             while plan.waiting or lane.ring.outstanding:
                 lane.start(plan)
-                for index, result in await lane.ring.wait_async(1):
-                    lane.note(plan, index, result)
+                lane.note(plan, await lane.ring.collect_async(1))
         return plan.counts()
 
     def close(self) -> None:
@@ -480,14 +476,19 @@ def _own(file: BatchFile) -> RingFile:
     return file
 
 
-def _check(op: Op, transfer: Transfer) -> None:
-    path, buffer = _own(transfer.file).path, transfer.buffer
-    if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
-        raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
-    if op is Op.READ and buffer.readonly:
-        raise TypeError(f"a buffer for {path!r} is read-only")
-    if not 0 <= transfer.offset <= OFFSET_MAX:
-        raise ValueError(f"offset {transfer.offset} of {path!r}")
+def _checked(op: Op, transfers: Sequence[Transfer]) -> list[memoryview]:
+    """Return the buffers of transfers, as bytes."""
+    buffers = []
+    for file, offset, buffer in transfers:
+        _own(file)
+        if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
+            raise ValueError(f"a buffer for {file.path!r} is no contiguous view of bytes")
+        if op is Op.READ and buffer.readonly:
+            raise TypeError(f"a buffer for {file.path!r} is read-only")
+        if not 0 <= offset <= OFFSET_MAX:
+            raise ValueError(f"offset {offset} of {file.path!r}")
+        buffers.append(buffer if buffer.format == "B" else buffer.cast("B"))
+    return buffers
 
 
 _clients: weakref.WeakSet[RingClient] = weakref.WeakSet()

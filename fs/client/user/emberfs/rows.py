@@ -204,7 +204,7 @@ class RingRows:
                 ring.put_columns([column[begun : begun + count] for column in self._columns])
                 begun += count
             ring.submit()
-            for index, result in ring.wait(1):
+            for index, result in ring.collect(1):
                 results[index] = result
         if min(results) < 0:
             index = next(i for i, result in enumerate(results) if result < 0)
