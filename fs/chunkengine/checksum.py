@@ -24,6 +24,9 @@ def digest_of(checksums: bytes, length: int) -> int:
 def packed_checksums(parts: Sequence[Buffer], block: int) -> bytes:
     """Return the checksums of the joined `parts`, cut every `block` bytes; the last may be shorter."""
     if len(parts) == 1:
+        size = len(parts[0])
+        if size <= block:
+            return xxh3_64_digest(parts[0]) if size else b""
         return _of_one(parts[0], block)
     packed: list[bytes] = []
     filled = 0
@@ -51,8 +54,5 @@ def packed_checksums(parts: Sequence[Buffer], block: int) -> bytes:
 
 
 def _of_one(data: Buffer, block: int) -> bytes:
-    size = len(data)
-    if size <= block:
-        return xxh3_64_digest(data) if size else b""
     view = memoryview(data)
-    return b"".join([xxh3_64_digest(view[at : at + block]) for at in range(0, size, block)])
+    return b"".join([xxh3_64_digest(view[at : at + block]) for at in range(0, len(data), block)])

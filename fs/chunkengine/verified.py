@@ -68,10 +68,12 @@ class VerifiedReader:
 class Located:
     """A version, and where its bytes lie: found out once for all reads of it."""
 
-    __slots__ = ("file_id", "record", "start")
+    __slots__ = ("checksums", "file_id", "is_damaged", "length", "record", "start", "version")
 
     def __init__(self, record: ChunkRecord) -> None:
         self.record = record
+        self.version, self.length = record.version, record.length
+        self.checksums, self.is_damaged = record.checksums, record.is_damaged
         self.file_id, self.start = place_of(record.position)
 
 
@@ -89,7 +91,7 @@ class BatchReader:
         self._block = checksum_block_bytes
         self._wide = memoryview(b"")
         self._one = [self._wide]
-        self._held: ChunkRecord | None = None
+        self._held: Located | None = None
         """The version of which `_wide` begins with the bytes `_low` to `_high`; None: nothing that counts."""
         self._low = self._high = 0
 
@@ -110,59 +112,45 @@ class BatchReader:
         Raises:
             FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
         """
-        record = located.record
         size = len(buffer)
-        if record.is_damaged:
-            raise FsError(
-                Status.CHECKSUM_MISMATCH, f"version {record.version} is known to be damaged"
-            )
+        if located.is_damaged:
+            detail = f"version {located.version} is known to be damaged"
+            raise FsError(Status.CHECKSUM_MISMATCH, detail)
         if not size:
             return True
         block = self._block
         end = offset + size
         low = offset - offset % block
-        high = end + -end % block
-        high = min(high, record.length)
+        high = min(end + -end % block, located.length)
         width = high - low
+        is_widened = size < width <= BOUNCE_BYTES_MAX
         if width == size:
-            return self._fill(located, low, high, [buffer], may_wait)
-        if width > BOUNCE_BYTES_MAX:
+            parts = [buffer]
+        elif not is_widened:
             parts = [memoryview(bytearray(offset - low)), buffer, memoryview(bytearray(high - end))]
-            return self._fill(located, low, high, parts, may_wait)
-        if width > len(self._wide):
-            self._wide = memoryview(bytearray(max(width, 2 * block)))
-            self._one, self._held = [self._wide[:block]], None
-        if record is not self._held or low != self._low or high != self._high:
+        elif located is self._held and low == self._low and high == self._high:
+            buffer[:] = self._wide[offset - low : end - low]
+            return True
+        else:
             self._held = None
+            if width > len(self._wide):
+                self._wide = memoryview(bytearray(max(width, 2 * block)))
+                self._one = [self._wide[:block]]
             parts = self._one if width == block else [self._wide[:width]]
-            if not self._fill(located, low, high, parts, may_wait):
-                return False
-            self._held, self._low, self._high = record, low, high
-        buffer[:] = self._wide[offset - low : end - low]
-        return True
-
-    def _fill(
-        self,
-        located: Located,
-        low: int,
-        high: int,
-        parts: list[memoryview],
-        may_wait: bool,
-    ) -> bool:
-        """Fill `parts` with the bytes low..high, whole checksum blocks, and verify them; as `read_into`."""
-        record, block = located.record, self._block
-        start, count = located.start + low, high - low
+        count, start = width, located.start + low
         if may_wait:
             count = self._files.read_at(located.file_id, start, parts)
         elif not self._files.read_cached_at(located.file_id, start, parts):
             return False
-        first = low // block * CHECKSUM_BYTES
-        last = first + -(-(high - low) // block) * CHECKSUM_BYTES
         found = packed_checksums(parts, block)
-        if count != high - low or found != record.checksums[first:last]:
+        first = low // block * CHECKSUM_BYTES
+        if found != located.checksums[first : first + len(found)] or count != width:
             raise FsError(
                 Status.CHECKSUM_MISMATCH,
-                f"data file {file_name(located.file_id)}, bytes {start} to {start + high - low},"
-                f" version {record.version}, {count} bytes read",
+                f"data file {file_name(located.file_id)}, bytes {start} to {start + width},"
+                f" version {located.version}, {count} bytes read",
             )
+        if is_widened:
+            self._held, self._low, self._high = located, low, high
+            buffer[:] = self._wide[offset - low : end - low]
         return True

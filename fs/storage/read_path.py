@@ -15,8 +15,10 @@ read to a thread costs more than the read; for the rest there is one blocking ca
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from operator import add
 
+import msgspec
 import trio
 import xxhash
 
@@ -43,8 +45,11 @@ INLINE_BYTES_MAX = 1024 * 1024
 _NOT_HERE = {Status.MISSING_UPDATE, Status.CHUNK_NOT_FOUND}
 
 
-Pair = tuple[int, int]
-"""Chain id and chain version, as the sender names them."""
+Key = tuple[int, int, int, int]
+"""What a read wants, as its sender names it: chain id, chain version, inode id, chunk index."""
+
+Found = tuple[Place | None, ReadDone | None]
+"""Our place in a chain, or why there is nothing to be read there."""
 
 
 @dataclass(slots=True)
@@ -56,6 +61,8 @@ class _Batch:
     done: list[ReadDone | None] = field(default_factory=list)
     bad: list[int] = field(default_factory=list)
     """Indexes of the I/Os whose copy here is damaged."""
+    disks: set[Disk] = field(default_factory=set)
+    """Where there is something to be read."""
 
 
 async def read_batch(
@@ -68,15 +75,18 @@ async def read_batch(
     """
     # 1. The lease, and the limits.
     context.check_lease()
-    size = _check_request(context, request)
+    wanted = request.lengths[:]
+    size = _check_request(context, request, wanted)
     lease = context.buffers.acquire_now(size) or await context.buffers.acquire(size)
     is_given = False
     try:
         # 2. Our place in each chain, at the sender's version; a trouble concerns its I/Os only.
-        pairs = list(zip(request.chain_ids, request.chain_versions, strict=True))
-        known = {pair: await _place_of(context, *pair) for pair in dict.fromkeys(pairs)}
+        columns = (request.chain_ids, request.chain_versions)
+        pairs = dict.fromkeys(zip(*columns, strict=True))
+        known = {pair: await _place_of(context, *pair) for pair in pairs}
         # 3. Which of them want a chunk whose committed version here is in doubt?
-        batch, unsettled = _begin(request, pairs, known, lease.view)
+        keys = list(zip(*columns, request.inode_ids, request.chunk_indexes, strict=True))
+        batch, unsettled = _begin(request, keys, known, lease.view)
         # 4. Find out which version is the committed one.
         if unsettled:
             await _ask_tails(context, batch, unsettled, deadline_s)
@@ -94,7 +104,7 @@ async def read_batch(
         # 8. What was read counts only if the lease held until now.
         context.check_lease()
         message, payload = _make_reply(
-            batch, request.lengths[:], lease.view, want_checksums=request.want_checksums
+            batch, wanted, lease.view, want_checksums=request.want_checksums
         )
         is_given = True
         return Reply(message, payload, lambda: context.buffers.release(lease))
@@ -124,16 +134,17 @@ async def committed_version(
     return state.commit_ver if state else 0
 
 
-def _check_request(context: StorageContext, request: storage_pb2.BatchReadReq) -> int:
+def _check_request(
+    context: StorageContext, request: storage_pb2.BatchReadReq, lengths: Sequence[int]
+) -> int:
     """Return how many bytes of buffer the batch needs."""
-    offsets, lengths = request.offsets[:], request.lengths[:]
     count = len(lengths)
     if not 0 < count <= IO_COUNT_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, f"{count} reads in a batch")
     columns = (request.inode_ids, request.chunk_indexes, request.chain_ids, request.chain_versions)
-    if len(offsets) != count or any(len(column) != count for column in columns):
+    if any(len(column) != count for column in (*columns, request.offsets)):
         raise FsError(Status.RPC_BAD_REQUEST, f"{count} lengths, and other columns of other sizes")
-    if not all(lengths) or max(map(add, offsets, lengths)) > CHUNK_SIZE_BYTES_MAX:
+    if not all(lengths) or max(map(add, request.offsets, lengths)) > CHUNK_SIZE_BYTES_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, "a read of 0 bytes, or beyond any chunk")
     size = sum(lengths)
     if size > context.payload_bytes_max:
@@ -141,33 +152,53 @@ def _check_request(context: StorageContext, request: storage_pb2.BatchReadReq) -
     return size
 
 
+class _Chunk(msgspec.Struct):
+    """What all reads of a chunk have in common."""
+
+    place: Place | None
+    trouble: ReadDone | None
+    chunk_id: ChunkId
+    target_id: TargetId
+
+
 def _begin(
     request: storage_pb2.BatchReadReq,
-    pairs: Sequence[Pair],
-    known: Mapping[Pair, tuple[Place | None, ReadDone | None]],
+    keys: Sequence[Key],
+    known: Mapping[tuple[int, int], Found],
     view: memoryview,
 ) -> tuple[_Batch, list[int]]:
     """Return what is to be read where, the bytes one after the other in `view`, and the I/Os whose version is in doubt."""
-    batch, unsettled = _Batch(), list[int]()
-    add_place, add_io, add_done = batch.places.append, batch.ios.append, batch.done.append
-    is_strict, start = not request.is_relaxed, 0
-    rows = zip(
-        pairs, request.inode_ids, request.chunk_indexes, request.offsets, request.lengths,
-        strict=True,
-    )  # fmt: skip
-    for pair, inode_id, chunk_index, offset, length in rows:
-        place, error = known[pair]
-        add_place(place)
-        add_done(error)
-        begin, start = start, start + length
-        if place is None or error is not None:
-            add_io(None)
-            continue
+    chunks: dict[Key, _Chunk] = {}
+    in_doubt: set[Key] = set()
+    batch, has_trouble = _Batch(), False
+    for key in dict.fromkeys(keys):
+        chain_id, chain_version, inode_id, chunk_index = key
+        place, trouble = known[chain_id, chain_version]
         chunk_id = ChunkId(inode_id, chunk_index)  # type: ignore[arg-type]
+        if place is None or trouble is not None:
+            has_trouble = True
+            chunks[key] = _Chunk(place, trouble, chunk_id, TargetId(0))
+            continue
         target = place.target
-        if is_strict and target.unsettled and chunk_id in target.unsettled:
-            unsettled.append(len(batch.ios))
-        add_io(ReadIo(target.target_id, chunk_id, offset, length, view[begin:start]))
+        chunks[key] = _Chunk(place, trouble, chunk_id, target.target_id)
+        batch.disks.add(target.disk)
+        if target.unsettled and chunk_id in target.unsettled and not request.is_relaxed:
+            in_doubt.add(key)
+    each = [chunks[key] for key in keys]
+    lengths = request.lengths[:]
+    rows = zip(each, request.offsets, lengths, accumulate(lengths), strict=True)
+    batch.places = [chunk.place for chunk in each]
+    batch.ios = [
+        ReadIo(chunk.target_id, chunk.chunk_id, offset, length, view[end - length : end])
+        for chunk, offset, length, end in rows
+    ]
+    batch.done = [None] * len(keys)
+    if has_trouble:
+        batch.done = [chunk.trouble for chunk in each]
+        batch.ios = [
+            io if done is None else None for io, done in zip(batch.ios, batch.done, strict=True)
+        ]
+    unsettled = [n for n, key in enumerate(keys) if key in in_doubt] if in_doubt else []
     return batch, unsettled
 
 
@@ -284,16 +315,18 @@ async def _query_versions(
 
 
 async def _read_disks(batch: _Batch) -> None:
-    by_disk: dict[Disk, list[int]] = {}
-    for index, (place, io) in enumerate(zip(batch.places, batch.ios, strict=True)):
-        if io is not None and place is not None:
-            by_disk.setdefault(place.target.disk, []).append(index)
-    if len(by_disk) == 1:
-        await _read_disk(batch, *by_disk.popitem())
+    indexes = [n for n, io in enumerate(batch.ios) if io is not None]
+    if len(batch.disks) == 1:
+        await _read_disk(batch, batch.disks.pop(), indexes)
         return
+    by_disk: dict[Disk, list[int]] = {}
+    for index in indexes:
+        place = batch.places[index]
+        assert place is not None
+        by_disk.setdefault(place.target.disk, []).append(index)
     async with trio.open_nursery() as nursery:
-        for disk, indexes in by_disk.items():
-            nursery.start_soon(_read_disk, batch, disk, indexes)
+        for disk, some in by_disk.items():
+            nursery.start_soon(_read_disk, batch, disk, some)
 
 
 async def _read_disk(batch: _Batch, disk: Disk, indexes: Sequence[int]) -> None:
@@ -382,20 +415,29 @@ async def _read_locked(
 
 
 def _make_reply(
-    batch: _Batch, wanted: Sequence[int], view: memoryview, *, want_checksums: bool
+    batch: _Batch, wanted: list[int], view: memoryview, *, want_checksums: bool
 ) -> tuple[storage_pb2.BatchReadRsp, list[memoryview]]:
     """Return the reply and its payload: the fewest pieces of `view`, where each read has as many bytes as it wanted."""
-    reply = storage_pb2.BatchReadRsp()
-    lengths, versions, checksums = list[int](), list[int](), list[int]()
+    versions = [done.commit_ver for done in batch.done if done is not None]
+    if [done.length for done in batch.done if done is not None] == wanted:  # mostly: all is there
+        reply = storage_pb2.BatchReadRsp(lengths=wanted, commit_vers=versions)
+        if want_checksums:
+            buffers = [io.buffer for io in batch.ios if io is not None]
+            reply.checksums.extend(map(xxhash.xxh3_64_intdigest, buffers))
+        for place, length in zip(batch.places, wanted, strict=True):
+            if place is not None:
+                place.target.read_bytes += length
+        return reply, [view]
+    reply = storage_pb2.BatchReadRsp(commit_vers=versions)
     payload, start, run_start, run_end = list[memoryview](), 0, 0, 0
-    rows = zip(batch.places, batch.ios, batch.done, wanted, strict=True)
-    for index, (place, io, done, room) in enumerate(rows):
+    rows = zip(batch.places, batch.done, wanted, strict=True)
+    for index, (place, done, room) in enumerate(rows):
         assert done is not None
-        length = done.length
-        if done.status or io is None or place is None:
+        length = 0 if done.status else done.length
+        if done.status:
             reply.failures.add(position=index, status=done.status, detail=done.detail)
-            length = 0
-        elif length:
+        if length:
+            assert place is not None
             if start != run_end:
                 if run_end:
                     payload.append(view[run_start:run_end])
@@ -403,14 +445,10 @@ def _make_reply(
             run_end = start + length
             place.target.read_bytes += length
         if want_checksums:
-            piece = io.buffer if length == room and io else view[start : start + length]
-            checksums.append(xxhash.xxh3_64_intdigest(piece) if length else 0)
-        lengths.append(length)
-        versions.append(done.commit_ver)
+            piece = view[start : start + length]
+            reply.checksums.append(xxhash.xxh3_64_intdigest(piece) if length else 0)
+        reply.lengths.append(length)
         start += room
     if run_end:
         payload.append(view[run_start:run_end])
-    reply.lengths.extend(lengths)
-    reply.commit_vers.extend(versions)
-    reply.checksums.extend(checksums)
     return reply, payload
