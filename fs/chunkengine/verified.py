@@ -142,9 +142,8 @@ class BatchReader:
             count = self._files.read_at(located.file_id, start, parts)
         elif not self._files.read_cached_at(located.file_id, start, parts):
             return False
-        found = packed_checksums(parts, block)
-        first = low // block * CHECKSUM_BYTES
-        if found != located.checksums[first : first + len(found)] or count != width:
+        first, last = low // block * CHECKSUM_BYTES, -(-high // block) * CHECKSUM_BYTES
+        if packed_checksums(parts, block) != located.checksums[first:last] or count != width:
             raise FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"data file {file_name(located.file_id)}, bytes {start} to {start + width},"

@@ -36,6 +36,7 @@ class CallUnderWay:
         "deadline_s",
         "header",
         "message",
+        "payload",
         "payload_taken",
     )
 
@@ -44,6 +45,8 @@ class CallUnderWay:
         """Trio time."""
         self.header: Header | None = None
         self.message: Buffer = b""
+        self.payload: memoryview | None = None
+        """Of the reply, if it is small and came with it; else the calling task receives it."""
         self.payload_taken: trio.Event | None = None
         """Set by the calling task when it has no more business with the stream."""
         self._error: Exception | None = None

@@ -1,8 +1,8 @@
 """One connection as its caller sees it: handshake, calls by request id, replies in any order.
 
 Invariants:
-    - Only the calling task itself fills the caller's buffers.  The receiving task reads headers and
-      messages, and lends the stream to the calling task for the payload; when that task is cancelled
+    - Only the calling task itself fills the caller's buffers.  The receiving task reads headers, messages and
+      small payloads, and lends the stream to the calling task for larger ones; when that task is cancelled
       in the middle it returns the stream, and the receiving task drops the rest.  So once a call has
       returned or raised, nothing touches its buffers.
     - A reply nobody waits for any more is received and dropped.
@@ -270,13 +270,22 @@ class Connection:
         if not size:
             return Received(reply)
         if into is None:
+            if call.payload is not None:
+                return Received(reply, size, call.payload)
             view = memoryview(bytearray(size))
             await call.within(self._framed.receive_payload([view]))
             return Received(reply, size, view)
         buffers = into(reply, size)
         found = sum(map(len, buffers))
         assert found == size, f"{method}: buffers for {found} bytes given, {size} come"
-        await call.within(self._framed.receive_payload(buffers))
+        if call.payload is None:
+            await call.within(self._framed.receive_payload(buffers))
+            return Received(reply, size)
+        start = 0
+        for buffer in buffers:
+            end = start + len(buffer)
+            buffer[:] = call.payload[start:end]
+            start = end
         return Received(reply, size)
 
     # ---- the receiving task ------------------------------------------------------------------
@@ -306,7 +315,9 @@ class Connection:
         call = self._calls.pop(header.request_id, None)
         if call is not None:
             if header.payload_bytes:
-                call.payload_taken = trio.Event()
+                call.payload = framed.take_small_payload()
+                if call.payload is None:
+                    call.payload_taken = trio.Event()
             call.replied(header, message)
             if call.payload_taken is not None:
                 await call.payload_taken.wait()

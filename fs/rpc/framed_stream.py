@@ -32,6 +32,9 @@ DRAIN_BUFFER_BYTES: Final = 256 * 1024
 MESSAGE_STEP_BYTES: Final = 64 * 1024
 """Memory for a longer message is taken as its bytes come: a header alone claims nothing."""
 
+SMALL_PAYLOAD_BYTES_MAX: Final = 4 * 1024
+"""Copying these once more is cheaper than waiting for who wants them."""
+
 POST_BYTES_MAX: Final = 8 * 1024
 """Larger frames are sent from where they are."""
 
@@ -157,6 +160,14 @@ class FramedStream:
             if count < len(buffer):
                 return [buffer[count:], *buffers[number + 1 :]]
         return []
+
+    def take_small_payload(self) -> memoryview | None:
+        """Return a copy of the current payload if it is small and has been received already; else None."""
+        start, size = self._start, self.payload_left
+        if size > SMALL_PAYLOAD_BYTES_MAX or self._end - start < size:
+            return None
+        self._start, self.payload_left = start + size, 0
+        return memoryview(bytearray(self._view[start : start + size]))
 
     async def drain_payload(self) -> None:
         """Receive and drop the rest of the current payload."""

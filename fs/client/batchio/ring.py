@@ -91,6 +91,8 @@ class Ring:
         self._due_s = 0.0
         self._unsaid = 0
         self._has_unsaid = trio.Event()
+        self._resting = trio.lowlevel.ParkingLot()
+        """One task at most: that has done a batch and will listen when another one has to do the next."""
         self._foreign: Sequence[int] = ()
         self.breach = ""
 
@@ -141,12 +143,16 @@ class Ring:
         """Listen until a batch is there, and do it; another task listens from then on, so that none of its turns delays this one."""
         while await self._listen():
             batches = self._take_batches()
-            if batches:
+            if not batches:
+                continue
+            if not self._resting.unpark():
                 nursery.start_soon(self._serve, nursery)
-                for copied in batches[1:]:
-                    nursery.start_soon(self._do, copied)
-                await self._do(batches[0])
+            for copied in batches[1:]:
+                nursery.start_soon(self._do, copied)
+            await self._do(batches[0])
+            if self._resting:
                 return
+            await self._resting.park()  # cheaper than a task for each batch
         nursery.cancel_scope.cancel()
 
     def _take_batches(self) -> list[bytes]:
