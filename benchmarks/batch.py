@@ -1,7 +1,7 @@
 """Batches through the mount daemon's rings, next to the machine's own: direct I/O of the same disk, a loopback stream.
 
 `python -m benchmarks.batch [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
-One program; the processor time is that of the program and of the mount daemon, without the storage processes.
+One program; the processor time is that of the program, of the mount daemon, and of the storage processes together.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from emberfs.batch import Transfer
 from emberfs.connection import socket_address
 from emberfs.ring import RingClient, RingFile
 
-from .cluster import fresh_cluster
+from .cluster import Nodes, fresh_cluster
 from .machine import direct_reads, direct_writes, loopback_mib_s, processor_s
 from .table import Row, print_rows
 from .workloads import MIB, drop_page_cache
@@ -149,11 +149,11 @@ def latency_us(client: RingClient, file: RingFile, sizes: Sizes) -> float:
     return statistics.median(taken) * 1e6
 
 
-def measure(mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
-    """Measure everything on a mount; `local` is a file of the same length on its disk."""
+def measure(mount_point: Path, local: Path, sizes: Sizes, storage: Sequence[int]) -> list[Row]:
+    """Measure everything on a mount; `local` is a file of the same length on its disk, `storage` its processes."""
     rows = []
     stream = loopback_mib_s(sizes.seconds / 2)
-    pids = (os.getpid(), daemon_pid(mount_point))
+    pids = (os.getpid(), daemon_pid(mount_point), *storage)
     with RingClient(mount_point) as client:
         disk = direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS
         file = client.open(str(mount_point / "batch-benchmark"), "x")
@@ -178,6 +178,7 @@ def measure(mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
             each_us = [1e6 * s / (rate * sizes.seconds) for s in spent.seconds]
             rows.append(Row("  processor of the program", each_us[0], "us/read"))
             rows.append(Row("  processor of the mount daemon", each_us[1], "us/read"))
+            rows.append(Row("  processor of the storage processes", sum(each_us[2:]), "us/read"))
         for count in BATCH_COUNTS:
             drop_page_cache()
             limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
@@ -197,11 +198,15 @@ def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
         sizes: how much to do.
         parent: a directory on the disk to measure; default: the temporary directory.
     """
-    with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (_, mounted):
+    with (
+        tempfile.NamedTemporaryFile(dir=parent) as local,
+        fresh_cluster(parent) as (cluster, mounted),
+    ):
         for _ in range(sizes.file_mib):
             local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
         local.flush()
-        return measure(mounted, Path(local.name), sizes)
+        storage = list(Nodes(cluster).pids().values())
+        return measure(mounted, Path(local.name), sizes, storage)
 
 
 if __name__ == "__main__":
