@@ -173,7 +173,9 @@ class Files(Reading, Writing, Closing):
         if known is not None and known.given_length not in (-1, state.local_length()):
             known.given_length = state.local_length()
             await core.kernel.invalidate_attributes(inode.inode_id)
-        return Opened(handle.handle_id, keep_cache, direct_io=is_append)
+        # The kernel's own way for O_DIRECT waits for the answer deaf to all signals; this one can be interrupted.
+        is_direct = is_append or bool(flags & os.O_DIRECT)
+        return Opened(handle.handle_id, keep_cache, direct_io=is_direct)
 
     def share(self, handle_id: int) -> int:
         """Return a further handle of what is open, with the same rights; to be flushed and released as any other.

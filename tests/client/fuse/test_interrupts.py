@@ -1,8 +1,9 @@
-"""Signals to a program that reads what storage does not give: it ends.  specs/semantics.md says what does not."""
+"""Signals to a program that reads what storage does not give: it ends, or its direct read says EINTR."""
 
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -13,6 +14,15 @@ pytestmark = [
     pytest.mark.mount,
     pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
 ]
+READER = """
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
+print("reading", flush=True)
+try:
+    os.preadv(fd, [mmap.mmap(-1, 4096)], 0)
+except KeyboardInterrupt:  # what Python makes of EINTR when its handler has seen SIGINT
+    print("interrupted", flush=True)
+"""
 BEFORE_SIGNAL_S = 0.5
 
 
@@ -37,3 +47,16 @@ def test_a_program_that_a_signal_ends_ends_in_a_read(path, number):
         assert reader.poll() is None
         reader.send_signal(number)
         assert reader.wait(60) == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_direct_read_ends_by_any_signal(path, number):
+    command = [sys.executable, "-c", READER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout.readline() == "reading\n"
+        time.sleep(BEFORE_SIGNAL_S)
+        assert reader.poll() is None
+        reader.send_signal(number)
+        said = reader.stdout.read()
+        code = reader.wait(60)
+    assert (said, code) == (("interrupted\n", 0) if number == signal.SIGINT else ("", -number))
