@@ -67,7 +67,14 @@ def plan(servers: Sequence[Server], replica_count: int) -> Plan:
         )
         for server in servers
     ]
-    return Plan(nodes, _chains(_targets(servers), replica_count, _domains(servers)))
+    return Plan(
+        nodes,
+        _chains(
+            _targets(servers),
+            replica_count,
+            domains_of({server.config.process.node_id: server.tags for server in servers}),
+        ),
+    )
 
 
 def _check_servers(servers: Sequence[Server]) -> None:
@@ -106,13 +113,11 @@ def _targets(servers: Sequence[Server]) -> Mapping[Site, Sequence[NewTargetPb]]:
     return found
 
 
-def _domains(servers: Sequence[Server]) -> Mapping[int, tuple[str, ...]]:
-    """Return the failure domains of each node, widest first, of the kinds that any node has."""
-    kinds = [tag for tag in DOMAIN_TAGS if any(tag in server.tags for server in servers)]
+def domains_of(tags: Mapping[int, Mapping[str, str]]) -> Mapping[int, tuple[str, ...]]:
+    """Return the failure domains of each node by its tags, widest first, of the kinds that any node has."""
+    kinds = [tag for tag in DOMAIN_TAGS if any(tag in found for found in tags.values())]
     return {
-        node: tuple(server.tags.get(tag, f"node {node}") for tag in kinds)
-        for server in servers
-        for node in (server.config.process.node_id,)
+        node: tuple(found.get(tag, f"node {node}") for tag in kinds) for node, found in tags.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""`ember placement ...`: making, checking, growing, simulating and drawing chain tables, without any cluster.
+"""`ember placement ...`: making, checking, growing, simulating and drawing chain tables; but for `export` without any cluster.
 
 Does not decide anything: the mathematics is in placement/ (specs/placement.md); this is its wiring and output.
 """
@@ -25,7 +25,9 @@ from placement.plot import worst_of
 from placement.simulate import Loss, Simulation, Speeds, kinds, named_loss, time_to_full_s
 from placement.table_file import TableFile, from_json, to_json
 
+from ..admin.placement_table import table_of
 from ..schema.status import FsError, Status
+from .where import ConfigOption, DirOption, find
 
 placement = typer.Typer(
     help="Chain tables: which disks form which chains.", no_args_is_help=True, add_completion=False
@@ -298,6 +300,26 @@ def _fatal_facts(found: TableFile, kind: str) -> dict[str, Any]:
         "fatal_sets": f"{counted.fatal} of {counted.sets}",
         "chains_lost_then": counted.chains_worst,
     }
+
+
+@placement.command("export")
+def export(
+    *,
+    out: Annotated[Path, typer.Option(help="Where the table goes; - prints it.")] = Path("-"),
+    table_id: Annotated[int, typer.Option("--table", help="Which chain table.", min=1)] = 1,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Write the chains of a running cluster as a table: to be checked, simulated, drawn.
+
+    Example: ember placement export --out now.json && ember placement simulate now.json --lost "node 10002"
+    """
+    found = table_of(find(directory, config).routing(), table_id)
+    text = to_json(found.disks, found.table)
+    if str(out) == "-":
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
 
 
 @placement.command("grow")

@@ -15,6 +15,7 @@ from fs.client.blocking import connect_blocking
 from fs.client.native import Identity
 from fs.schema.config import AuthSection
 from fs.schema.status import FsError
+from placement.table_file import from_json
 from tests.app.by_hand import EMBER, SERVERS, ByHand
 
 pytestmark = [
@@ -82,6 +83,10 @@ def check_health(by_hand):
         time.sleep(0.2)
     assert found[0] == 0 and "node 13" in found[1], found
     assert by_hand.probe("mount")[0] == 1
+    command = [EMBER, "placement", "export", "--config", by_hand.file("mgmtd")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    found = from_json(done.stdout, "exported")
+    assert (len(found.disks), len(found.table)) == (3, 4)
 
 
 def replace_the_key(by_hand):
