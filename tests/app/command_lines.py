@@ -3,7 +3,8 @@
 import typer
 from typer.core import TyperGroup
 
-from fs.app.main import GROUPS, app
+from fs.app.groups import GROUPS
+from fs.app.main import app
 
 
 def parsed(arguments):
