@@ -8,7 +8,7 @@ removed directories that somebody still has open.  After every call the whole tr
 file the call moved.  Each user is a process of its own below a root directory of its own, so that `..` ends there.
 
 Not called, since libfuse or pyfuse3 pass them on to nobody (specs/semantics.md): O_TMPFILE, fallocate, SEEK_DATA, and opening with O_PATH, after which a removed
-file does not last.  Not
+file does not last; pipes, of which the same holds.  Not
 compared: device files, which a mount does not open; times of access; sizes of directories.
 """
 
@@ -311,7 +311,7 @@ class Calls:
         return ["mkdirat", self._slot(), self._path(), self._pick(MODES)]
 
     def do_mknod(self) -> list:
-        kind = self._pick([stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFREG, 0])
+        kind = self._pick([stat.S_IFSOCK, stat.S_IFREG, stat.S_IFREG, 0])
         return ["mknod", self._path(), kind | self._pick(MODES)]
 
     def do_symlink(self) -> list:
