@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,8 +12,10 @@ from fs.admin.cluster import Server, plan
 from fs.runtime.config_file import read_config
 from fs.schema.metrics import METRICS, Kind
 from fs.schema.proto import common_pb2
+from tests.programs import found
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
+PROMTOOL = found("promtool")
 SAMPLES = sorted(p for p in DEPLOY.glob("*.toml") if p.name != "inventory.toml")
 
 
@@ -105,11 +106,11 @@ def test_prometheus_asks_the_sample_cluster():
             assert f'"{address}"' in listed
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Prometheus")
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool of Prometheus")
 def test_prometheus_takes_configuration_and_rules():
     for command in (["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"]):
         done = subprocess.run(
-            ["promtool", *command],
+            [PROMTOOL, *command],
             cwd=DEPLOY / "prometheus",
             capture_output=True,
             text=True,

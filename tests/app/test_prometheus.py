@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -19,14 +18,16 @@ import trio
 from fs.app.exposition import Exposition
 from fs.runtime.figures import Histogram
 from fs.schema.metrics import METRICS, Kind
+from tests.programs import found
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+PROMETHEUS = found("prometheus")
 WAIT_S = 90.0
 INTERVAL_S = 1
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus"),
+    pytest.mark.skipif(PROMETHEUS is None, reason="needs Prometheus"),
 ]
 
 LABELS = {"method": "Meta.Open", "target": "11001", "chain": "1", "table": "1", "state": "complete"}
@@ -101,7 +102,7 @@ def question_all(port):
 @contextmanager
 def prometheus(folder, port):
     command = [
-        "prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}",
+        PROMETHEUS, "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
     with (
         (folder / "log").open("w") as log,
