@@ -90,6 +90,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
     if Role.META in roles:
         chunks = make_chunks(process, membership)
         meta = await make_meta(process, engine, membership, chunks)
+        meta.gc.tracer = process.tracer
         targets["Meta"] = meta.service
         process.sources.append(meta.say)
         loops += [chunks.run, meta.run]

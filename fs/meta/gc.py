@@ -22,6 +22,7 @@ import trio
 from ..kv.api import KeyValue, KvEngine, prefix_end
 from ..kv.transact import snapshot_read
 from ..runtime.figures import Figures
+from ..runtime.tracing import Tracer
 from ..schema import metrics
 from ..schema.config import MetaSection
 from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb
@@ -88,6 +89,8 @@ class GarbageCollector:
         self._driver = driver
         self._make_context = make_context
         self._events = events
+        self.tracer: Tracer | None = None
+        """Begins traces of removals; None: nobody does."""
         self._forget_cursor = records.IDEMPOTENCY
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
@@ -181,7 +184,13 @@ class GarbageCollector:
     async def _delete_inodes(self) -> int:
         keys = await self._due(records.GC_FILE)
         for start in range(0, len(keys), RETIRE_COUNT_MAX):
-            await self._delete_some(keys[start : start + RETIRE_COUNT_MAX])
+            some = keys[start : start + RETIRE_COUNT_MAX]
+            if self.tracer is not None and self.tracer.sample_rate and self.tracer.is_due():
+                with self.tracer.root("remove files") as span:
+                    span.attributes["files"] = len(some)
+                    await self._delete_some(some)
+            else:
+                await self._delete_some(some)
         return len(keys)
 
     async def _delete_some(self, keys: Sequence[bytes]) -> None:

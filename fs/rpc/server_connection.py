@@ -387,6 +387,8 @@ class ServerConnection:
             if span is not None:
                 if isinstance(result, FsError):
                     span.note_error(result)
+                    name = self._stream.peer_name
+                    log.info("%s %d from %s: %s", binding.method, request_id, name, result)
                 span.end()
 
     def _join(self, binding: Binding, message: Buffer) -> tuple[tracing.Span | None, Buffer]:

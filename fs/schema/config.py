@@ -241,7 +241,7 @@ class TraceSection(Section, frozen=True):
     """[trace]: which requests are followed through all processes, and who is told (specs/tracing.md)."""
 
     sample_rate: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
-    """Share of the operations that begin in this process (of a mount's kernel, of rings, of the native client) that are traced.
+    """Share of the operations that begin in this process (of a mount's kernel, of rings, of the native client, removals) that are traced.
     What others send is traced if they say so."""
     otlp_endpoint: Annotated[str, Meta(pattern="^(|https?://.+)$")] = ""
     """Where spans go by HTTP, in OpenTelemetry's protocol: http://collector:4318/v1/traces; needs emberfs[otel].  Empty:

@@ -5,6 +5,7 @@ import pytest
 import trio
 
 from fs.meta.check import check
+from fs.runtime.tracing import Tracer
 from fs.schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
@@ -262,3 +263,19 @@ async def test_a_clock_that_is_set_back_does_not_stop_collection(world, root, au
     await collect_all(world)
     assert world.chunks.removed == [f.inode_id]
     assert f.ctime_ns < before < (await root.create(ROOT, b"h")).ctime_ns
+
+
+async def test_removals_begin_traces(world, root, autojump_clock):
+    ended = []
+    clock, randomness = world.runtime.clock, world.runtime.random
+    world.meta.gc.tracer = Tracer(clock, randomness, sample_rate=1.0, sink=ended.append)
+    f = await root.create(ROOT, b"f")
+    world.chunks.lengths[f.inode_id] = 10
+    await root.unlink(ROOT, b"f")
+    await trio.sleep(61)
+    await collect_all(world)
+    assert world.chunks.removed == [f.inode_id]
+    removal = next(span for span in ended if span.name == "remove files")
+    assert removal.attributes == {"files": 1}
+    inside = [span.name for span in ended if span.parent_id == removal.span_id]
+    assert inside and set(inside) == {"kv commit"}

@@ -1,6 +1,7 @@
 """Traces between processes: what a frame carries, to whom, and what those pay that are not traced."""
 
 import cProfile
+import logging
 import pstats
 import random
 
@@ -79,7 +80,8 @@ async def test_a_request_takes_its_trace_along_and_others_have_none(net, process
     assert outer.attributes["peer"] == "client-1"
 
 
-async def test_a_refusal_is_seen_on_both_sides(net, process):
+async def test_a_refusal_is_seen_on_both_sides(net, process, caplog):
+    caplog.set_level(logging.INFO, logger="fs.rpc.server_connection")
     here, called = tracer(1)
     there, served = tracer(2)
     async with process(net, tracer=there) as p:
@@ -87,6 +89,8 @@ async def test_a_refusal_is_seen_on_both_sides(net, process):
         with here.root("operation"), pytest.raises(FsError):
             await p.channel.call(ECHO, core.EchoReq(data=b"refuse"))
         await p.channel.call(ECHO, core.EchoReq(data=b"x"))
+    (line,) = [r.getMessage() for r in caplog.records if "Core.Echo" in r.getMessage()]
+    assert line.startswith("Core.Echo 1 from ") and "NOT_FOUND" in line
     assert [span.error.split(":")[0] for span in served] == ["NOT_FOUND"]
     assert [span.error.split(":")[0] for span in called] == ["NOT_FOUND", ""]
 
