@@ -126,10 +126,10 @@ class Life:
         self.begin_load()
         self.wait_load()
 
-    def cut_off(self, step):
-        """Begin a deploy, and interrupt it at a step."""
+    def cut_off(self, step, what="deploy"):
+        """Begin a deploy or an upgrade, and interrupt it at a step."""
         inside = ["nsenter", f"--net=/run/netns/{self.hosts.hub}", "--"]
-        words = [*inside, EMBER, "cluster", "deploy", self.hosts.base / "inventory.toml", "--yes"]
+        words = [*inside, EMBER, "cluster", what, self.hosts.base / "inventory.toml", "--yes"]
         begun = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
         said = ""
         while step not in said:
@@ -182,6 +182,8 @@ class Life:
         project.write_text(named)
         before = self.operator("ember cluster deploy inventory.toml --yes", check=False)
         assert before.returncode == 1 and "ember cluster upgrade first" in before.stderr
+        self.cut_off("restarting kv, mgmtd, meta, storage of h1", "upgrade")
+        time.sleep(3)  # into the stop, or the start
         self.page("Upgrade")
         self.wait_load()
         assert {node["release"] for node in self.nodes().values()} == {version}

@@ -1,7 +1,10 @@
 """The inventory: what is refused, and what each host is told."""
 
+import io
 import shutil
 import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -214,3 +217,21 @@ def test_the_same_code_is_the_same_release(tmp_path):
     path.write_text(path.read_text().replace('dependencies = "lock"', 'dependencies = "lock:x"'))
     with pytest.raises(FsError, match="present:FOLDER"):
         make_release(read_inventory(path))
+
+
+def test_of_a_wheel_the_packages_are_shipped(tmp_path):
+    name = "emberfs-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(tmp_path / name, "w") as wheel:
+        for file in ("fs/app/main.py", "emberfs-0.1.0.dist-info/RECORD", "emberfs-0.1.0.data/x"):
+            wheel.writestr(file, "")
+    (tmp_path / "requirements.lock").write_text("trio==1\npyfuse3==2\n")
+    shutil.copy(EXAMPLE, tmp_path)
+    made = make_release(read_inventory(tmp_path / EXAMPLE.name))
+    with tarfile.open(fileobj=io.BytesIO(made.archive)) as archive:
+        names = set(archive.getnames())
+        lock = archive.extractfile("requirements.lock").read()
+    metadata = "emberfs-0.1.0.dist-info/METADATA"
+    assert (made.version, names, lock) == ("0.1.0", {"fs/app/main.py", metadata, "requirements.lock"}, b"trio==1\n")  # fmt: skip
+    (tmp_path / name).write_bytes(b"no zip")
+    with pytest.raises(FsError, match="is not a zip file"):
+        make_release(read_inventory(tmp_path / EXAMPLE.name))

@@ -22,6 +22,8 @@ from .inventory import Inventory
 PACKAGES: Final = {"fs": "fs", "placement": "placement", "emberfs": "fs/client/user/emberfs", "hf3fs_fuse": "fs/client/user/hf3fs_fuse"}  # fmt: skip
 """Of a checkout: import name and folder."""
 LEFT_OUT: Final = {"__pycache__"}
+BESIDE: Final = re.compile(r"[^/]+\.(dist-info|data)/")
+"""Of a wheel: what is no package."""
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
 
 
@@ -67,7 +69,7 @@ def _of_wheel(path: Path) -> tuple[str, dict[str, bytes]]:
     try:
         with zipfile.ZipFile(path) as wheel:
             names = [name for name in wheel.namelist() if not name.endswith("/")]
-            files = {name: wheel.read(name) for name in names if ".dist-info/" not in name}
+            files = {name: wheel.read(name) for name in names if not BESIDE.match(name)}
     except (OSError, zipfile.BadZipFile) as error:
         raise _bad(f"code.source {path}: {error}") from error
     if "fs/app/main.py" not in files:

@@ -79,8 +79,8 @@ async def _upgrade(reach: Reach, options: Options) -> int:
         typer.echo("nothing was changed: an upgrade needs all its hosts", err=True)
         return EXIT_FAILED
     if seen.view is None or seen.manager is None:
-        detail = "no manager runs; ember cluster deploy starts what is stopped, with the code it ran with"
-        raise FsError(Status.NOT_RUNNING, detail)
+        seen = await _take_up(reach, hosts, seen, options)
+    assert seen.view is not None, "a manager has answered"
     plan = plan_cluster(reach.inventory, seen.release, seen.facts, seen.secrets, seen.view)
     todo = {p.host.name: roles for p in plan.hosts if (roles := to_restart(p, options))}
     if not todo:
@@ -94,6 +94,47 @@ async def _upgrade(reach: Reach, options: Options) -> int:
     await _carry_out(reach, plan, seen, todo)
     reach.progress.close("upgraded")
     return EXIT_FAILED if reach.failed else _note_mounts(plan, options)
+
+
+async def _take_up(
+    reach: Reach, hosts: Sequence[HostPart], seen: Survey, options: Options
+) -> Survey:
+    """Start what an upgrade had stopped when it was cut off, so that a manager answers; look again.
+
+    Raises:
+        FsError: NOT_RUNNING when there is nothing of that kind; START_FAILED, CHAIN_UNAVAILABLE.
+    """
+    plan = plan_cluster(reach.inventory, seen.release, seen.facts, seen.secrets, None)
+    stopped = [(p.host, roles) for p in plan.hosts if (roles := _stopped(p))]
+    managers = [host for host, roles in stopped if "mgmtd" in roles]
+    if not managers:
+        detail = "no manager runs: ember cluster deploy, with the code that was installed last"
+        raise FsError(Status.NOT_RUNNING, detail)
+    lines = [
+        f"{host.name}: start {', '.join(roles)}, which were stopped" for host, roles in stopped
+    ]
+    confirm(lines, dry_run=options.is_dry_run, yes=options.is_yes)
+    for host, roles in stopped:
+        reach.progress.step(f"starting {', '.join(roles)} of {host.name}")
+        await _restart(reach, host, seen, roles)
+    await _wait_complete(reach, managers[0], seen.release.version, [])
+    return await survey(reach, hosts)
+
+
+async def _wait_complete(
+    reach: Reach, manager: HostPart, version: str, node_ids: Sequence[int]
+) -> None:
+    """Wait until every chain has all its replicas; raises FsError(CHAIN_UNAVAILABLE) when that takes too long."""
+    waited = await reach.ask(
+        manager, version, "wait", goal="complete", node_ids=node_ids, timeout_s=CHAIN_TIMEOUT_S
+    )
+    if waited["late"]:
+        raise FsError(Status.CHAIN_UNAVAILABLE, f"{waited['late']}; other hosts stay as they are")
+
+
+def _stopped(plan: HostPlan) -> list[str]:
+    """Return which roles of a host that has the new code do not run."""
+    return [] if plan.installs else [role for role in plan.starts if role != "mount"]
 
 
 def _note_mounts(plan: ClusterPlan, options: Options) -> int:
@@ -178,14 +219,7 @@ async def _carry_out(
             continue
         reach.progress.step(f"restarting {', '.join(roles)} of {host_plan.host.name}")
         await _restart(reach, host_plan.host, seen, roles)
-        waited = await reach.ask(
-            manager, version, "wait", goal="complete", node_ids=node_ids, timeout_s=CHAIN_TIMEOUT_S
-        )
-        if waited["late"]:
-            raise FsError(
-                Status.CHAIN_UNAVAILABLE,
-                f"after {host_plan.host.name}: {waited['late']}; the hosts after it stay as they are",
-            )
+        await _wait_complete(reach, manager, version, node_ids)
 
 
 async def _restart(reach: Reach, host: HostPart, seen: Survey, roles: Sequence[str]) -> None:
