@@ -1,4 +1,4 @@
-"""`python -m tests.deploy [--from CHECKOUT]`: the life of a cluster on five hosts, by hand."""
+"""`python -m tests.deploy [--from CHECKOUT] [STAGE ...]`: the life of a cluster on five hosts, by hand."""
 
 import argparse
 import shutil
@@ -8,13 +8,15 @@ import time
 from pathlib import Path
 
 from .hosts import Hosts, copy_code, trouble
-from .stages import Life, long_life
+from .stages import STAGES, Life
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--from", dest="source", type=Path, help="a checkout to begin with")
-    source = parser.parse_args().source
+    parser.add_argument("stages", nargs="*", choices=[*STAGES, []], metavar="STAGE")
+    given = parser.parse_args()
+    source, wanted = given.source, given.stages or [*STAGES]
     if problem := trouble():
         sys.exit(problem)
     began_s = time.monotonic()
@@ -25,7 +27,8 @@ def main() -> None:
             copy_code(source, hosts.code)
         life = Life(hosts)
         try:
-            long_life(life)
+            for name in wanted:
+                STAGES[name](life)
         finally:
             life.close()
             hosts.close()

@@ -1,7 +1,9 @@
 """The life of a deployed cluster, stage by stage, with the commands of specs/deploying.md.
 
-    python -m tests.deploy [--from CHECKOUT]      the long form: 3 hosts, 5 under load, one lost and replaced, upgraded,
-                                                  restored; --from: begins with the code of another checkout
+    python -m tests.deploy [--from CHECKOUT] [STAGE ...]
+
+The long form, without stages: 3 hosts, 5 under load, one lost and replaced, upgraded, restored from a backup; a deploy
+and an upgrade are cut off on the way.  --from begins with the code of another checkout.
 
 A program writes and checks files on a mount all the time: no byte may be wrong, no call may fail.
 """
@@ -85,6 +87,7 @@ class Life:
         return self.hosts.mount(1) / "load"
 
     def begin_load(self):
+        Path(f"{self.path}.round").unlink(missing_ok=True)  # the one before counted, too
         self.load = subprocess.Popen([sys.executable, LOAD, self.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
     def rounds(self):
@@ -220,12 +223,13 @@ class Life:
         self.operator("ember admin chunks compare --config training.toml")
 
 
-def long_life(life):
-    """Everything."""
-    life.install(is_cut_off=True)
-    life.grow(4, 5)
-    life.lose(2)
-    life.replace(2)
-    life.upgrade("0.1.0+next")
-    life.restore()
-    life.judge()
+STAGES = {
+    "install": lambda life: life.install(is_cut_off=True),
+    "grow": lambda life: life.grow(4, 5),
+    "lose": lambda life: life.lose(2),
+    "replace": lambda life: life.replace(2),
+    "upgrade": lambda life: life.upgrade("0.1.0+next"),
+    "restore": Life.restore,
+    "judge": Life.judge,
+}
+"""Of the long form, in order; each but the first needs those before it, though some may be left out."""

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import trio
 from msgspec import structs
 
 from fs.app.deploy.agent import is_reached
 from fs.app.deploy.code_archive import Release
+from fs.app.deploy.installer import on_hosts
 from fs.app.deploy.inventory import read_inventory
 from fs.app.deploy.layout import config_path
 from fs.app.deploy.planning import (
@@ -25,6 +27,7 @@ from fs.app.deploy.planning import (
 )
 from fs.app.deploy.reach import certain_skew_s, facts_request
 from fs.app.deploy.upgrade import misfits, unsafe
+from fs.schema.status import FsError, Status
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy" / "inventory.toml"
 INVENTORY = read_inventory(EXAMPLE)
@@ -241,3 +244,14 @@ def test_goals():
     assert not is_reached("balanced", good | {"move_count": 1}, [])
     assert is_reached("complete", good | {"move_count": 1}, [])
     assert not is_reached("complete", good | {"chain_count": 0}, [])
+
+
+def test_what_interrupts_or_refuses_leaves_the_nurseries_as_it_is():
+    for wanted in (KeyboardInterrupt(), FsError(Status.BAD_CONFIG, "x")):
+
+        async def use(_reach, error=wanted):
+            async with trio.open_nursery():
+                raise error
+
+        with pytest.raises(type(wanted)):
+            on_hosts(INVENTORY, use)

@@ -21,6 +21,7 @@ from ...rpc.credential_files import read_keys, write_new_key
 from ...runtime.durable_file import write_durable
 from ...schema.status import FsError, Status
 from ..admin.listing import EXIT_FOUND, confirm
+from ..errors import first_error
 from ..progress import Progress
 from .code_archive import Release, make_release
 from .inventory import FIRST_NODE_IDS, HostPart, Inventory
@@ -73,11 +74,21 @@ def run_deploy(inventory: Inventory, options: Options) -> int:
     Raises:
         FsError: BAD_CONFIG, START_FAILED, ...: nothing more was done.
     """
-    return trio.run(with_reach, inventory, partial(_deploy, options=options))
+    return on_hosts(inventory, partial(_deploy, options=options))
 
 
-async def with_reach(inventory: Inventory, use: Callable[[Reach], Awaitable[int]]) -> int:
-    """Do something with ways to all hosts."""
+def on_hosts(inventory: Inventory, use: Callable[[Reach], Awaitable[int]]) -> int:
+    """Do something with ways to all hosts; raises what it raises, without the groups that nurseries make."""
+    try:
+        return trio.run(_with_reach, inventory, use)
+    except BaseExceptionGroup as group:
+        leaf = first_error(group)
+        if isinstance(leaf, FsError | KeyboardInterrupt):
+            raise leaf from group
+        raise
+
+
+async def _with_reach(inventory: Inventory, use: Callable[[Reach], Awaitable[int]]) -> int:
     progress = Progress()
     reach = Reach(inventory, progress)
     try:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import trio
 import typer
 from msgspec import structs
 
@@ -27,9 +26,9 @@ from .installer import (
     Survey,
     chosen,
     install,
+    on_hosts,
     start_on,
     survey,
-    with_reach,
     write_files,
 )
 from .inventory import ROLES, HostPart, Inventory
@@ -56,7 +55,7 @@ def run_upgrade(inventory: Inventory, options: Options) -> int:
     Raises:
         FsError: nothing more was done; the next run goes on.
     """
-    return trio.run(with_reach, inventory, partial(_upgrade, options=options))
+    return on_hosts(inventory, partial(_upgrade, options=options))
 
 
 def run_stop(inventory: Inventory, options: Options, roles: Sequence[str]) -> int:
@@ -65,7 +64,7 @@ def run_stop(inventory: Inventory, options: Options, roles: Sequence[str]) -> in
         if role not in ROLES:
             raise FsError(Status.BAD_CONFIG, f"{role}: no role; there are {', '.join(ROLES)}")
     use = partial(_stop, options=options, roles=roles or ROLES)
-    return trio.run(with_reach, inventory, use)
+    return on_hosts(inventory, use)
 
 
 # ---- upgrade --------------------------------------------------------------------------------------
