@@ -112,15 +112,15 @@ def _read_one(
     if isinstance(one, FsError):
         done.append(ReadDone(one.status, 0, 0, one.detail))
         return
-    buffer, offset, length = io.buffer, io.offset, io.length
-    if len(buffer) != length or offset + length > one.length:
-        length = max(0, min(length, one.length - offset))
+    record, buffer, offset, length = one.record, io.buffer, io.offset, io.length
+    if len(buffer) != length or offset + length > record.length:
+        length = max(0, min(length, record.length - offset))
         buffer = buffer[:length]
     try:
         is_read = reader.read_into(one, offset, buffer, may_wait=may_wait)
     except FsError as error:
         detail = f"target {io.target_id} {io.chunk_id}: {error.detail}"
         _log.error("read failed: %s: %s", error.status.name, detail)
-        done.append(ReadDone(error.status, 0, one.version, detail))
+        done.append(ReadDone(error.status, 0, record.version, detail))
         return
-    done.append(ReadDone(0, length, one.version) if is_read else None)
+    done.append(ReadDone(0, length, record.version) if is_read else None)

@@ -68,12 +68,10 @@ class VerifiedReader:
 class Located:
     """A version, and where its bytes lie: found out once for all reads of it."""
 
-    __slots__ = ("checksums", "file_id", "is_damaged", "length", "record", "start", "version")
+    __slots__ = ("file_id", "record", "start")
 
     def __init__(self, record: ChunkRecord) -> None:
         self.record = record
-        self.version, self.length = record.version, record.length
-        self.checksums, self.is_damaged = record.checksums, record.is_damaged
         self.file_id, self.start = place_of(record.position)
 
 
@@ -112,16 +110,16 @@ class BatchReader:
         Raises:
             FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
         """
-        size = len(buffer)
-        if located.is_damaged:
-            detail = f"version {located.version} is known to be damaged"
+        record, size = located.record, len(buffer)
+        if record.is_damaged:
+            detail = f"version {record.version} is known to be damaged"
             raise FsError(Status.CHECKSUM_MISMATCH, detail)
         if not size:
             return True
         block = self._block
         end = offset + size
         low = offset - offset % block
-        high = min(end + -end % block, located.length)
+        high = min(end + -end % block, record.length)
         width = high - low
         is_widened = size < width <= BOUNCE_BYTES_MAX
         if width == size:
@@ -143,11 +141,11 @@ class BatchReader:
         elif not self._files.read_cached_at(located.file_id, start, parts):
             return False
         first, last = low // block * CHECKSUM_BYTES, -(-high // block) * CHECKSUM_BYTES
-        if packed_checksums(parts, block) != located.checksums[first:last] or count != width:
+        if packed_checksums(parts, block) != record.checksums[first:last] or count != width:
             raise FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"data file {file_name(located.file_id)}, bytes {start} to {start + width},"
-                f" version {located.version}, {count} bytes read",
+                f" version {record.version}, {count} bytes read",
             )
         if is_widened:
             self._held, self._low, self._high = located, low, high
