@@ -9,6 +9,7 @@ import struct
 
 import pytest
 import trio
+import trio.testing
 
 from fs.client.fuse.direct import handshake, together
 from fs.client.fuse.direct import protocol as p
@@ -17,6 +18,7 @@ from fs.client.fuse.direct.device import Device
 from fs.client.fuse.direct.protocol import InitFlag, Opcode
 from fs.client.fuse.direct.server import Server
 from fs.client.vfs.vfs import Vfs
+from fs.runtime import tracing
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
@@ -139,6 +141,7 @@ async def kernel(cluster, killed, nursery):
     nursery.start_soon(serve)
     error, reply = await made.ask(Opcode.INIT, init_body())
     assert (error, len(reply)) == (0, p.INIT_OUT.size)
+    made.vfs = vfs
     yield made
     nursery.cancel_scope.cancel()
     device.close()
@@ -183,6 +186,34 @@ async def test_errors_reach_the_kernel(kernel, cluster, caplog):
     cluster.meta_faults["GetAttr"] = [AssertionError("planted")]
     assert await kernel.ask(Opcode.GETATTR, p.GETATTR_IN.pack(0, 0, 0)) == (errno.EIO, b"")
     assert "planted" in caplog.text
+
+
+async def test_a_sampled_request_begins_a_trace_of_its_own(kernel):
+    """While requests wait, others are served, also by workers that the former started."""
+    core, ended, seen = kernel.vfs._core, [], {}
+    call, is_due, go_on = core.meta.call, [True, False, True], trio.Event()
+
+    async def watched_call(method, request):
+        span = tracing.current()
+        seen[request.name] = None if span is None else span.span_id
+        await go_on.wait()
+        return await call(method, request)
+
+    tracer = kernel.vfs.tracer
+    tracer.sink, tracer.sample_rate, tracer.is_due = ended.append, 0.5, lambda: is_due.pop(0)
+    core.meta.call = watched_call
+    for name in (b"one", b"two", b"three"):
+        await kernel.send(Opcode.LOOKUP, name + b"\0")
+        await trio.testing.wait_all_tasks_blocked()
+    go_on.set()
+    for _ in range(3):
+        assert (await kernel.receive())[1] == errno.ENOENT
+    await trio.testing.wait_all_tasks_blocked()
+    assert seen[b"two"] is None
+    assert [span.name for span in ended] == ["lookup", "lookup"]
+    assert {span.span_id for span in ended} == {seen[b"one"], seen[b"three"]}
+    assert len({span.trace_id for span in ended}) == 2
+    assert tracing.live.count == 0
 
 
 async def test_bytes_written_are_read(kernel):
