@@ -22,6 +22,8 @@ TRANSCRIPT = transcript_of(b"caller's hello", b"listener's hello")
 
 def test_known_bytes():
     verifier = KEY.verifier()
+    assert Secret.of_key(bytes(range(32))) == KEY
+    assert transcript_of(b"caller's hello", b"listener's hello") == TRANSCRIPT
     assert KEY.key_id.hex() == "4ba1223cfbf9d74912"
     assert (
         verifier.stored_key.hex()
