@@ -33,11 +33,6 @@ class Grant:
     is_over: bool = False
     """Another handshake may give a grant that holds: the next request ends the connection."""
 
-    @property
-    def is_bound(self) -> bool:
-        """True if the peer may speak for nobody but `user`."""
-        return self.user is not None and not self.user.is_root
-
     def check(self, method: Method[Any, Any]) -> None:
         """Raise FsError unless this grant covers a method: RPC_NOT_ALLOWED, or why it does not hold."""
         if self.refusal is not None:
