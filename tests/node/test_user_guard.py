@@ -7,13 +7,13 @@ import random
 import pytest
 import trio
 
-from fs.node.user_guard import INTERVALS_MAX, UserGuard
+from fs.node.user_guard import FIND_TIMEOUT_S, INTERVALS_MAX, UserGuard, ask_manager
 from fs.rpc.api import Identity
-from fs.rpc.credentials import Secret, Token, client_prefix
+from fs.rpc.credentials import NONCE_BYTES, Secret, Token, client_prefix
 from fs.runtime.simulated import SimulatedClock
 from fs.schema.method import Access
-from fs.schema.proto.mgmtd_pb2 import TokenPb, UserPb
-from fs.schema.services import CORE_ECHO, KV_READ, MGMTD_SET_USER
+from fs.schema.proto.mgmtd_pb2 import FindTokensRsp, TokenPb, UserPb
+from fs.schema.services import CORE_ECHO, KV_READ, MGMTD_FIND_TOKENS, MGMTD_SET_USER
 from fs.schema.status import FsError, Status
 
 KEY = Secret.of_key(b"k" * 32)
@@ -152,6 +152,35 @@ async def test_a_token_expires_on_living_connections(autojump_clock, guard, mana
     assert "expired" in (await refusal(guard)).detail
     with pytest.raises(FsError, match="expired"):
         grant.check(CORE_ECHO)
+
+
+async def test_a_token_does_not_outlive_its_last_moment(autojump_clock, guard, manager):
+    end_ns = SimulatedClock().wall_ns() + 3 * 10**9
+    manager.users[TOKEN.token_id].tokens[0].expires_ns = end_ns
+    await trio.sleep(2.5)
+    grant = (await guard.challenge([KEY_ID], PEER)).grant
+    await trio.sleep(0.5)
+    assert SimulatedClock().wall_ns() == end_ns
+    assert "expired" in (await refusal(guard)).detail
+    with pytest.raises(FsError, match="expired"):
+        grant.check(CORE_ECHO)
+
+
+async def test_a_process_without_a_manager_asks_one(manager):
+    class Mgmtd:
+        async def call(self, method, request, *, timeout_s=None):
+            assert (method, timeout_s) == (MGMTD_FIND_TOKENS, FIND_TIMEOUT_S)
+            return FindTokensRsp(users=await manager.find(request.token_ids))
+
+    (found,) = await ask_manager(Mgmtd())([TOKEN.token_id])
+    assert found == manager.users[TOKEN.token_id]
+    assert manager.asked == [[TOKEN.token_id]]
+
+
+def test_each_connection_gets_a_nonce_of_its_own(guard):
+    nonces = [guard.nonce() for _ in range(3)]
+    assert len(set(nonces)) == 3
+    assert {len(nonce) for nonce in nonces} == {NONCE_BYTES}
 
 
 async def test_silence_is_a_pause(autojump_clock, guard, manager):
