@@ -252,8 +252,10 @@ class Calls:
         return self._source.randrange(SLOTS)
 
     def _owner(self) -> tuple[int, int]:
-        ids = [-1, 0, *(who.uid for who in PEOPLE)]
-        return self._pick(ids), self._pick([-1, 0, *(who.gid for who in PEOPLE), 65529])
+        """Return who is to own; not (-1, -1), which moves the time of change of a local file, and nothing here."""
+        uid = self._pick([-1, 0, *(who.uid for who in PEOPLE)])
+        gids = [0, 65529, *(who.gid for who in PEOPLE)]
+        return uid, self._pick(gids if uid == -1 else [-1, *gids])
 
     def do_open(self) -> list:
         flags = self._pick([os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDWR])
