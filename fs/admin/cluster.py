@@ -23,12 +23,11 @@ from ..schema.proto.mgmtd_pb2 import (
     SetChainsReq,
     SetChainTableReq,
 )
+from ..schema.routing import DOMAIN_TAGS
 from ..schema.status import FsError, Status
 
 FIRST_TABLE_ID = 1
 CALL_TIMEOUT_S = 60.0
-DOMAIN_TAGS = ("zone", "rack")
-"""Widest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Server:
     roles: tuple[NodeRole.ValueType, ...]
     config: ProcessConfig
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Its failure domains: rack, zone."""
+    """Its failure domains, DOMAIN_TAGS."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ..schema.ids import ChainId, NodeId, TargetId
-from ..schema.routing import Chain, LocalState, Node, NodeState, Role, RoutingInfo, Target
+from ..schema.routing import (
+    DOMAIN_TAGS,
+    Chain,
+    LocalState,
+    Node,
+    NodeState,
+    Role,
+    RoutingInfo,
+    Target,
+)
 from .move_book import Move, MoveBook
-
-DOMAIN_TAGS: Final = ("rack", "host")
-"""Widest first."""
 
 
 class Site(NamedTuple):

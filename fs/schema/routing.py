@@ -26,6 +26,10 @@ REPLICA_COUNT_MAX: Final = 5
 """Of a chain; one more member is there while one replaces another."""
 
 
+DOMAIN_TAGS: Final = ("zone", "rack", "host")
+"""Tags of nodes that fail together, widest first."""
+
+
 class PublicState(IntEnum):
     """What clients and peers may do with a target; numbers as on the wire."""
 

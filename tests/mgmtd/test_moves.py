@@ -617,6 +617,20 @@ def test_the_rack_of_another_member_is_avoided():
     assert world.problems
 
 
+def test_the_zone_of_another_member_is_avoided_before_its_rack():
+    zones = {f"n{i}": {"zone": zone, "rack": f"r{i}"} for i, zone in enumerate("abcca", 1)}
+    world = world_of(node_count=5, replica_counts=(3,), **zones)  # on nodes 2, 3, 4: zones b, c, c
+    kill(world, 2)
+    rounds(world, 45)
+    assert nodes_of(world, 1) & {1, 5}
+    zones = {f"n{i}": {"zone": zone, "rack": f"r{i}"} for i, zone in enumerate("babc", 1)}
+    world = world_of(node_count=4, replica_counts=(3,), **zones)  # on 2, 3, 4: a, b, c
+    kill(world, 2)
+    rounds(world, 45)  # node 1 would be a second one in zone b
+    assert not world.book.moves
+    assert world.problems
+
+
 def test_a_full_disk_is_no_place():
     world = world_of()
     world.nodes[1].targets[999] = HeldTarget(0, ON, 0, CAPACITY - 105)  # 10 bytes too many
