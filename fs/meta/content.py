@@ -131,6 +131,17 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
         inode.mode = permissions.mode_after_write(inode.mode)
 
 
+def note_written(ctx: OpContext, inode: pb.InodePb, written_ns: int) -> None:
+    """Let ctime be the time of a write, which its writer has seen already, where both clocks allow it.
+
+    It may then lie behind that of other reports, never behind the inode's own; data_ver tells which is the newer one.
+    """
+    if inode.ctime_ns < written_ns <= ctx.now_ns:
+        inode.ctime_ns = written_ns
+    else:
+        advance_ctime(ctx, inode)
+
+
 def check_session(session: FileSessionPb) -> None:
     """Raise FsError(INVALID_ARGUMENT) unless the session's id is 32 lower-case hexadecimal digits."""
     text = session.session_id

@@ -621,7 +621,8 @@ class FakeMeta:
         hint = r.length_hint
         if r.HasField("length_hint") and hint.truncate_ver == inode.file.truncate_ver:
             offset = max(offset, hint.length)
-        inode = c.put_file(inode, length=offset + r.length)
+        mtime_ns = r.mtime_ns if r.HasField("mtime_ns") else c.clock_ns()
+        inode = c.put_file(inode, length=offset + r.length, mtime_ns=mtime_ns)
         return meta_pb2.ReserveAppendRsp(offset=offset, inode=inode_to_pb(inode))
 
     async def extend_stripe(self, r):

@@ -190,6 +190,7 @@ class WriteBack(Shared):
             inode_id=state.inode_id,
             length=count,
             length_hint=state.length_hint(),
+            mtime_ns=state.local_mtime_ns,
         )
         reply = await self.call(services.META_RESERVE_APPEND, request)
         if reply.offset + count > MAX_FILE_LENGTH_BYTES:

@@ -7,7 +7,7 @@ from ...schema.status import FsError, Status
 from .. import content
 from ..context import OpContext
 from ..idempotency import once
-from ..inodes import advance_ctime, load_file, store_inode
+from ..inodes import load_file, store_inode
 from ..usage import recharge, usage_of
 
 
@@ -34,7 +34,8 @@ async def reserve_append(
     content.check_length(offset + request.length)
     content.lengthen(inode, offset + request.length)
     await recharge(tr, ctx, inode, before)
-    inode.mtime_ns = ctx.now_ns
-    advance_ctime(ctx, inode)
+    written_ns = request.mtime_ns if request.HasField("mtime_ns") else ctx.now_ns
+    inode.mtime_ns = written_ns
+    content.note_written(ctx, inode, written_ns)
     store_inode(tr, inode)
     return meta.ReserveAppendRsp(offset=offset, inode=inode)

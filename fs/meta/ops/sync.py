@@ -9,7 +9,7 @@ from ...schema.status import FsError, Status
 from .. import content, permissions, records
 from ..context import OpContext
 from ..idempotency import recall, remember
-from ..inodes import advance_ctime, load_complete, store_inode
+from ..inodes import load_complete, store_inode
 from ..promises import give_back, is_metered, judge, settle
 
 
@@ -61,18 +61,8 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
     if request.clears_suid:
         inode.mode = permissions.mode_after_write(inode.mode)
     if _is_content_change(request) or request.clears_suid:
-        _advance_ctime(ctx, inode, request)
-
-
-def _advance_ctime(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
-    """Let ctime be that of the write, which its writer has seen already, where both clocks allow it.
-
-    It may then lie behind that of other reports, never behind the inode's own; data_ver tells which is the newer one.
-    """
-    if request.has_new_data and inode.ctime_ns < request.mtime_ns <= ctx.now_ns:
-        inode.ctime_ns = request.mtime_ns
-    else:
-        advance_ctime(ctx, inode)
+        is_written = request.has_new_data and request.HasField("mtime_ns")
+        content.note_written(ctx, inode, request.mtime_ns if is_written else ctx.now_ns)
 
 
 async def _may_report(

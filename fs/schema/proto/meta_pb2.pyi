@@ -1163,8 +1163,11 @@ class ReserveAppendReq(_message.Message):
     INODE_ID_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     LENGTH_HINT_FIELD_NUMBER: _builtins.int
+    MTIME_NS_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     length: _builtins.int
+    mtime_ns: _builtins.int
+    """when it was written; unset: now"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -1176,12 +1179,15 @@ class ReserveAppendReq(_message.Message):
         inode_id: _builtins.int = ...,
         length: _builtins.int = ...,
         length_hint: Global___LengthHintPb | None = ...,
+        mtime_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "length_hint", b"length_hint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mtime_ns", b"_mtime_ns", "caller", b"caller", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "length", b"length", "length_hint", b"length_hint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mtime_ns", b"_mtime_ns", "caller", b"caller", "inode_id", b"inode_id", "length", b"length", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__mtime_ns: _TypeAlias = _typing.Literal["mtime_ns"]  # noqa: Y015
+    _WhichOneofArgType__mtime_ns: _TypeAlias = _typing.Literal["_mtime_ns", b"_mtime_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mtime_ns) -> _WhichOneofReturnType__mtime_ns | None: ...
 
 Global___ReserveAppendReq: _TypeAlias = ReserveAppendReq  # noqa: Y015
 

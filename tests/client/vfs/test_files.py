@@ -617,3 +617,16 @@ async def test_a_write_ends_a_time_in_the_future(autojump_clock, mounts, cluster
         assert (await m.stat(b"f")).mtime_ns < future
         await m.close(handle_id)
         assert (await m.stat(b"f")).mtime_ns < future
+
+
+async def test_an_append_has_the_time_at_which_it_was_written(autojump_clock, mounts):
+    async with mounts() as m:
+        handle_id = await m.create(b"f", RW | os.O_APPEND)
+        await m.files.write(handle_id, 0, b"x")
+        seen = (await m.stat(b"f")).mtime_ns
+        await trio.sleep(0.001)
+        await m.files.fsync(handle_id, is_data_only=False)
+        assert (await m.stat(b"f")).mtime_ns == seen
+        await trio.sleep(1)
+        await m.close(handle_id)
+        assert (await m.stat(b"f")).mtime_ns == seen
