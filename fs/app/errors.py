@@ -6,7 +6,9 @@ from ..schema.status import FsError, Status
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the first leaf of an exception group that is no cancellation, or the error itself."""
+    """Return the first leaf of an exception group, or the error itself; an interruption is why the others failed."""
+    if isinstance(error, BaseExceptionGroup):
+        error = error.subgroup(KeyboardInterrupt) or error
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

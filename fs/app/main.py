@@ -281,16 +281,14 @@ def main() -> None:
         if COMPLETE_VARIABLE in os.environ:
             groups.load_all(app)
         app()
-    except FsError as error:
-        sys.exit(f"ember: {error_line(error)}")
-    except BaseExceptionGroup as group:
-        leaf = first_error(group)
-        if not isinstance(leaf, FsError):
-            raise
-        sys.exit(f"ember: {error_line(leaf)}")
     except OSError as error:
         sys.exit(f"ember: {error.filename or 'error'}: {error.strerror}")
-    except KeyboardInterrupt:
+    except (FsError, KeyboardInterrupt, BaseExceptionGroup) as error:
+        leaf = first_error(error)
+        if isinstance(leaf, FsError):
+            sys.exit(f"ember: {error_line(leaf)}")
+        if not isinstance(leaf, KeyboardInterrupt):
+            raise
         sys.stderr.write("ember: interrupted\n")
         os._exit(130)
 

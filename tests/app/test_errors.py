@@ -1,0 +1,72 @@
+"""How errors leave the program."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fs.app.errors import first_error
+from fs.schema.status import FsError, Status
+
+PROGRAM = """
+import sys
+from fs.app import main
+from fs.schema.status import FsError, Status
+
+def fail():
+    raise {error}
+
+main.app = fail
+main.main()
+"""
+OPERATING = 'FsError(Status.NOT_FOUND, "here")'
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (OPERATING, 1, "ember: NOT_FOUND: no such object (here)"),
+        (
+            f'ExceptionGroup("", [ExceptionGroup("", [{OPERATING}])])',
+            1,
+            "ember: NOT_FOUND: no such object (here)",
+        ),
+        ("KeyboardInterrupt", 130, "ember: interrupted"),
+        (
+            f'BaseExceptionGroup("", [{OPERATING}, BaseExceptionGroup("", [KeyboardInterrupt()])])',
+            130,
+            "ember: interrupted",
+        ),
+        ('FileNotFoundError(2, "No such file or directory", "/a")', 1, "ember: /a: No such file"),
+    ],
+)
+def test_an_error_is_one_line(error, code, line):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(error=error)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert done.stderr.startswith(line)
+
+
+def test_a_bug_keeps_its_traceback():
+    bug = 'ExceptionGroup("", [AssertionError("no")])'
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(error=bug)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "AssertionError: no" in done.stderr
+
+
+def test_an_interruption_is_why_others_failed():
+    error = FsError(Status.RPC_CANCELLED)
+    group = BaseExceptionGroup("", [error, BaseExceptionGroup("", [KeyboardInterrupt()])])
+    assert isinstance(first_error(group), KeyboardInterrupt)
+    assert first_error(ExceptionGroup("", [error])) is error
