@@ -5,6 +5,7 @@ EMBER_TEST_RANDOM set they look for new ones.  What such a run finds becomes an 
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,11 @@ BUSY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("same", derandomize=True, **BUSY)
 settings.register_profile("random", print_blob=True, **BUSY)
 settings.load_profile("random" if os.environ.get("EMBER_TEST_RANDOM") else "same")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in what a shell begins in the background; programs that tests begin, and interrupt, would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

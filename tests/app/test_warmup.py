@@ -134,9 +134,12 @@ except BaseException as error:
 def test_ctrl_c_while_it_waits():
     command = [sys.executable, "-c", CTRL_C]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as warming:
-        assert warming.stdout.readline() == "waiting\n"
-        warming.send_signal(signal.SIGINT)
-        assert warming.stdout.readline() == "closed\n"
-        out = warming.stdout.read()
-        assert warming.wait(60) == 130
+        try:
+            assert warming.stdout.readline() == "waiting\n"
+            warming.send_signal(signal.SIGINT)
+            assert warming.stdout.readline() == "closed\n"
+            out = warming.stdout.read()
+            assert warming.wait(60) == 130
+        finally:
+            warming.kill()
     assert out.endswith("interrupted; go on with --after '/d/b'\n")

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-import fs.meta.service as service_module
 from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
+from fs.meta import runner
 from fs.meta.check import check
 from fs.meta.idempotency import refuse
 from fs.schema.proto import common_pb2 as pb
@@ -381,7 +381,7 @@ async def test_a_repeat_whose_first_try_wins_after_all(world, monkeypatch):
             made.append(await user.mkdir(ROOT, b"name"))
         return await refuse(tr, caller, error, now_ns=now_ns)
 
-    monkeypatch.setattr(service_module, "refuse", late)
+    monkeypatch.setattr(runner, "refuse", late)
     user.is_repeat = True
     assert (await user.mkdir(ROOT, b"name")).inode_id == made[0].inode_id
     assert await user.names(ROOT) == [b"name"]
