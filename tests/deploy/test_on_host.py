@@ -153,7 +153,8 @@ def test_files_have_their_modes(on, tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_installation_that_was_cut_off_is_made_anew_and_a_whole_one_kept(on, tmp_path):
+def packed_code():
+    """Return an archive of a program that says its version."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, text in (
@@ -164,6 +165,31 @@ def test_an_installation_that_was_cut_off_is_made_anew_and_a_whole_one_kept(on, 
             member = tarfile.TarInfo(name)
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
+    return packed.getvalue()
+
+
+def test_code_is_on_disk_before_it_is_marked_as_installed(tmp_path, monkeypatch):
+    """Else a power loss could leave the mark alone, and nobody would install again."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # as on a host
+    folder, seen = tmp_path / "opt/1", []
+    mark = folder / on_host.MARK
+    monkeypatch.setattr(
+        on_host.os,
+        "sync",
+        lambda: seen.append((mark.exists(), (folder / "venv/bin/ember").exists())),
+    )
+    request = {
+        "folder": str(folder),
+        "dependencies": f"present:{tmp_path}",
+        "python": os.path.realpath(sys.executable),
+        "mark": {},
+    }
+    on_host.do_install(request, packed_code())
+    assert seen == [(False, True)]
+    assert mark.exists()
+
+
+def test_an_installation_that_was_cut_off_is_made_anew_and_a_whole_one_kept(on, tmp_path):
     folder = tmp_path / "opt/1"
     (folder / "code/left").mkdir(parents=True)
     fields = {
@@ -171,7 +197,7 @@ def test_an_installation_that_was_cut_off_is_made_anew_and_a_whole_one_kept(on, 
         "dependencies": f"present:{tmp_path}",
         "python": os.path.realpath(sys.executable),
     }
-    on("install", packed.getvalue(), mark={"digest": "d"}, **fields)
+    on("install", packed_code(), mark={"digest": "d"}, **fields)
     assert not (folder / "code/left").exists()
     assert look(on)["installed"] == {"1": {"digest": "d"}}
     told = subprocess.check_output([folder / "venv/bin/ember"], text=True, env={})

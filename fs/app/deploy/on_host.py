@@ -179,12 +179,15 @@ def _link(path: Path, goal: str) -> None:
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(goal)
     temporary.replace(path)
+    _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def do_install(request: Json, payload: bytes) -> Json:
@@ -207,6 +210,7 @@ def do_install(request: Json, payload: bytes) -> Json:
         kinds = ["--only-binary", ":all:", "--no-binary", "foundationdb", "--no-build-isolation"]
         _run(*pip, "--require-hashes", *kinds, *where, "-r", str(code / "requirements.lock"))
     _run(str(folder / "venv/bin/python"), "-P", "-m", "fs.app.main", "version")
+    os.sync()  # the mark must not outlive a power loss that what it stands for does not
     _write(folder / MARK, 0o644, json.dumps(request["mark"]).encode())
     _sync(folder.parent)
     return {}

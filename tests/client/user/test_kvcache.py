@@ -27,19 +27,9 @@ from tests.client.user.kvcache_work import (
     put,
     put_and_wait,
 )
-from tests.client.user.serving import NEEDS_MOUNT, Server
+from tests.client.user.serving import NEEDS_MOUNT
 
 pytestmark = pytest.mark.timeout(600)  # processes start slowly on a busy machine
-
-
-@pytest.fixture(scope="module")
-def mount_point(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("kvcache") / "mnt")
-    yield server.mount_point
-    try:
-        assert server.stop()["sessions"] == 0
-    finally:
-        server.close()
 
 
 @pytest.fixture(params=["posix", pytest.param("ring", marks=NEEDS_MOUNT)])

@@ -12,7 +12,7 @@ from emberfs.posix import PosixClient
 from emberfs.publish import CheckpointFolder, make_partial_folder, publish_folder
 from emberfs.ring import RingClient
 
-from tests.client.user.serving import NEEDS_MOUNT, Server
+from tests.client.user.serving import NEEDS_MOUNT
 
 SAMPLES = [b"first", b"", bytes(100_000), b"last"]
 
@@ -41,16 +41,6 @@ def test_a_million_files_are_not_all_looked_at(tmp_path):
     paths = [f"{tmp_path}/{i % 3}/{i}" for i in range(PATHS_LOOKED_AT_MAX * 10)]
     (looked_at,) = connect_for(paths).args
     assert len(looked_at) == 3
-
-
-@pytest.fixture(scope="module")
-def mount_point(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("opening") / "mnt")
-    yield server.mount_point
-    try:
-        assert server.stop()["sessions"] == 0
-    finally:
-        server.close()
 
 
 def on_mount(test):

@@ -25,16 +25,6 @@ from tests.client.user.serving import NEEDS_MOUNT, PATHS, Server, eventually
 pytestmark = NEEDS_MOUNT
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("ring") / "mnt")
-    yield server
-    try:
-        assert server.stop()["sessions"] == 0
-    finally:
-        server.close()
-
-
 @pytest.fixture
 def mnt(server):
     return server.mount_point

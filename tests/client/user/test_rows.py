@@ -13,7 +13,7 @@ from emberfs.posix import PosixClient
 from emberfs.ring import RingClient
 from emberfs.rows import HELD_COUNT_MAX, SHARED_BYTES_MIN, Rows, new_buffer, read_rows
 
-from tests.client.user.serving import NEEDS_MOUNT, Server
+from tests.client.user.serving import NEEDS_MOUNT
 
 CONTENT = random.Random(5).randbytes(300_000)
 SIZE = 2 * SHARED_BYTES_MIN
@@ -25,16 +25,6 @@ def mounted(test):
     for mark in NEEDS_MOUNT:
         test = mark(test)
     return test
-
-
-@pytest.fixture(scope="module")
-def mount_point(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("rows") / "mnt")
-    yield server.mount_point
-    try:
-        assert server.stop()["sessions"] == 0
-    finally:
-        server.close()
 
 
 @pytest.fixture(params=["posix", pytest.param("ring", marks=NEEDS_MOUNT)])
