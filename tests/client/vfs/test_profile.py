@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 """The profile of a mount: who is counted, for how long, and how much is told."""
 
 import json
@@ -19,8 +20,6 @@ from fs.client.vfs.profile import (
 from fs.schema.status import FsError, Status
 
 ROOT = Caller(0, 0)
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
 def of_thread(thread_id):
@@ -55,7 +54,7 @@ async def test_threads_are_counted_as_their_process():
     assert found["left_out"] == 0
 
 
-async def test_it_ends_some_time_after_the_last_look_and_begins_anew():
+async def test_it_ends_some_time_after_the_last_look_and_begins_anew(autojump_clock):
     profile = Profile(of_thread)
     began = told(profile)["began_s"]
     await trio.sleep(KEPT_S - 1)
