@@ -7,9 +7,9 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 import trio
@@ -84,35 +84,43 @@ class _Job:
         self.token.run_sync_soon(trio.lowlevel.reschedule, self.task)
 
 
+class _Worker:
+    """A thread that runs one job after the other, and how it is given the next."""
+
+    __slots__ = ("job", "wake")
+
+    def __init__(self, job: _Job) -> None:
+        self.job: _Job | None = job
+        """What it is about to do; None: what it waits for, or has begun."""
+        self.wake = threading.Lock()
+        """Released by whoever gives it a job while it waits."""
+        self.wake.acquire()
+
+
 class ThreadRunBlocking:
     """Runs blocking functions in worker threads, at most a fixed number at once.
 
     Not trio's own way into threads: that copies the context, names the thread and takes two turns of the event loop for each
     call, which is more than most calls of a storage process take themselves.  A function has nothing to do with trio here.
 
+    Each idle thread waits for a lock of its own, and who worked last is taken first.  At a queue for which all of them wait,
+    a job wakes two threads: the one that gets it lets the next one look.
+
     Concurrency: one event loop at a time, or several; threads end when they have been idle for a while.
     """
 
     def __init__(self, thread_count_max: int = THREAD_COUNT_MAX) -> None:
         self._thread_count_max = thread_count_max
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._waiting: deque[_Job] = deque()
+        """Jobs that have no thread yet; none while a thread is idle."""
         self._thread_count = 0
-        self._free_count = 0
-        """Threads that will take another job, less the jobs that wait for one; negative: jobs wait."""
 
     async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
         """Call `function(*args)` in a thread; cancellation is noticed after it, never during it."""
         job = _Job(function, args)
-        with self._lock:
-            self._free_count -= 1
-            is_new = self._free_count < 0 and self._thread_count < self._thread_count_max
-            if is_new:
-                self._thread_count += 1
-                self._free_count += 1
-        if is_new:
-            threading.Thread(target=self._work, name="blocking", daemon=True).start()
-        self._jobs.put(job)
+        self._give(job)
         await trio.lowlevel.wait_task_rescheduled(_never_abort)
         if job.error is not None:
             try:
@@ -122,24 +130,55 @@ class ThreadRunBlocking:
         result: T = job.result
         return result
 
-    def _work(self) -> None:
-        while True:
-            try:
-                job = self._jobs.get(timeout=IDLE_S_MAX)
-            except Empty:
-                with self._lock:
-                    if self._free_count <= 0:
-                        continue  # a job is on its way
-                    self._free_count -= 1
-                    self._thread_count -= 1
-                    return
-            job.run()
+    def _give(self, job: _Job) -> None:
+        """Have a thread run the job: an idle one, else a new one, else the first that has time."""
+        with self._lock:
+            if self._idle:
+                worker = self._idle.pop()
+                worker.job = job
+                worker.wake.release()
+                return
+            if self._thread_count >= self._thread_count_max:
+                self._waiting.append(job)
+                return
+            self._thread_count += 1
+        thread = threading.Thread(
+            target=self._work, args=(_Worker(job),), name="blocking", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no more threads
             with self._lock:
-                self._free_count += (
-                    1  # before anybody hears of it: the next call needs no further thread
-                )
+                self._thread_count -= 1
+            raise
+
+    def _work(self, worker: _Worker) -> None:
+        while True:
+            job, worker.job = worker.job, None
+            assert job is not None
+            job.run()
+            with self._lock:  # before anybody hears of it: the next call needs no further thread
+                is_idle = not self._waiting
+                if is_idle:
+                    self._idle.append(worker)
+                else:
+                    worker.job = self._waiting.popleft()
             job.report()
             del job  # nothing of it is kept while idle
+            if is_idle and not self._is_woken(worker):
+                return
+
+    def _is_woken(self, worker: _Worker) -> bool:
+        """Wait for a job; False when none has come for so long that the thread ends."""
+        if worker.wake.acquire(timeout=IDLE_S_MAX):
+            return True
+        with self._lock:
+            if worker in self._idle:
+                self._idle.remove(worker)
+                self._thread_count -= 1
+                return False
+        worker.wake.acquire()  # a job has come at the last moment
+        return True
 
 
 def _never_abort(_: object) -> trio.lowlevel.Abort:

@@ -81,6 +81,15 @@ async def test_a_thread_is_used_again_and_ends_when_idle(monkeypatch):
     assert await run(threading.current_thread) is not first
 
 
+async def test_one_call_wakes_one_thread_of_many_that_are_idle():
+    run, together = ThreadRunBlocking(), threading.Barrier(4)
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(run, together.wait, 60)
+    used = {await run(threading.current_thread) for _ in range(50)}
+    assert len(used) == 1  # the others sleep on
+
+
 async def test_clock_and_randomness():
     one, two = real_runtime(None), real_runtime(None)
     assert abs(one.clock.wall_ns() - time.time_ns()) < 1e9
