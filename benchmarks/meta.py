@@ -1,6 +1,8 @@
 """Names: operations per second on the mount, through the native client, and of the metadata service alone.
 
 `python -m benchmarks.meta [--count N] [--dir DIRECTORY]`; needs root, because it drops caches.
+`--at DIRECTORY` instead: the workloads of the mount alone, in a folder of their own there, which goes afterwards; for
+comparing any mounted file system with any other.
 
 On the mount every workload runs with one thread and with eight, each in a directory of its own, next to the empty pyfuse3
 file system.  The native client does the same with tasks.  The service alone is one process over an embedded store; its
@@ -113,10 +115,10 @@ def _scan(folders: list[Path]) -> float:
     return total / (time.perf_counter() - began)
 
 
-def on_mount(mounted: Path, empty: Path, workers: int, count: int) -> list[Row]:
-    """Measure every workload with so many threads."""
+def on_mount(mounted: Path, empty: Path | None, workers: int, count: int) -> list[Row]:
+    """Measure every workload with so many threads, next to an empty file system if there is one."""
     folders = [mounted / f"m{workers}-{i}" for i in range(workers)]
-    bare = [empty / f"m{workers}-{i}" for i in range(workers)]
+    bare = [] if empty is None else [empty / f"m{workers}-{i}" for i in range(workers)]
     for folder in (*folders, *bare):
         folder.mkdir()
     rows = []
@@ -124,7 +126,7 @@ def on_mount(mounted: Path, empty: Path, workers: int, count: int) -> list[Row]:
         if is_cold:
             drop_page_cache()
         value = _on_paths(folders, count, action)
-        limit = None if name in NOT_ON_EMPTY else _on_paths(bare, count, action)
+        limit = _on_paths(bare, count, action) if bare and name not in NOT_ON_EMPTY else None
         rows.append(Row(f"mount, {workers}: {name}", value, "/s", limit))
         if name == "open, close":
             rows.append(Row(f"mount, {workers}: scandir + stat, cold", _scan(folders), "entries/s"))
@@ -222,11 +224,23 @@ def run(count: int = COUNT, parent: Path | None = None) -> list[Row]:
     return rows
 
 
+def run_at(mounted: Path, count: int = COUNT) -> list[Row]:
+    """Measure a mounted file system of any kind, in a folder of their own below `mounted`."""
+    with tempfile.TemporaryDirectory(prefix="ember-meta-", dir=mounted) as folder:
+        return [row for workers in WORKERS for row in on_mount(Path(folder), None, workers, count)]
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT, help="operations of each figure")
     parser.add_argument("--full", action="store_true", help="ten times as many")
     parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    parser.add_argument(
+        "--at", type=Path, help="a folder of a mounted file system, to measure alone"
+    )
     arguments = parser.parse_args()
     wanted = arguments.count * (10 if arguments.full else 1)
-    print_rows(f"names; the service alone: {', '.join(KINDS)}", run(wanted, arguments.dir))
+    if arguments.at is not None:
+        print_rows(f"names in {arguments.at}", run_at(arguments.at, wanted))
+    else:
+        print_rows(f"names; the service alone: {', '.join(KINDS)}", run(wanted, arguments.dir))

@@ -32,6 +32,7 @@ from ..schema.ids import ClientId
 from ..schema.proto.mgmtd_pb2 import GetPrimaryReq
 from ..schema.services import MGMTD_GET_PRIMARY
 from ..schema.status import FsError, Status
+from .ending import EndingSessions
 from .entries import Identity
 from .meta_client import MetaClient
 from .native import EmberFs
@@ -155,14 +156,19 @@ async def connect(
         open_channels(runtime, speaker, config.rpc, secrets=secrets) as channels,
         open_client(runtime, config, channels, client_id=client_id) as client,
     ):
+        acting = identity or own
+        ending = EndingSessions(client.meta, acting.caller)
         connected = EmberFs(
-            client.meta,
-            client.chunks,
-            runtime=runtime,
-            identity=identity or own,
+            client.meta, client.chunks, runtime=runtime, identity=acting, ending=ending
         )
         if tracer is None:
             tracer = Tracer(runtime.clock, runtime.random, sample_rate=config.trace.sample_rate)
         cause = parse_traceparent(os.environ.get(TRACEPARENT_VARIABLE, ""))
         TracedCalls(tracer, cause).apply(connected)
-        yield connected
+        async with open_background() as nursery:
+            nursery.start_soon(ending.run)
+            try:
+                yield connected
+            finally:
+                with trio.move_on_after(config.client.retry_time_s_max):
+                    await ending.finish()

@@ -23,6 +23,7 @@ from ..schema.layout import MIB
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
+from .ending import EndingSessions
 from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
 from .native_file import EmberFile, check_offset
 from .native_limits import Limits
@@ -52,11 +53,27 @@ class EmberFs(Trash, Limits):
     """A file system seen through one client.  Any number of tasks may use it at once."""
 
     def __init__(
-        self, meta: MetaCaller, chunks: ChunkStore, *, runtime: Runtime, identity: Identity
+        self,
+        meta: MetaCaller,
+        chunks: ChunkStore,
+        *,
+        runtime: Runtime,
+        identity: Identity,
+        ending: EndingSessions | None = None,
     ) -> None:
+        """Use a cluster through its two halves.
+
+        Args:
+            meta: names and attributes.
+            chunks: content.
+            runtime: randomness.
+            identity: on whose behalf.
+            ending: ends sessions of files that nothing was written to; run by the caller.  Default: each close ends its own.
+        """
         super().__init__(meta, identity)
         self._chunks = chunks
         self._runtime = runtime
+        self._ending = ending
 
     async def open(self, path: str, *, is_writable: bool = False) -> EmberFile:
         """Open a file that exists, for reading, and for writing if `is_writable`; `async with` or `close` it."""
@@ -144,7 +161,13 @@ class EmberFs(Trash, Limits):
             status = Status.IS_DIRECTORY if inode.is_dir else Status.NOT_REGULAR
             raise FsError(status, path)
         return EmberFile(
-            inode, path, self._meta, self._chunks, identity=self._identity, session_id=session_id
+            inode,
+            path,
+            self._meta,
+            self._chunks,
+            identity=self._identity,
+            session_id=session_id,
+            ending=self._ending,
         )
 
     async def read_file(self, path: str) -> bytes:
@@ -184,6 +207,8 @@ class EmberFs(Trash, Limits):
             await self._copy_pieces(reading, writing)
             if writing.length < reading.length:  # it ends with a hole
                 await writing.truncate(reading.length)
+            if not reading.length:
+                await writing.fsync()  # closing what was not written to makes nothing durable
             return reading.length
 
     async def _copy_pieces(self, reading: EmberFile, writing: EmberFile) -> None:

@@ -15,11 +15,13 @@ import trio
 
 from ..runtime.ports import Buffer
 from ..schema import services
+from ..schema.ids import SessionId
 from ..schema.inode import Inode, inode_from_pb
 from ..schema.layout import MAX_FILE_LENGTH_BYTES, FileRef, Layout
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
+from .ending import EndingSessions
 from .entries import Identity
 
 
@@ -41,6 +43,7 @@ class EmberFile:
         *,
         identity: Identity,
         session_id: str,
+        ending: EndingSessions | None = None,
     ) -> None:
         assert inode.file is not None
         self.path = path
@@ -49,6 +52,7 @@ class EmberFile:
         self._chunks = chunks
         self._identity = identity
         self._session_id = session_id
+        self._ending = ending
         self._dyn_stripe = inode.file.dyn_stripe
         self._truncate_ver = inode.file.truncate_ver
         self._length = inode.file.length
@@ -207,12 +211,12 @@ class EmberFile:
     def _has_new_data(self) -> bool:
         return self._write_count > self._reported_count
 
-    def _sync_request(self) -> meta_pb2.SyncReq:
+    def _sync_request(self, *, is_durable: bool = True) -> meta_pb2.SyncReq:
         request = meta_pb2.SyncReq(
             caller=self._identity.caller(),
             inode_id=self._inode.inode_id,
             has_new_data=self._has_new_data,
-            is_durable=True,
+            is_durable=is_durable,
         )
         if self._has_new_data and not self._is_length_unknown:
             request.length_hint.CopyFrom(self._length_hint())
@@ -250,13 +254,23 @@ class EmberFile:
         self.is_metered, self._promised_length = True, inode.file.promised_length
 
     async def close(self) -> None:
-        """Make a written file durable and visible, and end its session; repeating does nothing."""
+        """Make a written file durable and visible, and end its session; repeating does nothing.
+
+        Of a file to which nothing was written since it was opened, or since the last `fsync`, nothing is made durable, not
+        even its name; its session ends a moment later, together with others.
+        """
         if not self._session_id:
             return
-        request = meta_pb2.CloseReq(sync=self._sync_request(), session_id=self._session_id)
-        self._session_id = ""
+        session_id, self._session_id = SessionId(self._session_id), ""
+        has_new_data = self._has_new_data
+        if not (has_new_data or self.is_metered or self._is_length_unknown) and (
+            self._ending is not None and self._ending.end(self._inode.inode_id, session_id)
+        ):
+            return
+        report = self._sync_request(is_durable=has_new_data)
+        request = meta_pb2.CloseReq(sync=report, session_id=session_id)
         call = self._meta.call(services.META_CLOSE, request)
-        await (self._durable(call) if self._has_new_data else call)
+        await (self._durable(call) if has_new_data else call)
 
     async def _durable(self, report: Awaitable[meta_pb2.InodeRsp]) -> meta_pb2.InodeRsp:
         """Make the chunks durable while the metadata is reported; return the reply."""

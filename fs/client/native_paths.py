@@ -22,6 +22,14 @@ LISTINGS_AT_ONCE = 32
 """Directories that `find` asks for side by side."""
 
 
+def _split(path: str) -> tuple[str, bytes]:
+    """Return (directory, last component) of a path; raises FsError(INVALID_ARGUMENT) when it has no last one."""
+    directory, name = os.path.split(path.rstrip("/"))
+    if not name:
+        raise FsError(Status.INVALID_ARGUMENT, f"{path!r} has no last component")
+    return directory or "/", os.fsencode(name)
+
+
 class Paths:
     """The half of `EmberFs` that deals with names, and what the other parts of it ask meta with."""
 
@@ -84,10 +92,11 @@ class Paths:
 
     async def _parent(self, path: str) -> tuple[InodeId, bytes]:
         """Return (inode id of the directory, last component) of a path."""
-        directory, name = os.path.split(path.rstrip("/"))
-        if not name:
-            raise FsError(Status.INVALID_ARGUMENT, f"{path!r} has no last component")
-        return (await self.stat(directory or "/")).inode_id, os.fsencode(name)
+        directory, name = _split(path)
+        return await self._directory_id(directory), name
+
+    async def _directory_id(self, directory: str) -> InodeId:
+        return ROOT_INODE_ID if directory == "/" else (await self.stat(directory)).inode_id
 
     async def listdir(self, path: str) -> list[DirEntry]:
         """Return the entries of a directory in byte order of their names, without . and .. ."""
@@ -218,8 +227,10 @@ class Paths:
         self, old: str, new: str, *, no_replace: bool = False, exchange: bool = False
     ) -> None:
         """Rename atomically, replacing what `new` names unless told otherwise."""
-        old_parent, old_name = await self._parent(old)
-        new_parent, new_name = await self._parent(new)
+        (old_directory, old_name), (new_directory, new_name) = _split(old), _split(new)
+        old_parent = new_parent = await self._directory_id(old_directory)
+        if new_directory != old_directory:
+            new_parent = await self._directory_id(new_directory)
         request = meta_pb2.RenameReq(
             caller=self._identity.caller(),
             old_parent_inode_id=old_parent,

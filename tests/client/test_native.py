@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from fs.client.blocking import BlockingFs
+from fs.client.ending import PAUSE_S, EndingSessions
 from fs.client.native import EmberFs, Identity
 from fs.runtime.ports import Runtime
 from fs.schema.inode import inode_to_pb
@@ -62,10 +63,10 @@ def cluster():
 
 @pytest.fixture
 def client(cluster):
-    def make(name="native"):
+    def make(name="native", ending=None):
         runtime = Runtime(cluster.clock, None, run_inline, random.Random(name))
-        identity = Identity(0, 0)
-        return EmberFs(PathMeta(cluster, name), cluster.store(), runtime=runtime, identity=identity)
+        meta, identity = PathMeta(cluster, name), Identity(0, 0)
+        return EmberFs(meta, cluster.store(), runtime=runtime, identity=identity, ending=ending)
 
     return make
 
@@ -336,3 +337,43 @@ async def test_many_files_are_opened_and_written_at_once(autojump_clock, client)
     failed = await fs.write_files({"/": b"x", "/good": b"y"})
     assert [error.status for error in failed.values()] == [Status.INVALID_ARGUMENT]
     assert await fs.read_file("/good") == b"y"
+
+
+@pytest.fixture
+async def ending(cluster, nursery):
+    made = EndingSessions(PathMeta(cluster, "native"), Identity(0, 0).caller)
+    nursery.start_soon(made.run)
+    await wait_all_tasks_blocked()
+    return made
+
+
+async def test_what_was_not_written_to_waits_for_nobody_at_its_close(
+    autojump_clock, client, cluster, ending
+):
+    fs = client(ending=ending)
+    for i in range(20):
+        await (await fs.create(f"/f{i}")).close()
+    again = await fs.open("/f0", is_writable=True)
+    await again.write(0, b"data")
+    await again.fsync()
+    cluster.calls.clear()
+    await again.close()
+    assert cluster.calls == []
+    assert sum(map(len, cluster.sessions.values())) == 21
+    await trio.sleep(2 * PAUSE_S)
+    assert cluster.calls == ["PruneSessions"]
+    assert not any(cluster.sessions.values())
+
+
+async def test_a_written_file_is_durable_when_it_is_closed(autojump_clock, client, cluster, ending):
+    fs = client(ending=ending)
+    file = await fs.create("/f")
+    await file.write(0, b"data")
+    cluster.calls.clear()
+    await file.close()
+    assert (cluster.calls, cluster.durable_calls) == (["Close"], 1)
+    assert not any(cluster.sessions.values())
+    await fs.write_file("/empty", b"")
+    assert cluster.durable_calls == 2
+    await fs.copy_file("/empty", "/g")
+    assert cluster.durable_calls == 3

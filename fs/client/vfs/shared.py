@@ -12,8 +12,8 @@ from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2
 from ..api import ChunkStore, MetaCaller
+from ..ending import EndingSessions
 from .budgets import DirtyBudget, SpaceWatch
-from .ending import EndingSessions
 from .open_file import InodeState
 from .ports import Caller, KernelCache
 from .profile import Profile
@@ -66,7 +66,7 @@ class Shared:
         self.states: dict[InodeId, InodeState] = {}
         self.known: dict[InodeId, Known] = {}
         self.seen: dict[InodeId, tuple[int, int]] = {}
-        self.ending = EndingSessions(meta)
+        self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.readahead_bytes = 0
         """Held now."""

@@ -5,7 +5,7 @@ import os
 import pytest
 import trio
 
-from fs.client.vfs.ending import AGAIN_S, PAUSE_S
+from fs.client.ending import AGAIN_S, PAUSE_S
 from fs.schema.status import FsError, Status
 
 

@@ -4,7 +4,7 @@ import os
 import pytest
 import trio
 
-from fs.client.vfs.ending import PAUSE_S
+from fs.client.ending import PAUSE_S
 from fs.client.vfs.namespace import AttrChange
 from fs.client.vfs.ports import Caller
 from fs.schema.status import FsError, Status

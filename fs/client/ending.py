@@ -2,27 +2,26 @@
 
 Nobody waits for the end of a session: close(2) returns before the kernel says that a file is released, and all that was
 written through it was reported by then.  Until the session is gone the content of a removed file stays, as it would have
-while the file was open.
+while the file was open.  The mount and the native client end sessions so.
 
 Invariants:
-    - A session is ended once the mount shuts down in order; when it dies instead, meta finds out as with any open file.
+    - A session is ended once its client shuts down in order; when it dies instead, meta finds out as with any open file.
     - At most PENDING_MAX sessions wait; beyond that each is ended by itself.
-    - A session whose end was not answered waits on, for as long as the mount lives; one whose end is refused does not keep
+    - A session whose end was not answered waits on, for as long as the client lives; one whose end is refused does not keep
       others.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
 
-from ...schema import services
-from ...schema.ids import InodeId, SessionId
-from ...schema.proto import meta_pb2
-from ...schema.status import FsError, Retry, Status
-from ..api import MetaCaller
-from .ports import Caller
+from ..schema import services
+from ..schema.ids import InodeId, SessionId
+from ..schema.proto import common_pb2, meta_pb2
+from ..schema.status import FsError, Retry, Status
+from .api import MetaCaller
 
 _log = logging.getLogger(__name__)
 
@@ -35,15 +34,19 @@ AGAIN_S: Final = 5.0
 PER_CALL_MAX: Final = 256
 PENDING_MAX: Final = 4096
 
-_OF_MOUNT: Final = Caller(0, 0)
-"""Meta goes by the client, whose sessions they are."""
-
 
 class EndingSessions:
     """See module head."""
 
-    def __init__(self, meta: MetaCaller) -> None:
+    def __init__(self, meta: MetaCaller, caller: Callable[[], common_pb2.CallerPb]) -> None:
+        """End sessions of one client.
+
+        Args:
+            meta: whom to ask.
+            caller: makes a request header; of a user who is the client's, though meta goes by whose client it is.
+        """
         self._meta = meta
+        self._caller = caller
         self._pending: list[tuple[InodeId, SessionId]] = []
         self._has_pending = trio.Event()
         self._is_running = False
@@ -86,7 +89,7 @@ class EndingSessions:
 
     async def _end(self, batch: Sequence[tuple[InodeId, SessionId]]) -> None:
         """End sessions, each by itself when meta refuses one of them; raises FsError when it does not answer."""
-        request = meta_pb2.PruneSessionsReq(caller=_OF_MOUNT.to_pb(), is_settled=True)
+        request = meta_pb2.PruneSessionsReq(caller=self._caller(), is_settled=True)
         for inode_id, session_id in batch:
             request.sessions.add(inode_id=inode_id, session_id=session_id)
         try:
