@@ -39,7 +39,8 @@ from .batch import BatchClient, BatchFile, Transfer
 from .closing import Closing
 from .opening import Connect, connect_for, is_url
 from .publish import replaced
-from .rows import Rows, new_buffer, read_rows
+from .rereading import Rereader
+from .rows import Rows, new_buffer
 
 SUFFIX = ".ffr"
 FIXED_HEADER_BYTES = 12
@@ -168,6 +169,7 @@ class RecordReader(Closing):
         try:
             self._files = [self._client.open(path) for path in self.paths]
             self._tables = [_Table(self._client, file) for file in self._files]
+            self._rereader = Rereader(self._client, self._files)
         except BaseException:
             self._client.close()
             raise
@@ -227,7 +229,7 @@ class RecordReader(Closing):
         """Read samples in one batch, each to where it is to begin in the buffer; return its views, errors as of `read`."""
         files = [self._files[number] for number in samples.files]
         rows = Rows(files, samples.offsets, samples.sizes, begins)
-        counts = read_rows(self._client, rows, buffer)
+        counts = self._rereader.read(rows, buffer)
         if counts != samples.sizes:
             index = next(i for i, size in enumerate(samples.sizes) if counts[i] < size)
             damage = self._tables[samples.files[index]].damage

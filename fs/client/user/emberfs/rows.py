@@ -52,6 +52,13 @@ class Rows(NamedTuple):
     places: Sequence[int]
     """Where in the buffer each begins."""
 
+    def only(self, kept: Sequence[int]) -> "Rows":
+        """Return some of the rows, by index."""
+        return Rows(
+            [self.files[index] for index in kept],
+            *([column[index] for index in kept] for column in self[1:]),
+        )
+
 
 @runtime_checkable
 class RowClient(Protocol):
@@ -78,7 +85,7 @@ def read_rows(client: BatchClient, rows: Rows, buffer: memoryview) -> list[int]:
         OSError: the first failure by position, with errno and the file's path; all others have been done.
         ValueError: rows that reach beyond the buffer.
     """
-    _check(rows, buffer)
+    check_rows(rows, buffer)
     if isinstance(client, RowClient):
         return client.read_rows(rows, buffer)
     return client.read(
@@ -89,7 +96,8 @@ def read_rows(client: BatchClient, rows: Rows, buffer: memoryview) -> list[int]:
     )
 
 
-def _check(rows: Rows, buffer: memoryview) -> None:
+def check_rows(rows: Rows, buffer: memoryview) -> None:
+    """Raise for what no reading into this buffer can be; see `read_rows`."""
     if buffer.readonly:
         raise TypeError("a buffer to be filled is read-only")
     if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
@@ -180,10 +188,7 @@ class RingRows:
         kept: Sequence[int] = range(len(rows.files))
         if 0 in rows.sizes:  # nothing is to be read
             kept = [index for index, size in enumerate(rows.sizes) if size]
-            rows = Rows(
-                [rows.files[index] for index in kept],
-                *([column[index] for index in kept] for column in rows[1:]),
-            )
+            rows = rows.only(kept)
         ids = {file: cast("RingFile", file).id | region_id << 32 for file in set(rows.files)}
         places = [place + region_offset for place in rows.places] if region_offset else rows.places
         self._columns = (

@@ -32,6 +32,7 @@ from ..ffrecord import RecordReader
 from ..opening import Connect, connect_for
 from ..order import EpochOrder, share
 from ..pack import files_below
+from ..rereading import Rereader
 from ..rows import Rows, read_rows
 from .memory import bytes_of, landing
 
@@ -204,6 +205,7 @@ class ArrayDataset(_Samples):
             raise ValueError(f"samples of {self._size} bytes from offset {offset}")
         self._client = (connect or connect_for([path]))()
         self._file = self._client.open(os.fspath(path))
+        self._rereader = Rereader(self._client, [self._file])
         self._count: int = max(self._file.length() - offset, 0) // self._size
 
     def __len__(self) -> int:
@@ -217,7 +219,7 @@ class ArrayDataset(_Samples):
         offsets = [self._offset + index * self._size for index in indices]
         begins = [number * self._size for number in range(len(indices))]
         rows = Rows([self._file] * len(indices), offsets, [self._size] * len(indices), begins)
-        counts = read_rows(self._client, rows, bytes_of(buffer))
+        counts = self._rereader.read(rows, bytes_of(buffer))
         if any(count < self._size for count in counts):
             raise EOFError(f"{self._file.path} has become shorter than when it was opened")
         return list(buffer.view(self._dtype).view(len(indices), *self._shape))
