@@ -37,7 +37,7 @@ def test_moves_are_waited_for_and_finished_drains_are_not():
     assert kinds(snapshot(moves=spreading)) == {"moves-under-way"}
 
 
-def test_the_acting_manager_is_last():
+def test_who_is_asked_comes_before_who_asks_and_the_acting_manager_last_of_its_kind():
     info = routing(nodes=[node(5, Role.META)])
-    assert [step.node_id for step in steps(info, primary=1)] == [11, 12, 13, 5, 2, 1]
-    assert [step.node_id for step in steps(info, primary=2)][-1] == 2
+    assert [step.node_id for step in steps(info, primary=1)] == [2, 1, 11, 12, 13, 5]
+    assert [step.node_id for step in steps(info, primary=2)][:2] == [1, 2]

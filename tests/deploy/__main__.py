@@ -1,4 +1,9 @@
-"""`python -m tests.deploy [--from CHECKOUT] [STAGE ...]`: the life of a cluster on five hosts, by hand."""
+"""The life of a cluster on five hosts, by hand: all stages, or those that are named.
+
+python -m tests.deploy [--systemd] [--from CHECKOUT] [STAGE ...]
+
+Hosts are network namespaces; with --systemd they are machines whose process 1 is systemd, which also has stages of its own.
+"""
 
 import argparse
 import shutil
@@ -7,28 +12,47 @@ import tempfile
 import time
 from pathlib import Path
 
+from . import supervision
 from .hosts import Hosts, copy_code, trouble
-from .stages import STAGES, Life
+from .machines import Machines, missing
+from .stages import STAGES, WITH_MANAGERS, Life
+
+
+def stages(*, with_systemd):
+    """The stages in order; those of systemd while the cluster is small."""
+    if not with_systemd:
+        return dict(STAGES)
+    first, *rest = STAGES.items()
+    return dict([first, *supervision.STAGES.items(), *rest])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="source", type=Path, help="a checkout to begin with")
-    parser.add_argument("stages", nargs="*", choices=[*STAGES, []], metavar="STAGE")
+    parser.add_argument("--systemd", action="store_true", help="machines with systemd and sshd")
+    parser.add_argument(
+        "--tree", type=Path, help="their common root, kept; made if it is not there"
+    )
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"{', '.join(stages(with_systemd=True))}")  # fmt: skip
     given = parser.parse_args()
-    source, wanted = given.source, given.stages or [*STAGES]
-    if problem := trouble():
+    known = stages(with_systemd=given.systemd)
+    wanted = given.stages or [*known]
+    problem = trouble() or (missing() if given.systemd else "")
+    problem = problem or next((f"no stage {s}: {', '.join(known)}" for s in wanted if s not in known), "")  # fmt: skip
+    if problem:
         sys.exit(problem)
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="embertest-") as folder:
-        hosts = Hosts(Path(folder))
-        if source is not None:
-            shutil.rmtree(hosts.code)
-            copy_code(source, hosts.code)
-        life = Life(hosts)
+        base = Path(folder)
+        hosts = Machines(base, given.tree or base / "tree") if given.systemd else Hosts(base)
+        life = Life(hosts, WITH_MANAGERS)
         try:
+            if given.source is not None:
+                shutil.rmtree(hosts.code)
+                copy_code(given.source, hosts.code)
             for name in wanted:
-                STAGES[name](life)
+                life.say(f"-- {name}")
+                known[name](life)
         finally:
             life.close()
             hosts.close()

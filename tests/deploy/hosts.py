@@ -117,9 +117,13 @@ class Hosts:
 
     def add(self, number):
         """A machine with an address and two empty disks."""
-        self.numbers.append(number)
         for disk in ("disks/0", "disks/1"):
             (self.root(number) / disk).mkdir(parents=True, exist_ok=True)
+        self.connect(number)
+
+    def connect(self, number):
+        """Make a machine's network."""
+        self.numbers.append(number)
         name = self.name(number)
         run("ip", "netns", "add", name)
         run("ip", "-n", self.hub, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)  # fmt: skip
@@ -132,6 +136,10 @@ class Hosts:
         """The machine is gone: its network first, then all that ran there."""
         run("ip", "-n", self.name(number), "link", "set", "eth0", "down")
         self._end(number)
+
+    def wipe(self, number):
+        """Throw away what a lost machine had."""
+        shutil.rmtree(self.root(number))
 
     def _end(self, number):
         end(self.name(number))
@@ -147,6 +155,20 @@ class Hosts:
         """What the processes wrote, for a failure."""
         files = sorted(self.base.glob("host-*/var/lib/emberfs/run/*.log"))
         return "".join(f"== {f.relative_to(self.base)}\n{f.read_text()[-3000:]}" for f in files)
+
+    # ---- what an inventory says of them
+
+    def code_lines(self):
+        return [
+            f"dependencies = {json.dumps('present:' + sysconfig.get_path('purelib'))}",
+            f"python = {json.dumps(os.path.realpath(sys.executable))}",
+        ]
+
+    def place_lines(self, number):
+        return [f'namespace = "{self.name(number)}"', f'root = "{self.root(number)}"']
+
+    def further_lines(self):
+        return []
 
     def close(self):
         for number in list(self.numbers):
@@ -166,15 +188,13 @@ def inventory(hosts, members, *, replicas=3, chains=0, settings=""):
     """
     lines = [
         "[cluster]", 'id = "training"', f"replicas = {replicas}", f"chains = {chains}", "[code]",
-        'source = "code"',
-        f"dependencies = {json.dumps('present:' + sysconfig.get_path('purelib'))}",
-        f"python = {json.dumps(os.path.realpath(sys.executable))}",
+        'source = "code"', *hosts.code_lines(), *hosts.further_lines(),
     ]  # fmt: skip
     for number, roles in members.items():
         lines += [
             "[[hosts]]", f'name = "h{number}"', f"number = {number}",
             f'address = "{hosts.address(number)}"', f"roles = {json.dumps(roles.split())}",
-            f'namespace = "{hosts.name(number)}"', f'root = "{hosts.root(number)}"', f'rack = "r{number}"',
+            f'rack = "r{number}"', *hosts.place_lines(number),
         ]  # fmt: skip
         if "storage" in roles:
             lines.append('disks = [{ path = "/disks/0" }, { path = "/disks/1", weight = 2.0 }]')

@@ -3,7 +3,7 @@
 import pytest
 
 from .hosts import Hosts, trouble
-from .stages import Life
+from .stages import SMALL, Life
 
 pytestmark = [
     pytest.mark.slow,
@@ -16,7 +16,7 @@ pytestmark = [
 @pytest.fixture
 def life(tmp_path):
     hosts = Hosts(tmp_path)
-    made = Life(hosts)
+    made = Life(hosts, SMALL)
     yield made
     made.close()
     hosts.close()

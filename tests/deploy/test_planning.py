@@ -8,11 +8,13 @@ from msgspec import structs
 
 from fs.app.deploy.agent import is_reached
 from fs.app.deploy.code_archive import Release
-from fs.app.deploy.installer import on_hosts
+from fs.app.deploy.installer import Options, on_hosts
 from fs.app.deploy.inventory import read_inventory
 from fs.app.deploy.layout import config_path
 from fs.app.deploy.planning import (
+    ClusterPlan,
     HostFacts,
+    HostPlan,
     NodeView,
     ServiceFacts,
     TargetView,
@@ -20,13 +22,14 @@ from fs.app.deploy.planning import (
     digest_of,
     host_troubles,
     plan_cluster,
+    plan_host,
     planned_targets,
     same_machines,
     targets_for,
     wanted_files,
 )
 from fs.app.deploy.reach import certain_skew_s, facts_request
-from fs.app.deploy.upgrade import misfits, unsafe
+from fs.app.deploy.upgrade import misfits, steps, unsafe
 from fs.schema.status import FsError, Status
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy" / "inventory.toml"
@@ -95,7 +98,7 @@ def test_bare_machines_get_everything():
     assert list(first.starts) == ["kv", "mgmtd", "meta", "storage", "mount"] and first.installs
     lines = "\n".join(plan.lines())
     assert (
-        "ember-1: install 0.2.0; write kv.toml, mgmtd.toml, meta.toml, storage.toml, mountd.toml, cluster.key, ember@.service; start"
+        "ember-1: install 0.2.0; write kv.toml, mgmtd.toml, meta.toml, storage.toml, mountd.toml, cluster.key, units; start"
         in lines
     )
     assert "storage of ember-3" in lines
@@ -217,15 +220,41 @@ def test_a_clock_is_off_by_what_the_round_trip_does_not_explain():
     assert certain_skew_s(0, 5 * 10**9, 2 * 10**9) == 3
 
 
-def test_an_upgrade_is_refused_when_a_host_more_away_could_hurt():
-    first = INVENTORY.hosts[0]
-    assert not unsafe(view(), first)
-    assert "chains [4] have fewer" in unsafe(view(incomplete=[4]), first)[0]
-    assert "2 targets are being moved" in unsafe(view(move_count=2), first)[0]
+def test_an_upgrade_is_refused_when_a_process_more_away_could_hurt():
+    assert not unsafe(view())
+    assert "chains [4] have fewer" in unsafe(view(incomplete=[4]))[0]
+    assert "2 targets are being moved" in unsafe(view(move_count=2))[0]
     away = [structs.replace(n, state="failed") if n.node_id == 10_002 else n for n in view().nodes]
-    assert "nodes [10002] are not connected" in unsafe(view(nodes=away), first)[0]
-    # it was cut off while it restarted that host: the next one begins there
-    assert not unsafe(view(nodes=away, incomplete=[4]), INVENTORY.hosts[1])
+    assert "nodes [10002] are not connected" in unsafe(view(nodes=away))[0]
+
+
+def test_an_upgrade_restarts_who_is_asked_before_who_asks():
+    hosts = [structs.replace(h, roles=[*{*h.roles, "mgmtd"}]) for h in INVENTORY.hosts]
+    plans = [
+        HostPlan(h, installs=True, files=(), starts=(), restarts=h.roles, configs={}) for h in hosts
+    ]
+    told = [(s.role, s.host.number) for s in steps(ClusterPlan("2", plans), Options(with_mounts=True), 1001)]  # fmt: skip
+    assert told == [
+        ("kv", 1),
+        ("mgmtd", 2), ("mgmtd", 3), ("mgmtd", 1),
+        ("storage", 1), ("storage", 2), ("storage", 3),
+        ("meta", 1),
+        ("mount", 1), ("mount", 2), ("mount", 3),
+    ]  # fmt: skip
+    assert "mount" not in {s.role for s in steps(ClusterPlan("2", plans), Options(), 0)}
+
+
+def test_a_role_that_is_restarted_gets_its_unit_and_the_others_keep_theirs():
+    host = INVENTORY.hosts[0]
+    facts = installed(host, bare(host), version="0.1.0")
+    facts = structs.replace(facts, files=dict.fromkeys(facts.files, "old"))
+    stopped = structs.replace(facts, services=facts.services | {"kv": ServiceFacts("stopped", "")})
+    files = wanted_files(INVENTORY, host, stopped, RELEASE, secrets=SECRETS, targets={})
+    plan = plan_host(host, stopped, RELEASE, files, with_unit=True)
+    units = {f.path: f.content.decode() for f in plan.files if ".service" in f.path}
+    own = "/etc/systemd/system/ember@{}.service.d/code.conf".format
+    assert set(units) == {"/etc/systemd/system/ember@.service", own("kv")}
+    assert "ExecStart=\nExecStart=/opt/emberfs/0.2.0/venv/bin/ember %i" in units[own("kv")]
 
 
 def test_code_that_cannot_stand_side_by_side_is_refused():

@@ -6,6 +6,7 @@ So an installer needs ssh alone, and talks to each cluster in the cluster's own 
 
     look       nodes, chains, targets, moves
     wait       look until a goal is reached: managers, complete, balanced
+    ready      look until nothing speaks against starting a process anew, as `ember admin upgrade check`
     make       make nodes known; of a cluster without chains also chains and chain table
     rebalance  begin to even out
     versions   which releases, wire versions and disk formats this code knows
@@ -20,6 +21,8 @@ import msgspec
 import trio
 
 from ...admin.cluster import Plan, Server, initialise, plan
+from ...admin.doctor import Finding
+from ...admin.upgrade import obstacles
 from ...chunkengine.format import FORMAT_VERSION
 from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
@@ -29,6 +32,7 @@ from ...schema import services
 from ...schema.proto import common_pb2, mgmtd_pb2
 from ...schema.routing import RoutingInfo
 from ...schema.status import FsError
+from ..admin.doctor import look
 from ..errors import first_error
 from ..mgmtd_link import newest_routing, run_with_mgmtd
 from ..release import RELEASE
@@ -43,7 +47,7 @@ ROLE_NUMBERS: Final = {"mgmtd": common_pb2.MGMTD, "meta": common_pb2.META, "stor
 Json = dict[str, Any]
 
 
-def view_of(info: RoutingInfo, moves: mgmtd_pb2.ListMovesRsp) -> Json:
+def view_of(info: RoutingInfo, moves: mgmtd_pb2.ListMovesRsp, acting: int) -> Json:
     """Return what an installer judges a cluster by."""
     return {
         "nodes": [
@@ -65,13 +69,18 @@ def view_of(info: RoutingInfo, moves: mgmtd_pb2.ListMovesRsp) -> Json:
         "unserved": [c.chain_id for c in info.chains.values() if not c.serving],
         "move_count": len(moves.moves),
         "is_rebalancing": moves.is_rebalancing,
+        "acting": acting,
     }  # fmt: skip
 
 
 async def _look(mgmtd: MgmtdLink, timeout_s: float = CALL_TIMEOUT_S) -> Json:
     info = await newest_routing(mgmtd, timeout_s)
-    request = mgmtd_pb2.ListMovesReq()
-    return view_of(info, await mgmtd.call(services.MGMTD_LIST_MOVES, request, timeout_s=timeout_s))
+    moves = await mgmtd.call(
+        services.MGMTD_LIST_MOVES, mgmtd_pb2.ListMovesReq(), timeout_s=timeout_s
+    )
+    asked = mgmtd_pb2.GetPrimaryReq()
+    primary = await mgmtd.call(services.MGMTD_GET_PRIMARY, asked, timeout_s=timeout_s)
+    return view_of(info, moves, primary.node_id)
 
 
 def is_reached(goal: str, view: Json, node_ids: list[int]) -> bool:
@@ -122,6 +131,33 @@ def _missing(view: Json | None, node_ids: list[int]) -> str:
     return f"{view['move_count']} targets are being moved"
 
 
+async def _ready(
+    mgmtd: MgmtdLink, channels: ChannelPool, node_ids: list[int], timeout_s: float
+) -> Json:
+    """Look until nodes are connected, chains have all replicas, and an upgrade may go on; what is missing when the time is over.
+
+    A chain of one replica is away while its node restarts, however long one waits: its owner wanted it so.
+    """
+    waited = await _wait(mgmtd, "complete", node_ids, timeout_s)
+    told = [str(waited["late"])] if waited["late"] else ["nobody answered"]
+    with trio.move_on_after(timeout_s):
+        while not waited["late"]:
+            try:
+                found = obstacles(await look(mgmtd, channels))
+            except FsError as error:  # managers elect
+                told = [str(error)]
+            else:
+                told = [_said(f) for f in found if f.kind != "chain-of-one"]
+            if not told:
+                break
+            await trio.sleep(POLL_S)
+    return {"late": "; ".join(told[:3])}
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.subject} {finding.text} ({finding.remedy})"
+
+
 def servers_of(request: Json) -> list[Server]:
     """Return the processes that a request describes by their configuration files."""
     return [
@@ -167,7 +203,7 @@ def answer(request: Json) -> Json:
         return {"release": RELEASE, "wire": [VERSION_MIN, VERSION_MAX], "disk": FORMAT_VERSION}
     where = find(None, Path(request["config"]))
 
-    async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> Json:
+    async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> Json:
         match request["op"]:
             case "look":
                 return await _look(mgmtd)
@@ -175,6 +211,8 @@ def answer(request: Json) -> Json:
                 return await _wait(
                     mgmtd, request["goal"], request["node_ids"], request["timeout_s"]
                 )
+            case "ready":
+                return await _ready(mgmtd, channels, request["node_ids"], request["timeout_s"])
             case "make":
                 return await _make(mgmtd, request)
             case "rebalance":

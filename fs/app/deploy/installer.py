@@ -140,7 +140,13 @@ async def survey(reach: Reach, hosts: Sequence[HostPart]) -> Survey:
 async def _view(
     reach: Reach, managers: Sequence[HostPart], facts: Mapping[str, HostFacts]
 ) -> tuple[View | None, HostPart | None]:
-    """Return what the cluster says of itself, and the host through which it was asked."""
+    """Return what the cluster says of itself, and the host through which it was asked.
+
+    Without the store managers cannot answer: they are not waited for.
+    """
+    holders = [facts[h.name] for h in reach.inventory.with_role("kv") if h.name in facts]
+    if any(not is_running(found, "kv") for found in holders):
+        return None, None
     running = [h for h in managers if is_running(facts.get(h.name), "mgmtd")]
     if not running:
         return None, None

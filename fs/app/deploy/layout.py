@@ -30,7 +30,10 @@ RUN: Final = f"{VAR}/run"
 VERSIONS: Final = "/opt/emberfs"
 CURRENT: Final = f"{VERSIONS}/current"
 FOUNDATIONDB: Final = "/etc/foundationdb/fdb.cluster"
-UNIT: Final = "/etc/systemd/system/ember@.service"
+UNITS: Final = "/etc/systemd/system"
+UNIT: Final = f"{UNITS}/ember@.service"
+UNIT_OF_ROLE: Final = f"{UNITS}/ember@{{}}.service.d/code.conf"
+"""Which version one role's unit runs: the others may run another one."""
 COMMANDS: Final = {"mount": "mountd"}
 """Roles whose command, service and file are called otherwise."""
 HEAD: Final = "# Written by `ember cluster deploy`: what is changed here is lost; [settings] of the inventory is kept.\n\n"
@@ -235,12 +238,24 @@ def files_of(
     return files
 
 
+def role_unit_path(role: str) -> str:
+    """Return what of a host's unit is a role's own."""
+    return UNIT_OF_ROLE.format(service_of(role))
+
+
+def role_unit_text(version: str) -> str:
+    """Return which version a role's unit runs."""
+    words = EXEC_START.replace("PROGRAM", f"{VERSIONS}/{version}/venv/bin/ember")
+    return f"{HEAD}[Service]\nExecStart=\n{words}\n"
+
+
 def unit_text(program: str) -> str:
     """Return the unit that runs every role by the command `ember` that is named."""
     return UNIT_TEXT.replace("PROGRAM", program)
 
 
-UNIT_TEXT: Final = """\
+EXEC_START: Final = "ExecStart=PROGRAM %i --config /etc/emberfs/%i.toml"
+UNIT_TEXT: Final = f"""\
 [Unit]
 Description=EmberFS %i
 After=network-online.target local-fs.target
@@ -254,7 +269,7 @@ NotifyAccess=main
 TimeoutStartSec=infinity
 # told at half of this time, by the loop that serves: one that hangs is ended and started again
 WatchdogSec=60
-ExecStart=PROGRAM %i --config /etc/emberfs/%i.toml
+{EXEC_START}
 # reads auth.key_file again
 ExecReload=/bin/kill -HUP $MAINPID
 # exit code 0 is a mount that somebody ended, or an orderly stop

@@ -17,13 +17,16 @@ from ...admin.doctor import SKEW_S_MAX
 from .code_archive import Release
 from .inventory import FIRST_NODE_IDS, ROLES, HostPart, Inventory
 from .layout import (
+    CURRENT,
     ETC,
     UNIT,
-    VERSIONS,
+    UNITS,
     HostFile,
     config_path,
     files_of,
     planned_targets,
+    role_unit_path,
+    role_unit_text,
     service_of,
     unit_text,
     version_of,
@@ -95,6 +98,8 @@ class View(Struct, frozen=True):
     unserved: list[int]
     move_count: int
     is_rebalancing: bool
+    acting: int = 0
+    """Node id of the acting manager, if it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +150,8 @@ class ClusterPlan:
             if plan.is_empty:
                 continue
             parts = [f"install {self.version}"] * plan.installs
-            names = [file.path.rpartition("/")[2] for file in plan.files]
-            parts += [f"write {', '.join(names)}"] * bool(names)
+            written = dict.fromkeys(_short_name(file.path) for file in plan.files)
+            parts += [f"write {', '.join(written)}"] * bool(written)
             parts += [f"start {', '.join(plan.starts)}"] * bool(plan.starts)
             yield f"{plan.host.name}: {'; '.join(parts)}"
         if self.new_nodes:
@@ -156,6 +161,10 @@ class ClusterPlan:
             yield f"make {self.makes_chains} chains and the chain table, if there are none yet"
         if self.rebalances:
             yield "move targets to storage nodes that have none"
+
+
+def _short_name(path: str) -> str:
+    return "units" if path.startswith(UNITS) else path.rpartition("/")[2]
 
 
 # ---- checks ---------------------------------------------------------------------------------------
@@ -269,6 +278,7 @@ def plan_host(
         with_unit: also change the unit of what runs, which counts from its next start.
     """
     configs = {config_path(host, role): role for role in ROLES if role in host.roles}
+    owned = configs | {role_unit_path(role): role for role in configs.values()}
     differing = [f for f in files if facts.files.get(f.path) != digest_of(f.content)]
     running = {role: facts.services[service_of(role)] for role in configs.values()}
     late = {
@@ -286,7 +296,7 @@ def plan_host(
         files=[
             f
             for f in differing
-            if configs.get(f.path) not in late and (with_unit or not late or f.path != UNIT)
+            if owned.get(f.path) not in late and (with_unit or not late or f.path != UNIT)
         ],
         starts=[role for role, found in running.items() if found.state == STOPPED],
         restarts=[role for role in running if role in late],
@@ -306,8 +316,9 @@ def wanted_files(
     """Return the files that a host is to have; arguments as of `files_of`."""
     files = files_of(inventory, host, secrets, targets)
     if facts.has_systemd:
-        ember = f"{VERSIONS}/{release.version}/venv/bin/ember"
-        files.append(HostFile(UNIT, unit_text(ember).encode()))
+        files.append(HostFile(UNIT, unit_text(f"{CURRENT}/venv/bin/ember").encode()))
+        own = role_unit_text(release.version).encode()
+        files += [HostFile(role_unit_path(role), own) for role in ROLES if role in host.roles]
     return files
 
 

@@ -17,7 +17,18 @@ from ...schema.status import FsError, Status
 from ..progress import Progress
 from . import on_host
 from .inventory import ROLES, HostPart, Inventory
-from .layout import ETC, FOUNDATIONDB, RUN, UNIT, VAR, VERSIONS, config_path, program, service_of
+from .layout import (
+    ETC,
+    FOUNDATIONDB,
+    RUN,
+    UNIT,
+    VAR,
+    VERSIONS,
+    config_path,
+    program,
+    role_unit_path,
+    service_of,
+)
 from .planning import STOPPED, HostFacts, View
 from .transport import Transport, open_transport
 
@@ -157,6 +168,7 @@ def facts_request(inventory: Inventory, host: HostPart) -> dict[str, Any]:
     roles = [role for role in ROLES if role in host.roles]
     configs = [config_path(host, role) for role in roles]
     others = [host.path(f"{ETC}/cluster.key"), host.path(FOUNDATIONDB), UNIT]
+    others += [role_unit_path(role) for role in roles]
     return {
         "disks": [host.path(disk.path) for disk in host.disks],
         "files": configs + others,

@@ -1,21 +1,22 @@
-"""`ember cluster upgrade` and `stop`: what runs is restarted, host by host, or stopped.
+"""`ember cluster upgrade` and `stop`: what runs is restarted, process by process, or stopped.
 
 Invariants:
-    - Between two hosts every chain has all its replicas, so that no moment has more than one host away.
-    - A host's files change only while what they configure does not run: what runs is what its files say.
+    - Before each process nothing speaks against it by `ember admin upgrade check`: no moment has more than one process away.
+    - A role's files change only while it does not run: what runs is what its files say, also when it dies and is started again.
 
 Refused: chains with a replica missing, nodes away, moves under way, code whose wire versions or disk format do not fit to what
 runs.  An interrupted upgrade is taken up by the next one.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import typer
 from msgspec import structs
 
+from ...admin.upgrade import RESTART_ORDER
 from ...schema.status import FsError, Status
 from ..admin.listing import confirm
 from .installer import (
@@ -47,6 +48,16 @@ from .planning import (
 from .reach import Reach
 
 STOP_TIMEOUT_S: Final = 100.0
+UPGRADE_ORDER: Final = ("kv", *(role.name.lower() for role in RESTART_ORDER), "mount")
+"""Who is asked comes before who asks; mounts last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A process to start anew."""
+
+    host: HostPart
+    role: str
 
 
 def run_upgrade(inventory: Inventory, options: Options) -> int:
@@ -77,18 +88,16 @@ async def _upgrade(reach: Reach, options: Options) -> int:
     if reach.failed:
         typer.echo("nothing was changed: an upgrade needs all its hosts", err=True)
         return EXIT_FAILED
-    if seen.view is None or seen.manager is None:
-        seen = await _take_up(reach, hosts, seen, options)
+    seen = await _take_up(reach, hosts, seen, options)
     assert seen.view is not None, "a manager has answered"
     plan = plan_cluster(reach.inventory, seen.release, seen.facts, seen.secrets, seen.view)
-    todo = {p.host.name: roles for p in plan.hosts if (roles := to_restart(p, options))}
+    todo = steps(plan, options, seen.view.acting)
     if not todo:
         typer.echo("nothing to do")
         return _note_mounts(plan, options)
-    hosts = [p.host for p in plan.hosts if p.host.name in todo]
-    lines = [_line(p, todo[p.host.name], seen) for p in plan.hosts if p.host.name in todo]
-    for problem in unsafe(seen.view, hosts[0]):
+    for problem in unsafe(seen.view):
         raise FsError(Status.CHAIN_UNAVAILABLE, f"not now: {problem}; nothing was changed")
+    lines = [_line(step, seen) for step in todo]
     confirm(lines, dry_run=options.is_dry_run, yes=options.is_yes)
     await _carry_out(reach, plan, seen, todo)
     reach.progress.close("upgraded")
@@ -98,37 +107,39 @@ async def _upgrade(reach: Reach, options: Options) -> int:
 async def _take_up(
     reach: Reach, hosts: Sequence[HostPart], seen: Survey, options: Options
 ) -> Survey:
-    """Start what an upgrade had stopped when it was cut off, so that a manager answers; look again.
+    """Start what an upgrade had stopped when it was cut off; look again.
 
     Raises:
-        FsError: NOT_RUNNING when there is nothing of that kind; START_FAILED, CHAIN_UNAVAILABLE.
+        FsError: NOT_RUNNING when no manager answers and nothing of that kind explains it; START_FAILED, CHAIN_UNAVAILABLE.
     """
-    plan = plan_cluster(reach.inventory, seen.release, seen.facts, seen.secrets, None)
-    stopped = [(p.host, roles) for p in plan.hosts if (roles := _stopped(p))]
-    managers = [host for host, roles in stopped if "mgmtd" in roles]
-    if not managers:
+    plan = plan_cluster(reach.inventory, seen.release, seen.facts, seen.secrets, seen.view)
+    stopped = [(p.host, role) for role in UPGRADE_ORDER for p in plan.hosts if role in _stopped(p)]
+    managers = [p.host for p in plan.hosts if "mgmtd" in p.host.roles and not p.installs]
+    if not stopped or not managers:
+        if seen.view is not None:
+            return seen
         detail = "no manager runs: ember cluster deploy, with the code that was installed last"
         raise FsError(Status.NOT_RUNNING, detail)
-    lines = [
-        f"{host.name}: start {', '.join(roles)}, which were stopped" for host, roles in stopped
-    ]
+    lines = [f"{host.name}: start {role}, which was stopped" for host, role in stopped]
     confirm(lines, dry_run=options.is_dry_run, yes=options.is_yes)
-    for host, roles in stopped:
-        reach.progress.step(f"starting {', '.join(roles)} of {host.name}")
-        await _restart(reach, host, seen, roles)
-    await _wait_complete(reach, managers[0], seen.release.version, [])
+    for host, role in stopped:
+        reach.progress.step(f"starting {role} of {host.name}")
+        await _restart(reach, host, seen, [role])
+    await _wait_ready(reach, managers[0], seen.release.version, [])
     return await survey(reach, hosts)
 
 
-async def _wait_complete(
+async def _wait_ready(
     reach: Reach, manager: HostPart, version: str, node_ids: Sequence[int]
 ) -> None:
-    """Wait until every chain has all its replicas; raises FsError(CHAIN_UNAVAILABLE) when that takes too long."""
+    """Wait until nothing speaks against starting one process more anew; raises FsError(CHAIN_UNAVAILABLE) when that takes too long."""
     waited = await reach.ask(
-        manager, version, "wait", goal="complete", node_ids=node_ids, timeout_s=CHAIN_TIMEOUT_S
+        manager, version, "ready", node_ids=node_ids, timeout_s=CHAIN_TIMEOUT_S
     )
     if waited["late"]:
-        raise FsError(Status.CHAIN_UNAVAILABLE, f"{waited['late']}; other hosts stay as they are")
+        raise FsError(
+            Status.CHAIN_UNAVAILABLE, f"{waited['late']}; what comes later stays as it is"
+        )
 
 
 def _stopped(plan: HostPlan) -> list[str]:
@@ -144,30 +155,35 @@ def _note_mounts(plan: ClusterPlan, options: Options) -> int:
     return 0
 
 
-def to_restart(plan: HostPlan, options: Options) -> list[str]:
-    """Return the roles of a host to restart, or to start again after an upgrade that was cut off; in starting order."""
-    wanted = {*plan.restarts, *plan.starts}
-    if not options.with_mounts:
-        wanted.discard("mount")
-    return [role for role in ROLES if role in wanted] if plan.restarts or plan.starts else []
+def steps(plan: ClusterPlan, options: Options, acting: int) -> list[Step]:
+    """Return what to start anew, one process after the other: who is asked before who asks.
+
+    Args:
+        plan: of the cluster.
+        options: of the command.
+        acting: node id of the acting manager: the last of its kind, so that there is one change of managers, not several.
+    """
+    found = []
+    for role in UPGRADE_ORDER if options.with_mounts else UPGRADE_ORDER[:-1]:
+        hosts = [p.host for p in plan.hosts if role in (*p.restarts, *p.starts)]
+        hosts.sort(key=lambda host: role == "mgmtd" and host.node_id(role) == acting)
+        found += [Step(host, role) for host in hosts]
+    return found
 
 
-def _line(plan: HostPlan, roles: Sequence[str], seen: Survey) -> str:
-    services = seen.facts[plan.host.name].services
-    versions = {version_of(plan.host, services[service_of(role)].program) for role in roles} - {""}
-    return f"{plan.host.name}: restart {', '.join(roles)}: {' and '.join(sorted(versions)) or STOPPED} -> {seen.release.version}"
+def _line(step: Step, seen: Survey) -> str:
+    service = seen.facts[step.host.name].services[service_of(step.role)]
+    version = version_of(step.host, service.program) or STOPPED
+    return f"{step.host.name}: restart {step.role}: {version} -> {seen.release.version}"
 
 
-def unsafe(view: View, first: HostPart) -> list[str]:
-    """Return why no host may be taken away now; `first` may be away already: the upgrade begins with it."""
-    own = {first.node_id(role) for role in first.roles}
-    away = [n.node_id for n in view.nodes if n.state != "connected" and n.node_id not in own]
+def unsafe(view: View) -> list[str]:
+    """Return why no process may be taken away now."""
+    away = [n.node_id for n in view.nodes if n.state != "connected"]
     found = []
     if away:
         found.append(f"nodes {away} are not connected")
-    if view.incomplete and not [
-        n for n in view.nodes if n.node_id in own and n.state != "connected"
-    ]:
+    if view.incomplete:
         found.append(f"chains {view.incomplete[:12]} have fewer replicas than wanted")
     if view.move_count or view.is_rebalancing:
         found.append(f"{view.move_count} targets are being moved")
@@ -189,13 +205,11 @@ def misfits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return found
 
 
-async def _carry_out(
-    reach: Reach, plan: ClusterPlan, seen: Survey, todo: Mapping[str, Sequence[str]]
-) -> None:
-    """Install everywhere, then restart host by host.
+async def _carry_out(reach: Reach, plan: ClusterPlan, seen: Survey, todo: Sequence[Step]) -> None:
+    """Install everywhere, then start anew, one process after the other.
 
     Raises:
-        FsError: START_FAILED or CHAIN_UNAVAILABLE: hosts that come later stay as they are.
+        FsError: START_FAILED or CHAIN_UNAVAILABLE: what comes later stays as it is.
     """
     assert seen.manager is not None, "checked before"
     version, manager = seen.release.version, seen.manager
@@ -212,13 +226,13 @@ async def _carry_out(
     for problem in misfits(old, new):
         raise FsError(Status.RPC_BAD_VERSION, f"{problem}; nothing was restarted")
     node_ids = [n.node_id for n in seen.view.nodes] if seen.view else []
-    for host_plan in plan.hosts:
-        roles = todo.get(host_plan.host.name)
-        if not roles:
-            continue
-        reach.progress.step(f"restarting {', '.join(roles)} of {host_plan.host.name}")
-        await _restart(reach, host_plan.host, seen, roles)
-        await _wait_complete(reach, manager, version, node_ids)
+    for step in todo:
+        reach.progress.step(f"waiting to restart {step.role} of {step.host.name}")
+        await _wait_ready(reach, manager, version, node_ids)
+        reach.progress.step(f"restarting {step.role} of {step.host.name}")
+        await _restart(reach, step.host, seen, [step.role])
+    reach.progress.step("waiting for the chains")
+    await _wait_ready(reach, manager, version, node_ids)
 
 
 async def _restart(reach: Reach, host: HostPart, seen: Survey, roles: Sequence[str]) -> None:
