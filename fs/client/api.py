@@ -68,10 +68,21 @@ class ChunkStore(Protocol):
         """
         ...
 
-    async def write(self, file: FileRef, offset: int, data: Buffer) -> None:
+    async def write(
+        self, file: FileRef, offset: int, data: Buffer, *, is_durable: bool = False
+    ) -> bool:
         """Write bytes, replicated to every serving target; not atomic across chunks.
 
         The chunks must lie within the file's dyn_stripe.  `data` must stay unchanged until return.
+
+        Args:
+            file: where.
+            offset: in bytes.
+            data: of at least one byte.
+            is_durable: have these bytes flushed on their way, which is cheaper than a `sync` behind.
+
+        Returns:
+            Whether these bytes would survive a power loss.  False is no error: then, it takes a `sync`.
 
         Raises:
             FsError: NO_SPACE and others, when a part could not be written within the retry time.

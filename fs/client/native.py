@@ -154,6 +154,8 @@ class EmberFs(Trash, Limits):
         reply = await self._meta.call(services.META_CREATE, request)
         file = self._file(inode_from_pb(reply.inode), path, session_id)
         file.is_metered = reply.is_metered
+        if reply.was_created:
+            file.note_created()
         return file
 
     def _file(self, inode: Inode, path: str, session_id: str) -> EmberFile:
@@ -178,7 +180,7 @@ class EmberFs(Trash, Limits):
     async def write_file(self, path: str, data: Buffer) -> None:
         """Replace the content of a file and make it durable."""
         async with await self.create(path) as file:
-            await file.write(0, data)
+            await file.write(0, data, is_last=True)
 
     async def write_files(self, contents: Mapping[str, Buffer]) -> dict[str, FsError]:
         """Do `write_file` for many files side by side; return those that failed, and why."""

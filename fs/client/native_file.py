@@ -64,6 +64,10 @@ class EmberFile:
         self._promised_length = inode.file.promised_length
         self._reported_count = 0
         """Of `_write_count`: a write that ends during a report is not taken for reported."""
+        self._unsynced_count = 0
+        """Writes that were not durable when they returned."""
+        self._synced_count = -1
+        """Of `_unsynced_count`: what a sync of the chunks has covered; before the first one, others may have written, too."""
 
     @property
     def length(self) -> int:
@@ -98,8 +102,14 @@ class EmberFile:
         await self.read_into(offset, memoryview(buffer))
         return bytes(buffer)
 
-    async def write(self, offset: int, data: Buffer) -> None:
+    def note_created(self) -> None:
+        """The file is new: there are no bytes yet to make durable."""
+        self._synced_count = 0
+
+    async def write(self, offset: int, data: Buffer, *, is_last: bool = False) -> None:
         """Write bytes; replicated when it returns, durable after `fsync`.
+
+        With `is_last` an `fsync` or `close` follows at once, which this makes cheaper.
 
         Raises:
             FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may have been.
@@ -114,12 +124,14 @@ class EmberFile:
         if self.is_metered and end > self._promised_length:
             await self._secure(end)
         await self._cover(end)
-        is_written = False
+        is_written = is_durable = False
+        asks_durable = is_last and self._synced_count == self._unsynced_count
         try:
-            await self._chunks.write(self.ref, offset, view)
+            is_durable = await self._chunks.write(self.ref, offset, view, is_durable=asks_durable)
             is_written = True
         finally:
             self._write_count += 1
+            self._unsynced_count += not is_durable
             # Bytes of a failed write may be there, beyond what is known: the chains must tell the length.
             self._is_length_unknown = self._is_length_unknown or not is_written
         self._written_end = max(self._written_end, end)
@@ -183,6 +195,7 @@ class EmberFile:
         self._written_end, self._promised_length = 0, inode.file.promised_length
         self._reported_count = max(self._reported_count, write_count)
         self._write_count += 1  # the next report makes it durable
+        self._unsynced_count += 1
 
     async def _secure(self, end: int) -> None:
         request = meta_pb2.ReserveSpaceReq(
@@ -273,12 +286,16 @@ class EmberFile:
         await (self._durable(call) if has_new_data else call)
 
     async def _durable(self, report: Awaitable[meta_pb2.InodeRsp]) -> meta_pb2.InodeRsp:
-        """Make the chunks durable while the metadata is reported; return the reply."""
+        """Make the chunks durable, if they are not, while the metadata is reported; return the reply."""
+        count = self._unsynced_count
+        if self._synced_count == count:
+            return await report
         failures: list[FsError] = []
 
         async def sync_chunks() -> None:
             try:
                 await self._chunks.sync([self.ref])
+                self._synced_count = max(self._synced_count, count)
             except FsError as error:
                 failures.append(error)
 

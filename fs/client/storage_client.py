@@ -90,9 +90,11 @@ class StorageClient:
         """See `ChunkStore.warm`."""
         return await self._reads.warm(reads)
 
-    async def write(self, file: FileRef, offset: int, data: Buffer) -> None:
+    async def write(
+        self, file: FileRef, offset: int, data: Buffer, *, is_durable: bool = False
+    ) -> bool:
         """See `ChunkStore.write`."""
-        await self._writes.write(file, offset, data)
+        return await self._writes.write(file, offset, data, is_durable=is_durable)
 
     async def empty_chunks(self, file: FileRef, first_index: int, end_index: int) -> None:
         """See `ChunkStore.empty_chunks`."""

@@ -11,6 +11,7 @@ Source: deepseek-ai/3FS, "UpdateChannelAllocator" (the idea of client channels f
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import trio
 from xxhash import xxh3_64_intdigest
@@ -27,7 +28,7 @@ from ..schema.status import FsError, Retry
 from .node_calls import NodeCalls
 from .retry import RetryBudget
 from .routing_math import Piece, cut_file_range, head_of, table_chain_ids
-from .unsynced import Unsynced
+from .unsynced import Note, Unsynced
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,17 @@ class ChannelPool:
                 self._free.append(channel_id)
 
 
+@dataclass(frozen=True, slots=True)
+class _Acked:
+    """A try of an update that needs no further one."""
+
+    chain: Chain
+    """As its head was asked under."""
+    is_durable: bool = False
+    before: Note | None = None
+    """What no sync had covered when it was sent."""
+
+
 class StorageWrites:
     """The update side of the storage client."""
 
@@ -77,32 +89,36 @@ class StorageWrites:
         self._section = section
         self._channels = ChannelPool(section.channel_count)
 
-    async def write(self, file: FileRef, offset: int, data: Buffer) -> None:
+    async def write(
+        self, file: FileRef, offset: int, data: Buffer, *, is_durable: bool = False
+    ) -> bool:
         """See `fs.client.api.ChunkStore.write`."""
         pieces = cut_file_range(self._routing.info, file, offset, memoryview(data))
         for piece in pieces:
             slot = piece.chunk_index % file.layout.stripe_size
             assert slot < file.dyn_stripe, (file, piece.chunk_index)
         if len(pieces) == 1:
-            await self._write_piece(pieces[0], file.finished_cut)
-            return
+            return await self._write_piece(pieces[0], file.finished_cut, is_durable=is_durable)
         errors: list[FsError] = []
+        durable: list[bool] = []
+
+        async def write_one(piece: Piece) -> None:
+            try:
+                durable.append(
+                    await self._write_piece(piece, file.finished_cut, is_durable=is_durable)
+                )
+            except FsError as error:
+                errors.append(error)
+
         async with trio.open_nursery() as nursery:
             for piece in pieces:
-                nursery.start_soon(self._write_collecting, piece, file.finished_cut, errors)
+                nursery.start_soon(write_one, piece)
         if errors:
             raise errors[0]
+        return all(durable)
 
-    async def _write_collecting(
-        self, piece: Piece, finished_cut: int, errors: list[FsError]
-    ) -> None:
-        try:
-            await self._write_piece(piece, finished_cut)
-        except FsError as error:
-            errors.append(error)
-
-    async def _write_piece(self, piece: Piece, finished_cut: int) -> None:
-        await self._update_noted(
+    async def _write_piece(self, piece: Piece, finished_cut: int, *, is_durable: bool) -> bool:
+        return await self._update_noted(
             piece.name,
             pb.UpdateReq(
                 inode_id=piece.inode_id,
@@ -114,6 +130,7 @@ class StorageWrites:
                 chunk_size_bytes=piece.chunk_size_bytes,
                 payload_checksum=xxh3_64_intdigest(piece.buffer),
                 truncate_ver=finished_cut,
+                is_durable=is_durable,
             ),
             [piece.buffer],
         )
@@ -161,12 +178,18 @@ class StorageWrites:
 
     async def _update_noted(
         self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()
-    ) -> None:
-        """Make an update of a file's content exactly once; a later sync has to cover it.  Raises as `_repeat`."""
-        chain = await self._repeat(name, request, payload)
+    ) -> bool:
+        """Make an update of a file's content exactly once; a later sync has to cover it, if this says False.
+
+        Raises as `_repeat`.
+        """
+        acked = await self._repeat(name, request, payload)
+        if acked.is_durable and self._unsynced.cover(request.inode_id, acked.chain, acked.before):
+            return True
         now_s = self._runtime.clock.monotonic_s()
-        self._unsynced.note(request.inode_id, chain, now_s)
+        self._unsynced.note(request.inode_id, acked.chain, now_s)
         self._unsynced.trim(self._routing.info, now_s)
+        return False
 
     async def cut(
         self, name: str, request: pb.UpdateReq, is_wanted: Callable[[], Awaitable[bool]]
@@ -189,11 +212,11 @@ class StorageWrites:
         request: pb.UpdateReq,
         payload: Sequence[Buffer],
         is_wanted: Callable[[], Awaitable[bool]] | None = None,
-    ) -> Chain:
+    ) -> _Acked:
         """Try until it is done, or not wanted any more.
 
         Returns:
-            The chain as of the last try, which was acknowledged if the update is done.
+            What is known of the last try, which was acknowledged if the update is done.
 
         Raises:
             FsError: a final status, or the last one when the retry time is over.
@@ -224,12 +247,13 @@ class StorageWrites:
         request: pb.UpdateReq,
         payload: Sequence[Buffer],
         is_wanted: Callable[[], Awaitable[bool]] | None,
-    ) -> Chain:
+    ) -> _Acked:
         info = self._routing.info
         chain = info.chain(request.chain_id)
         request.chain_version = chain.chain_version
         node_id = info.target(head_of(chain)).node_id
         if is_wanted is not None and not await is_wanted():
-            return chain
-        await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)
-        return chain
+            return _Acked(chain)
+        before = self._unsynced.get(request.inode_id, chain) if request.is_durable else None
+        received = await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)
+        return _Acked(chain, received.message.is_durable, before)

@@ -6,7 +6,7 @@ than its updates were made under has to fail, because it cannot make durable wha
 
 Invariants:
     - A note holds the smallest count under which an update of the file on the chain was acknowledged since the last sync.
-    - A note is dropped by a sync that covers it, or told by one that fails, or when it is so old that storage
+    - A note is dropped by a sync, or a durable update, that covers it, or told by one that fails, or when it is so old that storage
       has flushed by itself and no loss was counted since; the last only where there are very many.
 """
 
@@ -49,6 +49,28 @@ class Unsynced:
         earlier = self._notes.pop(key, None)
         count = chain.loss_count if earlier is None else min(earlier.loss_count, chain.loss_count)
         self._notes[key] = Note(count, now_s)
+
+    def get(self, inode_id: int, chain: Chain) -> Note | None:
+        """Return the note of a file on a chain."""
+        return self._notes.get((inode_id, chain.chain_id))
+
+    def cover(self, inode_id: int, chain: Chain, before: Note | None) -> bool:
+        """Take in that an update of the file is durable, and with it what its chain had acknowledged before it was sent.
+
+        Args:
+            inode_id: the file.
+            chain: as it was when its targets flushed.
+            before: what `get` returned before the update was sent.
+
+        Returns:
+            False if something was lost before: that is for a sync to tell, which has to cover this update, too.
+        """
+        key = (inode_id, chain.chain_id)
+        if before is not None and before.loss_count != chain.loss_count:
+            return False
+        if before is not None and self._notes.get(key) is before:
+            del self._notes[key]
+        return True
 
     def trim(self, info: RoutingInfo, now_s: float) -> None:
         """Drop the oldest notes while there are too many, if storage has flushed what they stand for."""

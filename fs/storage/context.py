@@ -16,6 +16,7 @@ from ..runtime.ports import Runtime
 from ..schema.config import StorageSection
 from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.status import FsError, Status
+from .flusher import Flusher
 from .targets import Place, Targets
 
 NEWER_ROUTING_WAIT_S = 1.0
@@ -37,6 +38,7 @@ class StorageContext:
     mgmtd: MgmtdCaller
     buffers: BufferPool
     """For the bytes of read replies."""
+    flusher: Flusher = field(default_factory=Flusher)
     tail_scopes: dict[trio.CancelScope, tuple[ChainId, TargetId]] = field(default_factory=dict)
     """Questions to tails under way; one is cancelled when its callee stops being the chain's tail."""
 

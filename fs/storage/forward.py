@@ -67,6 +67,8 @@ class Outgoing:
     chunk_checksum: int = 0
     """With is_damaged: the digest of the content that nobody has; `length` is its length."""
     is_damaged: bool = False
+    is_durable: bool = False
+    """Everybody below is to flush it before the answer, if that is quick."""
     is_found: bool = False
     """The payload comes from another target, since our own copy is bad."""
 
@@ -79,6 +81,12 @@ class Forwarded:
     """The one that the successful attempt was made under."""
     reply: storage_pb2.UpdateRsp | None
     """None: there is no successor."""
+
+    def is_durable_at(self, chain_version: int) -> bool:
+        """Return whether all others have flushed it, as the members that the chain has at this version."""
+        if self.chain_version != chain_version:
+            return False
+        return self.reply is None or self.reply.is_durable
 
 
 async def forward(
@@ -293,6 +301,7 @@ def made_whole(update: Outgoing, state: ChunkState, content: Buffer) -> Outgoing
         payload_checksum=xxhash.xxh3_64_intdigest(content),
         tag=update.tag,
         is_whole=True,
+        is_durable=update.is_durable,
     )
 
 
@@ -321,6 +330,7 @@ async def _attempt(
         sender_epoch=target.epoch,
         is_damaged=update.is_damaged,
         chunk_checksum=update.chunk_checksum,
+        is_durable=update.is_durable,
     )
     if update.tag is not None:
         request.tag.client_id = update.tag.client_id

@@ -177,6 +177,7 @@ class Storage:
             nursery.start_soon(self._carry_out_steps)
             nursery.start_soon(self._measure_loop)
             nursery.start_soon(self._flush_loop)
+            nursery.start_soon(self._context.flusher.run)
             nursery.start_soon(self._compact_loop)
             nursery.start_soon(self._forget_idle_channels)
             nursery.start_soon(self._resync.run)

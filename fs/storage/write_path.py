@@ -22,15 +22,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import trio
-import xxhash
 
 from ..chunkengine.api import ChunkState
 from ..runtime import tracing
-from ..schema.ids import ChunkId, InodeId
-from ..schema.layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
@@ -39,31 +35,27 @@ from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
 from .finished_cuts import WHOLE
+from .flusher import Flush
 from .forward import Forwarded, Outgoing, commit, forward, result_of
 from .local_state import Hold
-from .replica import Action, Decision, Position, UpdateFacts, UpdateType, decide_update
+from .replica import Action, Decision, Position, UpdateType, decide_update
 from .settle import settle
 from .target import LocalTarget
 from .targets import Place
-from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, note_of, pack_tag
+from .update_notes import note_of
+from .update_request import Update, check, facts
 
 log = logging.getLogger(__name__)
 
-_UPDATE_TYPES: Final = frozenset(int(kind) for kind in UpdateType)
-
 
 @dataclass(frozen=True, slots=True)
-class _Update:
-    """A checked request."""
+class _Executed:
+    """An update that is committed here and below."""
 
-    request: storage_pb2.UpdateReq
-    payload: memoryview
-    kind: UpdateType
-    chunk_id: ChunkId
-    tag: Tag | None
-    packed_tag: bytes
-    is_from_client: bool
-    deadline_s: float
+    place: Place
+    result: UpdateResult
+    flush: Flush | None = None
+    """Under way here, while everybody below has flushed it; None: it is not durable, or was not asked to be."""
 
 
 async def run_update(
@@ -94,78 +86,98 @@ async def run_update(
     if tracing.live.count:
         _note_place(place)
     # 2. The request's own consistency, and the payload's bytes.
-    update = _check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
-    chunk_id, tag = update.chunk_id, update.tag
+    update = check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
     # 3. Exactly once: a repeat gets the first result.
-    is_channel_held = is_from_client and tag is not None
-    if is_from_client and tag is not None:
+    tag = update.tag if is_from_client else None
+    if tag is not None:
         known = target.channels.begin(tag, trio.current_time())
         if known is not None:
-            return _done(context, place, update, known)
+            return await _answer(context, update, _done(place, update, known))
     target.inflight.enter(request.chain_version)
     try:
         # 4. Updates of one chunk one after the other.
-        async with target.locks.hold(chunk_id):
-            # 5. Everything may have changed while we waited.
-            context.check_lease()
-            place = context.place_now(request.chain_id, request.chain_version)
-            position = _position(place, is_from_client, request.is_damaged)
-            if not is_from_client:
-                target.heard_s = trio.current_time()
-                target.admit_epoch(request.chain_version, request.sender_epoch)
-            # 6. What is to be done?  A leftover pending version is completed first.
-            while True:
-                state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
-                if is_from_client and tag is not None:
-                    # Completing a leftover, or an update forwarded by a former head, may have been this one.
-                    known = target.channels.result_of(tag)
-                    if known is not None:
-                        return _done(context, place, update, known)
-                if update.kind is UpdateType.WRITE:
-                    target.cuts.note(chunk_id.inode_id, WHOLE, request.truncate_ver)
-                elif target.cuts.is_finished(
-                    chunk_id.inode_id, chunk_id.index, request.truncate_ver
-                ):
-                    return _done(context, place, update, _result_of(0, state))
-                decision = decide_update(state, _facts(update, state), position)
-                if decision.action is not Action.SETTLE_FIRST:
-                    break
-                assert state is not None
-                await settle(context, target, request.chain_id, state, deadline_s=deadline_s)
-            if decision.action is Action.DONE:
-                result = _result_of(decision.version, state)
-                _note_cut(target, update)
-                return _done(context, place, update, result)
-            if await _restore_what_is_kept(context, place, update, state):
-                state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
-            _check_new_version(context, place, update, state)
-            # 7. From here on readers of this chunk ask the tail.
-            target.unsettled[chunk_id] = None
-            # 8. Prepare here.  The tail, which waits for nobody, commits in the same call: a successor that
-            #    appears meanwhile is syncing, and its resync waits for this update to leave.
-            is_tail = place.successor is None and decision.action is not Action.RESUME
-            try:
-                prepared = await _prepare(place, update, decision, state, commits=is_tail)
-            except FsError as error:
-                raise _refusal(context, place, update, state, error) from error
-            result = result_of(prepared)
-            if not is_tail:
-                # 9. Pass it on; everybody below has committed it when this returns.
-                forwarded = await _pass_on(context, place, update, decision.version, prepared)
-                # 10. Commit here.
-                commit(target, result, forwarded.chain_version, tag)
-            target.unsettled.pop(chunk_id, None)
-            _note_cut(target, update)
-            # 11. Remember it for repeats; a client is answered under a valid lease only.
-            return _done(context, place, update, result)
+        async with target.locks.hold(update.chunk_id):
+            executed = await _execute(context, target, update)
+        return await _answer(context, update, executed)
     except FsError as error:
-        if is_channel_held and tag is not None and is_final(error):
+        if tag is not None and is_final(error):
             target.channels.refuse(tag, error)
         raise
     finally:
         target.inflight.leave(request.chain_version)
-        if is_channel_held and tag is not None:
+        if tag is not None:
             target.channels.end(tag)
+
+
+async def _execute(context: StorageContext, target: LocalTarget, update: Update) -> _Executed:
+    """Do it here and below; the caller holds the chunk's lock."""
+    request, chunk_id = update.request, update.chunk_id
+    # 5. Everything may have changed while we waited.
+    context.check_lease()
+    place = context.place_now(request.chain_id, request.chain_version)
+    position = _position(place, update.is_from_client, request.is_damaged)
+    if not update.is_from_client:
+        target.heard_s = trio.current_time()
+        target.admit_epoch(request.chain_version, request.sender_epoch)
+    # 6. What is to be done?
+    decided = await _decide(context, target, update, position)
+    if isinstance(decided, UpdateResult):
+        return _done(place, update, decided)
+    state, decision = decided
+    if await _restore_what_is_kept(context, place, update, state):
+        state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
+    _check_new_version(context, place, update, state)
+    # 7. From here on readers of this chunk ask the tail.
+    target.unsettled[chunk_id] = None
+    # 8. Prepare here.  The tail, which waits for nobody, commits in the same call: a successor that
+    #    appears meanwhile is syncing, and its resync waits for this update to leave.
+    is_tail = place.successor is None and decision.action is not Action.RESUME
+    try:
+        prepared = await _prepare(place, update, decision, state, commits=is_tail)
+    except FsError as error:
+        raise _refusal(context, place, update, state, error) from error
+    flush = context.flusher.begin(target.disk) if request.is_durable else None
+    result = result_of(prepared)
+    if not is_tail:
+        # 9. Pass it on; everybody below has committed it when this returns.
+        forwarded = await _pass_on(context, place, update, decision.version, prepared)
+        # 10. Commit here.
+        commit(target, result, forwarded.chain_version, update.tag)
+        if not forwarded.is_durable_at(request.chain_version):
+            flush = None
+    target.unsettled.pop(chunk_id, None)
+    _note_cut(target, update)
+    # 11. Remember it for repeats.
+    return _done(place, update, result, flush)
+
+
+async def _decide(
+    context: StorageContext, target: LocalTarget, update: Update, position: Position
+) -> UpdateResult | tuple[ChunkState | None, Decision]:
+    """Return what there is to do, on top of what; or the result, where there is nothing.
+
+    A leftover pending version is completed first.
+    """
+    request, chunk_id = update.request, update.chunk_id
+    while True:
+        state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
+        if update.is_from_client and update.tag is not None:
+            # Completing a leftover, or an update forwarded by a former head, may have been this one.
+            known = target.channels.result_of(update.tag)
+            if known is not None:
+                return known
+        if update.kind is UpdateType.WRITE:
+            target.cuts.note(chunk_id.inode_id, WHOLE, request.truncate_ver)
+        elif target.cuts.is_finished(chunk_id.inode_id, chunk_id.index, request.truncate_ver):
+            return _result_of(0, state)
+        decision = decide_update(state, facts(update, state), position)
+        if decision.action is Action.DONE:
+            _note_cut(target, update)
+            return _result_of(decision.version, state)
+        if decision.action is not Action.SETTLE_FIRST:
+            return state, decision
+        assert state is not None
+        await settle(context, target, request.chain_id, state, deadline_s=update.deadline_s)
 
 
 def _note_place(place: Place) -> None:
@@ -176,7 +188,7 @@ def _note_place(place: Place) -> None:
     tracing.note("position", rank)
 
 
-def _note_cut(target: LocalTarget, update: _Update) -> None:
+def _note_cut(target: LocalTarget, update: Update) -> None:
     """A truncation has cut this chunk; a write says what it knows before."""
     if update.kind is UpdateType.TRUNCATE:
         chunk_id = update.chunk_id
@@ -184,7 +196,7 @@ def _note_cut(target: LocalTarget, update: _Update) -> None:
 
 
 async def _restore_what_is_kept(
-    context: StorageContext, place: Place, update: _Update, state: ChunkState | None
+    context: StorageContext, place: Place, update: Update, state: ChunkState | None
 ) -> bool:
     """At the head: an update that keeps bytes of a version known to be damaged needs them first.
 
@@ -209,7 +221,7 @@ async def _restore_what_is_kept(
 async def _pass_on(
     context: StorageContext,
     place: Place,
-    update: _Update,
+    update: Update,
     version: int,
     prepared: ChunkState,
 ) -> Forwarded:
@@ -231,6 +243,7 @@ async def _pass_on(
         request.payload_checksum,
         update.tag,
         request.is_full_replace,
+        is_durable=request.is_durable,
     )
     try:
         return await forward(
@@ -240,6 +253,8 @@ async def _pass_on(
         if error.status is Status.NO_SPACE:
             engine = target.disk.engine
             await target.disk.run(engine.drop_pending, target.target_id, update.chunk_id)
+            if request.is_durable:  # so may be what was dropped
+                await target.disk.sync()
             target.unsettled.pop(update.chunk_id, None)
         raise
 
@@ -247,7 +262,7 @@ async def _pass_on(
 def _refusal(
     context: StorageContext,
     place: Place,
-    update: _Update,
+    update: Update,
     state: ChunkState | None,
     error: FsError,
 ) -> FsError:
@@ -273,7 +288,7 @@ def _refusal(
 
 async def _prepare(
     place: Place,
-    update: _Update,
+    update: Update,
     decision: Decision,
     state: ChunkState | None,
     *,
@@ -301,7 +316,7 @@ async def _prepare(
 
 
 def _prepare_blocking(
-    target: LocalTarget, update: _Update, version: int, *, is_syncing: bool, commit_at: int
+    target: LocalTarget, update: Update, version: int, *, is_syncing: bool, commit_at: int
 ) -> ChunkState:
     """Return the state with the pending version, also if it was committed at once (`commit_at` not 0)."""
     engine, target_id, chunk_id = target.disk.engine, target.target_id, update.chunk_id
@@ -345,7 +360,7 @@ def _prepare_blocking(
     return state
 
 
-def _put_damaged(target: LocalTarget, update: _Update, version: int) -> ChunkState:
+def _put_damaged(target: LocalTarget, update: Update, version: int) -> ChunkState:
     """Take a version without bytes; returned as if it had been prepared."""
     request = update.request
     state = target.disk.engine.put_damaged(
@@ -363,56 +378,6 @@ def _put_damaged(target: LocalTarget, update: _Update, version: int) -> ChunkSta
         pending_length=state.length,
         pending_checksum=state.checksum,
     )
-
-
-def _check(
-    request: storage_pb2.UpdateReq,
-    payload: memoryview,
-    *,
-    is_from_client: bool,
-    deadline_s: float,
-) -> _Update:
-    """Check everything that needs no state; raises FsError(RPC_BAD_REQUEST or CHECKSUM_MISMATCH)."""
-    size, length = request.chunk_size_bytes, request.length
-    where = f"inode {request.inode_id} chunk {request.chunk_index}"
-    if request.type not in _UPDATE_TYPES or request.inode_id == 0:
-        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: update type {request.type}")
-    kind = UpdateType(request.type)
-    if kind is not UpdateType.REMOVE:
-        if not CHUNK_SIZE_BYTES_MIN <= size <= CHUNK_SIZE_BYTES_MAX or size & (size - 1):
-            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: chunk size {size}")
-        if request.offset + length > size:
-            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {request.offset} + {length} > {size}")
-    if request.truncate_ver and kind is UpdateType.EXTEND:
-        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: not of a truncation")
-    if request.is_damaged and not (request.is_full_replace and request.commit_chain_version):
-        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: only resync hands over damaged chunks")
-    if is_from_client and (request.update_ver or request.is_full_replace):
-        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: clients do not choose versions")
-    if not is_from_client and not request.update_ver:
-        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: a forwarded update has a version")
-    if request.is_full_replace and (request.offset or kind is not UpdateType.WRITE):
-        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: no whole chunk")
-    if kind is UpdateType.WRITE:
-        if len(payload) != (0 if request.is_damaged else length) or (
-            length == 0 and is_from_client
-        ):
-            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {len(payload)} bytes for {length}")
-        if xxhash.xxh3_64_intdigest(payload) != request.payload_checksum:
-            raise FsError(Status.CHECKSUM_MISMATCH, f"{where}: payload changed on its way")
-    tag = None
-    if request.tag.client_id:
-        if not request.tag.channel_id:
-            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: channel 0")
-        wire = request.tag
-        tag = Tag(wire.client_id, wire.channel_id, wire.sequence, wire.request_id)
-        if len(tag.client_id.encode()) > CLIENT_ID_BYTES_MAX:
-            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: client id {tag.client_id[:80]}...")
-        if len(tag.request_id) > REQUEST_ID_BYTES_MAX:
-            raise FsError(Status.RPC_BAD_REQUEST, f"{where}: request id too long")
-    packed = pack_tag(tag) if tag is not None else b""
-    chunk_id = ChunkId(InodeId(request.inode_id), request.chunk_index)
-    return _Update(request, payload, kind, chunk_id, tag, packed, is_from_client, deadline_s)
 
 
 def _position(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
@@ -433,7 +398,7 @@ def _position(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
 
 
 def _check_new_version(
-    context: StorageContext, place: Place, update: _Update, state: ChunkState | None
+    context: StorageContext, place: Place, update: Update, state: ChunkState | None
 ) -> None:
     """Check what depends on the chunk that is there."""
     if update.kind is UpdateType.REMOVE:
@@ -451,25 +416,10 @@ def _check_new_version(
         raise FsError(Status.NO_SPACE, f"disk {disk.path}: {disk.free_bytes} bytes free")
 
 
-def _facts(update: _Update, state: ChunkState | None) -> UpdateFacts:
-    request = update.request
-    return UpdateFacts(
-        update.kind,
-        request.chain_version,
-        request.update_ver,
-        request.is_full_replace,
-        request.length,
-        is_cut=update.kind is UpdateType.TRUNCATE and bool(request.truncate_ver),
-        is_pending_request=update.tag is not None
-        and state is not None
-        and state.pending_tag == update.packed_tag,
-    )
-
-
 def _done(
-    context: StorageContext, place: Place, update: _Update, result: UpdateResult
-) -> storage_pb2.UpdateRsp:
-    """Record a success and make the reply."""
+    place: Place, update: Update, result: UpdateResult, flush: Flush | None = None
+) -> _Executed:
+    """Record a success."""
     if update.tag is not None:
         target = place.target
         target.channels.record(update.tag, result, trio.current_time())
@@ -477,11 +427,28 @@ def _done(
             # A batch of our predecessor's older results may have replaced the note of the commit.
             note = note_of(update.tag, result)
             target.disk.run_inline(target.disk.engine.put_notes, target.target_id, [note])
-    if update.is_from_client and not context.lease.is_valid():
-        raise FsError(
-            Status.OUTCOME_UNKNOWN, f"the lease of node {context.node_id} ran out meanwhile"
-        )
-    return _reply(result, place.chain.chain_version)
+    return _Executed(place, result, flush)
+
+
+async def _answer(
+    context: StorageContext, update: Update, executed: _Executed
+) -> storage_pb2.UpdateRsp:
+    """Make the reply: with a flush at its end, and for a client under a valid lease only."""
+    result, flush = executed.result, executed.flush
+    is_durable = flush is not None and await flush.wait(update.deadline_s)
+    if not context.lease.is_valid():
+        if update.is_from_client:
+            what = f"the lease of node {context.node_id} ran out meanwhile"
+            raise FsError(Status.OUTCOME_UNKNOWN, what)
+        is_durable = False
+    return storage_pb2.UpdateRsp(
+        update_ver=result.update_ver,
+        commit_ver=result.update_ver,
+        chunk_length=result.chunk_length,
+        chunk_checksum=result.chunk_checksum,
+        chain_version=executed.place.chain.chain_version,
+        is_durable=is_durable,
+    )
 
 
 def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
@@ -502,13 +469,3 @@ def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResu
 
 def _result_of(version: int, state: ChunkState | None) -> UpdateResult:
     return UpdateResult(version, state.length if state else 0, state.checksum if state else 0)
-
-
-def _reply(result: UpdateResult, chain_version: int) -> storage_pb2.UpdateRsp:
-    return storage_pb2.UpdateRsp(
-        update_ver=result.update_ver,
-        commit_ver=result.update_ver,
-        chunk_length=result.chunk_length,
-        chunk_checksum=result.chunk_checksum,
-        chain_version=chain_version,
-    )

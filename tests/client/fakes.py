@@ -62,13 +62,17 @@ class FakeChunks:
     writes: list = field(default_factory=list)
     reads: list = field(default_factory=list)
     sync_count: int = 0
+    durable_writes: int = 0
+    """How many were asked to be."""
+    can_flush: bool = False
+    """Storage makes writes durable on their way."""
     free_bytes: int = 1 << 39
 
     async def _pause(self):
         if self.delay_s:
             await trio.sleep(self.rng.random() * self.delay_s)
 
-    async def write(self, file: FileRef, offset, data):
+    async def write(self, file: FileRef, offset, data, *, is_durable=False):
         if self.gate is not None:
             await self.gate.wait()
         await self._pause()
@@ -83,6 +87,8 @@ class FakeChunks:
                 chunk.extend(bytes(e.offset - len(chunk)))
             chunk[e.offset : e.offset + e.length] = view[start : start + e.length]
         self.writes.append((file.inode_id, offset, len(data)))
+        self.durable_writes += is_durable
+        return is_durable and self.can_flush
 
     async def read(self, reads, *, is_relaxed=False):  # noqa: ARG002 - the port has it
         await self._pause()
@@ -144,7 +150,7 @@ class FakeStore:
     def __getattr__(self, name):
         return getattr(self.chunks, name)
 
-    async def write(self, file, offset, data):
+    async def write(self, file, offset, data, *, is_durable=False):
         parts = list(extents(file.layout.chunk_size_bytes, offset, len(data)))
         keys = {(file.inode_id, e.chunk_index) for e in parts}
         assert not keys & self.busy, f"two writes to one chunk at a time: {keys & self.busy}"
@@ -152,7 +158,7 @@ class FakeStore:
             assert e.chunk_index % file.layout.stripe_size < file.dyn_stripe, "beyond dyn_stripe"
         self.busy |= keys
         try:
-            await self.chunks.write(file, offset, data)
+            return await self.chunks.write(file, offset, data, is_durable=is_durable)
         finally:
             self.busy -= keys
 

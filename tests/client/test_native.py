@@ -85,14 +85,29 @@ async def test_what_one_client_closes_the_other_opens(autojump_clock, client):
             assert buffer[:count] == data[offset : offset + count]
 
 
+async def test_small_files_become_durable_on_their_way(autojump_clock, client, cluster):
+    fs, chunks, cluster.chunks.can_flush = client(), cluster.chunks, True
+    await fs.write_file("/f", b"x" * 10)
+    assert (chunks.durable_writes, chunks.sync_count) == (1, 0)
+    await fs.write_file("/f", b"y")  # what it cuts takes a sync
+    assert (chunks.durable_writes, chunks.sync_count) == (1, 1)
+    async with await fs.create("/g") as file:
+        await file.write(0, b"x")
+        await file.write(1, b"y", is_last=True)
+    assert (chunks.durable_writes, chunks.sync_count) == (1, 2)
+    chunks.can_flush = False
+    await fs.write_file("/h", b"x")
+    assert (chunks.durable_writes, chunks.sync_count) == (2, 3)
+
+
 async def test_a_failed_write_has_the_chains_asked_for_the_length(autojump_clock, client, cluster):
     fs = client()
     file = await fs.create("/f")
     await file.write(0, b"x" * 10)
     real = cluster.chunks.write
 
-    async def writes_and_fails(ref, offset, data):
-        await real(ref, offset, data)
+    async def writes_and_fails(ref, offset, data, **options):
+        await real(ref, offset, data, **options)
         raise FsError(Status.RPC_TIMEOUT, "the answer was lost")
 
     cluster.chunks.write = writes_and_fails
@@ -253,8 +268,8 @@ async def test_a_cut_after_a_failed_write_leaves_nothing_behind(autojump_clock, 
     file = await fs.create("/f")
     real = cluster.chunks.write
 
-    async def writes_and_fails(ref, offset, data):
-        await real(ref, offset, data)
+    async def writes_and_fails(ref, offset, data, **options):
+        await real(ref, offset, data, **options)
         raise FsError(Status.RPC_TIMEOUT, "the answer was lost")
 
     cluster.chunks.write = writes_and_fails
@@ -291,16 +306,16 @@ async def test_a_copy_keeps_holes_and_tells_failures(autojump_clock, client, clu
     written = []
     real = cluster.chunks.write
 
-    async def noting(ref, offset, data):
+    async def noting(ref, offset, data, **options):
         written.append(offset)
-        await real(ref, offset, data)
+        return await real(ref, offset, data, **options)
 
     cluster.chunks.write = noting
     await fs.copy_file("/f", "/g")
     assert written == [3 * CHUNK]
     assert await fs.read_file("/g") == b"".ljust(3 * CHUNK, b"\0") + b"data".ljust(6 * CHUNK, b"\0")
 
-    async def fails(ref, offset, data):
+    async def fails(ref, offset, data, **options):
         raise FsError(Status.NO_SPACE, "full")
 
     cluster.chunks.write = fails

@@ -7,6 +7,7 @@ import pytest
 
 from fs.client.storage_client import StorageClient
 from fs.client.unsynced import FLUSHED_S, NOTE_COUNT_MAX, Unsynced
+from fs.rpc.api import Received
 from fs.runtime.ports import Runtime
 from fs.schema import services
 from fs.schema.config import ClientSection
@@ -112,12 +113,15 @@ class Nodes:
     def __init__(self, routing):
         self.routing = routing
 
+    can_flush = False
+
     async def call(self, _node_id, method, request, **_options):
         asked = request.chains if method is services.STORAGE_SYNC_CHAINS else [request]
         for one in asked:
             if one.chain_version != self.routing.newest.chain(one.chain_id).chain_version:
                 raise FsError(Status.ROUTING_MISMATCH, "newer")
-        return pb.SyncChainsRsp()
+        is_durable = self.can_flush and method is services.STORAGE_WRITE and request.is_durable
+        return Received(pb.UpdateRsp(is_durable=is_durable))
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
@@ -148,3 +152,42 @@ async def test_a_sync_learns_of_the_loss_from_the_chain(autojump_clock, is_count
     )
     with pytest.raises(FsError):
         await store.sync([ref()])
+
+
+async def test_a_durable_write_needs_no_sync_unless_something_was_lost_before(autojump_clock):  # noqa: ARG001
+    runtime = Runtime(FakeClock(), None, run_inline, random.Random(1))
+    routing = Routing(THREE)
+    store = StorageClient(
+        "c", channels=None, routing=routing, mgmtd=None, runtime=runtime, section=ClientSection()
+    )
+    nodes = store._nodes = store._writes._nodes = Nodes(routing)
+    assert not await store.write(ref(), 0, bytes(CHUNK), is_durable=True)
+    assert len(store._unsynced) == 1
+    nodes.can_flush = True
+    assert await store.write(ref(), 5, bytes(10), is_durable=True)
+    assert len(store._unsynced) == 0
+    assert await store.write(ref(), 0, bytes(2 * CHUNK), is_durable=True)
+    assert len(store._unsynced) == 0
+    assert not await store.write(ref(), 5, bytes(10))
+    chains = {
+        c: replace(found, chain_version=found.chain_version + 2, loss_count=1)
+        for c, found in THREE.chains.items()
+    }
+    routing.info = routing.newest = replace(THREE, routing_version=2, chains=chains)
+    assert not await store.write(ref(), 5, bytes(10), is_durable=True)
+    with pytest.raises(FsError) as caught:
+        await store.sync([ref()])
+    assert caught.value.status is Status.WRITES_LOST
+    assert len(store._unsynced) == 0
+
+
+def test_what_is_acknowledged_beside_a_durable_update_is_still_to_be_synced():
+    unsynced = Unsynced()
+    unsynced.note(1, chain(), 0.0)
+    before = unsynced.get(1, chain())
+    unsynced.note(1, chain(), 1.0)
+    assert unsynced.cover(1, chain(), before)
+    assert len(unsynced) == 1
+    assert unsynced.cover(1, chain(), unsynced.get(1, chain()))
+    assert len(unsynced) == 0
+    assert unsynced.cover(1, chain(), None)

@@ -36,9 +36,9 @@ class Closing(Handles):
             return
         state = handle.state
         if handle.is_dirty:
-            await self._core.drain(state)
-            self._raise_pending_error(handle)
             is_durable = self._core.section.durable_close
+            await self._core.drain(state, is_durable=is_durable)
+            self._raise_pending_error(handle)
             if is_durable or state.has_unreported or state.is_space_unsure:
                 await self._report(handle, is_durable=is_durable, gives_back=True)
             handle.is_dirty = state.is_dirty and handle.is_dirty
@@ -95,7 +95,7 @@ class Closing(Handles):
         """
         del is_data_only
         handle = self.handle(handle_id)
-        await self._core.drain(handle.state)
+        await self._core.drain(handle.state, is_durable=True)
         self._raise_pending_error(handle)
         await self._report(handle, is_durable=True)
         handle.is_dirty = handle.state.is_dirty and handle.is_dirty

@@ -32,13 +32,26 @@ _SET_ID_BITS = 0o6000
 class Flush:
     """One run on its way to storage; once it is `done`, `failure` says whether it arrived."""
 
-    __slots__ = ("chunk_end", "chunk_first", "done", "failure", "run", "truncate_ver", "waits_for")
+    __slots__ = (
+        "chunk_end",
+        "chunk_first",
+        "done",
+        "failure",
+        "is_durable",
+        "run",
+        "truncate_ver",
+        "waits_for",
+    )
 
-    def __init__(self, run: WriteRun, chunk_size_bytes: int, truncate_ver: int) -> None:
+    def __init__(
+        self, run: WriteRun, chunk_size_bytes: int, truncate_ver: int, *, is_durable: bool
+    ) -> None:
         self.run = run
         self.chunk_first = run.offset // chunk_size_bytes
         self.chunk_end = -(-run.end // chunk_size_bytes)
         self.truncate_ver = truncate_ver
+        self.is_durable = is_durable
+        """It is to be, and in the end, whether it is: its bytes would survive a power loss."""
         self.done = trio.Event()
         self.failure: FsError | None = None
         self.waits_for: list[Flush] = []
@@ -197,7 +210,8 @@ class InodeState:
             self.forget_length()
 
     def forget_length(self) -> None:
-        """After a truncation: what was known of the length before it is void."""
+        """After a truncation: what was known of the length before it is void, and a sync has to cover what it has cut."""
+        self.durable_seq = -1
         self.acked_end = 0
         self.promised_length = 0
         self.recompute_written_end()

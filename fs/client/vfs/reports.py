@@ -51,28 +51,40 @@ class Reports(WriteBack):
             request.counts_space = counts_space and state.is_space_unsure
             if request.counts_space:
                 state.is_space_unsure, state.space_counted_s = False, self.now_s()
-            before_ver = state.file.data_ver
             failures: list[FsError] = []
-            async with trio.open_nursery() as nursery:
-                if is_durable and state.durable_seq < seq:
+            if is_durable and state.durable_seq < seq:
+                async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._sync_chunks, state, failures)
-                try:
-                    reply = await self.call(services.META_SYNC, request)
-                    inode = inode_from_pb(reply.inode)
-                    self.note_reported(state, seq, before_ver, inode)
-                    if request.counts_space:
-                        await self.kernel.invalidate_attributes(state.inode_id)
-                    if reply.HasField("is_metered"):
-                        state.note_metering(reply.is_metered, inode)
-                except FsError as error:
-                    state.is_space_unsure = state.is_space_unsure or request.counts_space
-                    failures.insert(0, error)
-                    if error.status is Status.QUOTA_EXCEEDED:
-                        await self.note_refused(state, seq, error)
+                    await self._send_report(state, request, seq, failures)
+            else:
+                await self._send_report(state, request, seq, failures)
             if failures:
                 raise failures[0]
             if is_durable:
                 state.durable_seq = max(state.durable_seq, seq)
+
+    async def _send_report(
+        self,
+        state: InodeState,
+        request: meta_pb2.SyncReq,
+        seq: int,
+        failures: list[FsError],
+    ) -> None:
+        """Call meta with a request made at `acked_seq` = seq, and take in the answer; a failure comes first of all."""
+        before_ver = state.file.data_ver
+        try:
+            reply = await self.call(services.META_SYNC, request)
+            inode = inode_from_pb(reply.inode)
+            self.note_reported(state, seq, before_ver, inode)
+            if request.counts_space:
+                await self.kernel.invalidate_attributes(state.inode_id)
+            if reply.HasField("is_metered"):
+                state.note_metering(reply.is_metered, inode)
+        except FsError as error:
+            state.is_space_unsure = state.is_space_unsure or request.counts_space
+            failures.insert(0, error)
+            if error.status is Status.QUOTA_EXCEEDED:
+                await self.note_refused(state, seq, error)
 
     async def note_refused(self, state: InodeState, seq: int, error: FsError) -> None:
         """A quota has no room for what was acknowledged up to `acked_seq` = seq; meta has cut it.

@@ -57,11 +57,16 @@ class WriteBack(Shared):
         state.local_mtime_ns = self.runtime.clock.wall_ns()
         state.content_seq += 1
 
-    def start_flush(self, state: InodeState) -> None:
-        """Send what is buffered on its way; returns at once."""
+    def start_flush(self, state: InodeState, *, is_durable: bool = False) -> None:
+        """Send what is buffered on its way; returns at once.
+
+        With `is_durable` somebody waits until it is: where nothing else of the file is left to be synced, storage is asked to see to that
+        on the way.
+        """
         run, state.run = state.run, None
         if run is not None:
-            self._launch(state, run)
+            is_all = not state.flushes and state.durable_seq == state.acked_seq
+            self._launch(state, run, is_durable=is_durable and is_all)
 
     def send(self, state: InodeState, offset: int, data: Buffer) -> Flush:
         """Send bytes on their way, after what is buffered; budget already taken.  No checkpoint."""
@@ -75,8 +80,9 @@ class WriteBack(Shared):
         state.content_seq += 1
         return self._launch(state, run)
 
-    def _launch(self, state: InodeState, run: WriteRun) -> Flush:
-        flush = Flush(run, state.ref.layout.chunk_size_bytes, state.file.truncate_ver)
+    def _launch(self, state: InodeState, run: WriteRun, *, is_durable: bool = False) -> Flush:
+        chunk_size_bytes = state.ref.layout.chunk_size_bytes
+        flush = Flush(run, chunk_size_bytes, state.file.truncate_ver, is_durable=is_durable)
         flush.waits_for = [f for f in state.flushes if f.touches(flush)]
         state.flushes.append(flush)
         self.spawn(self._run_flush, state, flush)
@@ -92,7 +98,9 @@ class WriteBack(Shared):
                 if not earlier.done.is_set():
                     await earlier.done.wait()
             await self._extend_stripe(state, flush.chunk_end)
-            await self.store.write(state.ref, run.offset, run.joined())
+            flush.is_durable = await self.store.write(
+                state.ref, run.offset, run.joined(), is_durable=flush.is_durable
+            )
             failure = None
         except FsError as error:
             failure = error
@@ -131,6 +139,8 @@ class WriteBack(Shared):
             self.spawn(self.kernel.invalidate_content, state.inode_id)
 
     def _note_acked(self, state: InodeState, flush: Flush) -> None:
+        if flush.is_durable and state.durable_seq == state.acked_seq:
+            state.durable_seq += 1
         state.acked_seq += 1
         if flush.truncate_ver == state.file.truncate_ver:
             state.acked_end = max(state.acked_end, flush.run.end)
@@ -199,19 +209,22 @@ class WriteBack(Shared):
             state.absorb(inode_from_pb(reply.inode))
         return reply.offset
 
-    async def _drain_runs(self, state: InodeState) -> None:
-        self.start_flush(state)
+    async def _drain_runs(self, state: InodeState, *, is_durable: bool = False) -> None:
+        self.start_flush(state, is_durable=is_durable)
         for flush in list(state.flushes):
             await flush.done.wait()
 
-    async def drain(self, state: InodeState) -> None:
-        """Return when everything written so far was sent, successfully or not."""
+    async def drain(self, state: InodeState, *, is_durable: bool = False) -> None:
+        """Return when everything written so far was sent, successfully or not.
+
+        With `is_durable` as `start_flush`: what of it is not durable then, a report sees to.
+        """
         if state.append.length:
             try:
                 await self.flush_append(state)
             except FsError:  # remembered by flush_append; the open files learn of it
                 _log.debug("inode %d: drained with a failed append", state.inode_id)
-        await self._drain_runs(state)
+        await self._drain_runs(state, is_durable=is_durable)
 
     async def wait_written(self, state: InodeState, offset: int, end: int) -> None:
         """Return when storage holds all that was written to [offset, end): reads see own writes."""

@@ -292,6 +292,7 @@ class UpdateReq(_message.Message):
     TRUNCATE_VER_FIELD_NUMBER: _builtins.int
     IS_DAMAGED_FIELD_NUMBER: _builtins.int
     CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
+    IS_DURABLE_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chunk_index: _builtins.int
     chain_id: _builtins.int
@@ -316,6 +317,8 @@ class UpdateReq(_message.Message):
     is_damaged: _builtins.bool
     """resync: nobody has the bytes of this version; `length` and `chunk_checksum` stand for them"""
     chunk_checksum: _builtins.int
+    is_durable: _builtins.bool
+    """flush it on every replica before the answer, if that is quick"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     def __init__(
@@ -338,10 +341,11 @@ class UpdateReq(_message.Message):
         truncate_ver: _builtins.int = ...,
         is_damaged: _builtins.bool = ...,
         chunk_checksum: _builtins.int = ...,
+        is_durable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_durable", b"is_durable", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -356,12 +360,15 @@ class UpdateRsp(_message.Message):
     CHUNK_LENGTH_FIELD_NUMBER: _builtins.int
     CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    IS_DURABLE_FIELD_NUMBER: _builtins.int
     update_ver: _builtins.int
     commit_ver: _builtins.int
     chunk_length: _builtins.int
     chunk_checksum: _builtins.int
     """digest of the whole chunk after the update; 0 after a remove"""
     chain_version: _builtins.int
+    is_durable: _builtins.bool
+    """what this target and those below had taken at the asked chain version would survive a power loss"""
     def __init__(
         self,
         *,
@@ -370,10 +377,11 @@ class UpdateRsp(_message.Message):
         chunk_length: _builtins.int = ...,
         chunk_checksum: _builtins.int = ...,
         chain_version: _builtins.int = ...,
+        is_durable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "chunk_checksum", b"chunk_checksum", "chunk_length", b"chunk_length", "commit_ver", b"commit_ver", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "chunk_checksum", b"chunk_checksum", "chunk_length", b"chunk_length", "commit_ver", b"commit_ver", "is_durable", b"is_durable", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,9 +56,9 @@ async def test_bytes_go_straight_into_and_out_of_the_programs_memory(autojump_cl
             seen.extend((address(r.buffer) - start, len(r.buffer)) for r in reads)
             await read(reads, **kwargs)
 
-        async def watched_write(file, offset, data):
+        async def watched_write(file, offset, data, **options):
             seen.append((address(data) - start, len(data)))
-            await write(file, offset, data)
+            return await write(file, offset, data, **options)
 
         await it.mount.files.flush(it.base)
         store.chunks.read, store.chunks.write = watched_read, watched_write

@@ -108,6 +108,64 @@ async def test_close_is_durable_once_and_only_when_written(autojump_clock, mount
         assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
 
 
+@pytest.mark.parametrize("step", ["fsync", "flush"])
+async def test_bytes_of_a_close_become_durable_on_their_way(autojump_clock, mounts, cluster, step):
+    async def act(h):
+        await (m.files.fsync(h, is_data_only=False) if step == "fsync" else m.files.flush(h))
+
+    chunks, chunks.can_flush = cluster.chunks, True
+    async with mounts() as m:
+        h = await m.create(b"f")
+        for number in (1, 2):
+            await m.files.write(h, 100 * number, b"x")
+            await act(h)
+            await act(h)
+        assert (chunks.durable_writes, chunks.sync_count) == (2, 0)
+        # What went before, and was not durable, takes a sync.
+        await m.files.write(h, 0, b"y")
+        assert bytes(await m.files.read(h, 0, 1)) == b"y"
+        await m.files.write(h, 1, b"z")
+        await act(h)
+        assert (chunks.durable_writes, chunks.sync_count) == (2, 1)
+        await m.files.write(h, 2, b"z")
+        await act(h)
+        assert (chunks.durable_writes, chunks.sync_count) == (3, 1)
+        # So does what a truncation has cut, on whatever chain.
+        await set_length(m, h, b"f", 1)
+        await m.files.write(h, 1, b"z")
+        await act(h)
+        assert (chunks.durable_writes, chunks.sync_count) == (3, 2)
+        chunks.can_flush = False
+        await m.files.write(h, 1, b"z")
+        await act(h)
+        assert (chunks.durable_writes, chunks.sync_count) == (4, 3)
+        await m.close(h)
+
+
+async def test_a_write_beside_a_durable_one_is_not_taken_for_durable(
+    autojump_clock, mounts, cluster
+):
+    chunks, chunks.can_flush = cluster.chunks, True
+    async with mounts() as m:
+        h1 = await m.create(b"f")
+        h2 = (await m.open(b"f", RW)).handle_id
+        await m.files.write(h1, 0, b"x")
+        chunks.gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(m.files.flush, h1)
+            await trio.testing.wait_all_tasks_blocked()
+            await m.files.write(h2, 2 * CHUNK, b"y")
+            state = m.files.handle(h2).state
+            m.vfs._core.start_flush(state)  # as when room is needed
+            await trio.testing.wait_all_tasks_blocked()
+            chunks.gate.set()
+        assert chunks.durable_writes == 1
+        await m.files.flush(h2)
+        assert chunks.sync_count >= 1
+        await m.close(h1)
+        await m.close(h2)
+
+
 async def test_a_refused_chunk_sync_fails_the_fsync_and_is_done_again(
     autojump_clock, mounts, cluster, monkeypatch
 ):

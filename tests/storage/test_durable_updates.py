@@ -1,0 +1,153 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
+"""Updates that ask to be durable: what a power loss leaves of them, and when they say no."""
+
+import random
+from itertools import permutations
+
+import pytest
+import trio
+
+from fs.schema.status import FsError, Status
+from fs.storage.flusher import WAIT_S_MAX
+
+from .cluster import content, open_caller, open_cluster
+
+
+async def attempt(client, offset, data, index=0, **options):
+    request = client.write_request(offset, data, index)
+    request.is_durable = True
+    return await client.attempt(request, data, **options)
+
+
+async def cut_power(cluster, order, rng):
+    """All machines at once; they are missed, and started again, in this order."""
+    for node in cluster.nodes.values():
+        await node.kill()
+        node.disk.power_loss(rng)
+    for node_id in order:
+        await cluster.wait_judged(node_id)
+    for node_id in order:
+        await cluster.start_node(node_id)
+    await cluster.wait_all_serving()
+
+
+@pytest.mark.parametrize("node_count", [1, 2, 3])
+async def test_a_durable_update_survives_the_loss_of_all_power(mock_clock, node_count):
+    async with open_cluster(node_count) as cluster, open_caller(cluster) as client:
+        rng = random.Random(5)
+        await client.write(0, b"some bytes that no sync has covered", 1)
+        expected = b""
+        for number, order in enumerate(permutations(cluster.nodes)):
+            data = b"%d" % number * 30_000
+            reply = await attempt(client, 100 * number, data)
+            assert reply.is_durable
+            expected = expected[: 100 * number].ljust(100 * number, b"\0") + data
+            await cut_power(cluster, order, rng)
+            assert {content(cluster, n)[2] for n in cluster.nodes} == {expected}
+            assert {content(cluster, n, 1)[2] for n in cluster.nodes} == {
+                b"some bytes that no sync has covered"
+            }, "a flush covers what was acknowledged before"
+
+
+async def test_a_repeat_after_the_loss_of_all_power_is_known(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        request = client.write_request(0, b"once")
+        request.is_durable = True
+        assert (await client.attempt(request, b"once")).is_durable
+        await cut_power(cluster, (2, 3, 1), random.Random(1))
+        client.channel_id += 1
+        await client.write(0, b"others")
+        assert (await client.update(request, b"once")).update_ver == 1
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"others"}
+
+
+async def test_only_who_asks_is_told_and_a_repeat_is_not(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        request = client.write_request(0, b"data")
+        assert not (await client.attempt(request, b"data")).is_durable
+        assert any(node.disk.unsynced_batches for node in cluster.nodes.values())
+        request = client.write_request(0, b"more")
+        request.is_durable = True
+        assert (await client.attempt(request, b"more")).is_durable
+        assert not (await client.attempt(request, b"more")).is_durable
+
+
+async def test_a_target_that_cannot_flush_is_not_taken_for_flushed(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"good")
+
+        def fail(name):
+            if name == "meta_sync":
+                raise FsError(Status.IO_ERROR, "injected")
+
+        cluster.nodes[2].disk.on_step = fail
+        assert not (await attempt(client, 0, b"better")).is_durable
+        await cluster.wait_states({1: "SERVING", 3: "SERVING", 2: "OFFLINE"})
+        assert content(cluster, 1)[2] == content(cluster, 3)[2] == b"better"
+        assert (await attempt(client, 0, b"best")).is_durable
+
+
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+async def test_a_slow_flush_holds_up_nobody_for_long(mock_clock, monkeypatch, node_id):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        monkeypatch.setattr(cluster.nodes[node_id].target.disk, "sync", trio.sleep_forever)
+        began_s = trio.current_time()
+        assert not (await attempt(client, 0, b"slow", timeout_s=10)).is_durable
+        assert trio.current_time() - began_s < WAIT_S_MAX + 0.5
+        began_s = trio.current_time()
+        await client.write(0, b"quick")
+        assert trio.current_time() - began_s < 0.5
+
+
+async def test_a_chain_that_changes_meanwhile_has_not_flushed(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"base")
+        cluster.network.block("node-2", "node-3")
+        async with trio.open_nursery() as nursery:
+            replies = []
+
+            async def write():
+                replies.append(await attempt(client, 0, b"data", timeout_s=30))
+
+            nursery.start_soon(write)
+            await trio.sleep(0.5)
+            await cluster.nodes[3].kill()
+            cluster.network.heal()
+        assert not replies[0].is_durable
+        assert (await attempt(client, 0, b"DATA")).is_durable
+        assert content(cluster, 1)[2] == content(cluster, 2)[2] == b"DATA"
+
+
+async def test_a_flush_of_another_engine_counts_for_nobody(mock_clock):
+    async with open_cluster(1) as cluster:
+        context, disk = cluster.nodes[1].storage._context, cluster.nodes[1].target.disk
+        flush = context.flusher.begin(disk)
+        assert await flush.wait(trio.current_time() + 5)
+        flush = context.flusher.begin(disk)
+        flush.engine = object()  # as if it had been opened anew since
+        assert not await flush.wait(trio.current_time() + 5)
+
+
+async def test_who_comes_during_a_flush_shares_the_next(mock_clock, monkeypatch):
+    async with open_cluster(1) as cluster:
+        context, disk = cluster.nodes[1].storage._context, cluster.nodes[1].target.disk
+        begun, may_end = 0, trio.Semaphore(0)
+
+        async def sync():
+            nonlocal begun
+            begun += 1
+            await may_end.acquire()
+
+        monkeypatch.setattr(disk, "sync", sync)
+        first = context.flusher.begin(disk)
+        await trio.sleep(1)
+        others = [context.flusher.begin(disk) for _ in range(5)]
+        may_end.release()
+        assert await first.wait(trio.current_time() + 5)
+        await trio.sleep(1)
+        assert begun == 2
+        assert not any(flush.is_durable for flush in others)
+        may_end.release()
+        for flush in others:
+            assert await flush.wait(trio.current_time() + 5)
+        assert begun == 2
