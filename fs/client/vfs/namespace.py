@@ -87,6 +87,7 @@ class Namespace:
         if known is None:
             known = self._core.known[inode.inode_id] = Known()
         known.lookup_count += lookup_count
+        known.note_names(inode)
         if inode.file is not None:
             known.given_length = inode.file.length
         else:
@@ -141,9 +142,19 @@ class Namespace:
         return self._entry(parent, name, reply.inode)
 
     async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:
-        """Return attributes, with what this mount wrote and has not reported yet."""
+        """Return attributes, with what this mount wrote and has not reported yet.
+
+        Of what the kernel holds and lost its last name, as far as this mount saw that, they stay when meta has
+        forgotten it.
+        """
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
-        reply = await self._core.call(services.META_GET_ATTR, request)
+        try:
+            reply = await self._core.call(services.META_GET_ATTR, request)
+        except FsError as error:
+            known = self._core.known.get(inode_id)
+            if error.status is not Status.STALE or known is None or known.removed is None:
+                raise
+            return known.removed
         return self.give(self._core.absorbed(reply.inode))
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
@@ -313,6 +324,7 @@ class Namespace:
         request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         reply = await self._call_changing(services.META_RMDIR, request)
         self._core.told.note_changed(InodeId(reply.removed.inode_id))
+        self._note_gone(inode_from_pb(reply.removed))
         self._dentries.pop((parent, name), None)
 
     async def rename(
@@ -364,12 +376,18 @@ class Namespace:
             state.keep_session = self._core.new_session_id()
         return meta_pb2.FileSessionPb(session_id=state.keep_session)
 
+    def _note_gone(self, inode: Inode) -> None:
+        known = self._core.known.get(inode.inode_id)
+        if known is not None:
+            known.note_names(inode)
+
     async def _note_removed(
         self, removed: common_pb2.InodePb, kept: InodeState | None, caller: Caller
     ) -> None:
-        if not removed.HasField("file"):
-            return
         inode = inode_from_pb(removed)
+        self._note_gone(inode)
+        if inode.file is None:
+            return
         state = self._core.states.get(inode.inode_id)
         if state is None:
             self._core.seen.pop(inode.inode_id, None)

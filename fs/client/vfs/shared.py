@@ -39,6 +39,16 @@ class Known:
     acl_unsure_until_s: float = 0.0
     """Until then attributes from before a change of the list may still arrive."""
 
+    removed: Inode | None = None
+    """The newest attributes handed out, if by then its last name was gone; see `note_names`."""
+
+    def note_names(self, inode: Inode) -> None:
+        """Keep the attributes of what has no name, so that who holds it without having opened it can ask for them for ever."""
+        before = self.removed
+        is_late = before is not None and inode.ctime_ns < before.ctime_ns  # from before the removal
+        if not is_late:
+            self.removed = None if inode.nlink else inode
+
     def note_acl(self, inode: Inode, now_s: float, age_s_max: float) -> None:
         """Take in what attributes from meta say of access control lists."""
         is_sure = not inode.has_acl and now_s >= self.acl_unsure_until_s

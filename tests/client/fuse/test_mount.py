@@ -432,3 +432,31 @@ def test_flags_of_lsattr(serve):
         with pytest.raises(OSError, match="Inappropriate ioctl"):
             fcntl.ioctl(f, 0x5401, bytearray(64))
     server.stop()
+
+
+def test_what_is_held_without_being_open_keeps_its_attributes(serve):
+    """The service of the fakes forgets at once what has lost its last name."""
+    mnt = serve("attr_timeout_s=0.0").mount_point
+    (mnt / "f").write_bytes(b"four")
+    (mnt / "replaced").write_bytes(b"five!")
+    (mnt / "link").symlink_to("anywhere")
+    os.mkfifo(mnt / "pipe", 0o640)
+    (mnt / "d").mkdir()
+    path_only = os.O_PATH | os.O_NOFOLLOW
+    held = {name: os.open(mnt / name, path_only) for name in ("f", "replaced", "link", "d")}
+    held["pipe"] = os.open(mnt / "pipe", os.O_RDWR)
+    before = {name: os.fstat(fd) for name, fd in held.items()}
+    for name in ("f", "link", "pipe"):
+        (mnt / name).unlink()
+    (mnt / "new").touch()
+    (mnt / "new").rename(mnt / "replaced")
+    (mnt / "d").rmdir()
+    for name, fd in held.items():
+        found = os.fstat(fd)
+        assert found.st_nlink == 0, name
+        same = ("st_ino", "st_mode", "st_size", "st_uid", "st_mtime_ns")
+        assert all(getattr(found, key) == getattr(before[name], key) for key in same), name
+    os.write(held["pipe"], b"x")
+    assert os.read(held["pipe"], 1) == b"x"
+    for fd in held.values():
+        os.close(fd)

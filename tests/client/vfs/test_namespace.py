@@ -79,6 +79,40 @@ async def _no_collection(_inode):
     return None
 
 
+async def test_what_another_mount_removed_is_told_of_for_ever_once_that_was_seen(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as a, mounts() as b:
+        for name in (b"seen", b"unseen"):
+            await a.write_file(name, b"x")
+        seen, unseen = [(await a.stat(name)).inode_id for name in (b"seen", b"unseen")]
+        await sessions_ended()
+        collect, cluster.collect = cluster.collect, _no_collection
+        for name in (b"seen", b"unseen"):
+            await b.names.unlink(1, name, ROOT)
+        found = await a.names.getattr(seen, ROOT)
+        assert found.nlink == 0
+        cluster.collect = collect
+        for inode_id in (seen, unseen):
+            await cluster.collect(cluster.get(inode_id))
+            assert inode_id not in cluster.inodes
+        assert await a.names.getattr(seen, ROOT) == found
+        a.names.forget(seen, 1000)
+        for inode_id in (seen, unseen):
+            with pytest.raises(FsError) as e:
+                await a.names.getattr(inode_id, ROOT)
+            assert e.value.status is Status.STALE
+
+
+async def test_a_late_reply_from_before_a_removal_does_not_undo_it(autojump_clock, mounts):
+    async with mounts() as a:
+        await a.write_file(b"f", b"x")
+        before = await a.stat(b"f")
+        await a.names.unlink(1, b"f", ROOT)
+        a.names.give(before)
+        assert (await a.names.getattr(before.inode_id, ROOT)).nlink == 0
+
+
 async def test_rename_flags(autojump_clock, mounts):
     async with mounts() as m:
         await m.write_file(b"a", b"A")
