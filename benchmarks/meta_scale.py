@@ -53,7 +53,7 @@ PAGE_COUNT = 512
 PROGRESS_COUNT = 1_000_000
 """Inodes between two lines that say how far the loading is."""
 CALL = Call(Identity(CLUSTER_ID), 1, float("inf"))
-FIRST_ID = FIRST_INODE_ID + (1 << 40)
+FIRST_ID = FIRST_INODE_ID + records.TOGETHER_ID_MIN + (1 << 40)
 """Beyond what the service hands out meanwhile."""
 
 ROOT = Caller(0, 0)

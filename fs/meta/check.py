@@ -57,7 +57,7 @@ async def load(engine: KvEngine) -> Contents:
     """Read and decode inodes, and what is still to be done."""
     contents = Contents()
     for key, value in await read_all(engine, records.INODE):
-        contents.inodes[int.from_bytes(key[4:12], "little")] = pb.InodePb.FromString(value)
+        contents.inodes[records.unpack_id(key[4:12])] = pb.InodePb.FromString(value)
     for prefix, found in (
         (records.GC_FILE, contents.gc_files),
         (records.GC_DIRECTORY, contents.gc_directories),

@@ -81,7 +81,7 @@ def _absent(facts: Facts) -> Iterator[Finding]:
         yield _no_directory(facts, "does not exist")
     for prefix in BY_INODE:
         if facts.rows.get(prefix):
-            own = prefix + inode_id.to_bytes(8, "little")
+            own = prefix + records.pack_id(inode_id)
             yield Finding(
                 Kind.LEFT_OVER, inode_id, f"{prefix.decode()} of inode {inode_id:#x}, which does not exist",
                 guards=(gone,), clears=((own, prefix_end(own)),),

@@ -177,16 +177,16 @@ class Scan:
                     self._note_damage(key, value, "cannot be a key")
                 elif self._read(GcRecordPb, key, value, judge=gc_record) is not None:
                     inode_id = records.gc_inode_id(key)
-                    add(_le(inode_id), GC, bytes([len(key)]) + key + value)
+                    add(records.pack_id(inode_id), GC, bytes([len(key)]) + key + value)
         indexes = (records.CLIENT_LOCKS, LOCK_INDEX), (records.DIRECTORY_LOCKS, DIRECTORY_LOCK)
         for prefix, kind in indexes:
             async for key, _ in self._rows(prefix):
                 client_id, inode_id = records.client_locks_parts(key)
-                add(_le(inode_id), kind, client_id.encode())
+                add(records.pack_id(inode_id), kind, client_id.encode())
         async for key, _ in self._rows(records.TRASH):
-            add(_le(records.trash_parts(key)[1]), TRASH_KEY, key)
+            add(records.pack_id(records.trash_parts(key)[1]), TRASH_KEY, key)
         async for key, _ in self._rows(records.QUOTA):
-            add(_le(records.quota_directory(key)), QUOTA, b"")
+            add(records.pack_id(records.quota_directory(key)), QUOTA, b"")
 
     async def _sort_names(self) -> None:
         entries, parent = Entries(), b""
@@ -201,16 +201,16 @@ class Scan:
                 continue
             entries.subdirectory_count += record.type == pb.DIRECTORY
             packed = len(key).to_bytes(2, "big") + key + value
-            self._sorter.add(_le(record.inode_id), NAME, packed)
+            self._sorter.add(records.pack_id(record.inode_id), NAME, packed)
             if record.HasField("trash"):
-                self._sorter.add(parent[::-1], TRASHED, packed)
+                self._sorter.add(_packed(parent), TRASHED, packed)
         self._add_entries(parent, entries)
 
     def _add_entries(self, parent: bytes, entries: Entries) -> None:
         if parent:
             counts = (entries.name_count, entries.subdirectory_count)
             packed = b"".join(count.to_bytes(_NUMBER, "big") for count in counts)
-            self._sorter.add(parent[::-1], ENTRIES, packed)
+            self._sorter.add(_packed(parent), ENTRIES, packed)
 
     async def _facts(self) -> AsyncGenerator[Facts, None]:
         """Yield what is said of each inode, in the order of the keys of inodes."""
@@ -226,7 +226,7 @@ class Scan:
             if not heads:
                 return
             inode = min(heads)
-            facts = Facts(int.from_bytes(inode, "little"))
+            facts = Facts(records.unpack_id(inode))
             for cursor in cursors:
                 if cursor.head == inode:
                     facts.rows[cursor.prefix] = await cursor.take()
@@ -276,8 +276,9 @@ class Scan:
         self._damaged.append(finding)
 
 
-def _le(inode_id: int) -> bytes:
-    return inode_id.to_bytes(_NUMBER, "little")
+def _packed(parent: bytes) -> bytes:
+    """Return the id in a dentry's key as the keys of inodes have it."""
+    return records.pack_id(int.from_bytes(parent, "big"))
 
 
 def _add_entry(facts: Facts, entry: Entry) -> None:
@@ -311,7 +312,7 @@ def add_chunks(sorter: Sorter, inode_id: int, run: ChunkRun) -> None:
     """Have a check know of chunks of an inode."""
     numbers = (run.target_id, run.chain_id, run.first_index, run.last_index)
     packed = b"".join(number.to_bytes(_NUMBER, "big") for number in numbers)
-    sorter.add(_le(inode_id), CHUNKS, packed)
+    sorter.add(records.pack_id(inode_id), CHUNKS, packed)
 
 
 def unpack_chunks(packed: bytes) -> ChunkRun:

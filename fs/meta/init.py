@@ -11,6 +11,7 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import FormatRecordPb
 from ..schema.status import FsError, Status
 from . import records
+from .inode_ids import begin_ids
 from .inodes import store_inode
 from .recount import Recount, is_counted, mark_counted
 
@@ -122,6 +123,7 @@ async def initialise(
         store_inode(tr, _root(layout, uid, gid, now_ns))
         store_inode(tr, _gc_root(now_ns))
         tr.atomic_add(records.INODE_COUNT_KEY, 1)
+        begin_ids(tr)
         mark_counted(tr, now_ns)
         await _set_format(tr, cluster_id)
         return True

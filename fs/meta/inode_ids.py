@@ -21,6 +21,9 @@ SHARD_COUNT: Final = 32
 BLOCK_COUNT: Final = 4096
 """Ids per transaction."""
 
+NEW_STORE_BLOCK: Final = records.TOGETHER_ID_MIN // (SHARD_COUNT * BLOCK_COUNT)
+"""Of each shard, the first block of a store that is made now: the keys of its ids lie together."""
+
 LOW_COUNT: Final = BLOCK_COUNT // 4
 """The prefetcher fetches a block when fewer ids are left."""
 
@@ -30,6 +33,12 @@ def block_ids(shard: int, block: int) -> range:
     first = FIRST_INODE_ID + (block * SHARD_COUNT + shard) * BLOCK_COUNT
     assert first + BLOCK_COUNT <= VIRTUAL_INODE_ID_MIN, (shard, block)
     return range(first, first + BLOCK_COUNT)
+
+
+def begin_ids(tr: Transaction) -> None:
+    """Have the ids of a new store be those whose keys lie together."""
+    for shard in range(SHARD_COUNT):
+        tr.set(records.inode_ids_key(shard), records.pack_u64(NEW_STORE_BLOCK))
 
 
 async def take_block(tr: Transaction, shard: int) -> range:

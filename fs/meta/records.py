@@ -1,35 +1,36 @@
 """Key map of the metadata service, and the few values that are not protobuf records.  Pure.
 
 Every key starts with four letters; the rest is fixed-width numbers and then, at most, one name of
-variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little- and big-endian.
+variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little- and big-endian, ID8 is an
+inode id as `pack_id` writes it.
 
-    INOD inode LE8                  -> InodePb (of directories: all but what DTIM and DCNT hold)
+    INOD inode ID8                  -> InodePb (of directories: all but what DTIM and DCNT hold)
     DENT parent BE8, name           -> DentryRecordPb
-    DTIM directory LE8              -> mtime, ctime: two signed LE8; newer than those in INOD; as one number, the
+    DTIM directory ID8              -> mtime, ctime: two signed LE8; newer than those in INOD; as one number, the
                                        larger one has the later ctime
-    DCNT directory LE8              -> signed LE8 counter: its subdirectories
-    INOS inode LE8, file session    -> FileSessionRecordPb
-    XATR inode LE8, attribute name  -> the attribute's value
+    DCNT directory ID8              -> signed LE8 counter: its subdirectories
+    INOS inode ID8, file session    -> FileSessionRecordPb
+    XATR inode ID8, attribute name  -> the attribute's value
     IDEM client 0x00 request        -> IdempotencyRecordPb
     GCFI due BE8, inode BE8         -> GcRecordPb: an inode without a name
     GCDI due BE8, inode BE8         -> GcRecordPb: a removed tree that is still to be emptied
-    TRUN inode LE8                  -> LE8 start time: a truncation whose chunks are not all gone yet
-    FLCK inode LE8                  -> FileLocksRecordPb: advisory locks
-    CLCK client 0x00 inode LE8      -> LE8 time of its first lock: the files on which a client holds locks
-    DLCK client 0x00 inode LE8      -> LE8 time: the directories that a client has locked
-    USAG directory LE8, kind        -> signed LE8 counter of all below: kind b bytes, f files, d directories
+    TRUN inode ID8                  -> LE8 start time: a truncation whose chunks are not all gone yet
+    FLCK inode ID8                  -> FileLocksRecordPb: advisory locks
+    CLCK client 0x00 inode ID8      -> LE8 time of its first lock: the files on which a client holds locks
+    DLCK client 0x00 inode ID8      -> LE8 time: the directories that a client has locked
+    USAG directory ID8, kind        -> signed LE8 counter of all below: kind b bytes, f files, d directories
     QUOT directory BE8              -> QuotaRecordPb
-    QNEA directory LE8, kind        -> empty: a quota (kind b bytes, i inodes) is nearly used up
-    UFEN directory LE8              -> UsageFenceRecordPb: a directory about to be moved
-    LINK inode LE8, parent BE8, name -> empty: a name of an inode that has several, all but the home
+    QNEA directory ID8, kind        -> empty: a quota (kind b bytes, i inodes) is nearly used up
+    UFEN directory ID8              -> UsageFenceRecordPb: a directory about to be moved
+    LINK inode ID8, parent BE8, name -> empty: a name of an inode that has several, all but the home
     TRSH due BE8, parent BE8, name  -> empty: until when a name in the trash is kept
     SING name                       -> singletons: format, inode-count, inode-ids-SHARD, usage-epoch, usage-state
 
 Invariants:
     - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count), so creates in
       one directory do not conflict, and DTIM never goes back; what decides (INOD of the parent, DENT) is read.
-    - Inode keys are little-endian to spread new inodes; dentries and GC keys are big-endian to be
-      listed in order.
+    - Inode keys spread runs of ids over the whole range, and keep the 256 of a run together: what one service makes
+      one after the other is found in few places.  Dentries and GC keys are big-endian to be listed in order.
 
 Source: deepseek-ai/3FS, key prefixes and record split; DTIM, DCNT, XATR and TRUN are ours.
 """
@@ -69,17 +70,36 @@ FORMAT_KEY: Final = SINGLETON + b"meta-format"
 INODE_COUNT_KEY: Final = SINGLETON + b"inode-count"
 USAGE_EPOCH_KEY: Final = SINGLETON + b"usage-epoch"
 USAGE_STATE_KEY: Final = SINGLETON + b"usage-state"
-FORMAT_VERSION: Final = 2
-"""2: usage is counted.  A service that does not count must not serve it."""
+FORMAT_VERSION: Final = 3
+"""2: usage is counted.  A service that does not count must not serve it.
+3: made with ids from TOGETHER_ID_MIN on; a store that was made before keeps its format, and its ids."""
+
+TOGETHER_ID_MIN: Final = 1 << 52
+"""Of keys of inodes with ids from here on, the lowest byte comes behind the five others, so that runs of 256 lie together; the two
+highest bytes stay where they are, and tell which it is."""
 
 _TIMES = struct.Struct("<qq")
 _COUNT = struct.Struct("<q")
 _DUE_AND_INODE = struct.Struct(">QQ")
 
 
+def pack_id(inode_id: int) -> bytes:
+    """Return an inode id as it stands in the keys of inodes (ID8)."""
+    packed = inode_id.to_bytes(8, "little")
+    return packed if inode_id < TOGETHER_ID_MIN else packed[1:6] + packed[:1] + packed[6:]
+
+
+def unpack_id(packed: bytes) -> InodeId:
+    """Inverse of `pack_id`."""
+    number = int.from_bytes(packed, "little")
+    if number >= TOGETHER_ID_MIN:
+        number = int.from_bytes(packed[5:6] + packed[:5] + packed[6:], "little")
+    return InodeId(number)
+
+
 def inode_key(inode_id: int) -> bytes:
     """Return the key of an inode."""
-    return INODE + inode_id.to_bytes(8, "little")
+    return INODE + pack_id(inode_id)
 
 
 def dentry_prefix(parent_id: int) -> bytes:
@@ -104,7 +124,7 @@ def dentry_name(key: bytes) -> bytes:
 
 def directory_times_key(directory_id: int) -> bytes:
     """Return the key of a directory's newest times."""
-    return DIRECTORY_TIMES + directory_id.to_bytes(8, "little")
+    return DIRECTORY_TIMES + pack_id(directory_id)
 
 
 def pack_times(mtime_ns: int, ctime_ns: int) -> bytes:
@@ -120,7 +140,7 @@ def unpack_times(value: bytes) -> tuple[int, int]:
 
 def subdirectory_count_key(directory_id: int) -> bytes:
     """Return the key of a directory's counter of subdirectories."""
-    return SUBDIRECTORY_COUNT + directory_id.to_bytes(8, "little")
+    return SUBDIRECTORY_COUNT + pack_id(directory_id)
 
 
 def unpack_count(value: bytes | None) -> int:
@@ -135,27 +155,27 @@ def pack_count(count: int) -> bytes:
 
 def file_session_prefix(inode_id: int) -> bytes:
     """Return what the keys of an inode's file sessions start with."""
-    return FILE_SESSION + inode_id.to_bytes(8, "little")
+    return FILE_SESSION + pack_id(inode_id)
 
 
 def file_session_key(inode_id: int, session_id: str) -> bytes:
     """Return the key of a file session."""
-    return FILE_SESSION + inode_id.to_bytes(8, "little") + session_id.encode()
+    return FILE_SESSION + pack_id(inode_id) + session_id.encode()
 
 
 def file_session_inode(key: bytes) -> InodeId:
     """Return the inode in a file session's key."""
-    return InodeId(int.from_bytes(key[4:12], "little"))
+    return unpack_id(key[4:12])
 
 
 def xattr_prefix(inode_id: int) -> bytes:
     """Return what the keys of an inode's extended attributes start with."""
-    return XATTR + inode_id.to_bytes(8, "little")
+    return XATTR + pack_id(inode_id)
 
 
 def xattr_key(inode_id: int, name: bytes) -> bytes:
     """Return the key of an extended attribute."""
-    return XATTR + inode_id.to_bytes(8, "little") + name
+    return XATTR + pack_id(inode_id) + name
 
 
 def xattr_name(key: bytes) -> bytes:
@@ -195,38 +215,38 @@ def gc_due_ns(key: bytes) -> int:
 
 def truncation_key(inode_id: int) -> bytes:
     """Return the key that marks an unfinished truncation."""
-    return TRUNCATION + inode_id.to_bytes(8, "little")
+    return TRUNCATION + pack_id(inode_id)
 
 
 def truncation_inode(key: bytes) -> InodeId:
     """Return the inode in a truncation's key."""
-    return InodeId(int.from_bytes(key[4:12], "little"))
+    return unpack_id(key[4:12])
 
 
 def file_locks_key(inode_id: int) -> bytes:
     """Return the key of a file's advisory locks."""
-    return FILE_LOCKS + inode_id.to_bytes(8, "little")
+    return FILE_LOCKS + pack_id(inode_id)
 
 
 def client_locks_key(client_id: str, inode_id: int) -> bytes:
     """Return the key that says that a client holds locks on a file."""
-    return CLIENT_LOCKS + client_id.encode() + b"\x00" + inode_id.to_bytes(8, "little")
+    return CLIENT_LOCKS + client_id.encode() + b"\x00" + pack_id(inode_id)
 
 
 def directory_lock_key(client_id: str, directory_id: int) -> bytes:
     """Return the key that says that a client has locked a directory."""
-    return DIRECTORY_LOCKS + client_id.encode() + b"\x00" + directory_id.to_bytes(8, "little")
+    return DIRECTORY_LOCKS + client_id.encode() + b"\x00" + pack_id(directory_id)
 
 
 def client_locks_parts(key: bytes) -> tuple[str, InodeId]:
     """Return the client and the inode in the key of a client's locks on a file or directory."""
     client_id, inode = key[4:-9], key[-8:]
-    return client_id.decode(), InodeId(int.from_bytes(inode, "little"))
+    return client_id.decode(), unpack_id(inode)
 
 
 def usage_key(directory_id: int, kind: bytes) -> bytes:
     """Return the key of a counter of what lies below a directory; `kind` is bytes, files or directories."""
-    return USAGE + directory_id.to_bytes(8, "little") + kind
+    return USAGE + pack_id(directory_id) + kind
 
 
 def quota_key(directory_id: int) -> bytes:
@@ -241,22 +261,22 @@ def quota_directory(key: bytes) -> InodeId:
 
 def quota_near_key(directory_id: int, kind: bytes) -> bytes:
     """Return the key that marks a nearly used up quota; `kind` is bytes or inodes."""
-    return QUOTA_NEAR + directory_id.to_bytes(8, "little") + kind
+    return QUOTA_NEAR + pack_id(directory_id) + kind
 
 
 def usage_fence_key(directory_id: int) -> bytes:
     """Return the key of a directory's fence."""
-    return USAGE_FENCE + directory_id.to_bytes(8, "little")
+    return USAGE_FENCE + pack_id(directory_id)
 
 
 def link_prefix(inode_id: int) -> bytes:
     """Return what the keys of an inode's names but for its home start with."""
-    return LINK + inode_id.to_bytes(8, "little")
+    return LINK + pack_id(inode_id)
 
 
 def link_key(inode_id: int, parent_id: int, name: bytes) -> bytes:
     """Return the key of one of several names of an inode."""
-    return LINK + inode_id.to_bytes(8, "little") + parent_id.to_bytes(8, "big") + name
+    return LINK + pack_id(inode_id) + parent_id.to_bytes(8, "big") + name
 
 
 def link_place(key: bytes) -> tuple[InodeId, bytes]:
@@ -266,7 +286,7 @@ def link_place(key: bytes) -> tuple[InodeId, bytes]:
 
 def link_inode(key: bytes) -> InodeId:
     """Return the inode in the key of a link."""
-    return InodeId(int.from_bytes(key[4:12], "little"))
+    return unpack_id(key[4:12])
 
 
 def trash_key(due_ns: int, parent_id: int, name: bytes) -> bytes:

@@ -13,6 +13,7 @@ from fs.meta import records
 from fs.meta.check import check
 from fs.meta.fsck_facts import BY_INODE, Kind
 from fs.meta.fsck_scan import Scan
+from fs.meta.inode_ids import SHARD_COUNT
 from fs.runtime.real import RealClock
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.runtime.sorter import Sorter
@@ -188,7 +189,7 @@ async def test_a_check_while_others_write_finds_nothing(lab):
     async with trio.open_nursery() as nursery:
         for number in range(3):
             nursery.start_soon(churn, world, number)
-        while len(await dump(lab.engine)) < 100:  # noqa: ASYNC110 - nobody tells
+        while len(await dump(lab.engine)) < SHARD_COUNT + 100:  # noqa: ASYNC110 - nobody tells
             await trio.sleep(0.01)
         for _ in range(2):
             check_ = Check(lab.engine, inline_runtime(), may_pause=True)

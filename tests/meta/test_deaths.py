@@ -72,7 +72,7 @@ async def survive(name, fates, last):
 
 
 def inode_ids(rows):
-    return {int.from_bytes(key[4:12], "little") for key in rows if key.startswith(records.INODE)}
+    return {records.unpack_id(key[4:12]) for key in rows if key.startswith(records.INODE)}
 
 
 def anonymous(found, before):
@@ -83,7 +83,7 @@ def anonymous(found, before):
     for key, value in found.items():
         for number, inode_id in enumerate(new_ids):
             mark = b"new %4d" % number
-            key = key.replace(inode_id.to_bytes(8, "little"), mark)  # noqa: PLW2901
+            key = key.replace(records.pack_id(inode_id), mark)  # noqa: PLW2901
             key = key.replace(inode_id.to_bytes(8, "big"), mark)  # noqa: PLW2901
         if key.startswith(records.INODE):
             inode = pb.InodePb.FromString(value)

@@ -4,6 +4,7 @@
 import pytest
 import trio
 
+from fs.meta import records
 from fs.meta.check import check
 from fs.runtime.tracing import Tracer
 from fs.schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
@@ -93,7 +94,7 @@ async def test_other_kinds_of_inodes_go_too(world, root, autojump_clock):
     await collect_all(world)
     inodes = await keys(world, b"INOD")
     assert len(inodes) == 2
-    assert {int.from_bytes(key[4:], "little") for key in inodes} == {
+    assert {records.unpack_id(key[4:]) for key in inodes} == {
         ROOT_INODE_ID,
         GC_ROOT_INODE_ID,
     }

@@ -1,10 +1,33 @@
 """The key map, byte for byte: what is stored must be found by every later release."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fs.meta import records
+
+IDS = st.integers(0, 2**64 - 1)
+
+
+@given(IDS | st.integers(records.TOGETHER_ID_MIN - 600, records.TOGETHER_ID_MIN + 600))
+def test_a_packed_id_is_no_other_and_says_which_it_is(inode_id):
+    packed = records.pack_id(inode_id)
+    assert len(packed) == 8
+    assert records.unpack_id(packed) == inode_id
+    assert records.pack_id(records.unpack_id(packed[::-1])) == packed[::-1]
+
+
+def test_a_run_of_ids_lies_together():
+    first = records.TOGETHER_ID_MIN + 0x1000
+    keys = [records.inode_key(inode_id) for inode_id in range(first, first + 256)]
+    assert keys == sorted(keys)
+    others = [records.inode_key(first + 256 * step) for step in (-1, 1, 2, 16, 32, 1 << 20)]
+    assert not [key for key in others if keys[0] < key < keys[-1]]
 
 
 def test_keys_byte_for_byte():
     assert records.inode_key(0x1001) == b"INOD" + bytes.fromhex("0110000000000000")
+    together = 0x0010_1122_3344_5566  # its lowest byte comes behind the five others
+    assert records.inode_key(together) == b"INOD" + bytes.fromhex("5544332211661000")
     assert (
         records.dentry_key(0x1001, b"a/b") == b"DENT" + bytes.fromhex("0000000000001001") + b"a/b"
     )

@@ -116,7 +116,7 @@ class Company:
     async def _compare_locks(self):
         found = {}
         for key, value in await read_all(self.world.engine, records.FILE_LOCKS):
-            ident = int.from_bytes(key[4:12], "little")
+            ident = records.unpack_id(key[4:12])
             locks = FileLocksRecordPb.FromString(value).locks
             found[ident] = sorted(map(lock_from_pb, locks))
         nodes = self.model.nodes.items()

@@ -109,7 +109,7 @@ def test_counters_are_counted_anew(small):
 
     async def plant(tr) -> None:
         key, _ = await inode_at(tr, b"counted")
-        tr.atomic_add(records.usage_key(int.from_bytes(key[4:12], "little"), b"b"), 77)
+        tr.atomic_add(records.usage_key(records.unpack_id(key[4:12]), b"b"), 77)
 
     change(small, plant)
     command = [EMBER, "quota", "recount", "--json", "--dir", small.directory]
