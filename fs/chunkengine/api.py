@@ -100,6 +100,23 @@ class ReadDone(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+ReadRow = tuple[int, int, int, int]
+"""Of many reads: position of the chunk among those named, offset in it, length, and where its bytes end in the buffer of all."""
+
+
+class RowsRead(msgspec.Struct):
+    """What became of rows, by position."""
+
+    versions: list[int]
+    """The committed one that was read; 0 where the row is left."""
+    checksums: list[int]
+    """xxh3-64 of each row's bytes, 0 where it is left; empty if nobody asked."""
+    left: list[int]
+    """Positions of the rows that were not read; `read_batch` finds out why."""
+    is_cold: bool = False
+    """Whether all that is left would have to wait for the disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpaceInfo:
     """Space of the disk below the engine, in bytes."""
@@ -216,6 +233,27 @@ class ChunkEngine(Protocol):
 
     def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
         """As `read_batch`, but never waits for the disk: None for each read that would have to."""
+        ...
+
+    def read_cached_rows(
+        self,
+        chunks: Sequence[tuple[TargetId, ChunkId]],
+        rows: Sequence[ReadRow],
+        view: memoryview,
+        *,
+        want_checksums: bool,
+    ) -> RowsRead:
+        """Read and verify what needs no wait for the disk, of committed versions, each row whole or not at all.
+
+        Args:
+            chunks: what rows name by their positions.
+            rows: what is to be read, and where in `view` it is to be put.
+            view: holds anything where a row is left.
+            want_checksums: of each row's bytes.
+
+        Raises:
+            FsError: NOT_SERVING, IO_ERROR: the disk is not served any more.
+        """
         ...
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from ..runtime.durable_file import sync_directory
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
+from .ports import Lent
 
 FD_COUNT_MAX: Final = 400
 SPARE_NAME: Final = "SPARE"
@@ -50,6 +52,7 @@ class LocalDataFiles:
         self._open: dict[FileId, _Open] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._can_ask_cache = True
+        self._has_asked_cache = False
 
     def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
         """See `DataFiles`."""
@@ -87,6 +90,27 @@ class LocalDataFiles:
                     raise self._failed(file_id, error) from error
                 self._can_ask_cache = False
                 return False
+
+    def lend(self, file_id: FileId) -> Lent | None:
+        """See `DataFiles`: a file that nobody has opened yet is left to those that may wait for the disk."""
+        with self._lock:
+            file = self._open.get(file_id) if self._can_ask_cache else None
+            if file is None or not (self._has_asked_cache or self._ask_cache(file)):
+                return None
+            file.user_count += 1
+            return Lent(partial(os.preadv, file.fd), partial(self._release, file))
+
+    def _ask_cache(self, file: _Open) -> bool:
+        """Find out, once, whether the file system can tell what is cached."""
+        try:
+            os.preadv(file.fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+        except BlockingIOError:
+            pass  # it can: the byte is not cached
+        except OSError as error:
+            self._can_ask_cache = error.errno != errno.EOPNOTSUPP
+            return False
+        self._has_asked_cache = True
+        return True
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`."""

@@ -44,8 +44,19 @@ from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
-from .api import TAG_BYTES_MAX, ChunkState, Compacted, Note, ReadDone, ReadIo, SpaceInfo
+from .api import (
+    TAG_BYTES_MAX,
+    ChunkState,
+    Compacted,
+    Note,
+    ReadDone,
+    ReadIo,
+    ReadRow,
+    RowsRead,
+    SpaceInfo,
+)
 from .books import Books
+from .cached_rows import CachedRows
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
 from .content import UpdatePlan, cut_content, new_content
@@ -106,6 +117,7 @@ class DiskEngine:
         self._books = Books(ledger, disk_format.disk_uuid)
         self._listing = Listing(meta, self._books)
         self._reads = Reads(self._books, self._reader)
+        self._rows = CachedRows(self._books, files, self._block)
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._flush_done = threading.Condition(self._books.lock)
         self._is_closed = False
@@ -492,6 +504,17 @@ class DiskEngine:
     def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
         """See `ChunkEngine`."""
         return self._reads.read_cached(ios)
+
+    def read_cached_rows(
+        self,
+        chunks: Sequence[tuple[TargetId, ChunkId]],
+        rows: Sequence[ReadRow],
+        view: memoryview,
+        *,
+        want_checksums: bool,
+    ) -> RowsRead:
+        """See `ChunkEngine`."""
+        return self._rows.read(chunks, rows, view, want_checksums=want_checksums)
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""

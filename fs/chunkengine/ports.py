@@ -6,8 +6,8 @@ Real ones are in `meta_rocksdb` and `data_files`, simulated ones in `simulated_d
 Concurrency: every method may be called from several threads at once, except `close`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from ..runtime.ports import Buffer
 from .format import FileId
@@ -46,6 +46,18 @@ class MetaStore(Protocol):
         ...
 
 
+ReadNow = Callable[[Sequence[memoryview], int, int], int]
+"""Called as os.preadv without its descriptor, with os.RWF_NOWAIT: fills buffers in order from an offset on, returns how many bytes
+there were.  Raises OSError, BlockingIOError if it would have to wait for the disk, and FsError."""
+
+
+class Lent(NamedTuple):
+    """A data file that stays open until it is given back."""
+
+    read_now: ReadNow
+    give_back: Callable[[], None]
+
+
 class DataFiles(Protocol):
     """The data files of one disk; a file exists from its first `reserve` or `write_at` on.
 
@@ -58,6 +70,10 @@ class DataFiles(Protocol):
 
     def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
         """Fill the buffers if that needs no wait for the disk; False: not done, the buffers hold anything."""
+        ...
+
+    def lend(self, file_id: FileId) -> Lent | None:
+        """Return a file for many reads without waiting; None: nothing of it can be read so."""
         ...
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:

@@ -22,7 +22,7 @@ from sortedcontainers import SortedDict
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .format import FileId, file_name
-from .ports import Batch
+from .ports import Batch, Lent
 
 SECTOR_BYTES: Final = 512
 _EXTENT_BYTES: Final = 64 << 10
@@ -251,6 +251,11 @@ class SimulatedDataFiles:
     def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
         """See `DataFiles`; memory is always at hand."""
         return self.read_at(file_id, offset, buffers) == sum(map(len, buffers))
+
+    def lend(self, file_id: FileId) -> Lent | None:
+        """See `DataFiles`; memory is always at hand."""
+        read_at = self.read_at
+        return Lent(lambda buffers, offset, _: read_at(file_id, offset, buffers), lambda: None)
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`: nothing."""

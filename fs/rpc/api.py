@@ -7,7 +7,7 @@ Concurrency: trio.  A `Channel` may be used by many tasks at once; calls do not 
 replies.  Cancelling a call (scope or deadline) leaves the channel usable.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
 
@@ -127,8 +127,8 @@ class Channels(Protocol):
         ...
 
 
-Handler = Callable[[Call, Any], Awaitable[Any]]
-"""A serving method: (call, request message) -> reply message or Reply; raises FsError for a status."""
+Handler = Callable[[Call, Any], Any]
+"""A serving method: (call, request message) -> reply message or Reply, or what has to be awaited for it; raises FsError for a status."""
 
 
 Admit = Callable[[User, Identity, Any], None]

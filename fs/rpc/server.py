@@ -1,7 +1,8 @@
 """Serving: connections to requests, requests to methods, results to replies.
 
 A service object has one `async def snake_name(self, call, request)` per method of its service in the
-schema; it returns the reply message, or a `Reply` when raw bytes go with it, or raises FsError.
+schema; it returns the reply message, or a `Reply` when raw bytes go with it, or raises FsError.  A plain `def` returns the same,
+or what has to be awaited for it: what such a method ends at once, with a small reply, costs neither a cancel scope nor a coroutine.
 
 Invariants:
     - Every request is answered exactly once, unless it was cancelled or its connection died.
@@ -19,6 +20,7 @@ receives; it serves what it received by itself until that has to wait, when anot
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 import trio
@@ -146,7 +148,8 @@ class Server:
             handler: Handler = getattr(target, snake_name(method.name))
             observed = None if self.observer is None else self.observer.served(method)
             admit = getattr(target, "admit", None)
-            self._bindings[key] = Binding(method, handler, admit, observed)
+            is_plain = not iscoroutinefunction(handler)
+            self._bindings[key] = Binding(method, handler, admit, observed, is_plain)
 
     async def run(
         self,

@@ -5,7 +5,9 @@ Part of fs/rpc/server.py, which states the invariants.
 
 import logging
 import math
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -15,34 +17,20 @@ from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.until_wait import until_wait
 from ..schema.method import Method
-from ..schema.proto.rpc_pb2 import HelloPb
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .api import Admit, Call, Handler, Identity, Reply
 from .buffer_pool import Lease
-from .credentials import transcript_of
 from .frame import TRACE_BYTES, Header, Kind, encode_error, encode_header
 from .framed_stream import FramedStream
-from .guard import OPEN_GRANT, Grant, Guard
-from .handshake import (
-    check_hello,
-    check_kind,
-    check_nonce,
-    decode_hello,
-    decode_proof,
-    encode_hello,
-    encode_proof,
-    negotiate,
-)
+from .guard import OPEN_GRANT
 from .observer import MethodObserver
+from .welcome import welcome
 
 if TYPE_CHECKING:
     from .server import Server
 
 log = logging.getLogger(__name__)
-
-HELLO_BYTES_MAX: Final = 64 * 1024
-"""Of a peer that has not said yet who it is."""
 
 GOODBYE_TIMEOUT_S: Final = 1.0
 LINGER_S_MAX: Final = 0.2
@@ -60,6 +48,9 @@ SERVED_IN_A_ROW_MAX: Final = 16
 REFUSALS_UNSENT_MAX: Final = 64
 """With more, a connection receives nothing before its peer has read them."""
 
+SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
+"""Of payload: then a reply may be sent without a coroutine of its own."""
+
 _NO_PAYLOAD: Final = memoryview(b"")
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -72,6 +63,8 @@ class Binding:
     handler: Handler
     admit: Admit | None = None
     observed: MethodObserver | None = None
+    is_plain: bool = False
+    """The handler is a plain function: it returns its result, or what has to be awaited for that."""
 
 
 def _only_operating(error: BaseException) -> FsError | None:
@@ -168,58 +161,12 @@ class ServerConnection:
         """Exchange hellos; False when the peer left without a word."""
         server, framed = self._server, self._framed
         with trio.move_on_after(server.limits.handshake_timeout_s):
-            heard = await self._next(Kind.HELLO)
-            if heard is None:
+            welcomed = await welcome(framed, server.identity, server.guard)
+            if welcomed is None:
                 return False
-            hello = decode_hello(heard)
-            version = negotiate(hello)
-            peer = check_hello(hello, server.identity)
-            if server.guard is None:
-                await framed.send(encode_hello(server.identity))
-            else:
-                self._grant = await self._challenge(server.guard, heard, hello, peer)
-            self._peer = peer
-            framed.version = version
+            self._peer, self._grant, framed.version = welcomed
             return True
         raise FsError(Status.RPC_TIMEOUT, "no hello, or no proof, in time")
-
-    async def _next(self, wanted: Kind) -> bytes | None:
-        """Receive the message of the next frame of a handshake; None at the end of the stream."""
-        framed = self._framed
-        header = await framed.receive_header()
-        if header is None:
-            return None
-        check_kind(header, wanted)
-        if header.message_bytes > HELLO_BYTES_MAX:
-            detail = (
-                f"{wanted.name.lower()} of {header.message_bytes} bytes, at most {HELLO_BYTES_MAX}"
-            )
-            raise FsError(Status.RPC_TOO_LARGE, detail)
-        return bytes(await framed.receive_message(header.message_bytes))
-
-    async def _challenge(self, guard: Guard, heard: bytes, hello: HelloPb, peer: Identity) -> Grant:
-        """Prove to a caller that we know its key, and have it prove it, too.
-
-        Raises:
-            FsError: RPC_UNAUTHENTICATED when it does not.
-        """
-        server, framed = self._server, self._framed
-        challenge = await guard.challenge(hello.key_ids, peer)
-        check_nonce(hello)
-        header, said = encode_hello(
-            server.identity, key_ids=[challenge.key_id], nonce=guard.nonce()
-        )
-        transcript = transcript_of(heard, said)
-        proof = challenge.verifier.listener_proof(transcript)
-        await framed.send((header, said, *encode_proof(proof)))
-        answer = await self._next(Kind.PROOF)
-        if answer is None:
-            raise FsError(Status.RPC_UNAUTHENTICATED, "the caller left without a proof")
-        if not challenge.verifier.accepts(transcript, decode_proof(answer)):
-            detail = f"the proof of {peer.client_id or peer.node_id} does not hold"
-            raise FsError(Status.RPC_UNAUTHENTICATED, detail)
-        await framed.send(encode_proof())
-        return challenge.grant
 
     async def _receive_requests(self) -> None:
         """Have requests received and served until the stream ends; raises what ended it."""
@@ -304,6 +251,11 @@ class ServerConnection:
             except BaseException:
                 self._server.pool.release(lease)
                 raise
+        begun = None
+        if binding.is_plain and lease is None and not header.flags:
+            begun = self._begin(binding, header, message)
+            if begun.has_ended:
+                return True
         limit_s = header.timeout_ms / 1000 or math.inf
         scope = trio.CancelScope(deadline=trio.current_time() + limit_s)
         self._scopes[header.request_id] = scope
@@ -314,8 +266,44 @@ class ServerConnection:
             has_waited = True
             self._hand_over()
 
-        await until_wait(self._execute(binding, header, message, lease, scope), note_wait)
+        work = self._execute(binding, header, message, lease, scope, begun=begun)
+        await until_wait(work, note_wait)
         return not has_waited
+
+    def _begin(self, binding: Binding, header: Header, message: Buffer) -> "_Begun":
+        """Begin a plain method; what ends here and has a small reply needs neither scope nor task."""
+        observed = binding.observed
+        began_s = 0.0 if observed is None else observed.begin()
+        limit_s = header.timeout_ms / 1000 or math.inf
+        deadline_s = trio.current_time() + limit_s
+        begun = _Begun(
+            self._call_method(binding, header, message, _NO_PAYLOAD, deadline_s), began_s
+        )
+        result = begun.result
+        if not isinstance(result, Reply):
+            return begun
+        sent_bytes = self._reply_at_once(header.request_id, binding, result)
+        if sent_bytes is not None:
+            begun.has_ended = True
+            if result.release is not None:
+                result.release()
+            if observed is not None:
+                self._note(observed, header, began_s, sent_bytes, result)
+        return begun
+
+    def _reply_at_once(self, request_id: int, binding: Binding, reply: Reply[Any]) -> int | None:
+        """Send a small reply if nothing has to be waited for; return its bytes, None: nothing is done."""
+        framed = self._framed
+        if sum(map(len, reply.payload)) > SMALL_REPLY_BYTES_MAX:
+            return None
+        frame, size = self._frame_of(request_id, reply.message, reply.payload)
+        try:
+            if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes) + 1):
+                return size
+        except _BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", binding.method, error)
+            return 0
+        return None
 
     def _admit(self, user: User, binding: Binding, request: Any) -> None:
         """Raise FsError when a user's client asks for something in another's name."""
@@ -353,8 +341,10 @@ class ServerConnection:
         message: Buffer,
         lease: Lease | None,
         scope: trio.CancelScope,
+        *,
+        begun: "_Begun | None",
     ) -> None:
-        """Run one request and send its reply."""
+        """Run one request, or what is left of it, and send its reply."""
         request_id = header.request_id
         release = result = None
         sent_bytes = 0
@@ -362,9 +352,18 @@ class ServerConnection:
         if header.flags:
             span, message = self._join(binding, message)
         observed = binding.observed
-        began_s = 0.0 if observed is None else observed.begin()
+        if begun is not None:
+            began_s = begun.began_s
+        else:
+            began_s = 0.0 if observed is None else observed.begin()
         try:
-            result = await self._run_method(binding, header, message, lease, scope)
+            if begun is None:
+                payload = _NO_PAYLOAD if lease is None else lease.view
+                result = self._call_method(binding, header, message, payload, scope.deadline)
+            else:
+                result = begun.result
+            if isinstance(result, CoroutineType):
+                result = await self._run_method(binding, header, result, scope)
             if isinstance(result, Reply):
                 release = result.release
                 sent_bytes = await self._send_reply(
@@ -423,40 +422,55 @@ class ServerConnection:
             total[0] += received_bytes
             total[1] += sent_bytes
 
-    async def _run_method(
+    def _call_method(
         self,
         binding: Binding,
         header: Header,
         message: Buffer,
-        lease: Lease | None,
-        scope: trio.CancelScope,
+        payload: memoryview,
+        deadline_s: float,
+    ) -> Any:
+        """Return the method's result, an FsError to reply with, or what has to be awaited for either."""
+        method = binding.method
+        try:
+            request = method.request_type.FromString(bytes(message))
+            if self._grant.user is not None:
+                self._admit(self._grant.user, binding, request)
+            result = binding.handler(
+                Call(self._peer, header.request_id, deadline_s, payload), request
+            )
+            assert isinstance(result, (Reply, method.reply_type, CoroutineType)), type(result)
+        except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
+            return self._operating_error(binding, header, error)
+        return result
+
+    async def _run_method(
+        self, binding: Binding, header: Header, work: Awaitable[Any], scope: trio.CancelScope
     ) -> Any:
         """Return the method's result, an FsError to reply with, or None when the caller gave up."""
         method = binding.method
-        payload = _NO_PAYLOAD if lease is None else lease.view
         try:
             with scope:
-                request = method.request_type.FromString(bytes(message))
-                if self._grant.user is not None:
-                    self._admit(self._grant.user, binding, request)
-                call = Call(self._peer, header.request_id, scope.deadline, payload)
-                result = await binding.handler(call, request)
+                result = await work
                 assert isinstance(result, (Reply, method.reply_type)), type(result)
                 return result
-        except FsError as error:
-            return error
-        except DecodeError as error:
-            return FsError(Status.RPC_BAD_REQUEST, f"{method}: {error}")
         except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
-            operating = _only_operating(error)
-            if operating is not None:
-                return operating
-            where = f"{method} request {header.request_id} from {self._stream.peer_name}"
-            self._server.on_bug(where, error)
-            return FsError(Status.INTERNAL_ERROR, f"{method}: {type(error).__name__}")
+            return self._operating_error(binding, header, error)
         if trio.current_time() >= scope.deadline:
             return FsError(Status.RPC_TIMEOUT, f"{method} took over {header.timeout_ms} ms")
         return None
+
+    def _operating_error(self, binding: Binding, header: Header, error: Exception) -> FsError:
+        """Return what is to be replied instead of a result; a bug is reported."""
+        method = binding.method
+        if isinstance(error, DecodeError):
+            return FsError(Status.RPC_BAD_REQUEST, f"{method}: {error}")
+        operating = _only_operating(error)
+        if operating is not None:
+            return operating
+        where = f"{method} request {header.request_id} from {self._stream.peer_name}"
+        self._server.on_bug(where, error)
+        return FsError(Status.INTERNAL_ERROR, f"{method}: {type(error).__name__}")
 
     async def _refuse(self, request_id: int, error: FsError) -> None:
         """Answer a request that is not run; wait with it only for a peer that does not read."""
@@ -481,13 +495,24 @@ class ServerConnection:
         self, request_id: int, binding: Binding, reply: Message, payload: Any
     ) -> int:
         """Send a reply, or the error that it is too large; return its bytes."""
-        message = reply.SerializeToString()
-        payload_bytes = sum(map(len, payload))
         limits = self._server.frame_limits
-        if len(message) > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
-            detail = f"reply of {binding.method}: {len(message)} + {payload_bytes} bytes"
+        frame, size = self._frame_of(request_id, reply, payload)
+        message_bytes = len(frame[1])
+        payload_bytes = size - message_bytes
+        if message_bytes > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
+            detail = f"reply of {binding.method}: {message_bytes} + {payload_bytes} bytes"
             await self._send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
             return 0
+        if not self._framed.hold(frame):
+            await self._framed.send_or_post(frame, call_count=len(self._scopes))
+        return size
+
+    def _frame_of(
+        self, request_id: int, reply: Message, payload: Sequence[Buffer]
+    ) -> tuple[list[Buffer], int]:
+        """Return the frame of a reply, and the bytes behind its header."""
+        message = reply.SerializeToString()
+        payload_bytes = sum(map(len, payload))
         header = encode_header(
             Kind.REPLY,
             request_id,
@@ -495,7 +520,15 @@ class ServerConnection:
             payload_bytes=payload_bytes,
             version=self._framed.version,
         )
-        frame: list[Buffer] = [header, message, *payload]
-        if not self._framed.hold(frame):
-            await self._framed.send_or_post(frame, call_count=len(self._scopes))
-        return len(message) + payload_bytes
+        return [header, message, *payload], len(message) + payload_bytes
+
+
+class _Begun:
+    """A request whose plain method has been called."""
+
+    __slots__ = ("began_s", "has_ended", "result")
+
+    def __init__(self, result: Any, began_s: float) -> None:
+        self.result = result
+        self.began_s = began_s
+        self.has_ended = False

@@ -64,6 +64,11 @@ class StorageContext:
             )
         return place
 
+    def place_known(self, chain_id: int, chain_version: int) -> Place | None:
+        """As `place_at`, but None where that has to wait or raises."""
+        place = self.targets.known_place(chain_id)
+        return place if place and place.chain.chain_version == chain_version else None
+
     async def place_at(self, chain_id: int, chain_version: int) -> Place:
         """As `place_now`, but fetches routing info and waits a little when the sender's is newer."""
         info = self.targets.look()

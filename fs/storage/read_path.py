@@ -8,22 +8,25 @@ the tail may already have committed, and shown, a newer one.  So:
 If the version named by the tail is not here (updates went on meanwhile), the read is repeated under the chunk
 lock, where nothing moves.
 
-Concurrency: no lock on the usual way.  What the page cache holds is read right here, since handing a small
-read to a thread costs more than the read; for the rest there is one blocking call per disk and batch.
+Concurrency: no lock on the usual way.  What the page cache holds is read right here (read_at_once.py), since handing a
+small read to a thread costs more than the read; for the rest there is one blocking call per disk and batch.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from operator import add
+from typing import Any
 
 import msgspec
 import trio
 import xxhash
 
-from ..chunkengine.api import ReadDone, ReadIo
+from ..chunkengine.api import ReadDone, ReadIo, RowsRead
 from ..rpc.api import Reply
+from ..rpc.buffer_pool import Lease
 from ..schema import services
 from ..schema.ids import ChunkId, TargetId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
@@ -32,6 +35,7 @@ from ..schema.status import FsError, Status
 from .context import StorageContext
 from .damage import note_damage
 from .disk import Disk
+from .read_at_once import read_at_once
 from .read_elsewhere import DAMAGED, BadRead, read_elsewhere
 from .settle import settle_if_left
 from .targets import Place
@@ -41,7 +45,6 @@ log = logging.getLogger(__name__)
 IO_COUNT_MAX = 4096
 INLINE_BYTES_MAX = 1024 * 1024
 """More than this is not copied and hashed on the event loop in one go."""
-
 _NOT_HERE = {Status.MISSING_UPDATE, Status.CHUNK_NOT_FOUND}
 
 
@@ -65,19 +68,56 @@ class _Batch:
     """Where there is something to be read."""
 
 
-async def read_batch(
+def read_batch(
     context: StorageContext, request: storage_pb2.BatchReadReq, *, deadline_s: float
-) -> Reply[storage_pb2.BatchReadRsp]:
+) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
     """Read a batch; each I/O has its own status, the reply's payload holds the bytes of all in order.
+
+    Returns:
+        The reply, if nothing had to be waited for; else what waits for it, which has to be awaited.
 
     Raises:
         FsError: LEASE_EXPIRED; RPC_BAD_REQUEST or RPC_TOO_LARGE for the whole batch.
     """
-    # 1. The lease, and the limits.
     context.check_lease()
     wanted = request.lengths[:]
     size = _check_request(context, request, wanted)
-    lease = context.buffers.acquire_now(size) or await context.buffers.acquire(size)
+    buffers = context.buffers
+    lease = buffers.acquire_now(size)
+    if lease is None:
+        return _read_batch(context, request, None, None, deadline_s=deadline_s)
+    is_given = False
+    try:
+        read = None
+        if size <= INLINE_BYTES_MAX:
+            read = read_at_once(context, request, wanted, lease.view)
+        if read is None or read.left:
+            is_given = True
+            return _read_batch(context, request, lease, read, deadline_s=deadline_s)
+        context.check_lease()
+        message = storage_pb2.BatchReadRsp(
+            lengths=wanted, commit_vers=read.versions, checksums=read.checksums
+        )
+        is_given = True
+        return Reply(message, [lease.view], partial(buffers.release, lease))
+    finally:
+        if not is_given:
+            buffers.release(lease)
+
+
+async def _read_batch(
+    context: StorageContext,
+    request: storage_pb2.BatchReadReq,
+    lease: Lease | None,
+    read: RowsRead | None,
+    *,
+    deadline_s: float,
+) -> Reply[storage_pb2.BatchReadRsp]:
+    """Read a batch, or what is left of it; `lease` is taken over."""
+    # 1. Room, and the limits.
+    wanted = request.lengths[:]
+    if lease is None:
+        lease = await context.buffers.acquire(sum(wanted))
     is_given = False
     try:
         # 2. Our place in each chain, at the sender's version; a trouble concerns its I/Os only.
@@ -87,11 +127,13 @@ async def read_batch(
         # 3. Which of them want a chunk whose committed version here is in doubt?
         keys = list(zip(*columns, request.inode_ids, request.chunk_indexes, strict=True))
         batch, unsettled = _begin(request, keys, known, lease.view)
+        if read is not None:
+            _take_read(batch, wanted, read)
         # 4. Find out which version is the committed one.
         if unsettled:
             await _ask_tails(context, batch, unsettled, deadline_s)
         # 5. Read and verify, one blocking call per disk.
-        await _read_disks(batch)
+        await _read_disks(batch, may_be_cached=read is None or not read.is_cold)
         # 6. Versions that moved on meanwhile: again, under the chunk lock.
         for index in unsettled:
             done, asked = batch.done[index], batch.ios[index]
@@ -107,7 +149,7 @@ async def read_batch(
             batch, wanted, lease.view, want_checksums=request.want_checksums
         )
         is_given = True
-        return Reply(message, payload, lambda: context.buffers.release(lease))
+        return Reply(message, payload, partial(context.buffers.release, lease))
     finally:
         if not is_given:
             context.buffers.release(lease)
@@ -314,10 +356,17 @@ async def _query_versions(
     raise FsError(Status.ROUTING_MISMATCH, f"target {tail} is the tail no longer")
 
 
-async def _read_disks(batch: _Batch) -> None:
-    indexes = [n for n, io in enumerate(batch.ios) if io is not None]
+def _take_read(batch: _Batch, lengths: Sequence[int], read: RowsRead) -> None:
+    """Take in what has been read at once."""
+    rows = zip(lengths, read.versions, strict=True)
+    batch.done = [ReadDone(0, length, version) if version else None for length, version in rows]
+
+
+async def _read_disks(batch: _Batch, *, may_be_cached: bool) -> None:
+    rows = enumerate(zip(batch.ios, batch.done, strict=True))
+    indexes = [n for n, (io, done) in rows if io is not None and done is None]
     if len(batch.disks) == 1:
-        await _read_disk(batch, batch.disks.pop(), indexes)
+        await _read_disk(batch, batch.disks.pop(), indexes, may_be_cached)
         return
     by_disk: dict[Disk, list[int]] = {}
     for index in indexes:
@@ -326,12 +375,14 @@ async def _read_disks(batch: _Batch) -> None:
         by_disk.setdefault(place.target.disk, []).append(index)
     async with trio.open_nursery() as nursery:
         for disk, some in by_disk.items():
-            nursery.start_soon(_read_disk, batch, disk, some)
+            nursery.start_soon(_read_disk, batch, disk, some, may_be_cached)
 
 
-async def _read_disk(batch: _Batch, disk: Disk, indexes: Sequence[int]) -> None:
+async def _read_disk(
+    batch: _Batch, disk: Disk, indexes: Sequence[int], may_be_cached: bool
+) -> None:
     ios = [io for index in indexes if (io := batch.ios[index]) is not None]
-    if sum([io.length for io in ios]) <= INLINE_BYTES_MAX:
+    if may_be_cached and sum([io.length for io in ios]) <= INLINE_BYTES_MAX:
         indexes = _read_cached(batch, disk, indexes, ios)
         if not indexes:
             return

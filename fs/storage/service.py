@@ -3,7 +3,9 @@
 What is refused here and nowhere else: requests beyond the counts below.
 """
 
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 import trio
 from google.protobuf.message import Message
@@ -45,14 +47,19 @@ class StorageService:
         if isinstance(request, storage_pb2.UpdateReq):
             check_client_id(request.tag.client_id, peer)
 
-    async def batch_read(
+    def batch_read(
+        self, call: Call, request: storage_pb2.BatchReadReq
+    ) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
+        """Read from any serving target of each chain; at once if nothing has to be waited for."""
+        if request.ios:
+            return self._batch_read_by_rows(call, request)
+        return read_batch(self._context, request, deadline_s=call.deadline_s)
+
+    async def _batch_read_by_rows(
         self, call: Call, request: storage_pb2.BatchReadReq
     ) -> Reply[storage_pb2.BatchReadRsp]:
-        """Read from any serving target of each chain."""
-        if not request.ios:
-            return await read_batch(self._context, request, deadline_s=call.deadline_s)
-        asked = from_rows(request)
-        reply = await read_batch(self._context, asked, deadline_s=call.deadline_s)
+        read = read_batch(self._context, from_rows(request), deadline_s=call.deadline_s)
+        reply = read if isinstance(read, Reply) else await read
         return Reply(to_rows(reply.message), reply.payload, reply.release)
 
     async def write(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:

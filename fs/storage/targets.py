@@ -93,11 +93,15 @@ class Targets:
 
     def place(self, chain_id: int) -> Place:
         """Return this node's place in a chain; raises FsError(NOT_SERVING) if it has none."""
-        self.look()
-        found = self._places.get(ChainId(chain_id))
+        found = self.known_place(chain_id)
         if found is None:
             raise FsError(Status.NOT_SERVING, f"node {self.node_id} is not in chain {chain_id}")
         return found
+
+    def known_place(self, chain_id: int) -> Place | None:
+        """As `place`; None if this node has none."""
+        self.look()
+        return self._places.get(ChainId(chain_id))
 
     def places(self) -> list[Place]:
         """Return this node's places in all chains, by chain id."""

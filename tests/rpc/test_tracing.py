@@ -114,8 +114,8 @@ async def test_a_peer_of_an_older_version_is_sent_none(net, process, monkeypatch
     def encode_old(*arguments, **options):
         return spoken(*arguments, **options, version_max=1)
 
-    monkeypatch.setattr("fs.rpc.server_connection.encode_hello", encode_old)
-    monkeypatch.setattr("fs.rpc.server_connection.negotiate", lambda _: 1)
+    monkeypatch.setattr("fs.rpc.welcome.encode_hello", encode_old)
+    monkeypatch.setattr("fs.rpc.welcome.negotiate", lambda _: 1)
     async with process(net, tracer=there) as p:
         with here.root("operation"):
             for _ in range(3):

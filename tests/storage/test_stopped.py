@@ -70,6 +70,25 @@ async def test_no_bytes_are_served(mock_clock, monkeypatch):
             assert status is Status.LEASE_EXPIRED
 
 
+async def test_no_cached_bytes_are_served(mock_clock):
+    """Nothing blocks there: the process is stopped right behind the read."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"x" * 60_000)
+        node = cluster.nodes[2]
+        disk = node.target.disk
+        real = disk.run_inline
+
+        def read_then_stop(function, *arguments):
+            done = real(function, *arguments)
+            node.lease.until_s = trio.current_time() - 10.0
+            return done
+
+        async with Stopped(cluster, 2):
+            disk.run_inline = read_then_stop
+            status = await status_of(client.read_attempt, 2, [(0, 0, 60_000)])
+            assert status is Status.LEASE_EXPIRED
+
+
 async def test_no_repeat_is_answered(mock_clock):
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
         request = client.write_request(0, b"one")

@@ -1,0 +1,127 @@
+"""Many cached reads in one loop: what they return is what the ordinary way returns, and what is unusual is left to that."""
+
+import errno
+import os
+import random
+
+import pytest
+import xxhash
+
+from fs.chunkengine.api import ReadIo
+from fs.chunkengine.cached_rows import HELD_COUNT
+from fs.schema.ids import ChunkId, InodeId, TargetId
+
+from .test_engine import put
+from .workload import place
+
+CHUNKS = [(TargetId(1), ChunkId(InodeId(7), index)) for index in range(4)]
+LENGTHS = [50_000, 4096, 10_001]
+"""Of the chunks but the last, which does not exist."""
+
+
+@pytest.fixture
+def contents(lab):
+    generator = random.Random(1)
+    found = [generator.randbytes(length) for length in LENGTHS]
+    for chunk, content in zip(CHUNKS, found, strict=False):
+        put(lab.engine, chunk, 1, content)
+    return found
+
+
+def read(engine, wanted, *, want_checksums=True):
+    """Read (chunk, offset, length); return what became of them and the bytes of each."""
+    rows, end = [], 0
+    for number, offset, length in wanted:
+        end += length
+        rows.append((number, offset, length, end))
+    buffer = bytearray(end)
+    view = memoryview(buffer)
+    done = engine.read_cached_rows(CHUNKS, rows, view, want_checksums=want_checksums)
+    return done, [bytes(buffer[end - length : end]) for _, _, length, end in rows]
+
+
+def test_rows_are_what_single_reads_return(lab, contents) -> None:
+    generator = random.Random(2)
+    wanted = []
+    for _ in range(3 * HELD_COUNT + 5):
+        number = generator.choice([0, 0, 0, 1, 2, 3])
+        offset = generator.choice([0, 4096, 8192, generator.randrange(12_000)])
+        wanted.append((number, offset, generator.choice([1, 100, 4096, 8192, 20_000])))
+    done, pieces = read(lab.engine, wanted)
+    lefts = set(done.left)
+    assert len(done.left) == len(lefts) < len(wanted)
+    for n, (number, offset, length) in enumerate(wanted):
+        buffer = bytearray(length)
+        (single,) = lab.engine.read_batch(
+            [ReadIo(*CHUNKS[number], offset, length, memoryview(buffer))]
+        )
+        is_whole = not single.status and single.length == length
+        assert (n not in lefts) == is_whole
+        if is_whole:
+            assert pieces[n] == bytes(buffer) == contents[number][offset : offset + length]
+            assert done.checksums[n] == xxhash.xxh3_64_intdigest(buffer)
+            assert done.versions[n] == single.commit_ver == 1
+        else:
+            assert (done.versions[n], done.checksums[n]) == (0, 0)
+    assert not done.is_cold  # nothing of it is on the disk alone
+
+
+def test_checksums_are_not_made_for_nobody(lab, contents) -> None:
+    done, pieces = read(lab.engine, [(1, 0, 4096)], want_checksums=False)
+    assert (done.versions, done.checksums, done.left) == ([1], [], [])
+    assert pieces == [contents[1]]
+
+
+def test_the_committed_version_is_read_also_after_the_next_one(lab, contents) -> None:
+    put(lab.engine, CHUNKS[1], 2, b"new", 10)
+    done, pieces = read(lab.engine, [(1, 0, 20), (1, 8, 8), (1, 0, 20)])
+    expected = contents[1][:10] + b"new" + contents[1][13:]
+    assert done.versions == [2, 2, 2]
+    assert pieces == [expected[:20], expected[8:16], expected[:20]]
+
+
+def test_bytes_that_do_not_match_are_left(lab, contents) -> None:
+    file_id, start = place(lab.engine, CHUNKS[0])
+    lab.flip(file_id, start + 5000)
+    wanted = [(0, 0, 100), (0, 4200, 50), (0, 4200, 50), (0, 8192, 4096), (0, 0, 9000)]
+    done, pieces = read(lab.engine, wanted)
+    assert done.left == [1, 2, 4]
+    assert not done.is_cold
+    assert [pieces[0], pieces[3]] == [contents[0][:100], contents[0][8192:12288]]
+
+
+@pytest.mark.parametrize("lab", ["disk"], indirect=True)
+def test_what_would_wait_for_the_disk_is_left(lab, contents, monkeypatch) -> None:
+    real = os.preadv
+    calls = []
+
+    def preadv(fd, buffers, offset, flags=0):
+        calls.append(flags)
+        if len(calls) == 3:
+            raise BlockingIOError(errno.EAGAIN, "would wait")
+        return real(fd, buffers, offset, flags)
+
+    read(lab.engine, [(0, 0, 10)])  # the file system can tell what is cached
+    monkeypatch.setattr(os, "preadv", preadv)
+    done, pieces = read(lab.engine, [(0, 0, 10), (0, 5000, 10), (0, 9000, 10), (0, 13_000, 10)])
+    assert (done.left, done.is_cold) == ([2], True)
+    assert pieces[3] == contents[0][13_000:13_010]
+    assert calls == [os.RWF_NOWAIT] * 4
+    monkeypatch.undo()
+    assert not read(lab.engine, [(0, 9000, 10)])[0].left
+
+
+@pytest.mark.parametrize("lab", ["disk"], indirect=True)
+def test_a_file_system_that_cannot_tell_is_asked_once(lab, contents, monkeypatch) -> None:
+    del contents
+    calls = []
+
+    def refuse(_fd, _buffers, _offset, flags=0):
+        calls.append(flags)
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    for _ in range(2):
+        done, _ = read(lab.engine, [(0, 0, 10), (0, 5000, 10)])
+        assert (done.left, done.is_cold) == ([0, 1], False)
+    assert calls == [os.RWF_NOWAIT]

@@ -1,0 +1,84 @@
+"""Serving methods that are plain functions: what they end at once is answered at once, all else as ever."""
+
+import pytest
+import trio
+
+from fs.rpc.api import Reply
+from fs.rpc.server_connection import SMALL_REPLY_BYTES_MAX
+from fs.schema import services
+from fs.schema.proto import core_pb2 as core
+from fs.schema.status import FsError, Status
+
+ECHO = services.CORE_ECHO
+
+
+class Core:
+    """Echoes, at once or later, as its caller wishes."""
+
+    def __init__(self):
+        self.go_on = trio.Event()
+        self.released = 0
+
+    def echo(self, _call, request):
+        if request.data == b"wait":
+            return self._later(request)
+        if request.data == b"error":
+            raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
+        assert request.data != b"bug", "broken invariant"
+        return self._reply(request)
+
+    async def _later(self, request):
+        await self.go_on.wait()
+        return self._reply(request)
+
+    def _reply(self, request):
+        payload = [bytes(request.reply_payload_bytes)] if request.reply_payload_bytes else ()
+        return Reply(core.EchoRsp(data=request.data), payload, self._release)
+
+    def _release(self):
+        self.released += 1
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    service = Core()
+    monkeypatch.setattr("fs.rpc.core_service.CoreService.echo", service.echo)
+    return service
+
+
+@pytest.mark.parametrize("payload_bytes", [0, 10, SMALL_REPLY_BYTES_MAX, SMALL_REPLY_BYTES_MAX + 1])
+async def test_replies_come_whole_and_are_released(net, process, plain, payload_bytes):
+    async with process(net) as p:
+        for _ in range(3):
+            request = core.EchoReq(data=b"x", reply_payload_bytes=payload_bytes)
+            received = await p.channel.call(ECHO, request)
+            assert received.message.data == b"x"
+            assert bytes(received.payload) == bytes(payload_bytes)
+    assert plain.released == 3
+
+
+async def test_errors_and_bugs_are_answered(net, process, plain):
+    bugs = []
+    async with process(net, on_bug=lambda where, error: bugs.append((where, error))) as p:
+        for data, status in ((b"error", Status.NOT_EMPTY), (b"bug", Status.INTERNAL_ERROR)):
+            with pytest.raises(FsError) as caught:
+                await p.channel.call(ECHO, core.EchoReq(data=data))
+            assert caught.value.status is status
+        assert len(bugs) == 1
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+    assert plain.released == 1
+
+
+async def test_who_waits_does_not_hold_up_others(net, process, plain):
+    async with process(net) as p, trio.open_nursery() as nursery:
+        found = []
+
+        async def ask():
+            found.append(await p.channel.call(ECHO, core.EchoReq(data=b"wait")))
+
+        nursery.start_soon(ask)
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+        assert not found
+        plain.go_on.set()
+    assert found[0].message.data == b"wait"
+    assert plain.released == 2
