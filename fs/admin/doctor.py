@@ -23,6 +23,8 @@ SKEW_S_MAX: Final = 1.0
 
 LOW_SPACE_SHARE: Final = 0.10
 FULL_SHARE: Final = 0.03
+LEASE_SHARE_MIN: Final = 0.3
+"""Of a lease that is left just before it is renewed, at least; a process in health has four fifths."""
 UNEVEN_SHARE: Final = 0.20
 """Between the fullest and the emptiest disk, in shares of their capacity."""
 
@@ -165,10 +167,10 @@ def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
             "wait, if one is syncing (ember status tells how long); else start the nodes of the others,"
             " or let them be replaced: ember admin node drain",
         )  # fmt: skip
-    if chain.loss_count:
+    if chain.losses:
         yield Finding(
             "chain-losses", Severity.WARNING, subject,
-            f"{chain.loss_count} times machines lost power or their last server was given up:"
+            f"{chain.losses} times machines lost power or their last server was given up:"
             " what was written just before, and not synced, may be gone",
             "check what was being written then; synced data is not concerned",
         )  # fmt: skip
@@ -242,6 +244,19 @@ def _clocks(now: Snapshot) -> Iterator[Finding]:
                 "clock-skew", Severity.WARNING, f"node {node_id}",
                 f"its clock is {answer.skew_s:+.1f} s off this machine's: files get wrong times (leases do not depend on it)",
                 "run a time service (chrony, systemd-timesyncd) on every machine",
+            )  # fmt: skip
+
+
+def _leases(now: Snapshot) -> Iterator[Finding]:
+    for node_id, answer in now.answers.items():
+        left_s, lease_s = answer.info.lease_margin_s, answer.info.lease_s
+        if left_s < lease_s * LEASE_SHARE_MIN:
+            yield Finding(
+                "lease-short", Severity.WARNING, f"node {node_id}",
+                f"{max(0.0, left_s):.1f} s of its lease of {lease_s:g} s are left: its heartbeats are answered late,"
+                " and when it runs out the node stops serving",
+                "look at the load of the node and of the manager's, and at the network between them;"
+                " ember_node_lease_margin_seconds shows the course",
             )  # fmt: skip
 
 
@@ -323,6 +338,7 @@ CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _disks,
     _space,
     _clocks,
+    _leases,
     _releases,
     _settings,
     _maintenance,

@@ -71,7 +71,7 @@ def chain_row(info: RoutingInfo, chain: Chain) -> Row:
         "replicas": chain.replica_count,
         "serving": len(chain.serving),
         "is_in_order": chain.serving == chain.preferred_order,
-        "loss_count": chain.loss_count,
+        "loss_count": chain.losses,
         "targets": [
             {
                 "target_id": member.target_id,

@@ -17,6 +17,7 @@ from ..mgmtd import store as mgmtd
 from ..mgmtd.lease import LeaseRecord
 from ..mgmtd.move_book import pack_book, unpack_book
 from ..schema.proto.record_pb2 import ChainRecordPb, FormatRecordPb, MoveBookRecordPb
+from ..schema.routing import RESTORED_LOSSES
 from .backup import UNFINISHED_VERSION
 
 INODE_BLOCKS: Final = 1 << 20
@@ -25,8 +26,6 @@ ROUTING_VERSIONS: Final = 1 << 32
 EPOCHS: Final = 1 << 32
 CHAIN_VERSIONS: Final = 1 << 16
 """Of 32 bits; a chain that changes once a minute has as many in 45 days."""
-LOSSES: Final = 1 << 16
-"""A client that has outlived the restore must not take the count of that time for the one that it noted."""
 MOVES: Final = 1 << 16
 
 _INODE_IDS: Final = frozenset(map(records.inode_ids_key, range(SHARD_COUNT)))
@@ -73,7 +72,7 @@ class Rebase:
         if key.startswith(mgmtd.CHAIN_PREFIX):
             record = ChainRecordPb.FromString(value)
             record.chain.chain_version += CHAIN_VERSIONS
-            record.chain.loss_count += LOSSES
+            record.chain.loss_count += RESTORED_LOSSES
             return record.SerializeToString(deterministic=True)
         if key.startswith(mgmtd.TARGET_PREFIX):
             target_id = int.from_bytes(key[len(mgmtd.TARGET_PREFIX) :], "big")

@@ -15,6 +15,7 @@ BLOCKING: Final = frozenset(
         "bootstrapping",
         "chain-degraded",
         "chain-unavailable",
+        "lease-short",
         "maintenance",
         "node-disabled",
         "node-failed",

@@ -33,7 +33,7 @@ from ..rpc.server import Server
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
 from ..runtime.figures import Figures, Source
-from ..runtime.log import set_up_logging
+from ..runtime.log import LOG_BYTES_VARIABLE, set_up_logging
 from ..runtime.ports import Runtime
 from ..runtime.real import real_runtime
 from ..runtime.tracing import Tracer
@@ -79,6 +79,8 @@ class Process:
     """Measures remote calls; None: nobody."""
     sources: list[Source] = field(default_factory=list)
     """What says the metrics of this process; parts add to it as they are made."""
+    margins_s: list[Callable[[], float]] = field(default_factory=list)
+    """What tells the seconds left of the leases of this process; parts add to it as they are made."""
     metrics_address: str = ""
     """Where the metrics are served; empty: nowhere."""
     tracer: Tracer | None = None
@@ -114,7 +116,14 @@ class Process:
         for name, target in targets.items():
             server.add_service(name, target)
         server.add_service(
-            "Core", CoreService(self.identity, self.runtime.clock, [*targets], self.config)
+            "Core",
+            CoreService(
+                self.identity,
+                self.runtime.clock,
+                [*targets],
+                self.config,
+                margins_s=self.margins_s,
+            ),
         )
         return server
 
@@ -286,7 +295,11 @@ def run_process(root: Root, config_path: Path) -> NoReturn:
     except FsError as problem:  # no log yet: whoever typed this reads it
         sys.exit(f"ember: {problem}")
     try:
-        set_up_logging(config.process.log_level, line_format=config.process.log_format)
+        set_up_logging(
+            config.process.log_level,
+            line_format=config.process.log_format,
+            bytes_max=int(os.environ.get(LOG_BYTES_VARIABLE, "0")),
+        )
         gc.freeze()
         gc.set_threshold(GC_ALLOCATION_COUNT)
         trio.run(_run, root, config)

@@ -77,6 +77,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
     config, node = process.config, process.node(roles)
     membership = Membership(process.runtime, config, node, process.channels)
     process.sources.append(membership.say)
+    process.margins_s.append(lambda: membership.lease.margin_s)
     targets: dict[str, Any] = {}
     loops: list[Loop] = []
     find_tokens = ask_manager(membership.caller)

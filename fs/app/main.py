@@ -33,6 +33,26 @@ app = typer.Typer(
 )
 
 
+def _print_release(wanted: bool) -> None:
+    if wanted:
+        from .release import RELEASE  # noqa: PLC0415
+
+        typer.echo(RELEASE)
+        raise typer.Exit
+
+
+@app.callback()
+def entry(
+    _release: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_release, is_eager=True, help="Print the release."
+        ),
+    ] = False,
+) -> None:
+    """EmberFS: a distributed file system for machine-learning clusters."""
+
+
 @app.command()
 def up(  # noqa: PLR0917 - options, never passed by position
     directory: DirOption = None,

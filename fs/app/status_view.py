@@ -79,7 +79,7 @@ def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dic
             "chain_version": chain.chain_version,
             "is_complete": len(chain.serving) >= chain.replica_count,
             "is_in_order": chain.serving == chain.preferred_order,
-            "loss_count": chain.loss_count,
+            "loss_count": chain.losses,
             "targets": [_target(info.target(m.target_id), m.public_state) for m in chain.targets],
         }
         for chain in sorted(info.chains.values(), key=lambda c: c.chain_id)

@@ -125,6 +125,7 @@ async def serve_storage(
 
     config, node = process.config, process.node(frozenset({Role.STORAGE}))
     membership = Membership(process.runtime, config, node, process.channels)
+    process.margins_s.append(lambda: membership.lease.margin_s)
     storage = Storage(
         process.runtime,
         config,

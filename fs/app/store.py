@@ -14,6 +14,7 @@ from ..kv.foundationdb import FoundationDbEngine, open_engine
 from ..kv.memory import MemoryEngine
 from ..kv.remote import RemoteEngine
 from ..kv.rocksdb import RocksDbEngine
+from ..kv.rocksdb_reader import RocksDbReader
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
 from ..runtime.real import BOOT_ID_PATH
@@ -47,6 +48,19 @@ async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
         async with open_background() as nursery:
             await nursery.start(engine.run)
             yield engine
+    finally:
+        with trio.CancelScope(shield=True):
+            await engine.aclose()
+
+
+@asynccontextmanager
+async def open_local_reader(process: Process) -> AsyncIterator[RocksDbReader]:
+    """Open the store in `kv.path` for reading, whether its process serves it or not; raises what RocksDbReader.open says."""
+    cluster_id = process.config.process.cluster_id
+    path = process.config.kv.path
+    engine = await RocksDbReader.open(path, process.runtime, cluster_id=cluster_id)
+    try:
+        yield engine
     finally:
         with trio.CancelScope(shield=True):
             await engine.aclose()

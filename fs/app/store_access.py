@@ -37,7 +37,7 @@ from .cluster_dir import (
 from .command_trace import begin_command
 from .compose import Process, new_identity
 from .foundationdb import FOUNDATIONDB, kv_section, parse_kv
-from .store import open_store
+from .store import open_local_reader, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,13 @@ class OpenStore:
 
 
 @asynccontextmanager
-async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
-    """Open a store for the length of the block; raises FsError as `open_store`."""
+async def open_chosen(
+    choice: StoreChoice, *, for_reading: bool = False
+) -> AsyncIterator[OpenStore]:
+    """Open a store for the length of the block; raises FsError as `open_store`.
+
+    With `for_reading` nothing is changed in an embedded store, and its process may be serving it.
+    """
     process_section = ProcessSection(cluster_id=choice.cluster_id)
     config = ProcessConfig(process=process_section, kv=choice.section, auth=choice.auth)
     runtime = real_runtime(SocketNetwork())
@@ -123,6 +128,8 @@ async def open_chosen(choice: StoreChoice) -> AsyncIterator[OpenStore]:
     identity = new_identity(config, runtime, secrets)
     async with open_channels(runtime, identity, config.rpc, secrets=secrets) as channels:
         process = Process(config, runtime, identity, channels, trio.Event())
-        async with open_store(process) as engine:
+        reads_only = for_reading and choice.section.engine == "rocksdb"
+        opened = open_local_reader(process) if reads_only else open_store(process)
+        async with opened as engine:
             with begin_command(runtime):
                 yield OpenStore(engine, runtime, channels)

@@ -30,6 +30,7 @@ from typing import Any, Final
 
 import trio
 
+from ..runtime.log import LOG_BYTES_VARIABLE
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
 from .mount_point import clear_dead_mount
@@ -176,7 +177,11 @@ class Supervisor:
                     cwd=self._directory.path,
                     start_new_session=True,
                     pass_fds=[ready_write],
-                    env={**os.environ, READY_VARIABLE: str(ready_write)},
+                    env={
+                        **os.environ,
+                        READY_VARIABLE: str(ready_write),
+                        LOG_BYTES_VARIABLE: str(LOG_BYTES_MAX),
+                    },
                 )
         finally:
             os.close(ready_write)

@@ -132,7 +132,7 @@ class Where:
             typer.echo(f"read from the store ({choice.text}); services are down", err=True)
 
         async def run() -> T:
-            async with open_chosen(choice) as opened:
+            async with open_chosen(choice, for_reading=True) as opened:
                 return await use(opened.engine)
 
         try:

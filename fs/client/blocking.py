@@ -329,6 +329,12 @@ class BlockingFs:
             )
         )
 
+    def change_owner_below(
+        self, path: str, *, uid: int | None = None, gid: int | None = None
+    ) -> int:
+        """See `EmberFs.change_owner_below`."""
+        return self.run(lambda: self._native.change_owner_below(path, uid=uid, gid=gid))
+
     def open(self, path: str, *, is_writable: bool = False) -> BlockingFile:
         """See `EmberFs.open`."""
         return BlockingFile(

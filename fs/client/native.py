@@ -28,6 +28,7 @@ from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
 from .native_file import EmberFile, check_offset
 from .native_limits import Limits
 from .native_trash import Trash
+from .native_trees import Trees
 from .side_by_side import each_or_error
 
 __all__ = [
@@ -49,7 +50,7 @@ COPY_PIECE_BYTES = 8 * MIB
 """Read while the piece before it is written."""
 
 
-class EmberFs(Trash, Limits):
+class EmberFs(Trash, Limits, Trees):
     """A file system seen through one client.  Any number of tasks may use it at once."""
 
     def __init__(

@@ -98,26 +98,29 @@ class Paths:
     async def _directory_id(self, directory: str) -> InodeId:
         return ROOT_INODE_ID if directory == "/" else (await self.stat(directory)).inode_id
 
-    async def listdir(self, path: str) -> list[DirEntry]:
-        """Return the entries of a directory in byte order of their names, without . and .. ."""
+    async def listdir(self, path: str, *, count_max: int | None = None) -> list[DirEntry]:
+        """Return the entries of a directory in byte order of their names, without . and .. ; `count_max`: the first ones."""
         inode_id = (await self.stat(path)).inode_id
-        found = await self._list(inode_id, with_inodes=True)
+        found = await self._list(inode_id, with_inodes=True, count_max=count_max)
         return [DirEntry(os.fsdecode(e.name), inode_from_pb(e.inode)) for e in found]
 
-    async def _list(self, inode_id: int, *, with_inodes: bool) -> list[meta_pb2.DentryPb]:
+    async def _list(
+        self, inode_id: int, *, with_inodes: bool, count_max: int | None = None
+    ) -> list[meta_pb2.DentryPb]:
         entries: list[meta_pb2.DentryPb] = []
         after = b""
         while True:
+            count_left = LIST_PAGE_COUNT if count_max is None else count_max - len(entries)
             request = meta_pb2.ListReq(
                 caller=self._identity.caller(),
                 inode_id=inode_id,
                 after=after,
-                entry_count_max=LIST_PAGE_COUNT,
+                entry_count_max=min(LIST_PAGE_COUNT, count_left),
                 with_inodes=with_inodes,
             )
             page = await self._meta.call(services.META_LIST, request)
             entries.extend(page.entries)
-            if not page.has_more:
+            if not page.has_more or len(entries) == count_max:
                 return entries
             after = page.entries[-1].name
 

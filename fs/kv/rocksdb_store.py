@@ -85,6 +85,13 @@ def _opening_options() -> dict[str, Any]:
     return {"options": options, "column_families": {"default": options}}
 
 
+def reading_options() -> dict[str, Any]:
+    """As `_opening_options`, for a store that belongs to another process: its files are open before it removes them."""
+    found = _opening_options()
+    found["options"].set_max_open_files(-1)
+    return found
+
+
 def open_store(path: str) -> Rdict:
     """Open or make the store in directory `path`; blocks.
 
@@ -195,15 +202,24 @@ def check_format(db: Rdict, path: str, cluster_id: str) -> int:
         FsError: KV_BAD_FORMAT, naming what was found; KV_DAMAGED, IO_ERROR.
     """
     try:
+        is_new = db.get(FORMAT_KEY) is None and next(iter(db.keys()), None) is None
+    except Exception as error:
+        raise opening_error(path, error) from error
+    if is_new:
+        _write_format(db, cluster_id)
+        return 0
+    return check_known(db, path, cluster_id)
+
+
+def check_known(db: Rdict, path: str, cluster_id: str) -> int:
+    """As `check_format`, of a store that is not new; writes nothing."""
+    try:
         packed = db.get(FORMAT_KEY)
         version = stored_version(db)
     except Exception as error:
         raise opening_error(path, error) from error
     if packed is None:
-        if next(iter(db.keys()), None) is not None:
-            raise FsError(Status.KV_BAD_FORMAT, f"{path}: not empty, and no format record")
-        _write_format(db, cluster_id)
-        return 0
+        raise FsError(Status.KV_BAD_FORMAT, f"{path}: not empty, and no format record")
     try:
         record = record_pb2.FormatRecordPb.FromString(packed)
     except DecodeError as error:

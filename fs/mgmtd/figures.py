@@ -45,7 +45,7 @@ def _say_chains(info: RoutingInfo, figures: Figures) -> None:
         figures.note(metrics.CHAIN_TARGETS, members[public], public.name.lower())
     out_of_order = sum(chain.serving != chain.preferred_order for chain in chains)
     figures.note(metrics.CHAINS_OUT_OF_ORDER, out_of_order)
-    figures.note(metrics.LOSSES, sum(chain.loss_count for chain in chains))
+    figures.note(metrics.LOSSES, sum(chain.losses for chain in chains))
     for table_id, table in _newest_tables(info).items():
         for chain_id in set(table):
             figures.note(metrics.TABLE_CHAINS, 1, table_id, chain_id)

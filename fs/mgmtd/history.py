@@ -106,7 +106,7 @@ def _chain_text(
         if after.state_of(member.target_id) is None
     ]
     if before.loss_count != after.loss_count:
-        parts.append(f"loss {after.loss_count} of what was not synced")
+        parts.append(f"loss {after.losses} of what was not synced")
     if before.preferred_order != after.preferred_order:
         parts.append(f"preferred order {' '.join(map(str, after.preferred_order))}")
     if not parts:

@@ -1,7 +1,7 @@
 """Core service: what every process answers, whatever else it does."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -23,8 +23,14 @@ class CoreService:
         clock: Clock,
         service_names: Sequence[str],
         config: ProcessConfig | None = None,
+        *,
+        margins_s: Sequence[Callable[[], float]] = (),
     ) -> None:
-        """Answer for the process `identity`, which offers `service_names` besides Core, by its configuration."""
+        """Answer for the process `identity`, which offers `service_names` besides Core, by its configuration.
+
+        `margins_s` tell the seconds left of its leases; more may be added meanwhile.
+        """
+        self._margins_s = margins_s
         self._config = config or ProcessConfig()
         self._identity = identity
         self._clock = clock
@@ -57,6 +63,8 @@ class CoreService:
             pid=os.getpid(),
             wall_ns=self._clock.wall_ns(),
             mgmtd_addresses=self._config.process.mgmtd_addresses,
+            lease_margin_s=min((margin_s() for margin_s in self._margins_s), default=0.0),
+            lease_s=self._config.mgmtd.node_lease_s if self._margins_s else 0.0,
         )
 
     async def get_config(self, _call: Call, _request: core.GetConfigReq) -> core.GetConfigRsp:

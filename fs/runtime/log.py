@@ -9,10 +9,12 @@ What is logged on behalf of a traced request says so: at the end of the text, or
 
 import json
 import logging
+import os
+import stat
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from . import tracing
 
@@ -69,8 +71,63 @@ class JsonFormatter(logging.Formatter):
 FORMATTERS: Final = {"text": LineFormatter, "json": JsonFormatter}
 
 
+LOG_BYTES_VARIABLE: Final = "EMBERFS_LOG_BYTES_MAX"
+"""Environment variable of a process whose stderr is a log of its own: how long that may become."""
+
+STDERR: Final = 2
+DESCRIPTORS: Final = (1, STDERR)
+"""Of a process that whoever started it has write both to its log."""
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to stderr; when that is a file that has grown too large, begins a new one, keeping the last.
+
+    No line is lost: the process's own descriptors are led to the new file, so that what else writes there, such as an
+    interpreter that crashes, goes on there as well.
+    """
+
+    def __init__(self, bytes_max: int = 0) -> None:
+        """Begin a new file beyond `bytes_max` bytes; 0: never."""
+        super().__init__(sys.stderr)
+        self._bytes_max = bytes_max
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, then see how much there is."""
+        super().emit(record)
+        if not self._bytes_max:
+            return
+        try:
+            rotate(self._bytes_max)
+        except OSError:
+            self._bytes_max = (
+                0  # such as of a folder that cannot be written to: it will not get better
+            )
+            self.handleError(record)
+
+
+def rotate(bytes_max: int) -> None:
+    """Have stderr begin a new file if its file is longer than `bytes_max`; the old one gets the name with `.1`.
+
+    Does nothing when stderr is no file, or one that has been moved away; raises OSError.
+    """
+    now = os.fstat(STDERR)
+    if not stat.S_ISREG(now.st_mode) or now.st_size <= bytes_max:
+        return
+    path = Path(f"/proc/self/fd/{STDERR}").readlink()
+    if not path.exists() or not os.path.samestat(path.stat(), now):
+        return
+    path.replace(path.with_name(path.name + ".1"))
+    begun = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, stat.S_IMODE(now.st_mode))
+    try:
+        for descriptor in DESCRIPTORS:
+            if os.path.samestat(os.fstat(descriptor), now):
+                os.dup2(begun, descriptor)
+    finally:
+        os.close(begun)
+
+
 def set_up_logging(
-    level: str = "info", path: Path | None = None, *, line_format: str = "text"
+    level: str = "info", path: Path | None = None, *, line_format: str = "text", bytes_max: int = 0
 ) -> None:
     """Send all records of this process at or above `level` to a file or to stderr.
 
@@ -80,9 +137,10 @@ def set_up_logging(
         level: debug, info, warning or error.
         path: appended to; None: stderr.
         line_format: text or json.
+        bytes_max: when stderr is a file that is longer, a new one is begun; 0: never.
     """
     handler: logging.Handler
-    handler = logging.StreamHandler(sys.stderr) if path is None else logging.FileHandler(path)
+    handler = StderrHandler(bytes_max) if path is None else logging.FileHandler(path)
     handler.setFormatter(FORMATTERS[line_format]())
     root = logging.getLogger()
     for old in list(root.handlers):

@@ -77,6 +77,11 @@ class Role(IntEnum):
     CLIENT = 4
 
 
+RESTORED_LOSSES: Final = 1 << 16
+"""What restoring a backup adds to the count of losses of each chain, which is no loss: a client that has outlived it must not
+take the count of that time for the one that it noted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One process of the cluster."""
@@ -150,7 +155,12 @@ class Chain:
     created_order: tuple[TargetId, ...] = ()
     """The members it was created with; empty while that is `preferred_order`."""
     loss_count: int = 0
-    """How often it may have lost acknowledged updates that no sync had covered."""
+    """Changes whenever it may have lost acknowledged updates that no sync had covered; people are shown `losses`."""
+
+    @property
+    def losses(self) -> int:
+        """How often it may have lost acknowledged updates that no sync had covered, since the last restore at least."""
+        return self.loss_count % RESTORED_LOSSES
 
     @property
     def replica_count(self) -> int:

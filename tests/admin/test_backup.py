@@ -14,7 +14,6 @@ from fs.admin.rebase import (
     CHAIN_VERSIONS,
     EPOCHS,
     INODE_BLOCKS,
-    LOSSES,
     MOVES,
     ROUTING_VERSIONS,
     Rebase,
@@ -35,6 +34,7 @@ from fs.schema.proto.record_pb2 import (
     MoveBookRecordPb,
     PrimaryLeaseRecordPb,
 )
+from fs.schema.routing import RESTORED_LOSSES
 from fs.schema.status import FsError, Status
 from tests.admin.stores import (
     CLUSTER,
@@ -104,7 +104,7 @@ async def test_numbers_go_on_far_beyond_those_of_the_backup(memory):
     assert int.from_bytes(rows[mgmtd.ROUTING_VERSION_KEY], "big") == 4000 + ROUTING_VERSIONS
     chain = ChainRecordPb.FromString(rows[mgmtd.chain_key(3)]).chain
     assert (chain.chain_id, chain.chain_version) == (3, 17 + CHAIN_VERSIONS)
-    assert chain.loss_count == LOSSES
+    assert chain.loss_count == RESTORED_LOSSES
     lease = PrimaryLeaseRecordPb.FromString(rows[mgmtd.LEASE_KEY])
     assert lease == PrimaryLeaseRecordPb(epoch=77 + EPOCHS)
     book = MoveBookRecordPb.FromString(rows[mgmtd.BOOK_KEY])

@@ -9,6 +9,7 @@ from fs.admin.doctor import CHECKS, Answer, Severity, Snapshot, diagnose
 from fs.schema.ids import ChainId, NodeId, TargetId
 from fs.schema.proto import core_pb2, mgmtd_pb2, storage_pb2
 from fs.schema.routing import (
+    RESTORED_LOSSES,
     Chain,
     ChainTarget,
     LocalState,
@@ -70,8 +71,9 @@ def space(*free_shares):
     return storage_pb2.SpaceInfoRsp(disks=disks)
 
 
-def answer(release="1", skew_s=0.0):
-    return Answer(core_pb2.GetInfoRsp(release=release), skew_s, 0.001)
+def answer(release="1", skew_s=0.0, lease_margin_s=4.0, lease_s=4.8):
+    told = core_pb2.GetInfoRsp(release=release, lease_margin_s=lease_margin_s, lease_s=lease_s)
+    return Answer(told, skew_s, 0.001)
 
 
 def snapshot(info=None, **changes):
@@ -133,6 +135,7 @@ SICK = [
     (snapshot(routing(chains=[chain(2, S.LASTSRV, S.WAITING, S.OFFLINE)])), {"chain-unavailable"}),
     (snapshot(routing(chains=[chain(2, S.SERVING, S.SERVING, S.SYNCING)])), {"chain-degraded"}),
     (snapshot(routing(chains=[chain(2, *SERVING, loss_count=2)])), {"chain-losses"}),
+    (snapshot(routing(chains=[chain(2, *SERVING, loss_count=RESTORED_LOSSES)])), set()),
     (
         snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(12), 0, LocalState.UPTODATE)])),
         {"replicas-together"},
@@ -148,6 +151,8 @@ SICK = [
     (snapshot(spaces={NodeId(11): space(0.05, 0.09)}), {"disk-full"}),
     (snapshot(spaces={NodeId(11): space(0.9, 0.3)}), {"space-uneven"}),
     (snapshot(answers={NodeId(11): answer(skew_s=-1.5)}), {"clock-skew"}),
+    (snapshot(answers={NodeId(11): answer(lease_margin_s=1.4)}), {"lease-short"}),
+    (snapshot(answers={NodeId(11): answer(lease_margin_s=0.0, lease_s=0.0)}), set()),  # an older release
     (snapshot(answers={NodeId(11): answer(), NodeId(12): answer("2")}), {"release-mix"}),
     (snapshot(moves=MOVES), {"move-problem", "move-trouble", "drained"}),
 ]  # fmt: skip

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -72,3 +75,36 @@ def test_json_is_an_object_per_record(tmp_path):
         "message": "target 7\nsecond \udcff",
     }
     assert second["traceback"].splitlines()[-1].startswith("ValueError: invalid literal")
+
+
+WRITER = """
+import logging, os
+from pathlib import Path
+from fs.runtime.log import set_up_logging
+set_up_logging(bytes_max=2000)
+for number in range(100):
+    logging.warning("line %03d", number)
+    if number % 10 == 0:
+        os.write(1, b"said %03d\\n" % number)
+print(logging.getLogger().handlers[0]._bytes_max)
+"""
+
+
+@pytest.mark.parametrize("is_folder_writable", [True, False])
+def test_a_log_that_grows_is_begun_anew_and_no_line_is_lost(tmp_path, is_folder_writable):
+    path = tmp_path / "one.log"
+    if not is_folder_writable:
+        (tmp_path / "one.log.1").mkdir()  # what the old file cannot replace
+    with path.open("ab") as log_file:
+        subprocess.run([sys.executable, "-c", WRITER], stdout=log_file, stderr=log_file, check=True)
+    kept = [] if not is_folder_writable else (tmp_path / "one.log.1").read_text().splitlines()
+    lines = [*kept, *path.read_text().splitlines()]
+    numbers = [line[-3:] for line in lines if re.search(r" warning .*line \d{3}$", line)]
+    assert numbers == [f"{n:03d}" for n in range(100)][-len(numbers) :]
+    if is_folder_writable:  # an older file has been replaced
+        assert 0 < len(kept) < len(numbers) < 100
+        assert lines[-1] == "2000"
+    else:
+        assert len(numbers) == 100
+        assert lines[-1] == "0"
+    assert "said 090" in lines

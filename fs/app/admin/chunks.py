@@ -26,8 +26,9 @@ from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import complete_chain
-from .files import inode_of, print_replicas
+from .files import print_replicas
 from .listing import EXIT_FOUND, JsonOption, console, print_rows, progress_bar
+from .meta_calls import inode_of
 
 chunks = typer.Typer(help="Chunks and their replicas.", no_args_is_help=True)
 

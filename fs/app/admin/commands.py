@@ -15,6 +15,7 @@ from ..placement_commands import placement
 from ..quota_commands import quota
 from ..trash_commands import trash
 from ..user_commands import user
+from .bench import bench
 from .chains import chain, table, target
 from .chunks import chunks
 from .cluster import cluster, session
@@ -22,6 +23,8 @@ from .disks import disk
 from .doctor import doctor
 from .dumps import dump
 from .files import file
+from .fs_content import cat, write
+from .fs_names import fs
 from .garbage import gc
 from .history import history
 from .moves import move, rebalance
@@ -36,6 +39,7 @@ admin = typer.Typer(
 )
 
 GROUPS: Final = {
+    "bench": bench,
     "chain": chain,
     "chunks": chunks,
     "cluster": cluster,
@@ -43,6 +47,7 @@ GROUPS: Final = {
     "disk": disk,
     "dump": dump,
     "file": file,
+    "fs": fs,
     "gc": gc,
     "move": move,
     "node": node,
@@ -76,6 +81,8 @@ def entry(
         set_entry(Entry(at, kv, cluster_id))
 
 
+fs.command("cat")(cat)
+fs.command("write")(write)
 for name, group in sorted((GROUPS | ALSO).items()):
     admin.add_typer(group, name=name)
 admin.command("doctor")(doctor)

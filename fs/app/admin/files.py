@@ -3,6 +3,7 @@
 Asks a metadata service as the user that the credentials name, else as root; when services are down, the store.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -13,19 +14,18 @@ from ...admin.replicas import Replica, compared, replicas
 from ...admin.stored import stored_inode
 from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
-from ...rpc.credential_files import configured_uid
 from ...schema import services
 from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.layout import FileRef, chunk_count
-from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
-from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
 from ..mgmtd_link import newest_routing
-from ..quota_commands import parse_number
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .listing import EXIT_FOUND, JsonOption, print_facts, print_rows, progress_bar, time_text
+from .meta_calls import ask_meta, caller, inode_of
+from .standing import absolute
 
 file = typer.Typer(
     help="Files: attributes, layout, chunks and their replicas.", no_args_is_help=True
@@ -42,49 +42,6 @@ InodeOption = Annotated[
     int, typer.Option("--inode", min=0, help="Its number instead of a path.", show_default=False)
 ]
 
-NOWHERE = {Status.RPC_CONNECT_FAILED, Status.RPC_TIMEOUT, Status.NOT_PRIMARY}
-
-
-async def ask_meta(
-    channels: ChannelPool, info: RoutingInfo, method: Method[ReqT, RspT], request: ReqT
-) -> RspT:
-    """Ask the first metadata service that answers; raises FsError: what it says."""
-    problem = FsError(Status.RPC_CONNECT_FAILED, "no metadata service is known to be there")
-    for node in info.nodes_with_role(Role.META):
-        if node.state in {NodeState.FAILED, NodeState.DISABLED}:
-            continue
-        try:
-            channel = channels.get(node.address, node_id=node.node_id)
-            return (await channel.call(method, request, timeout_s=TIMEOUT_S)).message
-        except FsError as error:
-            if error.status not in NOWHERE:
-                raise
-            problem = error
-    raise problem
-
-
-def caller(where: Where, channels: ChannelPool) -> common_pb2.CallerPb:
-    """Return on whose behalf a command asks."""
-    uid = configured_uid(where.auth) or 0
-    return common_pb2.CallerPb(
-        uid=uid,
-        gid=uid,
-        client_id=channels.identity.client_id,
-        request_id=channels.runtime.random.randbytes(16),
-    )
-
-
-async def inode_of(
-    where: Where, channels: ChannelPool, info: RoutingInfo, path: str, inode_id: int
-) -> common_pb2.InodePb:
-    """Return an inode by path, or by id if that is not 0; raises FsError."""
-    who = caller(where, channels)
-    if inode_id:
-        by_id = meta_pb2.GetAttrReq(caller=who, inode_id=inode_id)
-        return (await ask_meta(channels, info, services.META_GET_ATTR, by_id)).inode
-    by_path = meta_pb2.ResolvePathReq(caller=who, path=path.encode(errors="surrogateescape"))
-    return (await ask_meta(channels, info, services.META_RESOLVE_PATH, by_path)).inode
-
 
 def check_named(path: str, inode_id: int) -> None:
     """Raise FsError(INVALID_ARGUMENT) unless exactly one of the two is given."""
@@ -96,7 +53,7 @@ def find_inode(where: Where, path: str, inode_id: int) -> common_pb2.InodePb:
     """As `inode_of`, from whatever answers; raises FsError."""
     check_named(path, inode_id)
     if where.is_down:
-        name = path.encode(errors="surrogateescape")
+        name = os.fsencode(absolute(path)) if path else b""
         return where.read_store(lambda engine: stored_inode(engine, name, inode_id))
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> common_pb2.InodePb:
@@ -260,17 +217,6 @@ def _layout_facts(found: common_pb2.LayoutPb) -> dict[str, Any]:
     }
 
 
-async def _inherited(
-    where: Where, channels: ChannelPool, info: RoutingInfo, inode: common_pb2.InodePb
-) -> tuple[common_pb2.LayoutPb, int]:
-    """Return the layout that counts in a directory, or a file's own, and the inode that it comes from."""
-    if inode.HasField("file"):
-        return inode.file.layout, inode.inode_id
-    while not inode.directory.HasField("default_layout"):
-        inode = await inode_of(where, channels, info, "", inode.directory.parent_inode_id)
-    return inode.directory.default_layout, inode.inode_id
-
-
 @layout.command("get")
 def get_layout(
     path: PathArgument = "",
@@ -290,7 +236,7 @@ def get_layout(
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> dict[str, Any]:
         info = await newest_routing(mgmtd, TIMEOUT_S)
         inode = await inode_of(where, channels, info, path, inode_id)
-        found, from_id = await _inherited(where, channels, info, inode)
+        found, from_id = await inherited(where, channels, info, inode)
         return {"inode_id": inode.inode_id, "from_inode_id": from_id} | _layout_facts(found)
 
     print_facts(where.run(use), as_json=as_json)
@@ -300,19 +246,9 @@ def get_layout(
 def set_layout(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A directory.")],
     *,
-    chunk_size: Annotated[
-        str,
-        typer.Option("--chunk-size", help="A power of two: 64K to 64M.", show_default="as it is"),
-    ] = "",
-    stripe_size: Annotated[
-        int,
-        typer.Option(
-            "--stripe", min=0, help="Chains that a file is spread over.", show_default="as it is"
-        ),
-    ] = 0,
-    table_id: Annotated[
-        int, typer.Option("--table", min=0, help="Chain table.", show_default="as it is")
-    ] = 0,
+    chunk_size: ChunkSizeOption = "",
+    stripe_size: StripeOption = 0,
+    table_id: TableOption = 0,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -325,15 +261,8 @@ def set_layout(
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> common_pb2.LayoutPb:
         info = await newest_routing(mgmtd, TIMEOUT_S)
         inode = await inode_of(where, channels, info, path, 0)
-        made = common_pb2.LayoutPb()
-        made.CopyFrom((await _inherited(where, channels, info, inode))[0])
-        made.chunk_size_bytes = parse_number(chunk_size) if chunk_size else made.chunk_size_bytes
-        made.stripe_size = stripe_size or made.stripe_size
-        if table_id:
-            table = info.chain_table(table_id, 0)  # the newest, which is pinned when a file is made
-            made.table_id, made.table_version = table.table_id, 0
-            if not stripe_size:
-                made.stripe_size = min(made.stripe_size, len(table.chain_ids))
+        base = (await inherited(where, channels, info, inode))[0]
+        made = chosen_layout(info, base, chunk_size, stripe_size, table_id)
         request = meta_pb2.SetAttrReq(
             caller=caller(where, channels), inode_id=inode.inode_id, default_layout=made
         )

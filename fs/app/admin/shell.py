@@ -1,8 +1,11 @@
-"""`ember admin shell`: many commands, typed, from a file or through a pipe."""
+"""`ember admin shell`: many commands, typed, from a file or through a pipe.
+
+Several commands stand on one line with `;` between them.  The word `fs` may be left out: `ls` is `fs ls`.
+"""
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +14,7 @@ from typer.core import TyperGroup
 
 from ...schema.status import FsError
 from ..errors import error_line, first_error
+from .standing import standing
 
 
 class Shell:
@@ -22,16 +26,22 @@ class Shell:
         self._always = list(always)
 
     def run_line(self, line: str) -> int:
-        """Run one line; print what is wrong with it; return the exit code.  Empty lines and comments do nothing."""
+        """Run the commands of one line until one fails; print what is wrong with it; return its exit code.
+
+        Empty lines and comments do nothing.
+        """
         try:
-            words = shlex.split(line, comments=True)
+            commands = [shlex.split(text, comments=True) for text in statements(line)]
         except ValueError as error:
             sys.stderr.write(f"ember: {error}\n")
             return 2
-        if not words:
-            return 0
-        if not {"--dir", "--config", "--help"} & set(words) and takes_directory(self._admin, words):
-            words += self._always
+        for words in filter(None, commands):
+            if code := self._run(words):
+                return code
+        return 0
+
+    def _run(self, words: list[str]) -> int:
+        words = self._completed(words)
         try:
             self._admin(words, prog_name="ember admin")
         except SystemExit as ended:  # how the command line says that it is done
@@ -47,6 +57,15 @@ class Shell:
             return 1
         return 0
 
+    def _completed(self, words: list[str]) -> list[str]:
+        """Return the words with those that go without saying."""
+        tree: Any = typer.main.get_command(self._admin)
+        if words[0] not in tree.commands and words[0] in tree.commands["fs"].commands:
+            words = ["fs", *words]
+        if {"--dir", "--config", "--help"} & set(words) or not takes_directory(tree, words):
+            return words
+        return words + self._always
+
     def run_all(self, name: str, lines: Iterable[str]) -> int:
         """Run lines until one fails, which is named; return the exit code."""
         for number, line in enumerate(lines, 1):
@@ -61,16 +80,33 @@ class Shell:
 
         while True:
             try:
-                self.run_line(input("ember admin> "))
+                self.run_line(input(f"ember admin {standing().directory}> "))
             except EOFError:
                 return
             except KeyboardInterrupt:
                 sys.stderr.write("\n")
 
 
-def takes_directory(admin: typer.Typer, words: list[str]) -> bool:
-    """Tell whether the command that the words name has an option --dir."""
-    command: Any = typer.main.get_command(admin)
+def statements(line: str) -> Iterator[str]:
+    """Yield the commands of a line, with `;` between them where it is neither quoted nor in a comment."""
+    quote, begin, index = "", 0, 0
+    while index < len(line):
+        sign = line[index]
+        if sign == "\\" and quote != "'":
+            index += 1
+        elif sign in {"'", '"'} and quote in {"", sign}:
+            quote = "" if quote else sign
+        elif not quote and sign == "#":
+            break
+        elif not quote and sign == ";":
+            yield line[begin:index]
+            begin = index + 1
+        index += 1
+    yield line[begin:]
+
+
+def takes_directory(command: Any, words: list[str]) -> bool:
+    """Tell whether the command of a tree that the words name has an option --dir."""
     for word in words:
         if not isinstance(command, TyperGroup):
             break
@@ -86,7 +122,9 @@ def shell_command(admin: typer.Typer) -> None:
         file: Annotated[Path | None, typer.Option(help="Run the commands of a file, one per line.")] = None,
         directory: Annotated[Path | None, typer.Option("--dir", help="For every command that names none.")] = None,
     ) -> None:  # fmt: skip
-        """Run commands one after the other, without `ember admin` before each: `chain list`; end with Ctrl-D.
+        """Run commands one after the other, without `ember admin` before each: `chain list; ls /`; end with Ctrl-D.
+
+        `cd` and `fs --as` count for what follows.
 
         Commands from a file or a pipe end at the first that fails, which is named, with its exit code.
 

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Final
 
 READY_VARIABLE: Final = "EMBERFS_READY_FD"
+LOG_BYTES_VARIABLE: Final = "EMBERFS_LOG_BYTES_MAX"
 PR_SET_PDEATHSIG: Final = 1
 PAUSE_S_MIN: Final = 0.1
 PAUSE_S_MAX: Final = 5.0
@@ -94,7 +95,11 @@ class Keeper:
                 stdout=output,
                 stderr=output,
                 pass_fds=[tell],
-                env={**os.environ, READY_VARIABLE: str(tell)},
+                env={
+                    **os.environ,
+                    READY_VARIABLE: str(tell),
+                    LOG_BYTES_VARIABLE: str(LOG_BYTES_MAX),
+                },
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - no threads here
             )
         os.close(tell)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from . import rule_pb2 as rule__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\ncore.proto\x12\x05\x65mber\x1a\nrule.proto\"4\n\x07\x45\x63hoReq\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x1b\n\x13reply_payload_bytes\x18\x02 \x01(\x04\".\n\x07\x45\x63hoRsp\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\"\x0c\n\nGetInfoReq\"\xb2\x01\n\nGetInfoRsp\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x10\n\x08services\x18\x06 \x03(\t\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x0f\n\x07wall_ns\x18\x08 \x01(\x10\x12\x17\n\x0fmgmtd_addresses\x18\t \x03(\t\"\x0e\n\x0cGetConfigReq\"\x1c\n\x0cGetConfigRsp\x12\x0c\n\x04json\x18\x01 \x01(\t2\xc4\x01\n\x04\x43ore\x12\x36\n\x04\x45\x63ho\x12\x0e.ember.EchoReq\x1a\x0e.ember.EchoRsp\"\x0e\xca\xf3\x18\n\x08\x01\x10\x01\x18\x01 \x01(\x01\x12;\n\x07GetInfo\x12\x11.ember.GetInfoReq\x1a\x11.ember.GetInfoRsp\"\n\xca\xf3\x18\x06\x08\x02\x10\x01(\x01\x12\x41\n\tGetConfig\x12\x13.ember.GetConfigReq\x1a\x13.ember.GetConfigRsp\"\n\xca\xf3\x18\x06\x08\x03\x10\x01(\x02\x1a\x04\xd0\xf3\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\ncore.proto\x12\x05\x65mber\x1a\nrule.proto\"4\n\x07\x45\x63hoReq\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x1b\n\x13reply_payload_bytes\x18\x02 \x01(\x04\".\n\x07\x45\x63hoRsp\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\"\x0c\n\nGetInfoReq\"\xdb\x01\n\nGetInfoRsp\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x10\n\x08services\x18\x06 \x03(\t\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x0f\n\x07wall_ns\x18\x08 \x01(\x10\x12\x17\n\x0fmgmtd_addresses\x18\t \x03(\t\x12\x16\n\x0elease_margin_s\x18\n \x01(\x01\x12\x0f\n\x07lease_s\x18\x0b \x01(\x01\"\x0e\n\x0cGetConfigReq\"\x1c\n\x0cGetConfigRsp\x12\x0c\n\x04json\x18\x01 \x01(\t2\xc4\x01\n\x04\x43ore\x12\x36\n\x04\x45\x63ho\x12\x0e.ember.EchoReq\x1a\x0e.ember.EchoRsp\"\x0e\xca\xf3\x18\n\x08\x01\x10\x01\x18\x01 \x01(\x01\x12;\n\x07GetInfo\x12\x11.ember.GetInfoReq\x1a\x11.ember.GetInfoRsp\"\n\xca\xf3\x18\x06\x08\x02\x10\x01(\x01\x12\x41\n\tGetConfig\x12\x13.ember.GetConfigReq\x1a\x13.ember.GetConfigRsp\"\n\xca\xf3\x18\x06\x08\x03\x10\x01(\x02\x1a\x04\xd0\xf3\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,11 +47,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETINFOREQ']._serialized_start=135
   _globals['_GETINFOREQ']._serialized_end=147
   _globals['_GETINFORSP']._serialized_start=150
-  _globals['_GETINFORSP']._serialized_end=328
-  _globals['_GETCONFIGREQ']._serialized_start=330
-  _globals['_GETCONFIGREQ']._serialized_end=344
-  _globals['_GETCONFIGRSP']._serialized_start=346
-  _globals['_GETCONFIGRSP']._serialized_end=374
-  _globals['_CORE']._serialized_start=377
-  _globals['_CORE']._serialized_end=573
+  _globals['_GETINFORSP']._serialized_end=369
+  _globals['_GETCONFIGREQ']._serialized_start=371
+  _globals['_GETCONFIGREQ']._serialized_end=385
+  _globals['_GETCONFIGRSP']._serialized_start=387
+  _globals['_GETCONFIGRSP']._serialized_end=415
+  _globals['_CORE']._serialized_start=418
+  _globals['_CORE']._serialized_end=614
 # @@protoc_insertion_point(module_scope)

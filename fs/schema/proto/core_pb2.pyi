@@ -90,6 +90,8 @@ class GetInfoRsp(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     WALL_NS_FIELD_NUMBER: _builtins.int
     MGMTD_ADDRESSES_FIELD_NUMBER: _builtins.int
+    LEASE_MARGIN_S_FIELD_NUMBER: _builtins.int
+    LEASE_S_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     cluster_id: _builtins.str
     incarnation: _builtins.str
@@ -98,6 +100,10 @@ class GetInfoRsp(_message.Message):
     pid: _builtins.int
     wall_ns: _builtins.int
     """its clock, at the answer; 0: an older release"""
+    lease_margin_s: _builtins.float
+    """until it has to stop serving if no heartbeat is answered; negative: it has stopped"""
+    lease_s: _builtins.float
+    """what an answered heartbeat grants; 0: it needs no lease, or is an older release"""
     @_builtins.property
     def services(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -116,10 +122,12 @@ class GetInfoRsp(_message.Message):
         pid: _builtins.int = ...,
         wall_ns: _builtins.int = ...,
         mgmtd_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        lease_margin_s: _builtins.float = ...,
+        lease_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "mgmtd_addresses", b"mgmtd_addresses", "node_id", b"node_id", "pid", b"pid", "release", b"release", "services", b"services", "uptime_s", b"uptime_s", "wall_ns", b"wall_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "lease_margin_s", b"lease_margin_s", "lease_s", b"lease_s", "mgmtd_addresses", b"mgmtd_addresses", "node_id", b"node_id", "pid", b"pid", "release", b"release", "services", b"services", "uptime_s", b"uptime_s", "wall_ns", b"wall_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

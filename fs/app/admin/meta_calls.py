@@ -1,0 +1,59 @@
+"""One-off calls of the command line to the metadata services."""
+
+import os
+
+from ...client.entries import Identity
+from ...rpc.channel import ChannelPool
+from ...rpc.credential_files import configured_uid
+from ...schema import services
+from ...schema.method import Method, ReqT, RspT
+from ...schema.proto import common_pb2, meta_pb2
+from ...schema.routing import NodeState, Role, RoutingInfo
+from ...schema.status import FsError, Status
+from ..where import TIMEOUT_S, Where
+from .standing import absolute, standing
+
+NOWHERE = {Status.RPC_CONNECT_FAILED, Status.RPC_TIMEOUT, Status.NOT_PRIMARY}
+
+
+async def ask_meta(
+    channels: ChannelPool, info: RoutingInfo, method: Method[ReqT, RspT], request: ReqT
+) -> RspT:
+    """Ask the first metadata service that answers; raises FsError: what it says."""
+    problem = FsError(Status.RPC_CONNECT_FAILED, "no metadata service is known to be there")
+    for node in info.nodes_with_role(Role.META):
+        if node.state in {NodeState.FAILED, NodeState.DISABLED}:
+            continue
+        try:
+            channel = channels.get(node.address, node_id=node.node_id)
+            return (await channel.call(method, request, timeout_s=TIMEOUT_S)).message
+        except FsError as error:
+            if error.status not in NOWHERE:
+                raise
+            problem = error
+    raise problem
+
+
+def caller(where: Where, channels: ChannelPool) -> common_pb2.CallerPb:
+    """Return on whose behalf a command asks."""
+    uid = configured_uid(where.auth) or 0
+    who = standing().identity or Identity(uid, uid)
+    return common_pb2.CallerPb(
+        uid=who.uid,
+        gid=who.gid,
+        groups=who.groups,
+        client_id=channels.identity.client_id,
+        request_id=channels.runtime.random.randbytes(16),
+    )
+
+
+async def inode_of(
+    where: Where, channels: ChannelPool, info: RoutingInfo, path: str, inode_id: int
+) -> common_pb2.InodePb:
+    """Return an inode by path, or by id if that is not 0; raises FsError."""
+    who = caller(where, channels)
+    if inode_id:
+        by_id = meta_pb2.GetAttrReq(caller=who, inode_id=inode_id)
+        return (await ask_meta(channels, info, services.META_GET_ATTR, by_id)).inode
+    by_path = meta_pb2.ResolvePathReq(caller=who, path=os.fsencode(absolute(path)))
+    return (await ask_meta(channels, info, services.META_RESOLVE_PATH, by_path)).inode
