@@ -1,6 +1,6 @@
 """Container file, compose file and Kubernetes manifests say what the product takes, and what each other say.
 
-Nothing here is run by Docker or Kubernetes (deploy/kubernetes/README.md tells what was); every command line goes through our own parser,
+Nothing here starts a container (deploy/README.md tells what was run by hand); every command line goes through our own parser,
 every configuration through our own loader, every name has to be that of something.
 """
 
@@ -111,6 +111,12 @@ def test_the_image_follows_good_manners():
 # Compose
 
 
+def shown_files(service):
+    """Return which configuration files a container is shown, and as what."""
+    volumes = [v.split(":") for v in service.get("volumes", ()) if isinstance(v, str)]
+    return [(v[0], v[1]) for v in volumes if v[0].endswith(".toml") and v[2:] == ["ro"]]
+
+
 @pytest.fixture(scope="module")
 def compose():
     return yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
@@ -123,14 +129,12 @@ def test_the_services_of_the_compose_file_are_those_of_their_files(compose):
         assert set(service.get("depends_on", ())) <= set(compose["services"])
         if name == "init":
             continue
-        ((source, target),) = ((c["source"], c["target"]) for c in service["configs"])
-        role, file = role_of(service["command"])
-        assert file == target
+        role, target = role_of(service["command"])
         assert parsed(service["healthcheck"]["test"][2:])[1]["config"] == Path(target)
-        config = read_config(folder / compose["configs"][source]["file"])
+        (source,) = (file for file, shown in shown_files(service) if shown == target)
+        config = read_config(folder / source)
         assert config.auth.key_file == f"/run/secrets/{service['secrets'][0]}"
-        volumes = [v if isinstance(v, str) else v["target"] for v in service["volumes"]]
-        kept = {v.partition(":")[2] or v for v in volumes}
+        kept = {v.split(":")[1] if isinstance(v, str) else v["target"] for v in service["volumes"]}
         disks = {disk.path for disk in config.storage.disks}
         assert disks | ({config.process.directory} - {""}) <= kept
         if role == "mountd":
@@ -170,8 +174,7 @@ def test_what_the_compose_file_names_exists_and_is_used(compose):
     services = compose["services"].values()
     named = {v.split(":")[0] for s in services for v in s.get("volumes", ()) if isinstance(v, str)}
     assert {name for name in named if not name.startswith(".")} == set(compose["volumes"])
-    assert {c["source"] for s in services for c in s.get("configs", ())} == set(compose["configs"])
-    files = {Path(one["file"]).name for one in compose["configs"].values()}
+    files = {Path(file).name for s in services for file, _ in shown_files(s)}
     assert files == {path.name for path in (DEPLOY / "compose/config").iterdir()}
 
 

@@ -23,6 +23,7 @@ from ..meta.meta import Meta
 from ..mgmtd.main import Mgmtd
 from ..node.membership import Membership
 from ..node.user_guard import ask_manager
+from ..schema.config import is_on_this_machine
 from ..schema.ids import ClientId
 from ..schema.routing import Role
 from .compose import Process, main
@@ -42,11 +43,23 @@ async def run_roles(process: Process, roles: frozenset[Role]) -> None:
         await serve_control(process, roles, engine)
 
 
+def owner_of_the_root(listen: str) -> tuple[int, int]:
+    """Return who owns a new file system's root directory, user and group.
+
+    A cluster of this machine only belongs to who starts it.  One that others reach belongs to root: which user its service
+    runs as, in a container say, means nothing to those who mount it.
+    """
+    if is_on_this_machine(listen):
+        return os.geteuid(), os.getegid()
+    return 0, 0
+
+
 async def make_meta(
     process: Process, engine: KvEngine, membership: Membership, chunks: StorageClient
 ) -> Meta:
     """Return the metadata service, its records made when the store is new."""
     config = process.config
+    uid, gid = owner_of_the_root(config.process.listen)
     if isinstance(engine, FoundationDbEngine):  # which keeps no state for as long as a backup reads
         engine = PausableEngine(engine, process.runtime.clock)
     await initialise(
@@ -54,8 +67,8 @@ async def make_meta(
         runtime=process.runtime,
         cluster_id=config.process.cluster_id,
         config=config.meta,
-        uid=os.geteuid(),
-        gid=os.getegid(),
+        uid=uid,
+        gid=gid,
     )
     return Meta(engine, process.runtime, config, membership.routing, chunks, membership.caller)
 

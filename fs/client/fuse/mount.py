@@ -15,13 +15,16 @@ import trio
 from ...runtime.figures import Source
 from ...runtime.ports import Runtime
 from ...schema.config import ClientSection
+from ...schema.ids import ROOT_INODE_ID
 from ..batchio.server import BatchServer
+from ..vfs.ports import Caller
 from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
 from .frontend import Frontend
 from .mount_point import check_mount_point, set_read_ahead, umount
 
 _log = logging.getLogger(__name__)
+_OF_MOUNT = Caller(0, 0)
 
 
 def _frontend(vfs: Vfs, runtime: Runtime, section: ClientSection) -> Frontend:
@@ -47,7 +50,8 @@ async def run_mount(
     The vfs must not be running yet: it lives exactly as long as the mount.  What the mount measures is added to `sources`.
 
     Raises:
-        FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.
+        FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.  Or what the cluster said of its root directory,
+            if that failed for as long as operations are tried again; nothing stays mounted.
     """
     frontend = _frontend(vfs, runtime, section)
     vfs.connect_kernel(frontend.kernel_cache)
@@ -65,6 +69,8 @@ async def run_mount(
             nursery.start_soon(_serve, frontend, served)
             batching = _Batching()
             try:
+                # A cluster that cannot answer yet is asked here, where a wait can be cancelled, and ends in a status.
+                await vfs.namespace.getattr(ROOT_INODE_ID, _OF_MOUNT)
                 # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
                 # is answered by the end of the connection only.
                 kernel_bytes = section.kernel_readahead_bytes

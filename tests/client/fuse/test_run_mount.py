@@ -12,6 +12,7 @@ from fs.client.vfs.ports import NoKernelCache
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
+from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, run_inline
 
 PLACE = Path("/nowhere")
@@ -70,7 +71,7 @@ class Lab:
 
     def __init__(self):
         clock = FakeClock()
-        cluster = FakeCluster(clock)
+        self.cluster = cluster = FakeCluster(clock)
         self.runtime = Runtime(clock, None, run_inline, random.Random(1))
         self.section = ClientSection()
         self.vfs = Vfs(cluster.meta(), cluster.store(), self.runtime, self.section)
@@ -107,6 +108,25 @@ async def test_the_first_stat_fails(lab, monkeypatch, autojump_clock):
     monkeypatch.setattr(mount, "set_read_ahead", _fail)
     with pytest.RaisesGroup(OSError, flatten_subgroups=True):
         await lab.run()
+    assert lab.frontend.closings == 1
+
+
+async def test_a_cluster_that_cannot_answer_yet_ends_the_start_with_its_status(lab, autojump_clock):
+    lab.cluster.meta_faults["GetAttr"] = [FsError(Status.RPC_CONNECT_FAILED, "no service")]
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(FsError, check=lambda e: e.status is Status.RPC_CONNECT_FAILED),
+        flatten_subgroups=True,
+    ):
+        await lab.run()
+    assert lab.frontend.closings == 1
+
+
+async def test_cancelled_while_the_cluster_cannot_answer(lab, autojump_clock):
+    """A thread that asked by way of the kernel could not be cancelled: nor could the process end."""
+    lab.cluster.meta_gate = trio.Event()
+    with trio.move_on_after(1) as scope:
+        await lab.run()
+    assert scope.cancelled_caught
     assert lab.frontend.closings == 1
 
 
