@@ -7,6 +7,7 @@ Hosts are network namespaces; with --systemd they are machines whose process 1 i
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,9 @@ def main() -> None:
     problem = problem or next((f"no stage {s}: {', '.join(known)}" for s in wanted if s not in known), "")  # fmt: skip
     if problem:
         sys.exit(problem)
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what begins in the background ignores it
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="embertest-") as folder:
         base = Path(folder)

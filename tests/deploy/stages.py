@@ -198,6 +198,17 @@ class Life:
         self.wait_load()
         assert {node["state"] for node in self.nodes().values()} == {"connected"}
 
+    def leave(self, number):
+        """A host leaves in order while the program works; it keeps no key, and nothing is left to do."""
+        self.page("A host that leaves", words={"HOST": f"h{number}"})
+        self.wait_load()
+        assert not (self.hosts.root(number) / "etc/emberfs/cluster.key").exists()
+        known = self.nodes()
+        assert 10_000 + number not in known and {n["state"] for n in known.values()} == {"connected"}  # fmt: skip
+        del self.members[number]
+        inventory(self.hosts, self.members)
+        assert self.operator(commands("Install")[1]).stdout == "nothing to do\n"
+
     def upgrade(self, version):
         """Other code, side by side; the program goes on on its old mount, then on a new one."""
         shutil.rmtree(self.hosts.code)
@@ -260,6 +271,7 @@ STAGES = {
     "grow": lambda life: life.grow(4, 5),
     "lose": Life.lose_acting_manager,
     "replace": lambda life: life.replace(life.lost),
+    "leave": lambda life: life.leave(4),
     "upgrade": lambda life: life.upgrade("0.1.0+next"),
     "restore": Life.restore,
     "judge": Life.judge,

@@ -70,6 +70,17 @@ def pids(tmp_path, name):
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
+def test_what_a_host_is_not_to_keep_is_removed(on, tmp_path):
+    folder = tmp_path / "etc/ember@kv.service.d"
+    folder.mkdir(parents=True)
+    paths = [tmp_path / "etc/cluster.key", folder / "code.conf", tmp_path / "etc/never"]
+    for path in paths[:2]:
+        path.write_text("x")
+    for _ in range(2):
+        on("forget", services=["kv"], files=[str(path) for path in paths])
+    assert not paths[0].exists() and not folder.exists() and folder.parent.exists()
+
+
 def wait_until(what):
     deadline_s = time.monotonic() + 60
     while not what():

@@ -29,6 +29,7 @@ from fs.app.deploy.planning import (
     wanted_files,
 )
 from fs.app.deploy.reach import certain_skew_s, facts_request
+from fs.app.deploy.removal import plan_leaving, run_remove
 from fs.app.deploy.upgrade import misfits, steps, unsafe
 from fs.schema.status import FsError, Status
 
@@ -255,6 +256,27 @@ def test_a_role_that_is_restarted_gets_its_unit_and_the_others_keep_theirs():
     own = "/etc/systemd/system/ember@{}.service.d/code.conf".format
     assert set(units) == {"/etc/systemd/system/ember@.service", own("kv")}
     assert "ExecStart=\nExecStart=/opt/emberfs/0.2.0/venv/bin/ember %i" in units[own("kv")]
+
+
+def test_a_host_that_leaves_is_drained_stopped_forgotten_and_keeps_no_key():
+    host = INVENTORY.hosts[1]
+    facts = installed(host, bare(host))
+    plan = plan_leaving(host, facts, view())
+    assert plan.nodes == {"storage": 10_002} and plan.stops == ["mount", "storage"]
+    assert "/etc/emberfs/cluster.key" in plan.files and plan.files[-1].endswith("/ember@.service")
+    lost = plan_leaving(host, None, view())
+    assert lost.nodes and not lost.stops and "cannot be reached" in [*lost.lines()][-1]
+    gone = view(nodes=[n for n in view().nodes if n.node_id != 10_002])
+    assert plan_leaving(host, bare(host), gone).is_empty
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["ember-1"], "no host has the role mgmtd"), (["ember-2"], "3 replicas need as many"), (["x"], "the inventory has")],
+)  # fmt: skip
+def test_what_would_leave_no_cluster_is_refused(names, said):
+    with pytest.raises(FsError, match=said):
+        run_remove(INVENTORY, names, Options())
 
 
 def test_code_that_cannot_stand_side_by_side_is_refused():

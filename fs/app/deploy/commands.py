@@ -8,6 +8,7 @@ import typer
 from ..admin.listing import DryRunOption, YesOption
 from .installer import Options, run_deploy
 from .inventory import read_inventory
+from .removal import run_remove
 from .upgrade import run_stop, run_upgrade
 
 cluster = typer.Typer(help="Install, grow and upgrade a cluster of many machines.", no_args_is_help=True)  # fmt: skip
@@ -53,6 +54,24 @@ def upgrade(
     """Restart what runs with other code or settings, host by host; each waits until all chains are whole."""
     options = Options(tuple(only or ()), is_dry_run=dry_run, is_yes=yes, with_mounts=mounts)
     raise typer.Exit(run_upgrade(read_inventory(inventory), options))
+
+
+@cluster.command("remove")
+def remove(
+    inventory: InventoryArgument,
+    hosts: Annotated[
+        list[str], typer.Argument(metavar="HOST...", help="As the inventory names them.")
+    ],
+    *,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Let hosts leave: drain them, stop what runs there, make the cluster forget them, take the key away.
+
+    The inventory has to name them until that is done.  A host that cannot be reached is drained and forgotten, too.
+    """
+    options = Options(is_dry_run=dry_run, is_yes=yes)
+    raise typer.Exit(run_remove(read_inventory(inventory), tuple(hosts), options))
 
 
 @cluster.command("stop")

@@ -213,7 +213,7 @@ async def _deploy(reach: Reach, options: Options) -> int:
         await _carry_out(reach, plan, seen)
     for node_id in plan.strangers:
         typer.echo(
-            f"node {node_id} is not of the inventory: ember admin node drain {node_id}, then remove"
+            f"node {node_id} is not of the inventory: ember admin node remove {node_id} --drain"
         )
     for line in late:
         typer.echo(f"{line} to be restarted with other code or settings: ember cluster upgrade")

@@ -315,6 +315,22 @@ def do_stop(request: Json, _payload: bytes) -> Json:
     return {}
 
 
+def do_forget(request: Json, _payload: bytes) -> Json:
+    """Remove files, and what would start services again after a restart of the machine."""
+    has_systemd = SYSTEMD.exists() and not request["root"]
+    if has_systemd:
+        for name in request["services"]:
+            _run("systemctl", "disable", "--quiet", f"ember@{name}")
+    for path in map(Path, request["files"]):
+        path.unlink(missing_ok=True)
+        if path.parent.suffix == ".d":
+            with contextlib.suppress(OSError):  # somebody has put something of his own beside it
+                path.parent.rmdir()
+    if has_systemd:
+        _run("systemctl", "daemon-reload")
+    return {}
+
+
 def do_wait(request: Json, _payload: bytes) -> Json:
     """Wait until services serve; returns those that do not, with the last line of their log."""
     deadline_s = time.monotonic() + request["timeout_s"]

@@ -134,6 +134,14 @@ class Reach:
         given = msgspec.json.encode(request)
         return json.loads(await self._run(host, words, given, timeout_s + TIMEOUT_S))
 
+    async def command(
+        self, host: HostPart, version: str, words: list[str], *, timeout_s: float
+    ) -> bytes:
+        """Run a command of `ember` on a manager's host, with the code of a version; raises FsError."""
+        ember = [program(host, version), "-P", "-m", "fs.app.main", *words]
+        config = ["--config", config_path(host, "mgmtd")]
+        return await self._run(host, [*ember, *config], b"", timeout_s)
+
     async def view(self, host: HostPart, version: str) -> View:
         """Return what the manager says of the cluster; raises FsError."""
         return msgspec.convert(await self.ask(host, version, "look"), View)
