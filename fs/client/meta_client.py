@@ -12,7 +12,6 @@ Source: deepseek-ai/3FS, "RandomFollow" server selection: rendezvous order of th
 """
 
 import logging
-from collections import Counter
 
 import trio
 from google.protobuf.message import Message
@@ -78,7 +77,7 @@ class MetaClient:
             self._ranked = info, ranked
         return ranked
 
-    def _choose(self, tries: Counter[NodeId]) -> Node:
+    def _choose(self, tries: dict[NodeId, int]) -> Node:
         """Return the service to ask: of those that live, the least tried one of this call, the usual one first.
 
         Raises:
@@ -89,7 +88,7 @@ class MetaClient:
             raise FsError(Status.RPC_CONNECT_FAILED, "no meta service is known")
         if not tries:
             return servers[0]
-        return min(servers, key=lambda n: (n.state is NodeState.FAILED, tries[n.node_id]))
+        return min(servers, key=lambda n: (n.state is NodeState.FAILED, tries.get(n.node_id, 0)))
 
     def _weight(self, node: Node) -> int:
         return xxh3_64_intdigest(f"{self._client_id}/{node.node_id}".encode())
@@ -102,12 +101,15 @@ class MetaClient:
         caller.client_id = self._client_id
         if not caller.request_id:
             caller.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
-        budget = RetryBudget(self._section, self._runtime)
-        tries: Counter[NodeId] = Counter()
+        began_s = trio.current_time()
+        budget: RetryBudget | None = None  # most calls need none
+        tries: dict[NodeId, int] = {}
         while True:
             try:
                 return await self._try(method, request, caller, tries, timeout_s)
             except FsError as error:
+                if budget is None:
+                    budget = RetryBudget(self._section, self._runtime, began_s)
                 budget.check(error)
                 log.debug("%s: try %d: %s", method, budget.try_count, error)
                 if error.retry in {Retry.OTHER, Retry.ROUTING}:
@@ -119,12 +121,12 @@ class MetaClient:
         method: Method[ReqT, RspT],
         request: ReqT,
         caller: CallerPb,
-        tries: Counter[NodeId],
+        tries: dict[NodeId, int],
         timeout_s: float | None,
     ) -> RspT:
         server = self._choose(tries)
         caller.is_repeat = bool(tries)
-        tries[server.node_id] += 1
+        tries[server.node_id] = tries.get(server.node_id, 0) + 1
         channel = self._channels.get(server.address, node_id=server.node_id)
         received = await channel.call(
             method,

@@ -21,10 +21,14 @@ INTERNAL_TRIES_MAX: Final = 3
 class RetryBudget:
     """The pauses and the end of one operation's repetitions."""
 
-    def __init__(self, section: ClientSection, runtime: Runtime) -> None:
+    def __init__(
+        self, section: ClientSection, runtime: Runtime, began_s: float | None = None
+    ) -> None:
+        """Begin with the operation, or when it has failed for the first time: then `began_s` is when it began, in trio time."""
         self._pause_s = section.retry_pause_s
         self._pause_s_max = section.retry_pause_s_max
-        self._deadline_s = trio.current_time() + section.retry_time_s_max
+        began_s = trio.current_time() if began_s is None else began_s
+        self._deadline_s = began_s + section.retry_time_s_max
         self._random = runtime.random
         self._internal_tries = 0
         self.try_count = 1

@@ -9,12 +9,14 @@ replies.  Cancelling a call (scope or deadline) leaves the channel usable.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import Any, Final, Generic, Protocol
 
 from ..runtime.ports import Buffer
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from ..schema.user import User
+
+_NO_BYTES: Final = memoryview(b"")
 
 
 class ConnectionRefused(FsError):  # noqa: N818 - named for what it proves
@@ -69,7 +71,7 @@ class Received(Generic[RspT]):
 
     message: RspT
     payload_bytes: int = 0
-    payload: memoryview = field(default_factory=lambda: memoryview(b""))
+    payload: memoryview = _NO_BYTES
     """The payload, unless the caller gave its own buffers by `into`."""
 
 

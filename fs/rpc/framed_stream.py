@@ -222,12 +222,6 @@ class FramedStream:
 
     # ---- sending -----------------------------------------------------------------------------
 
-    async def send_or_post(self, buffers: Sequence[Buffer], *, call_count: int) -> None:
-        """Send one frame, as `send_at_once` if possible."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if not self.send_at_once(buffers, call_count=call_count):
-            await self.send(buffers)
-
     def send_at_once(self, buffers: Sequence[Buffer], *, call_count: int) -> bool:
         """Send one small frame if nothing has to be waited for; return False with nothing done otherwise.
 

@@ -38,7 +38,8 @@ from .frame import FrameLimits
 from .guard import Guard
 from .observer import RpcObserver
 from .refusal_log import RefusalLog
-from .server_connection import Binding, ServerConnection
+from .server_connection import ServerConnection
+from .serving import Binding
 
 log = logging.getLogger(__name__)
 

@@ -6,25 +6,24 @@ Part of fs/rpc/server.py, which states the invariants.
 import logging
 import math
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.until_wait import until_wait
-from ..schema.method import Method
 from ..schema.status import FsError, Status
 from ..schema.user import User
-from .api import Admit, Call, Handler, Identity, Reply
+from .api import Call, Identity, Reply
 from .buffer_pool import Lease
 from .frame import TRACE_BYTES, Header, Kind, encode_error, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
 from .observer import MethodObserver
+from .serving import Binding, Turn, Work
 from .welcome import welcome
 
 if TYPE_CHECKING:
@@ -53,28 +52,6 @@ SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 
 _NO_PAYLOAD: Final = memoryview(b"")
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A method and who serves it."""
-
-    method: Method[Any, Any]
-    handler: Handler
-    admit: Admit | None = None
-    observed: MethodObserver | None = None
-    is_plain: bool = False
-    """The handler is a plain function: it returns its result, or what has to be awaited for that."""
-
-
-def _only_operating(error: BaseException) -> FsError | None:
-    """Return an operating error of a group that holds nothing else, as nurseries raise it."""
-    if isinstance(error, FsError):
-        return error
-    if not isinstance(error, BaseExceptionGroup):
-        return None
-    found = [_only_operating(inner) for inner in error.exceptions]
-    return found[0] if all(found) else None
 
 
 class ServerConnection:
@@ -179,28 +156,46 @@ class ServerConnection:
         """Receive requests and serve each, until one has to wait: then another task goes on receiving."""
         if tracing.live.count:
             tracing.leave()  # of the request that had to wait
+        turn = Turn()
         try:
-            while await self._receive_one():
-                self._served_in_a_row += 1
-                if self._served_in_a_row >= SERVED_IN_A_ROW_MAX:
-                    self._served_in_a_row = 0
-                    await trio.lowlevel.checkpoint()
-        except (FsError, *_BROKEN) as error:
-            self._failure = error
-            self._has_ended.set()
+            with turn.scope:
+                await self._serve_in_turn(turn)
+        except BaseException as error:
+            work = turn.work
+            if work is None or work.is_over:
+                if not isinstance(error, (FsError, *_BROKEN)):
+                    raise
+                self._failure = error
+                self._has_ended.set()
+                return
+            if not isinstance(error, Exception):
+                self._give_back(work)
+                raise
+            work.result = self._failed(
+                work, error
+            )  # what is left of a group of which the scope took its part
+        if turn.work is not None:
+            await self._finish(turn.work)
+
+    async def _serve_in_turn(self, turn: Turn) -> None:
+        while await self._receive_one(turn):
+            self._served_in_a_row += 1
+            if self._served_in_a_row >= SERVED_IN_A_ROW_MAX:
+                self._served_in_a_row = 0
+                await trio.lowlevel.checkpoint()
 
     def _hand_over(self) -> None:
         self._served_in_a_row = 0
         self._nursery.start_soon(self._lead)
 
-    async def _receive_one(self) -> bool:
+    async def _receive_one(self, turn: Turn) -> bool:
         """Receive a frame and do what it asks for; return whether this task is to receive the next one."""
         header = await self._framed.receive_header()
         if header is None or header.kind == Kind.GOODBYE:
             self._has_ended.set()
             return False
         if header.kind == Kind.REQUEST:
-            return await self._receive_request(header)
+            return await self._receive_request(header, turn)
         if header.kind != Kind.CANCEL:
             raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} from a caller")
         scope = self._scopes.get(header.request_id)
@@ -208,12 +203,14 @@ class ServerConnection:
             scope.cancel()
         return True
 
-    async def _receive_request(self, header: Header) -> bool:
+    async def _receive_request(self, header: Header, turn: Turn) -> bool:
         """Receive one request entirely and serve it, or answer why not; returns as `_receive_one`."""
         framed, limits = self._framed, self._server.limits
         message = await framed.receive_message(header.message_bytes)
         binding = self._server.bindings.get((header.service, header.method))
-        refusal = None if binding is None else self._judge(binding)
+        refusal = None
+        if binding is not None and self._grant is not OPEN_GRANT:
+            refusal = self._judge(binding)
         if binding is None:
             refusal = FsError(
                 Status.RPC_UNKNOWN_METHOD, f"service {header.service} method {header.method}"
@@ -251,59 +248,57 @@ class ServerConnection:
             except BaseException:
                 self._server.pool.release(lease)
                 raise
-        begun = None
-        if binding.is_plain and lease is None and not header.flags:
-            begun = self._begin(binding, header, message)
-            if begun.has_ended:
-                return True
         limit_s = header.timeout_ms / 1000 or math.inf
-        scope = trio.CancelScope(deadline=trio.current_time() + limit_s)
-        self._scopes[header.request_id] = scope
-        has_waited = False
+        work = turn.work = Work(binding, header, lease, trio.current_time() + limit_s)
+        if (
+            binding.is_plain
+            and lease is None
+            and not header.flags
+            and self._ends_at_once(work, message)
+        ):
+            turn.work = None
+            return True
 
         def note_wait() -> None:
-            nonlocal has_waited
-            has_waited = True
+            work.has_waited = True
+            # Once the method has ended nobody may cancel what is left, which is to answer.
+            self._scopes[header.request_id] = trio.CancelScope() if work.is_run else turn.scope
+            if not work.is_run:
+                turn.scope.deadline = work.deadline_s
             self._hand_over()
 
-        work = self._execute(binding, header, message, lease, scope, begun=begun)
-        await until_wait(work, note_wait)
-        return not has_waited
+        await until_wait(self._execute(work, message, turn), note_wait)
+        return not work.has_waited
 
-    def _begin(self, binding: Binding, header: Header, message: Buffer) -> "_Begun":
-        """Begin a plain method; what ends here and has a small reply needs neither scope nor task."""
-        observed = binding.observed
-        began_s = 0.0 if observed is None else observed.begin()
-        limit_s = header.timeout_ms / 1000 or math.inf
-        deadline_s = trio.current_time() + limit_s
-        begun = _Begun(
-            self._call_method(binding, header, message, _NO_PAYLOAD, deadline_s), began_s
-        )
-        result = begun.result
-        if not isinstance(result, Reply):
-            return begun
-        sent_bytes = self._reply_at_once(header.request_id, binding, result)
-        if sent_bytes is not None:
-            begun.has_ended = True
-            if result.release is not None:
-                result.release()
-            if observed is not None:
-                self._note(observed, header, began_s, sent_bytes, result)
-        return begun
+    def _ends_at_once(self, work: Work, message: Buffer) -> bool:
+        """Call a plain method, and answer if it has ended with a small reply: that needs no coroutine."""
+        self._begin(work, message)
+        result = work.result
+        if not isinstance(result, Reply) or not self._is_answered_at_once(work, result):
+            return False
+        self._give_back(work)
+        return True
 
-    def _reply_at_once(self, request_id: int, binding: Binding, reply: Reply[Any]) -> int | None:
-        """Send a small reply if nothing has to be waited for; return its bytes, None: nothing is done."""
+    def _begin(self, work: Work, message: Buffer) -> None:
+        if work.binding.observed is not None:
+            work.began_s = work.binding.observed.begin()
+        work.is_begun = True
+        work.result = self._call_method(work, message)
+
+    def _is_answered_at_once(self, work: Work, reply: Reply[Any]) -> bool:
+        """Send a small reply if nothing has to be waited for."""
         framed = self._framed
         if sum(map(len, reply.payload)) > SMALL_REPLY_BYTES_MAX:
-            return None
-        frame, size = self._frame_of(request_id, reply.message, reply.payload)
+            return False
+        frame, size = self._frame_of(work.header.request_id, reply.message, reply.payload)
         try:
             if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes) + 1):
-                return size
+                work.sent_bytes = size
+                return True
         except _BROKEN as error:
-            log.debug("%s: connection broke before the reply: %s", binding.method, error)
-            return 0
-        return None
+            log.debug("%s: connection broke before the reply: %s", work, error)
+            return True
+        return False
 
     def _admit(self, user: User, binding: Binding, request: Any) -> None:
         """Raise FsError when a user's client asks for something in another's name."""
@@ -318,8 +313,6 @@ class ServerConnection:
     def _judge(self, binding: Binding) -> FsError | None:
         """Return why the peer may not call a method; None: it may.  Raises FsError when the connection is to end."""
         grant = self._grant
-        if grant is OPEN_GRANT:
-            return None
         try:
             grant.check(binding.method)
         except FsError as error:
@@ -334,61 +327,59 @@ class ServerConnection:
             return await self._server.pool.acquire(length)
         return None
 
-    async def _execute(
-        self,
-        binding: Binding,
-        header: Header,
-        message: Buffer,
-        lease: Lease | None,
-        scope: trio.CancelScope,
-        *,
-        begun: "_Begun | None",
-    ) -> None:
-        """Run one request, or what is left of it, and send its reply."""
-        request_id = header.request_id
-        release = result = None
-        sent_bytes = 0
-        span = None
-        if header.flags:
-            span, message = self._join(binding, message)
-        observed = binding.observed
-        if begun is not None:
-            began_s = begun.began_s
-        else:
-            began_s = 0.0 if observed is None else observed.begin()
+    async def _execute(self, work: Work, message: Buffer, turn: Turn) -> None:
+        """Run one request, or what is left of it; answer it unless it had to wait: then the end of the turn does."""
+        if not work.is_begun:
+            if work.header.flags:
+                work.span, message = self._join(work.binding, message)
+            self._begin(work, message)
+        begun = work.result
+        if isinstance(begun, CoroutineType):
+            work.result = None
+            work.result = await self._run_method(work, begun)
+        work.is_run = True
+        if not work.has_waited:
+            await self._finish(work)
+            if not work.has_waited:
+                turn.work = None
+
+    async def _finish(self, work: Work) -> None:
+        """Answer a request, and give back what was held for it."""
+        if work.is_over:
+            return
         try:
-            if begun is None:
-                payload = _NO_PAYLOAD if lease is None else lease.view
-                result = self._call_method(binding, header, message, payload, scope.deadline)
-            else:
-                result = begun.result
-            if isinstance(result, CoroutineType):
-                result = await self._run_method(binding, header, result, scope)
-            if isinstance(result, Reply):
-                release = result.release
-                sent_bytes = await self._send_reply(
-                    request_id, binding, result.message, result.payload
-                )
-            elif isinstance(result, FsError):
-                await self._send_error(request_id, result)
+            if work.result is None:
+                work.result = work.given_up()
+            result = work.result
+            if isinstance(result, FsError):
+                await self._send_error(work.header.request_id, result)
+            elif isinstance(result, Reply):
+                await self._send_reply(work, result.message, result.payload)
             elif result is not None:
-                sent_bytes = await self._send_reply(request_id, binding, result, ())
+                await self._send_reply(work, result)
         except _BROKEN as error:
-            log.debug("%s: connection broke before the reply: %s", binding.method, error)
+            log.debug("%s: connection broke before the reply: %s", work, error)
         finally:
-            del self._scopes[request_id]
-            if release is not None:
-                release()
-            if lease is not None:
-                self._server.pool.release(lease)
-            if observed is not None:
-                self._note(observed, header, began_s, sent_bytes, result)
-            if span is not None:
-                if isinstance(result, FsError):
-                    span.note_error(result)
-                    name = self._stream.peer_name
-                    log.info("%s %d from %s: %s", binding.method, request_id, name, result)
-                span.end()
+            self._give_back(work)
+
+    def _give_back(self, work: Work) -> None:
+        if work.is_over:
+            return
+        work.is_over = True
+        result, span = work.result, work.span
+        self._scopes.pop(work.header.request_id, None)
+        if isinstance(result, Reply) and result.release is not None:
+            result.release()
+        if work.lease is not None:
+            self._server.pool.release(work.lease)
+        if work.binding.observed is not None:
+            self._note(work.binding.observed, work)
+        if span is not None:
+            if isinstance(result, FsError):
+                span.note_error(result)
+                about = work.binding.method, work.header.request_id, self._stream.peer_name, result
+                log.info("%s %d from %s: %s", *about)
+            span.end()
 
     def _join(self, binding: Binding, message: Buffer) -> tuple[tracing.Span | None, Buffer]:
         """Begin the span of a traced request, if this process keeps traces; return it, and the message itself."""
@@ -400,17 +391,11 @@ class ServerConnection:
         span.attributes["peer"] = self._peer.client_id or self._peer.node_id
         return span, rest
 
-    def _note(
-        self,
-        observed: MethodObserver,
-        header: Header,
-        began_s: float,
-        sent_bytes: int,
-        result: object,
-    ) -> None:
-        """Say how a request went; None: it got no answer."""
+    def _note(self, observed: MethodObserver, work: Work) -> None:
+        """Say how a request went; one without a result got no answer."""
+        header, result = work.header, work.result
         received_bytes = header.message_bytes + header.payload_bytes
-        took_s = observed.end(began_s, received_bytes, sent_bytes)
+        took_s = observed.end(work.began_s, received_bytes, work.sent_bytes)
         error = result if isinstance(result, FsError) else None
         if result is None or error is not None:
             observed.note_error(error)
@@ -420,57 +405,37 @@ class ServerConnection:
         if user is not None and self._server.observer is not None:
             total = self._server.observer.user_bytes[user.uid]
             total[0] += received_bytes
-            total[1] += sent_bytes
+            total[1] += work.sent_bytes
 
-    def _call_method(
-        self,
-        binding: Binding,
-        header: Header,
-        message: Buffer,
-        payload: memoryview,
-        deadline_s: float,
-    ) -> Any:
+    def _call_method(self, work: Work, message: Buffer) -> Any:
         """Return the method's result, an FsError to reply with, or what has to be awaited for either."""
+        binding, lease = work.binding, work.lease
         method = binding.method
         try:
             request = method.request_type.FromString(bytes(message))
             if self._grant.user is not None:
                 self._admit(self._grant.user, binding, request)
+            payload = _NO_PAYLOAD if lease is None else lease.view
             result = binding.handler(
-                Call(self._peer, header.request_id, deadline_s, payload), request
+                Call(self._peer, work.header.request_id, work.deadline_s, payload), request
             )
-            assert isinstance(result, (Reply, method.reply_type, CoroutineType)), type(result)
+            assert isinstance(result, (CoroutineType, Reply, method.reply_type)), type(result)
         except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
-            return self._operating_error(binding, header, error)
+            return self._failed(work, error)
         return result
 
-    async def _run_method(
-        self, binding: Binding, header: Header, work: Awaitable[Any], scope: trio.CancelScope
-    ) -> Any:
-        """Return the method's result, an FsError to reply with, or None when the caller gave up."""
-        method = binding.method
+    async def _run_method(self, work: Work, begun: Awaitable[Any]) -> Any:
+        """Return the method's result, or an FsError to reply with."""
         try:
-            with scope:
-                result = await work
-                assert isinstance(result, (Reply, method.reply_type)), type(result)
-                return result
+            result = await begun
+            assert isinstance(result, (work.binding.method.reply_type, Reply)), type(result)
         except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
-            return self._operating_error(binding, header, error)
-        if trio.current_time() >= scope.deadline:
-            return FsError(Status.RPC_TIMEOUT, f"{method} took over {header.timeout_ms} ms")
-        return None
+            return self._failed(work, error)
+        return result
 
-    def _operating_error(self, binding: Binding, header: Header, error: Exception) -> FsError:
-        """Return what is to be replied instead of a result; a bug is reported."""
-        method = binding.method
-        if isinstance(error, DecodeError):
-            return FsError(Status.RPC_BAD_REQUEST, f"{method}: {error}")
-        operating = _only_operating(error)
-        if operating is not None:
-            return operating
-        where = f"{method} request {header.request_id} from {self._stream.peer_name}"
-        self._server.on_bug(where, error)
-        return FsError(Status.INTERNAL_ERROR, f"{method}: {type(error).__name__}")
+    def _failed(self, work: Work, error: Exception) -> FsError:
+        where = f"{work} from {self._stream.peer_name}"
+        return work.failed(error, lambda bug: self._server.on_bug(where, bug))
 
     async def _refuse(self, request_id: int, error: FsError) -> None:
         """Answer a request that is not run; wait with it only for a peer that does not read."""
@@ -491,21 +456,20 @@ class ServerConnection:
         except _BROKEN:
             log.debug("connection from %s broke before a reply", self._stream.peer_name)
 
-    async def _send_reply(
-        self, request_id: int, binding: Binding, reply: Message, payload: Any
-    ) -> int:
-        """Send a reply, or the error that it is too large; return its bytes."""
-        limits = self._server.frame_limits
+    async def _send_reply(self, work: Work, reply: Message, payload: Sequence[Buffer] = ()) -> None:
+        """Send a reply, or the error that it is too large; say in `work` how many bytes it has."""
+        request_id, limits = work.header.request_id, self._server.frame_limits
         frame, size = self._frame_of(request_id, reply, payload)
         message_bytes = len(frame[1])
         payload_bytes = size - message_bytes
         if message_bytes > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
-            detail = f"reply of {binding.method}: {message_bytes} + {payload_bytes} bytes"
+            detail = f"reply of {work.binding.method}: {message_bytes} + {payload_bytes} bytes"
             await self._send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
-            return 0
-        if not self._framed.hold(frame):
-            await self._framed.send_or_post(frame, call_count=len(self._scopes))
-        return size
+            return
+        framed = self._framed
+        if not (framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes))):
+            await framed.send(frame)
+        work.sent_bytes = size
 
     def _frame_of(
         self, request_id: int, reply: Message, payload: Sequence[Buffer]
@@ -521,14 +485,3 @@ class ServerConnection:
             version=self._framed.version,
         )
         return [header, message, *payload], len(message) + payload_bytes
-
-
-class _Begun:
-    """A request whose plain method has been called."""
-
-    __slots__ = ("began_s", "has_ended", "result")
-
-    def __init__(self, result: Any, began_s: float) -> None:
-        self.result = result
-        self.began_s = began_s
-        self.has_ended = False

@@ -106,7 +106,10 @@ class SocketStream:
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at least one byte; 0 at end of stream."""
-        await self._take_turn()
+        if self._is_closed or self._busy_count >= BUSY_COUNT_MAX:
+            await self._take_turn()
+        else:
+            self._busy_count += 1  # the same, without a coroutine
         while True:
             try:
                 return self._socket.recv_into(buffer)

@@ -24,9 +24,9 @@ async def test_what_is_sent_behind_overtakes_nothing_that_is_queued():
     stream = Slow()
     async with trio.open_nursery() as nursery:
         framed = FramedStream(stream, FrameLimits(1 << 20, 0), nursery.start_soon)
-        await framed.send_or_post([b"a"], call_count=POST_CALL_COUNT_MIN)
+        assert framed.send_at_once([b"a"], call_count=POST_CALL_COUNT_MIN)
         await trio.testing.wait_all_tasks_blocked()
-        await framed.send_or_post([b"request"], call_count=POST_CALL_COUNT_MIN)
+        assert framed.send_at_once([b"request"], call_count=POST_CALL_COUNT_MIN)
         nursery.start_soon(framed.send_behind, b"cancel")
         await trio.testing.wait_all_tasks_blocked()
         stream.may_take.set()

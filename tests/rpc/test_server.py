@@ -17,11 +17,12 @@ from fs.rpc.frame import (
 )
 from fs.rpc.handshake import encode_hello
 from fs.rpc.server import POOL_BYTES_MAX, STUCK_S, Server, methods_of, snake_name
-from fs.rpc.server_connection import BUFFER_WAIT_S_MAX, REFUSALS_UNSENT_MAX, Binding
+from fs.rpc.server_connection import BUFFER_WAIT_S_MAX, REFUSALS_UNSENT_MAX
+from fs.rpc.serving import Binding
 from fs.schema import services
 from fs.schema.config import RpcSection
 from fs.schema.proto import core_pb2 as core
-from fs.schema.status import Status
+from fs.schema.status import FsError, Status
 
 ME = Identity("test-cluster", client_id="raw")
 LIMITS = FrameLimits(1 << 30, 1 << 40)
@@ -349,3 +350,41 @@ async def test_replies_are_not_lost_while_buffers_are_short(net, process, autoju
         with trio.fail_after(60):
             seen = [(await frame(stream))[0].request_id for _ in range(16)]
         assert sorted(seen) == [*range(1, 15), 100, 101]
+
+
+class Late:
+    """Ends in different ways when its time is up."""
+
+    async def echo(self, _call, request):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                if request.data == b"refuses":
+                    raise FsError(Status.BUSY, "on the way out")
+
+
+@pytest.mark.parametrize("net", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("data", "status"), [(b"refuses", Status.BUSY), (b"ends", Status.RPC_TIMEOUT)]
+)
+async def test_what_is_left_of_a_request_whose_time_is_up(
+    net, process, data, status, autojump_clock
+):
+    del autojump_clock
+    async with process(net) as p:
+        key = (services.CORE_ECHO.service_number, services.CORE_ECHO.number)
+        p.server._bindings[key] = Binding(services.CORE_ECHO, Late().echo)
+        stream = await greeted(p)
+        lent = p.server.pool.used_bytes
+        await stream.send_all([echo_frame(1, data, timeout_ms=100, payload_bytes=10), bytes(10)])
+        with trio.fail_after(60):
+            assert (await frame(stream))[0].status == status
+            (connection,) = p.server._connections
+            assert (connection._scopes, p.server.pool.used_bytes) == ({}, lent)
+            # The one that receives now has a time limit of its own, of nobody else.
+            p.server._bindings[key] = Binding(services.CORE_ECHO, Paged().echo)
+            await trio.sleep(1)
+            await stream.send_all([echo_frame(2)])
+            assert (await frame(stream))[0].request_id == 2

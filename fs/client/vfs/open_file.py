@@ -85,6 +85,19 @@ class AppendBuffer:
         self.reserving_length = self.reserving_end = 0
 
 
+class _OwnLock:
+    """A lock of each inode, made when it is first asked for: most files are opened and closed without any."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, state: "InodeState", _owner: type | None = None) -> trio.Lock:
+        lock = state.locks.get(self._name)
+        if lock is None:
+            lock = state.locks[self._name] = trio.Lock()
+        return lock
+
+
 class InodeState:
     """A regular file that this mount has open, or whose data is still on its way."""
 
@@ -92,13 +105,11 @@ class InodeState:
         "acked_end",
         "acked_seq",
         "append",
-        "append_lock",
         "cached_ver",
         "clears_suid",
         "content_seq",
         "durable_seq",
         "error_count",
-        "extend_lock",
         "flushes",
         "handles",
         "inode",
@@ -109,18 +120,22 @@ class InodeState:
         "keep_session",
         "last_error",
         "local_mtime_ns",
-        "lock",
+        "locks",
         "no_capability_until_s",
-        "promise_lock",
         "promised_length",
         "ref",
-        "report_lock",
         "reported_seq",
         "run",
         "space_counted_s",
         "writer",
         "written_end",
     )
+
+    lock = _OwnLock()
+    append_lock = _OwnLock()
+    extend_lock = _OwnLock()
+    report_lock = _OwnLock()
+    promise_lock = _OwnLock()
 
     def __init__(self, inode: Inode, caller: Caller) -> None:
         assert inode.file is not None, inode.inode_id
@@ -132,11 +147,8 @@ class InodeState:
         self.handles: dict[int, FileHandle] = {}
         self.keep_session: SessionId | None = None
         self.writer = caller
-        self.lock = trio.Lock()
-        self.append_lock = trio.Lock()
-        self.extend_lock = trio.Lock()
-        self.report_lock = trio.Lock()
-        self.promise_lock = trio.Lock()
+        self.locks: dict[str, trio.Lock] = {}
+        """Those that were asked for; see `_OwnLock`."""
         self.run: WriteRun | None = None
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []

@@ -15,8 +15,8 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -34,8 +34,7 @@ _HEADER_BYTES = IN_HEADER.size
 _MOUNT_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request of the kernel; `body` is what follows the header, and is the receiver's to keep."""
 
     unique: int

@@ -11,6 +11,7 @@ from .device import Request
 from .protocol import Opcode
 
 _MOVERS = (Opcode.READ, Opcode.WRITE)
+_NAMES: dict[int, str] = {opcode.value: opcode.name.lower() for opcode in Opcode}
 
 
 class OperationTimes:
@@ -56,5 +57,4 @@ class OperationTimes:
 
 def name_of(opcode: int) -> str:
     """Return how people call an operation; its number if we do not know it."""
-    known = opcode in Opcode.__members__.values()
-    return Opcode(opcode).name.lower() if known else str(opcode)
+    return _NAMES.get(opcode) or str(opcode)
