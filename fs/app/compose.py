@@ -36,6 +36,7 @@ from ..runtime.figures import Figures, Source
 from ..runtime.log import LOG_BYTES_VARIABLE, set_up_logging
 from ..runtime.ports import Runtime
 from ..runtime.real import real_runtime
+from ..runtime.span_keeper import SpanKeeper
 from ..runtime.tracing import Tracer
 from ..schema import metrics
 from ..schema.config import AuthSection, ProcessConfig, ProcessSection
@@ -123,6 +124,7 @@ class Process:
                 [*targets],
                 self.config,
                 margins_s=self.margins_s,
+                spans=SpanKeeper(self.tracer) if self.tracer else None,
             ),
         )
         return server

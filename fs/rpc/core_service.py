@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..runtime.ports import Clock
+from ..runtime.span_keeper import SpanKeeper
 from ..schema.config import ProcessConfig
 from ..schema.proto import core_pb2 as core
 from ..schema.status import FsError, Status
 from .api import Call, Identity, Reply
 
 ECHO_BYTES_MAX = 256 * 1024 * 1024
+SPANS_BYTES_MAX = 1024 * 1024
+"""Of one answer."""
 
 
 class CoreService:
@@ -25,11 +28,13 @@ class CoreService:
         config: ProcessConfig | None = None,
         *,
         margins_s: Sequence[Callable[[], float]] = (),
+        spans: SpanKeeper | None = None,
     ) -> None:
         """Answer for the process `identity`, which offers `service_names` besides Core, by its configuration.
 
-        `margins_s` tell the seconds left of its leases; more may be added meanwhile.
+        `margins_s` tell the seconds left of its leases; more may be added meanwhile.  `spans` keeps those of its tracer.
         """
+        self._spans = spans
         self._margins_s = margins_s
         self._config = config or ProcessConfig()
         self._identity = identity
@@ -66,6 +71,14 @@ class CoreService:
             lease_margin_s=min((margin_s() for margin_s in self._margins_s), default=0.0),
             lease_s=self._config.mgmtd.node_lease_s if self._margins_s else 0.0,
         )
+
+    async def get_spans(self, _call: Call, request: core.GetSpansReq) -> core.GetSpansRsp:
+        """Keep spans for whoever watches, and tell those that are kept."""
+        if self._spans is None:
+            raise FsError(Status.NOT_SUPPORTED, "this process keeps no traces")
+        if request.HasField("watch_s"):
+            self._spans.watch(request.watch_s, request.sample_rate)
+        return core.GetSpansRsp(json=self._spans.told(request.after, SPANS_BYTES_MAX).decode())
 
     async def get_config(self, _call: Call, _request: core.GetConfigReq) -> core.GetConfigRsp:
         """Say which settings are in force here."""

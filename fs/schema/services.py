@@ -16,6 +16,9 @@ CORE_ECHO: Final[Method[core.EchoReq, core.EchoRsp]] = method(
 CORE_GET_INFO: Final[Method[core.GetInfoReq, core.GetInfoRsp]] = method(
     _CORE, "GetInfo", core.GetInfoReq, core.GetInfoRsp
 )
+CORE_GET_SPANS: Final[Method[core.GetSpansReq, core.GetSpansRsp]] = method(
+    _CORE, "GetSpans", core.GetSpansReq, core.GetSpansRsp
+)
 CORE_GET_CONFIG: Final[Method[core.GetConfigReq, core.GetConfigRsp]] = method(
     _CORE, "GetConfig", core.GetConfigReq, core.GetConfigRsp
 )

@@ -32,6 +32,7 @@ from .nodes import node
 from .remote_calls import rpc
 from .settings import config_group
 from .shell import shell_command
+from .traces import trace
 from .upgrade import upgrade
 
 admin = typer.Typer(
@@ -87,4 +88,5 @@ for name, group in sorted((GROUPS | ALSO).items()):
     admin.add_typer(group, name=name)
 admin.command("doctor")(doctor)
 admin.command("history")(history)
+admin.command("trace")(trace)
 shell_command(admin)

@@ -24,6 +24,7 @@ from .open_file import InodeState
 from .ports import Caller
 from .profile import PROFILE_ATTRIBUTE
 from .shared import Known
+from .watched import TRACE_ATTRIBUTE, look_at_spans
 
 ChangeRspT = TypeVar(
     "ChangeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp, meta_pb2.RemoveRsp, meta_pb2.RenameRsp
@@ -447,6 +448,8 @@ class Namespace:
             return core.batch_socket_name
         if name == PROFILE_ATTRIBUTE:
             return core.profile.look(caller)
+        if name.startswith(TRACE_ATTRIBUTE) and core.spans is not None:
+            return look_at_spans(core.spans, name, caller)
         state = core.states.get(inode_id) if name == _CAPABILITY else None
         request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         try:

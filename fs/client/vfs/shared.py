@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import trio
 
 from ...runtime.ports import Runtime
+from ...runtime.span_keeper import SpanKeeper
 from ...schema.config import ClientSection
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
@@ -83,6 +84,8 @@ class Shared:
         self.fetched_ahead_bytes = self.ahead_hit_count = self.ahead_miss_count = 0
         """Since the start; reads that found all their bytes read ahead, and others."""
         self.profile = Profile()
+        self.spans: SpanKeeper | None = None
+        """Keeps the spans of this mount for who watches; None: a mount of which nothing is traced."""
         self.batch_socket_name = b""
         """Where programs find the server of batches; empty: there is none."""
         self._nursery: trio.Nursery | None = None

@@ -15,6 +15,7 @@ import trio
 
 from ...runtime.figures import Figures
 from ...runtime.ports import Runtime
+from ...runtime.span_keeper import SpanKeeper
 from ...runtime.tracing import Tracer
 from ...schema import metrics, services
 from ...schema.config import ClientSection
@@ -108,6 +109,7 @@ class Vfs:
         self.section = section
         self.profile = self._core.profile
         self.tracer = tracer or Tracer(runtime.clock, runtime.random)
+        self._core.spans = SpanKeeper(self.tracer)
         self.files = Files(self._core)
         self.namespace = Namespace(self._core, self.files)
         self.directories = Directories(self._core)

@@ -134,6 +134,57 @@ class GetInfoRsp(_message.Message):
 Global___GetInfoRsp: _TypeAlias = GetInfoRsp  # noqa: Y015
 
 @_typing.final
+class GetSpansReq(_message.Message):
+    """Spans of traces, kept for whoever watches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WATCH_S_FIELD_NUMBER: _builtins.int
+    SAMPLE_RATE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    watch_s: _builtins.float
+    """keep those that end within this time from now; 0: no longer.  Unset: just tell"""
+    sample_rate: _builtins.float
+    """meanwhile so many of the operations that are born here are traced, 0 to 1"""
+    after: _builtins.int
+    """tell those with a larger number"""
+    def __init__(
+        self,
+        *,
+        watch_s: _builtins.float | None = ...,
+        sample_rate: _builtins.float = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_watch_s", b"_watch_s", "watch_s", b"watch_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_watch_s", b"_watch_s", "after", b"after", "sample_rate", b"sample_rate", "watch_s", b"watch_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__watch_s: _TypeAlias = _typing.Literal["watch_s"]  # noqa: Y015
+    _WhichOneofArgType__watch_s: _TypeAlias = _typing.Literal["_watch_s", b"_watch_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watch_s) -> _WhichOneofReturnType__watch_s | None: ...
+
+Global___GetSpansReq: _TypeAlias = GetSpansReq  # noqa: Y015
+
+@_typing.final
+class GetSpansRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_FIELD_NUMBER: _builtins.int
+    json: _builtins.str
+    def __init__(
+        self,
+        *,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSpansRsp: _TypeAlias = GetSpansRsp  # noqa: Y015
+
+@_typing.final
 class GetConfigReq(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
