@@ -32,6 +32,7 @@ def node_rows(info: RoutingInfo) -> list[Row]:
             "host": node.host_name,
             "address": node.address,
             "release": node.release,
+            "tags": dict(node.tags),
             "maintenance_until_ns": node.maintenance_until_ns,
             "targets": targets[node.node_id],
             "serving": serving[node.node_id],

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import trio
 
+from ..node.kept_settings import KeptSettings
+from ..node.membership import Membership
 from ..node.user_guard import UserGuard
 from ..rpc.api import Identity
 from ..rpc.channel import ChannelPool, open_channels
@@ -33,18 +35,19 @@ from ..rpc.server import Server
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
 from ..runtime.figures import Figures, Source
-from ..runtime.log import LOG_BYTES_VARIABLE, set_up_logging
+from ..runtime.log import LOG_BYTES_VARIABLE, set_log_level, set_up_logging
 from ..runtime.ports import Runtime
 from ..runtime.real import real_runtime
 from ..runtime.span_keeper import SpanKeeper
 from ..runtime.tracing import Tracer
 from ..schema import metrics
-from ..schema.config import AuthSection, ProcessConfig, ProcessSection
+from ..schema.config import AuthSection, ProcessConfig
 from ..schema.ids import NodeId
 from ..schema.routing import Node, Role
 from ..schema.status import FsError, Status
 from .errors import check_interpreter, first_error
 from .exposition import Exposition
+from .kept_settings import kept_settings
 from .release import RELEASE
 from .systemd import SystemdLink
 
@@ -87,6 +90,19 @@ class Process:
     tracer: Tracer | None = None
     """Begins the spans of this process; None: what is traced elsewhere is not traced here."""
     systemd: SystemdLink = field(default_factory=SystemdLink)
+    kept: KeptSettings | None = None
+    """How its settings change while it runs; None: they do not."""
+
+    def follow(self, act: Callable[[ProcessConfig], None]) -> None:
+        """Have `act` called with the settings whenever others are in force."""
+        if self.kept is not None:
+            self.kept.settings.watch(act)
+
+    def join(self, membership: Membership) -> None:
+        """Have heartbeats tell how far this process is with its settings, and bring new ones."""
+        if self.kept is not None:
+            membership.settings = self.kept
+            self.kept.trigger = membership.trigger
 
     def node(self, roles: frozenset[Role]) -> Node:
         """Return how this process presents itself to the manager.
@@ -123,6 +139,7 @@ class Process:
                 self.runtime.clock,
                 [*targets],
                 self.config,
+                changeable=self.kept,
                 margins_s=self.margins_s,
                 spans=SpanKeeper(self.tracer) if self.tracer else None,
             ),
@@ -222,7 +239,7 @@ async def _run(root: Root, config: ProcessConfig) -> None:
     if not config.process.mgmtd_addresses:
         raise FsError(Status.BAD_CONFIG, "process.mgmtd_addresses: where is the manager?")
     section = config.process
-    observer = RpcObserver(section.slow_request_s) if _is_observed(section) else None
+    observer = RpcObserver(section.slow_request_s)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, stopping, systemd)
         nursery.start_soon(systemd.keep_saying)
@@ -235,14 +252,15 @@ async def _run(root: Root, config: ProcessConfig) -> None:
             process = Process(
                 config, runtime, identity, channels, stopping, guard, observer, systemd=systemd
             )
+            process.kept = kept_settings(role_of(root), config, runtime)
             process.tracer = Tracer(
                 runtime.clock, runtime.random, sample_rate=config.trace.sample_rate
             )
             if config.trace.otlp_endpoint:
                 process.tracer.sink = sink = _sink(config, role_of(root), identity)
                 await nursery.start(_close_at_end, sink)
-            if observer is not None:
-                process.sources += [partial(_say_who, root, identity), observer.say]
+            process.follow(partial(_adopt, observer=observer, tracer=process.tracer))
+            process.sources += [partial(_say_who, root, identity), observer.say]
             if section.metrics_address:
                 exposition = Exposition(section.metrics_address, process.sources)
                 process.metrics_address = await nursery.start(exposition.run)
@@ -273,8 +291,11 @@ async def _close_at_end(
             await trio.to_thread.run_sync(sink.close, abandon_on_cancel=True)
 
 
-def _is_observed(section: ProcessSection) -> bool:
-    return bool(section.metrics_address or section.slow_request_s)
+def _adopt(config: ProcessConfig, *, observer: RpcObserver, tracer: Tracer) -> None:
+    """Take over what concerns every process."""
+    set_log_level(config.process.log_level)
+    observer.adopt(config.process.slow_request_s)
+    tracer.adopt(config.trace.sample_rate)
 
 
 def role_of(root: Root) -> str:

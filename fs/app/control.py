@@ -27,6 +27,7 @@ from ..schema.config import is_on_this_machine
 from ..schema.ids import ClientId
 from ..schema.routing import Role
 from .compose import Process, main
+from .kept_settings import begin_from_store
 from .store import boot_number, open_store
 
 Loop = Callable[..., Awaitable[None]]
@@ -40,6 +41,7 @@ async def run(process: Process) -> None:
 async def run_roles(process: Process, roles: frozenset[Role]) -> None:
     """Run the given services over the configured store until asked to stop."""
     async with open_store(process) as engine:
+        await begin_from_store(process, engine)
         await serve_control(process, roles, engine)
 
 
@@ -89,6 +91,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
     """Run the given services over an open store until asked to stop; the caller owns it."""
     config, node = process.config, process.node(roles)
     membership = Membership(process.runtime, config, node, process.channels)
+    process.join(membership)
     process.sources.append(membership.say)
     process.margins_s.append(lambda: membership.lease.margin_s)
     targets: dict[str, Any] = {}
@@ -98,15 +101,20 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         mgmtd = Mgmtd(engine, process.runtime, config, node, process.channels)
         targets["Mgmtd"] = mgmtd.service
         process.sources.append(mgmtd.say)
+        process.follow(lambda new: mgmtd.adopt(new.mgmtd))
         loops.append(mgmtd.run)
         find_tokens = mgmtd.find_tokens
     loops.append(membership.run)
+    if process.kept is not None:
+        loops.append(process.kept.run)
     if Role.META in roles:
         chunks = make_chunks(process, membership)
         meta = await make_meta(process, engine, membership, chunks)
         meta.gc.tracer = process.tracer
         targets["Meta"] = meta.service
         process.sources.append(meta.say)
+        process.follow(lambda new: meta.adopt(new.meta))
+        process.follow(lambda new: chunks.adopt(new.client))
         loops += [chunks.run, meta.run]
     if process.guard is not None:
         process.guard.find = find_tokens

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from ..schema import config, metrics, status
+from ..schema import config, metrics, status, stored_settings
 from .command_page import commands_page
 from .deploy.layout import unit_text
 
@@ -80,15 +80,23 @@ def field_texts(section: type[msgspec.Struct]) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found}
 
 
-def _section_table(title: str, section: type[msgspec.Struct]) -> list[str]:
+def _takes_effect(section: str, key: str) -> str:
+    """Return when a change of a setting counts, and whether the managers may keep it."""
+    if f"{section}.{key}" in stored_settings.LIVE:
+        return "live"
+    is_kept = any(not stored_settings.refusal(r, section, key) for r in stored_settings.SECTIONS)
+    return "restart" if is_kept else "file"
+
+
+def _section_table(name: str, title: str, section: type[msgspec.Struct]) -> list[str]:
     head = " ".join((section.__doc__ or "").split())
     lines = [
         f"## {title}",
         "",
         head,
         "",
-        "| key | type | default | allowed | meaning |",
-        "|---|---|---|---|---|",
+        "| key | type | default | allowed | change | meaning |",
+        "|---|---|---|---|---|---|",
     ]
     texts = field_texts(section)
     for field in msgspec.structs.fields(section):
@@ -98,7 +106,8 @@ def _section_table(title: str, section: type[msgspec.Struct]) -> list[str]:
             repr(field.default) if is_set else "[]" if field.default_factory is list else "required"
         )
         meaning = texts.get(field.name, "").replace("|", "\\|")
-        lines.append(f"| {field.name} | {kind} | {default} | {bounds} | {meaning} |")
+        change = _takes_effect(name, field.name)
+        lines.append(f"| {field.name} | {kind} | {default} | {bounds} | {change} | {meaning} |")
     return [*lines, ""]
 
 
@@ -113,10 +122,14 @@ def config_page() -> str:
         "Unknown keys, wrong types and values out of bounds are refused.",
         "Units are in the names: `_s` seconds, `_bytes` bytes.",
         "",
+        "The managers keep further settings for each role (`ember admin config set`), which are laid over the file;",
+        "*change* says when another value counts: *live*: at once in a running process; *restart*: when the process is",
+        "started anew; *file*: the same, and only the process's own file has it (specs/settings.md).",
+        "",
     ]
     for field in msgspec.structs.fields(config.ProcessConfig):
-        lines += _section_table(f"[{field.name}]", field.type)
-    lines += _section_table("[[storage.disks]]", config.DiskSection)
+        lines += _section_table(field.name, f"[{field.name}]", field.type)
+    lines += _section_table("storage.disks", "[[storage.disks]]", config.DiskSection)
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -14,12 +14,14 @@ from ..client.vfs.vfs import Vfs
 from ..schema.ids import ClientId
 from ..schema.status import FsError, Status
 from .compose import Process, main
+from .kept_settings import begin_by_asking
 from .mount_point import clear_dead_mount, is_mounted
 from .release import RELEASE
 
 
 async def run(process: Process) -> None:
     """Mount, serve, unmount."""
+    await begin_by_asking(process)
     config = process.config
     if not config.client.mount_point:
         raise FsError(Status.BAD_CONFIG, "client.mount_point: where shall this daemon mount?")
@@ -31,8 +33,11 @@ async def run(process: Process) -> None:
         client_id=ClientId(process.identity.client_id),
         mount_point=config.client.mount_point,
         release=RELEASE,
+        settings=process.kept,
     ) as client:
         vfs = Vfs(client.meta, client.chunks, process.runtime, config.client, tracer=process.tracer)
+        process.follow(lambda new: client.adopt(new.client))
+        process.follow(lambda new: vfs.adopt(new.client))
         await _serve(process, vfs)
 
 

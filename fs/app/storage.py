@@ -18,6 +18,7 @@ from ..schema.routing import Role
 from ..schema.status import FsError, Status
 from ..storage.storage import Storage
 from .compose import Process, main
+from .kept_settings import begin_by_asking
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ REFUSALS: Final = {
 
 async def run(process: Process) -> None:
     """Serve the configured disks until asked to stop."""
+    await begin_by_asking(process)
     if not process.config.storage.disks:
         raise FsError(Status.BAD_CONFIG, "storage.disks: a storage process needs at least one disk")
     engines: list[ChunkEngine] = []
@@ -140,6 +142,8 @@ async def serve_storage(
     )
     membership.report = storage.report
     membership.report_disks = storage.report_disks
+    process.join(membership)
+    process.follow(lambda new: storage.adopt(new.storage))
     process.sources += [membership.say, storage.say]
     server = process.server({"Storage": storage.service})
     if process.guard is not None:
@@ -150,6 +154,8 @@ async def serve_storage(
         if process.guard is not None:
             await nursery.start(process.guard.run)
         await nursery.start(membership.run)
+        if process.kept is not None:
+            await nursery.start(process.kept.run)
         process.ready()
         await process.stopping.wait()
         await membership.announce_stop()

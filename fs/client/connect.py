@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import trio
 
+from ..node.api import SettingsPort
 from ..node.client_session import ClientSessionKeeper
 from ..node.mgmtd_link import MgmtdLink
 from ..node.routing_cache import RoutingCache
@@ -27,7 +28,7 @@ from ..rpc.credentials import Token, new_client_id
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
 from ..runtime.tracing import Tracer, parse_traceparent
-from ..schema.config import ProcessConfig
+from ..schema.config import ClientSection, ProcessConfig
 from ..schema.ids import ClientId
 from ..schema.proto.mgmtd_pb2 import GetPrimaryReq
 from ..schema.services import MGMTD_GET_PRIMARY
@@ -53,6 +54,11 @@ class Client:
     meta: MetaClient
     chunks: StorageClient
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings."""
+        self.meta.adopt(section)
+        self.chunks.adopt(section)
+
 
 @asynccontextmanager
 async def open_client(
@@ -63,6 +69,7 @@ async def open_client(
     client_id: ClientId,
     mount_point: str = "",
     release: str = "",
+    settings: SettingsPort | None = None,
 ) -> AsyncIterator[Client]:
     """Connect and keep a client session, alive as long as the block.
 
@@ -73,6 +80,7 @@ async def open_client(
         client_id: new for every process.
         mount_point: shown to operators.
         release: shown to operators.
+        settings: hears of the settings that the managers keep for mounts; None: nobody does.
 
     Raises:
         FsError: RPC_WRONG_CLUSTER at once; RPC_TIMEOUT when no manager answers within
@@ -88,6 +96,7 @@ async def open_client(
         mount_point=mount_point,
         pid=os.getpid(),
         release=release,
+        settings=settings,
     )
     meta = MetaClient(
         client_id, channels=channels, routing=routing, runtime=runtime, section=config.client

@@ -62,6 +62,10 @@ class MetaClient:
         self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
         self._under_way: dict[NodeId, set[UnderWay]] = {}
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings."""
+        self._section = section
+
     @property
     def client_id(self) -> str:
         """This client's id."""

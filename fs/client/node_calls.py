@@ -48,6 +48,11 @@ class NodeCalls:
         self._under_way: dict[tuple[NodeId, str], set[UnderWay]] = {}
         """By node and incarnation."""
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings; calls that wait for their turn or are under way still count by the old ones."""
+        self._section = section
+        self._limiters.clear()
+
     async def run(self) -> None:
         """End the calls to nodes that are judged failed, until cancelled."""
         while True:

@@ -77,6 +77,13 @@ class StorageClient:
             unsynced=self._unsynced,
         )
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings."""
+        self._section = section
+        self._nodes.adopt(section)
+        self._reads.adopt(section)
+        self._writes.adopt(section)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Let calls to failed nodes end early, until cancelled; see fs/client/node_calls.py."""
         task_status.started()

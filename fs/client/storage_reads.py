@@ -56,6 +56,10 @@ class StorageReads:
         self._section = section
         self._start = 0
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings."""
+        self._section = section
+
     async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
         """See `fs.client.api.ChunkStore.read`."""
         pieces = cut_reads(self._routing.info, reads)
@@ -113,13 +117,14 @@ class StorageReads:
 
     async def _run_batch(self, batch: Batch, is_relaxed: bool, failures: Failures) -> None:
         pieces = batch.pieces
-        request = _request(pieces, is_relaxed=is_relaxed, want_checksums=self._section.verify_reads)
+        verifies = self._section.verify_reads  # as of now: later the reply may lack checksums
+        request = _request(pieces, is_relaxed=is_relaxed, want_checksums=verifies)
         into = partial(scatter_list, pieces)
         try:
             received = await self._nodes.call(
                 batch.node_id, services.STORAGE_BATCH_READ, request, into=into
             )
-            failures += self._finish(pieces, received.message)
+            failures += self._finish(pieces, received.message, verifies=verifies)
         except FsError as error:
             failures.extend((piece, error) for piece in pieces)
 
@@ -156,7 +161,9 @@ class StorageReads:
                 raise FsError(Status(result.status), f"{piece.name}: {result.detail}")
         return received.payload_bytes
 
-    def _finish(self, pieces: Sequence[Piece], reply: pb.BatchReadRsp) -> Failures:
+    def _finish(
+        self, pieces: Sequence[Piece], reply: pb.BatchReadRsp, *, verifies: bool = True
+    ) -> Failures:
         """Check what has come and zero what was never written; return what is wrong with which piece.
 
         Raises:
@@ -165,18 +172,20 @@ class StorageReads:
         if not reply.failures:  # mostly all of them are there, whole and good
             buffers = [piece.buffer for piece in pieces]
             is_good = reply.lengths[:] == list(map(len, buffers))
-            if is_good and self._section.verify_reads:
+            if is_good and verifies:
                 is_good = reply.checksums[:] == list(map(xxh3_64_intdigest, buffers))
             if is_good:
                 return []
         failures = []
         for piece, result in zip(pieces, read_results(reply, len(pieces)), strict=True):
-            wrong = self._finish_one(piece, result)
+            wrong = self._finish_one(piece, result, verifies=verifies)
             if wrong is not None:
                 failures.append((piece, wrong))
         return failures
 
-    def _finish_one(self, piece: Piece, result: ReadResult) -> FsError | None:
+    def _finish_one(
+        self, piece: Piece, result: ReadResult, *, verifies: bool = True
+    ) -> FsError | None:
         """Check one result and zero what was never written; return what is wrong with it."""
         status, length, got = result.status, result.length, piece.buffer
         if status == Status.CHUNK_NOT_FOUND:
@@ -186,7 +195,7 @@ class StorageReads:
             return FsError(Status(status), f"{piece.name}: {result.detail}")
         if length != len(got):
             got = got[:length]
-        if length and self._section.verify_reads and xxh3_64_intdigest(got) != result.checksum:
+        if length and verifies and xxh3_64_intdigest(got) != result.checksum:
             return FsError(
                 Status.CHECKSUM_MISMATCH,
                 f"{piece.name} target {piece.target_id}: bytes changed on the way",

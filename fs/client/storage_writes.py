@@ -89,6 +89,10 @@ class StorageWrites:
         self._section = section
         self._channels = ChannelPool(section.channel_count)
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings."""
+        self._section = section
+
     async def write(
         self, file: FileRef, offset: int, data: Buffer, *, is_durable: bool = False
     ) -> bool:

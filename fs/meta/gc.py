@@ -96,6 +96,10 @@ class GarbageCollector:
         """What the last look found, by prefix."""
         self.done_count = 0
 
+    def adopt(self, section: MetaSection) -> None:
+        """Go on with other settings."""
+        self._config = section
+
     async def run(self) -> None:
         """Collect until cancelled; while there is much to do, without pauses."""
         while True:

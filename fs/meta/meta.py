@@ -9,7 +9,7 @@ from ..node.api import MgmtdCaller, RoutingView
 from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
 from ..schema import metrics
-from ..schema.config import ProcessConfig
+from ..schema.config import MetaSection, ProcessConfig
 from ..schema.status import FsError, Status
 from .gc import GarbageCollector
 from .init import require_format
@@ -92,6 +92,13 @@ class Meta:
             nursery.start_soon(self._prefetch_inode_ids)
             nursery.start_soon(self._watch_format)
             task_status.started()
+
+    def adopt(self, section: MetaSection) -> None:
+        """Go on with other settings; the event log keeps its own."""
+        self.service.adopt(section)
+        self.gc.adopt(section)
+        self.sessions.adopt(section)
+        self.trash.adopt(section)
 
     def say(self, figures: Figures) -> None:
         """Say what this service measures beside its requests."""

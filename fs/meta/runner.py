@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read
 from ..runtime.ports import Runtime
-from ..schema.config import ProcessConfig
+from ..schema.config import MetaSection, ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
 from ..schema.status import FsError, Retry, Status
@@ -113,6 +113,10 @@ class RequestRunner:
         self._last_now_ns = 0
         self._behind_since_s: float | None = None
         """When time was last asked for, while the wall clock is behind; None: it is not."""
+
+    def adopt(self, section: MetaSection) -> None:
+        """Go on with other settings, from the next request; the event log keeps its own."""
+        self._config = section
 
     def now_ns(self) -> int:
         """Return the wall time, strictly growing.

@@ -58,6 +58,10 @@ class SessionPruner:
         self.seen_count = 0
         """File sessions that the last complete look found."""
 
+    def adopt(self, section: MetaSection) -> None:
+        """Go on with other settings."""
+        self._config = section
+
     async def run(self) -> None:
         """Prune every session_scan_interval_s until cancelled."""
         while True:

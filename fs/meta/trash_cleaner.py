@@ -43,6 +43,10 @@ class TrashCleaner:
         self._expire = expire
         self._now_ns = now_ns
 
+    def adopt(self, section: MetaSection) -> None:
+        """Go on with other settings."""
+        self._config = section
+
     async def run(self) -> None:
         """Clean every trash_scan_interval_s until cancelled; while much is due, without pauses."""
         while True:

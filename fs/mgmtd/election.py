@@ -55,6 +55,10 @@ class Election:
         self._held: Held | None = None
         self._observation: Observation | None = None
 
+    def adopt(self, section: MgmtdSection) -> None:
+        """Go on with other settings; the times of the lease must be the same."""
+        self._section = section
+
     @property
     def epoch(self) -> int:
         """The epoch we hold; 0 for none."""

@@ -13,7 +13,7 @@ from ..rpc.api import Channels
 from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
 from ..schema import metrics
-from ..schema.config import ProcessConfig, check_relations
+from ..schema.config import MgmtdSection, ProcessConfig, check_relations
 from ..schema.proto.mgmtd_pb2 import UserPb
 from ..schema.routing import Node
 from ..schema.status import FsError
@@ -61,6 +61,13 @@ class Mgmtd:
         me = Candidate(node.node_id, node.address, node.incarnation)
         self._election = Election(me, self._store, runtime.clock, channels, config.mgmtd)
         self.service = MgmtdService(self._election)
+
+    def adopt(self, section: MgmtdSection) -> None:
+        """Go on with other settings; those of failure detection and election must be the same."""
+        self._section = section
+        if self.service.primary is not None:
+            self.service.primary.adopt(section)
+        self._election.adopt(section)
 
     async def find_tokens(self, token_ids: Sequence[bytes]) -> list[UserPb]:
         """Return whose tokens are, from the store; raises FsError."""
@@ -145,6 +152,7 @@ class Mgmtd:
         except FsError as error:
             logger.warning("node %d: no reign: %s", self._election.me.node_id, error)
             return
+        primary.adopt(self._section)  # it may be another one by now
         self.service.primary = primary
         await primary.run()
 

@@ -20,13 +20,14 @@ from ..rpc.api import Channels
 from ..runtime.ports import Runtime
 from ..schema.config import MgmtdSection
 from ..schema.ids import ChainId, NodeId, TargetId
-from ..schema.proto.common_pb2 import RoutingInfoPb
+from ..schema.proto.common_pb2 import RoutingInfoPb, SettingsReportPb
 from ..schema.proto.mgmtd_pb2 import RoutingEventPb
 from ..schema.routing import Chain, LocalState, Node, Role, RoutingInfo, routing_info_to_pb
 from ..schema.status import FsError, Status
 from . import orders
 from .election import Election
 from .history import EVENTS_KEPT, event_of
+from .host_tags import HostTags
 from .move_book import Move, MoveBook
 from .mover import Mover
 from .moves import Order, OrderKind, cancelled
@@ -34,8 +35,9 @@ from .node_lease import excused_s
 from .probe import Proof, probe
 from .rotator import Rotator
 from .sessions import ClientSessions
+from .settings_book import SettingsBook
 from .state import ClusterState, membership_change
-from .store import BookChange, Change, Loaded, Store, event_records
+from .store import BookChange, Change, Loaded, Record, Store, event_records
 from .user_book import UserBook
 
 logger = logging.getLogger(__name__)
@@ -70,6 +72,10 @@ class Primary:
         self.state = ClusterState(loaded, section, now_s)
         self.sessions = ClientSessions(section.client_session_s, now_s)
         self.users = loaded.users
+        self.settings = loaded.settings
+        self.host_tags = loaded.host_tags
+        self.heard_settings: dict[NodeId, SettingsReportPb] = {}
+        """How far nodes are with their settings, as they said last; soft."""
         self._last_event_id = loaded.last_event_id
         self.lock = trio.Lock()
         self.lost = trio.Event()
@@ -183,11 +189,33 @@ class Primary:
         async with self.lock:
             self.check_acting()
             after = change(self.users, self._clock.wall_ns())
-            records = self.users.records(after)
-            if records:
-                write = self._store.write_apart(self._election.me, self._epoch, records)
-                await self._written(write, "a change of users")
+            await self._write_apart(self.users.records(after), "a change of users")
             self.users = after
+
+    async def _write_apart(self, records: list[Record], what: str) -> None:
+        if records:
+            write = self._store.write_apart(self._election.me, self._epoch, records)
+            await self._written(write, what)
+
+    async def change_settings(self, change: Callable[[SettingsBook, int], SettingsBook]) -> None:
+        """As `change_users`, of the settings that are kept for roles."""
+        async with self.lock:
+            self.check_acting()
+            after = change(self.settings, self._clock.wall_ns())
+            await self._write_apart(self.settings.records(after), "a change of settings")
+            self.settings = after
+
+    async def change_host_tags(self, change: Callable[[HostTags], HostTags]) -> None:
+        """As `change_users`, of the tags of hosts."""
+        async with self.lock:
+            self.check_acting()
+            after = change(self.host_tags)
+            await self._write_apart(self.host_tags.records(after), "a change of tags")
+            self.host_tags = after
+
+    def adopt(self, section: MgmtdSection) -> None:
+        """Go on with other settings."""
+        self.section = self.state.section = section
 
     async def settle(self, change: Change, *, why: str = "") -> None:
         """Publish a change, then every chain change that follows from it.  The caller holds `lock`."""

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from ..rpc.api import Call, Identity, check_client_id
 from ..schema.proto import mgmtd_pb2 as pb
+from ..schema.proto.common_pb2 import NodeRole
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .election import Election
@@ -25,11 +26,14 @@ from .ops.extend_client_session import extend_client_session
 from .ops.find_tokens import find_tokens
 from .ops.get_primary import get_primary
 from .ops.get_routing_info import get_routing_info
+from .ops.get_settings import get_settings
 from .ops.heartbeat import heartbeat
 from .ops.list_client_sessions import list_client_sessions
+from .ops.list_host_tags import list_host_tags
 from .ops.list_moves import list_moves
 from .ops.list_orphan_targets import list_orphan_targets
 from .ops.list_routing_events import list_routing_events
+from .ops.list_settings import list_settings
 from .ops.list_users import list_users
 from .ops.register_node import register_node
 from .ops.remove_user import remove_user
@@ -41,6 +45,8 @@ from .ops.set_chain_table import set_chain_table
 from .ops.set_chains import set_chains
 from .ops.set_maintenance import set_maintenance
 from .ops.set_preferred_order import set_preferred_order
+from .ops.set_settings import set_settings
+from .ops.set_tags import set_tags
 from .ops.set_user import set_user
 from .ops.start_drain import start_drain
 from .ops.start_rebalance import start_rebalance
@@ -60,8 +66,15 @@ class MgmtdService:
         """Set by the main loop for the length of a reign."""
         self._election = election
 
-    def admit(self, _user: User, peer: Identity, request: Message) -> None:
-        """Let a user's client begin, extend and end no session but its own; raises FsError(RPC_NOT_ALLOWED)."""
+    def admit(self, user: User, peer: Identity, request: Message) -> None:
+        """Let a user's client begin, extend and end no session but its own, and see the settings of mounts only.
+
+        Raises:
+            FsError: RPC_NOT_ALLOWED.
+        """
+        is_of_server = isinstance(request, pb.GetSettingsReq) and request.role != NodeRole.CLIENT
+        if is_of_server and not user.is_admin:
+            raise FsError(Status.RPC_NOT_ALLOWED, "settings of servers are for administrators")
         if isinstance(request, pb.ExtendClientSessionReq | pb.CloseClientSessionReq):
             check_client_id(request.client_id, peer)
 
@@ -233,3 +246,23 @@ class MgmtdService:
     ) -> pb.ListRoutingEventsRsp:
         """See fs/mgmtd/ops/list_routing_events.py."""
         return await self._run(list_routing_events, request)
+
+    async def set_settings(self, _call: Call, request: pb.SetSettingsReq) -> pb.SetSettingsRsp:
+        """See fs/mgmtd/ops/set_settings.py."""
+        return await self._run(set_settings, request)
+
+    async def get_settings(self, _call: Call, request: pb.GetSettingsReq) -> pb.GetSettingsRsp:
+        """See fs/mgmtd/ops/get_settings.py."""
+        return await self._run(get_settings, request)
+
+    async def list_settings(self, _call: Call, request: pb.ListSettingsReq) -> pb.ListSettingsRsp:
+        """See fs/mgmtd/ops/list_settings.py."""
+        return await self._run(list_settings, request)
+
+    async def set_tags(self, _call: Call, request: pb.SetTagsReq) -> pb.SetTagsRsp:
+        """See fs/mgmtd/ops/set_tags.py."""
+        return await self._run(set_tags, request)
+
+    async def list_host_tags(self, _call: Call, request: pb.ListHostTagsReq) -> pb.ListHostTagsRsp:
+        """See fs/mgmtd/ops/list_host_tags.py."""
+        return await self._run(list_host_tags, request)

@@ -4,6 +4,7 @@ A new primary has heard of nobody, so its list is complete only once it is older
 being extended.  Times are arguments.  Sessions end by being closed or by silence.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,13 @@ from ..schema.proto.mgmtd_pb2 import ClientSessionPb, ExtendClientSessionReq
 from ..schema.status import FsError, Status
 
 SESSION_COUNT_MAX: Final = 100_000
+
+TagsOf = Callable[[str], Mapping[str, str]]
+"""Returns the tags of a host."""
+
+
+def _no_tags(_host_name: str) -> Mapping[str, str]:
+    return {}
 
 
 @dataclass(slots=True)
@@ -69,8 +77,8 @@ class ClientSessions:
         """Tell whether a client that is not listed has certainly no session."""
         return now_s - self._started_s > self._session_s
 
-    def listed(self, now_s: float) -> list[ClientSessionPb]:
-        """Return the sessions, oldest first."""
+    def listed(self, now_s: float, tags_of: TagsOf = _no_tags) -> list[ClientSessionPb]:
+        """Return the sessions, oldest first, with the tags of their hosts."""
         return [
             ClientSessionPb(
                 client_id=client_id,
@@ -79,6 +87,9 @@ class ClientSessions:
                 pid=session.request.pid,
                 age_s=now_s - session.started_s,
                 idle_s=now_s - session.extended_s,
+                settings=session.request.settings if session.request.HasField("settings") else None,
+                tags=tags_of(session.request.host_name),
+                release=session.request.release,
             )
             for client_id, session in self._sessions.items()
         ]

@@ -15,6 +15,8 @@ for byte):
     MGDR + node id (4) + disk (4)     DrainRecordPb           disk: index + 1, 0 for the whole node
     MGUS + uid (4)                    UserRecordPb
     MGTK + token id (8)               uid (4)                 whose a token is
+    MGCF + role (1) + version (8)     SettingsRecordPb        the newest SETTINGS_KEPT of each role
+    MGHT + host name                  HostTagsRecordPb
     RTEV + event id (8)               RoutingEventPb          history (history.py); the oldest make room
 
 Invariants:
@@ -55,6 +57,7 @@ from ..schema.routing import (
     target_to_pb,
 )
 from ..schema.status import FsError, Status
+from .host_tags import HOST_PREFIX, HostTags
 from .lease import Candidate, LeaseRecord, is_owned
 from .move_book import (
     Drain,
@@ -67,6 +70,7 @@ from .move_book import (
     unpack_drain,
     unpack_move,
 )
+from .settings_book import SETTINGS_PREFIX, SettingsBook
 from .user_book import USER_PREFIX, UserBook, only_token, token_key, unpack_user, user_key
 
 T = TypeVar("T")
@@ -152,6 +156,8 @@ class Loaded:
     info: RoutingInfo
     book: MoveBook
     users: UserBook = field(default_factory=UserBook)
+    settings: SettingsBook = field(default_factory=SettingsBook)
+    host_tags: HostTags = field(default_factory=HostTags)
     last_event_id: int = 0
     """Of the history; 0: it has not begun."""
 
@@ -354,7 +360,19 @@ async def read_all(tr: Transaction, cluster_id: str) -> Loaded:
     users = [unpack_user(v) for v in await _values(tr, USER_PREFIX)]
     newest = await read_events(tr, 0, 1)
     last_event_id = newest[0].event_id if newest else 0
-    return Loaded(info, book, UserBook({u.uid: u for u in users}), last_event_id)
+    return Loaded(
+        info,
+        book,
+        UserBook({u.uid: u for u in users}),
+        await read_settings(tr),
+        HostTags.unpacked(await _values(tr, HOST_PREFIX)),
+        last_event_id,
+    )
+
+
+async def read_settings(tr: Transaction) -> SettingsBook:
+    """Read the settings that are kept for roles."""
+    return SettingsBook.unpacked(await _values(tr, SETTINGS_PREFIX))
 
 
 async def read_events(tr: Transaction, before_event_id: int, count: int) -> list[RoutingEventPb]:

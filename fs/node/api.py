@@ -5,9 +5,11 @@ still serve; `MgmtdCaller` is how anything reaches the primary manager.  The obj
 fs/node/membership.py, routing_cache.py and mgmtd_link.py; in tests a fixed view will do.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..schema.method import Method, ReqT, RspT
+from ..schema.proto.common_pb2 import SettingsReportPb, StoredSettingsPb
 from ..schema.routing import RoutingInfo
 
 
@@ -56,3 +58,26 @@ class MgmtdCaller(Protocol):
             FsError: what the primary replied, or RPC_TIMEOUT when no primary answered in time.
         """
         ...
+
+
+class SettingsPort(Protocol):
+    """How a process hears of the settings that the managers keep for it."""
+
+    def report(self) -> SettingsReportPb | None:
+        """Return how far it is, to be told with every heartbeat or extension; None: it takes none."""
+        ...
+
+    def hear(self, settings: Sequence[StoredSettingsPb]) -> None:
+        """Take over what a manager answered; must not wait."""
+        ...
+
+
+class NoSettings:
+    """A `SettingsPort` of who has none but its own."""
+
+    def report(self) -> SettingsReportPb | None:
+        """See SettingsPort."""
+        return None
+
+    def hear(self, settings: Sequence[StoredSettingsPb]) -> None:
+        """See SettingsPort."""

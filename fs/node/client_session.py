@@ -18,7 +18,7 @@ from ..schema.proto.mgmtd_pb2 import (
 )
 from ..schema.services import MGMTD_CLOSE_CLIENT_SESSION, MGMTD_EXTEND_CLIENT_SESSION
 from ..schema.status import FsError
-from .api import MgmtdCaller
+from .api import MgmtdCaller, NoSettings, SettingsPort
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,9 @@ class ClientSessionKeeper:
         mount_point: str = "",
         pid: int = 0,
         release: str = "",
+        settings: SettingsPort | None = None,
     ) -> None:
+        self._settings = settings or NoSettings()
         self._caller = caller
         self._runtime = runtime
         self._request = ExtendClientSessionReq(
@@ -69,13 +71,18 @@ class ClientSessionKeeper:
                     await self._close()
 
     async def _extend(self) -> ExtendClientSessionRsp | None:
+        report = self._settings.report()
+        if report is not None:
+            self._request.settings.CopyFrom(report)
         try:
-            return await self._caller.call(
+            answer = await self._caller.call(
                 MGMTD_EXTEND_CLIENT_SESSION, self._request, timeout_s=CALL_TIMEOUT_S
             )
         except FsError as error:
             logger.warning("client %s: session not extended: %s", self._request.client_id, error)
             return None
+        self._settings.hear(answer.settings)
+        return answer
 
     async def _close(self) -> None:
         request = CloseClientSessionReq(client_id=self._request.client_id)

@@ -26,6 +26,7 @@ from ..schema.proto.mgmtd_pb2 import DiskReportPb, HeartbeatReq, HeartbeatRsp, T
 from ..schema.routing import Node, node_to_pb
 from ..schema.services import MGMTD_HEARTBEAT
 from ..schema.status import FsError, Status
+from .api import NoSettings, SettingsPort
 from .mgmtd_link import MgmtdLink, is_transient
 from .routing_cache import RoutingCache
 
@@ -101,6 +102,8 @@ class Membership:
         self.report = report
         self.report_disks: Callable[[], Sequence[DiskReportPb]] = _no_disks
         """As `report`, for the disks of a storage node."""
+        self.settings: SettingsPort = NoSettings()
+        """What the managers keep for this process is told to it."""
         self._runtime = runtime
         self._section = config.mgmtd
         self._node = node_to_pb(node)
@@ -189,11 +192,13 @@ class Membership:
             disks=self.report_disks(),
             known_routing_version=self.routing.info.routing_version,
             is_stopping=self._is_stopping,
+            settings=self.settings.report(),
         )
         timeout_s = self._section.node_lease_s / TRIES_PER_LEASE
         answer = await self.caller.call_once(MGMTD_HEARTBEAT, request, timeout_s=timeout_s)
         if not request.is_stopping:
             self.lease.grant(sent_s, answer.lease_duration_s)
+            self.settings.hear(answer.settings)
         return answer
 
 

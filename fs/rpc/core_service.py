@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from ..runtime.ports import Clock
+from ..runtime.settings import Settings
 from ..runtime.span_keeper import SpanKeeper
 from ..schema.config import ProcessConfig
 from ..schema.proto import core_pb2 as core
+from ..schema.proto.common_pb2 import SettingsChangePb
 from ..schema.status import FsError, Status
 from .api import Call, Identity, Reply
 
@@ -17,8 +20,18 @@ SPANS_BYTES_MAX = 1024 * 1024
 """Of one answer."""
 
 
+class ChangeableSettings(Protocol):
+    """The settings of a process that administrators may change while it runs."""
+
+    settings: Settings
+
+    async def change(self, text: str, *, is_live_only: bool, is_reset: bool) -> SettingsChangePb:
+        """See fs/node/kept_settings.py."""
+        ...
+
+
 class CoreService:
-    """Echo for tests and measurements, GetInfo and GetConfig for watchers and people."""
+    """Echo for tests and measurements, GetInfo and the settings for watchers and people."""
 
     def __init__(
         self,
@@ -27,16 +40,25 @@ class CoreService:
         service_names: Sequence[str],
         config: ProcessConfig | None = None,
         *,
+        changeable: ChangeableSettings | None = None,
         margins_s: Sequence[Callable[[], float]] = (),
         spans: SpanKeeper | None = None,
     ) -> None:
-        """Answer for the process `identity`, which offers `service_names` besides Core, by its configuration.
+        """Answer for the process `identity`, which offers `service_names` besides Core.
 
-        `margins_s` tell the seconds left of its leases; more may be added meanwhile.  `spans` keeps those of its tracer.
+        Args:
+            identity: who it is.
+            clock: its clock.
+            service_names: what it offers besides Core.
+            config: its settings, if they do not change.
+            changeable: else.
+            margins_s: tell the seconds left of its leases; more may be added meanwhile.
+            spans: keeps those of its tracer.
         """
         self._spans = spans
         self._margins_s = margins_s
-        self._config = config or ProcessConfig()
+        self._settings = changeable.settings if changeable else Settings(config or ProcessConfig())
+        self._changeable = changeable
         self._identity = identity
         self._clock = clock
         self._service_names = service_names
@@ -67,9 +89,9 @@ class CoreService:
             services=self._service_names,
             pid=os.getpid(),
             wall_ns=self._clock.wall_ns(),
-            mgmtd_addresses=self._config.process.mgmtd_addresses,
+            mgmtd_addresses=self._settings.config.process.mgmtd_addresses,
             lease_margin_s=min((margin_s() for margin_s in self._margins_s), default=0.0),
-            lease_s=self._config.mgmtd.node_lease_s if self._margins_s else 0.0,
+            lease_s=self._settings.config.mgmtd.node_lease_s if self._margins_s else 0.0,
         )
 
     async def get_spans(self, _call: Call, request: core.GetSpansReq) -> core.GetSpansRsp:
@@ -82,4 +104,27 @@ class CoreService:
 
     async def get_config(self, _call: Call, _request: core.GetConfigReq) -> core.GetConfigRsp:
         """Say which settings are in force here."""
-        return core.GetConfigRsp(json=msgspec.json.encode(self._config).decode())
+        return core.GetConfigRsp(
+            json=msgspec.json.encode(self._settings.config).decode(),
+            settings=self._settings.report() if self._changeable else None,
+        )
+
+    async def try_settings(self, _call: Call, request: core.TrySettingsReq) -> core.TrySettingsRsp:
+        """Say what would happen if a text were kept for a role of this process."""
+        role = next((r for r in self._settings.roles if int(r) == request.role), None)
+        if role is None:
+            detail = f"this process takes no settings of role {request.role}"
+            raise FsError(Status.RPC_BAD_REQUEST, detail)
+        change = self._settings.try_stored(role, request.text)
+        return core.TrySettingsRsp(change=change)
+
+    async def change_settings(
+        self, _call: Call, request: core.ChangeSettingsReq
+    ) -> core.ChangeSettingsRsp:
+        """Change settings of this process alone; raises FsError(BAD_CONFIG, IO_ERROR)."""
+        if self._changeable is None:
+            raise FsError(Status.RPC_BAD_REQUEST, "the settings of this process do not change")
+        change = await self._changeable.change(
+            request.text, is_live_only=request.is_live_only, is_reset=request.is_reset
+        )
+        return core.ChangeSettingsRsp(change=change, settings=self._settings.report())

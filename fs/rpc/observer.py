@@ -109,6 +109,12 @@ class RpcObserver:
         self.user_bytes: dict[int, list[int]] = defaultdict(lambda: [0, 0])
         """Received and sent, by uid, of clients that proved a user's token."""
 
+    def adopt(self, slow_request_s: float) -> None:
+        """Count and log as slow what takes longer than this from now on; 0: nothing."""
+        self._slow_s = slow_request_s or math.inf
+        for name, one in self._served.items():
+            one.slow_s = math.inf if name in WAITING else self._slow_s
+
     def served(self, method: Method[Any, Any]) -> MethodObserver:
         """Return what measures a method that this process serves."""
         name = str(method)

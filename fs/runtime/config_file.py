@@ -10,6 +10,7 @@ Does not do: defaults and bounds, which stand in fs/schema/config.py.
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,16 +47,28 @@ def parse_config(text: str, path: Path) -> ProcessConfig:
     Raises:
         FsError: BAD_CONFIG, as `read_config`.
     """
+    config = convert_config(parse_toml(text, path), path)
     try:
-        config = msgspec.convert(tomllib.loads(text), ProcessConfig)
         check_relations(config)
-    except tomllib.TOMLDecodeError as error:
-        raise _bad(path, f"is not valid TOML: {error}") from error
-    except msgspec.ValidationError as error:
-        raise _bad(path, _explain(str(error))) from error
     except FsError as error:
         raise _bad(path, error.detail) from error
     return config
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Return what a text says, unchecked; `path` is for messages.  Raises FsError(BAD_CONFIG), with the line."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _bad(path, f"is not valid TOML: {error}") from error
+
+
+def convert_config(values: Mapping[str, Any], path: Path) -> ProcessConfig:
+    """Check names, types and bounds, not how settings relate; `path` is for messages.  Raises FsError(BAD_CONFIG)."""
+    try:
+        return msgspec.convert(values, ProcessConfig)
+    except msgspec.ValidationError as error:
+        raise _bad(path, _explain(str(error))) from error
 
 
 def write_config(path: Path, config: ProcessConfig) -> None:
@@ -93,7 +106,7 @@ def _section_lines(name: str, section: Struct, *, only_changed: bool = False) ->
         if not only_changed or getattr(section, key) != usual[key]
     }
     tables = {key: value for key, value in values.items() if _is_tables(value)}
-    lines = [f"{key} = {_value(value)}" for key, value in values.items() if key not in tables]
+    lines = [f"{key} = {format_value(value)}" for key, value in values.items() if key not in tables]
     for key, entries in tables.items():
         for entry in entries:
             lines += ["", f"[[{name}.{key}]]", *_section_lines(f"{name}.{key}", entry)]
@@ -104,7 +117,7 @@ def _is_tables(value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Struct)
 
 
-def _value(value: object) -> str:
+def format_value(value: object) -> str:
     """Return one TOML value."""
     match value:
         case bool():
@@ -114,7 +127,7 @@ def _value(value: object) -> str:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list():
-            return "[" + ", ".join(_value(item) for item in value) + "]"
+            return "[" + ", ".join(format_value(item) for item in value) + "]"
         case _:
             raise AssertionError(value)
 

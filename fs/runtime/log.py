@@ -148,3 +148,8 @@ def set_up_logging(
         old.close()
     root.addHandler(handler)
     root.setLevel(LEVELS[level])
+
+
+def set_log_level(level: str) -> None:
+    """Send records at or above another level from now on: debug, info, warning or error."""
+    logging.getLogger().setLevel(LEVELS[level])

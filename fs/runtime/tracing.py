@@ -217,6 +217,12 @@ class Tracer:
         self.sink = sink
         self._gap = self._next_gap() if sample_rate else 0
 
+    def adopt(self, sample_rate: float) -> None:
+        """Sample another share from now on."""
+        if sample_rate != self.sample_rate:
+            self.sample_rate = sample_rate
+            self._gap = self._next_gap() if sample_rate else 0
+
     def is_due(self) -> bool:
         """Return whether to trace the operation that begins now.  Ask only where `sample_rate` is not 0."""
         if self._gap:

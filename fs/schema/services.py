@@ -22,6 +22,12 @@ CORE_GET_SPANS: Final[Method[core.GetSpansReq, core.GetSpansRsp]] = method(
 CORE_GET_CONFIG: Final[Method[core.GetConfigReq, core.GetConfigRsp]] = method(
     _CORE, "GetConfig", core.GetConfigReq, core.GetConfigRsp
 )
+CORE_TRY_SETTINGS: Final[Method[core.TrySettingsReq, core.TrySettingsRsp]] = method(
+    _CORE, "TrySettings", core.TrySettingsReq, core.TrySettingsRsp
+)
+CORE_CHANGE_SETTINGS: Final[Method[core.ChangeSettingsReq, core.ChangeSettingsRsp]] = method(
+    _CORE, "ChangeSettings", core.ChangeSettingsReq, core.ChangeSettingsRsp
+)
 
 _MGMTD = mgmtd.DESCRIPTOR.services_by_name["Mgmtd"]
 MGMTD_GET_PRIMARY: Final[Method[mgmtd.GetPrimaryReq, mgmtd.GetPrimaryRsp]] = method(
@@ -126,6 +132,21 @@ MGMTD_SET_MAINTENANCE: Final[Method[mgmtd.SetMaintenanceReq, mgmtd.SetMaintenanc
 )
 MGMTD_LIST_ROUTING_EVENTS: Final[Method[mgmtd.ListRoutingEventsReq, mgmtd.ListRoutingEventsRsp]] = (
     method(_MGMTD, "ListRoutingEvents", mgmtd.ListRoutingEventsReq, mgmtd.ListRoutingEventsRsp)
+)
+MGMTD_SET_SETTINGS: Final[Method[mgmtd.SetSettingsReq, mgmtd.SetSettingsRsp]] = method(
+    _MGMTD, "SetSettings", mgmtd.SetSettingsReq, mgmtd.SetSettingsRsp
+)
+MGMTD_GET_SETTINGS: Final[Method[mgmtd.GetSettingsReq, mgmtd.GetSettingsRsp]] = method(
+    _MGMTD, "GetSettings", mgmtd.GetSettingsReq, mgmtd.GetSettingsRsp
+)
+MGMTD_LIST_SETTINGS: Final[Method[mgmtd.ListSettingsReq, mgmtd.ListSettingsRsp]] = method(
+    _MGMTD, "ListSettings", mgmtd.ListSettingsReq, mgmtd.ListSettingsRsp
+)
+MGMTD_SET_TAGS: Final[Method[mgmtd.SetTagsReq, mgmtd.SetTagsRsp]] = method(
+    _MGMTD, "SetTags", mgmtd.SetTagsReq, mgmtd.SetTagsRsp
+)
+MGMTD_LIST_HOST_TAGS: Final[Method[mgmtd.ListHostTagsReq, mgmtd.ListHostTagsRsp]] = method(
+    _MGMTD, "ListHostTags", mgmtd.ListHostTagsReq, mgmtd.ListHostTagsRsp
 )
 
 _STORAGE = storage.DESCRIPTOR.services_by_name["Storage"]

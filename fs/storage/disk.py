@@ -46,6 +46,7 @@ class Disk:
         self.capacity_bytes = 0
         self.allocated_bytes = 0
         self.used_bytes = 0
+        self._section = section
         self.read_limiter = trio.Semaphore(section.read_concurrency)
         self.write_limiter = trio.Semaphore(section.write_concurrency)
         self.pace = DiskPace()
@@ -58,6 +59,14 @@ class Disk:
         self._clock = runtime.clock
         self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
         self.on_pace_change: Callable[[Disk, DiskPace], None] = lambda _disk, _pace: None
+
+    def adopt(self, section: StorageSection) -> None:
+        """Go on with other limits; calls that wait or are under way still count by the old ones."""
+        if section.read_concurrency != self._section.read_concurrency:
+            self.read_limiter = trio.Semaphore(section.read_concurrency)
+        if section.write_concurrency != self._section.write_concurrency:
+            self.write_limiter = trio.Semaphore(section.write_concurrency)
+        self._section = section
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Call an engine method off the event loop; an IO_ERROR takes the disk out of service."""

@@ -21,6 +21,7 @@ import trio
 
 from ..chunkengine.api import ChunkState
 from ..schema import services
+from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
@@ -56,6 +57,11 @@ class RateLimit:
         self._bytes_per_s_max = bytes_per_s_max
         self._free_at_s = 0.0
 
+    def adopt(self, bytes_per_s_max: int) -> None:
+        """Spread what comes from now on otherwise; nobody waits longer for what was taken by the old limit."""
+        self._bytes_per_s_max = bytes_per_s_max
+        self._free_at_s = 0.0
+
     async def take(self, byte_count: int) -> None:
         """Wait until `byte_count` more bytes are allowed; 0 as the limit means no limit."""
         if not self._bytes_per_s_max:
@@ -73,6 +79,11 @@ class Resync:
         self._rate = RateLimit(context.section.resync_bytes_per_s_max)
         self._slots = trio.Semaphore(context.section.resync_concurrency)
         self._running: set[LocalTarget] = set()
+
+    def adopt(self, section: StorageSection) -> None:
+        """Go on with other limits; chunks under way still count by the old ones."""
+        self._rate.adopt(section.resync_bytes_per_s_max)
+        self._slots = trio.Semaphore(section.resync_concurrency)
 
     async def run(self) -> None:
         """Look for syncing successors for ever."""
@@ -189,8 +200,9 @@ class Resync:
                 if item.need is Need.SKIP:
                     target.progress.skipped_count += 1
                     continue
-                await self._slots.acquire()
-                nursery.start_soon(self._bring_in_slot, place, item)
+                slots = self._slots
+                await slots.acquire()
+                nursery.start_soon(self._bring_in_slot, place, item, slots)
                 if target.progress.failed_count and not self._is_current(place):
                     break
         self._context.place_now(place.chain.chain_id, place.chain.chain_version)
@@ -200,14 +212,14 @@ class Resync:
         now = self._context.targets.place(place.chain.chain_id)
         return now.chain.chain_version == place.chain.chain_version
 
-    async def _bring_in_slot(self, place: Place, item: Item) -> None:
+    async def _bring_in_slot(self, place: Place, item: Item, slots: trio.Semaphore) -> None:
         try:
             await self._bring_chunk(place, item)
         except FsError as error:
             place.target.progress.failed_count += 1
             log.warning("chunk %s: not resynced: %s", item.chunk_id, error)
         finally:
-            self._slots.release()
+            slots.release()
 
     async def _bring_chunk(self, place: Place, item: Item) -> None:
         """Bring one chunk of the successor to our state of it, whatever that is by now."""

@@ -44,6 +44,9 @@ BEGIN_AFTER_S: Final = 60.0
 PASS_S_MIN: Final = 600.0
 """From the start of one pass over all targets to that of the next, at least."""
 
+STOPPED_LOOK_S: Final = 1.0
+"""While the scrub is stopped in the middle of a pass: between two looks whether it may go on."""
+
 _KEY: Final = b"s"
 _PASSES: Final = struct.Struct(">Q")
 
@@ -194,7 +197,9 @@ class Scrub:
         if not await target.disk.run(is_whole, target, state):
             note_damage(target, state.chunk_id, "found by the scrub")
         target.scrubbed_bytes += state.length
-        await trio.sleep(state.length / self._context.section.scrub_bytes_per_s_max)
+        while not (rate := self._context.section.scrub_bytes_per_s_max):  # noqa: ASYNC110 - nobody would set an event
+            await trio.sleep(STOPPED_LOOK_S)
+        await trio.sleep(state.length / rate)
 
     async def _compare(
         self, place: Place, successor_id: TargetId, page: list[ChunkState], after: bytes

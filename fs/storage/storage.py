@@ -18,7 +18,7 @@ from ..rpc.api import Channels, Identity
 from ..rpc.buffer_pool import BufferPool
 from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
-from ..schema.config import DiskSection, ProcessConfig
+from ..schema.config import DiskSection, ProcessConfig, StorageSection
 from ..schema.ids import NodeId, TargetId
 from ..schema.proto import mgmtd_pb2
 from ..schema.routing import LocalState, PublicState
@@ -140,6 +140,13 @@ class Storage:
         self._changes = TargetChanges(self._context)
         self._failed_disks = FailedDisks(self._context, self._changes, reopen)
         self.service = StorageService(self._context, self._changes)
+
+    def adopt(self, section: StorageSection) -> None:
+        """Go on with other settings; disks, and what they were opened with, must be the same."""
+        self._context.section = section
+        self._resync.adopt(section)
+        for disk in self._disks:
+            disk.adopt(section)
 
     def report(self) -> list[mgmtd_pb2.TargetReportPb]:
         """Return what the next heartbeat says of our targets."""
@@ -333,18 +340,16 @@ class Storage:
 
     async def _compact_loop(self) -> None:
         """Return the space of sparse groups of blocks, at a bounded rate, pass after pass."""
-        rate = self._context.section.compact_bytes_per_s_max
         while True:
             await trio.sleep(COMPACT_INTERVAL_S)
-            if rate:
-                async with trio.open_nursery() as nursery:
-                    for disk in self._disks:
-                        nursery.start_soon(self._compact, disk, rate)
+            async with trio.open_nursery() as nursery:
+                for disk in self._disks:
+                    nursery.start_soon(self._compact, disk)
 
-    async def _compact(self, disk: Disk, rate: int) -> None:
-        """Make one pass over a disk: about `rate` bytes moved in each second."""
+    async def _compact(self, disk: Disk) -> None:
+        """Make one pass over a disk: about `compact_bytes_per_s_max` bytes moved in each second; ends when that is 0."""
         try:
-            while not disk.is_failed:
+            while not disk.is_failed and (rate := self._context.section.compact_bytes_per_s_max):
                 done = await disk.run(disk.engine.compact, rate)
                 for target_id, chunk_id in done.damaged:
                     if target_id in self.targets.targets:

@@ -18,6 +18,7 @@ from ..mgmtd_link import initialise
 from ..status_view import age_text, bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
 from .listing import JsonOption, print_facts, print_rows, time_text
+from .tags import tags_text
 
 cluster = typer.Typer(help="The cluster as a whole.", no_args_is_help=True)
 session = typer.Typer(help="Clients of the cluster.", no_args_is_help=True)
@@ -128,10 +129,11 @@ def list_sessions(
             "mount_point": one.mount_point,
             "age_s": one.age_s,
             "idle_s": one.idle_s,
+            "tags": dict(one.tags),
         }
         for one in found.sessions
     ]
-    columns = {"client_id": None, "host": None, "pid": None, "mount_point": None, "age_s": age_text, "idle_s": age_text}  # fmt: skip
+    columns = {"client_id": None, "host": None, "pid": None, "mount_point": None, "age_s": age_text, "idle_s": age_text, "tags": tags_text}  # fmt: skip
     print_rows(rows, columns, as_json=as_json)
 
 

@@ -30,8 +30,8 @@ from .history import history
 from .moves import move, rebalance
 from .nodes import node
 from .remote_calls import rpc
-from .settings import config_group
 from .shell import shell_command
+from .stored_settings import settings_commands
 from .traces import trace
 from .upgrade import upgrade
 
@@ -44,7 +44,7 @@ GROUPS: Final = {
     "chain": chain,
     "chunks": chunks,
     "cluster": cluster,
-    "config": config_group,
+    "config": settings_commands,
     "disk": disk,
     "dump": dump,
     "file": file,

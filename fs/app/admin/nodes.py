@@ -8,33 +8,63 @@ from typing import Annotated, Any
 import typer
 
 from ...admin.facts import node_rows
+from ...admin.settings import newest_versions, state_text
 from ...schema import services
 from ...schema.proto import common_pb2
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
+from ...schema.status import FsError, Status
 from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, Where, find
 from .cluster import ControlOption, MetaOption, MgmtdOption, StorageOption, read_servers
 from .completion import NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
 from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
+from .tags import has_tags, tag, tags_text
 
 node = typer.Typer(help="The machines and their processes.", no_args_is_help=True)
 maintenance = typer.Typer(help="Work on a machine.", no_args_is_help=True)
 node.add_typer(maintenance, name="maintenance")
+node.add_typer(tag, name="tag")
 
 
 @node.command("list")
 def list_nodes(
-    *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
+    *,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="KEY[=VALUE]", help="Only those that have it; repeatable."),
+    ] = None,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
 ) -> None:
-    """List the processes of the cluster, their state, release and targets.
+    """List the processes of the cluster, their state, release, targets, settings and tags.
 
     Example: ember admin node list
+
+    Example: ember admin node list --tag rack=r1
     """
-    columns: dict[str, Any] = dict.fromkeys(("node_id", "roles", "state", "host", "address", "release", "targets", "serving"))  # fmt: skip
-    columns["maintenance_until_ns"] = time_text
-    print_rows(node_rows(find(directory, config).routing()), columns, as_json=as_json)
+    columns: dict[str, Any] = dict.fromkeys(("node_id", "roles", "state", "host", "address", "release", "targets", "serving", "settings"))  # fmt: skip
+    columns |= {"tags": tags_text, "maintenance_until_ns": time_text}
+    where = find(directory, config)
+    rows = [row for row in node_rows(where.routing()) if has_tags(row["tags"], tags or [])]
+    states = {} if where.is_down else _settings_states(where)
+    for row in rows:
+        row["settings"] = states.get(row["node_id"], "")
+    print_rows(rows, columns, as_json=as_json)
+
+
+def _settings_states(where: Where) -> dict[int, str]:
+    """Return how far nodes are with their settings, as `ember admin config status` says it."""
+    try:
+        listed = where.ask(services.MGMTD_LIST_SETTINGS, pb.ListSettingsReq())
+    except FsError as error:
+        if error.status is not Status.RPC_UNKNOWN_METHOD:
+            raise
+        return {}  # the primary is of an older release
+    newest = newest_versions(listed)
+    return {one.node_id: state_text(one.settings, newest) for one in listed.nodes}
 
 
 @node.command("add")

@@ -15,6 +15,10 @@ class SpaceWatch:
         self._is_known = False
         self._tight_until_s = 0.0
 
+    def adopt(self, margin_bytes: int) -> None:
+        """Keep another margin; never a smaller one, for as many bytes may be buffered already."""
+        self._margin_bytes = max(self._margin_bytes, margin_bytes)
+
     def note_free(self, free_bytes: int) -> None:
         """Take in what the cluster says; what is written afterwards is counted down from it."""
         self._free_bytes = free_bytes
@@ -42,6 +46,10 @@ class DirtyBudget:
         self._bytes_max = bytes_max
         self.used_bytes = 0
         self._released = trio.Event()
+
+    def adopt(self, bytes_max: int) -> None:
+        """Allow another number of bytes; when it is fewer than are taken, the next have to wait."""
+        self._bytes_max = bytes_max
 
     def try_acquire(self, count: int) -> bool:
         """Take `count` bytes; False when there is no room.  A lone large write always fits."""

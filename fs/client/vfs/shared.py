@@ -91,6 +91,12 @@ class Shared:
         self._nursery: trio.Nursery | None = None
         self._handle_id_last = 0
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings; the timeouts of attributes must be the same."""
+        self.section = section
+        self.budget.adopt(section.dirty_bytes_max)
+        self.space.adopt(section.dirty_bytes_max)
+
     def attach(self, nursery: trio.Nursery | None) -> None:
         """Say where background work runs; None: nowhere any more."""
         self._nursery = nursery

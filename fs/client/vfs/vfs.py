@@ -122,6 +122,11 @@ class Vfs:
         self._space: SpaceInfo | None = None
         self._space_until_s = 0.0
 
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings; what the kernel was told, and what belongs to its mount, must be the same."""
+        self.section = section
+        self._core.adopt(section)
+
     def connect_kernel(self, kernel: KernelCache) -> None:
         """Say whose caches are to be kept honest; before the first operation."""
         self._core.kernel = kernel
@@ -202,9 +207,8 @@ class Vfs:
         return self._space
 
     async def _write_back_loop(self) -> None:
-        interval_s = self.section.write_back_interval_s
         while True:
-            await trio.sleep(interval_s)
+            await trio.sleep(self.section.write_back_interval_s)
             async with trio.open_nursery() as nursery:
                 for state in self._core.states.values():
                     if state.is_dirty or state.has_unreported:

@@ -1,6 +1,7 @@
-"""ExtendClientSession: a client says that it is there."""
+"""ExtendClientSession: a client says that it is there, and hears of settings that it does not have yet."""
 
 from ...schema.proto.mgmtd_pb2 import ExtendClientSessionReq, ExtendClientSessionRsp
+from ...schema.routing import Role
 from ...schema.status import FsError, Status
 from ..primary import Primary
 
@@ -15,4 +16,5 @@ async def extend_client_session(
     return ExtendClientSessionRsp(
         session_duration_s=primary.section.client_session_s,
         routing_version=primary.info.routing_version,
+        settings=primary.settings.unheard((Role.CLIENT,), request.settings),
     )

@@ -1,6 +1,7 @@
 """Heartbeat: a node says that it lives and what its targets are like; the answer is its lease."""
 
 from ...schema.ids import NodeId, is_target_id
+from ...schema.proto.common_pb2 import StoredSettingsPb
 from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp
 from ...schema.routing import LocalState, node_from_pb
 from ...schema.status import FsError, Status
@@ -31,7 +32,17 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
         return HeartbeatRsp(
             lease_duration_s=0.0 if request.is_stopping else lease_s,
             routing_version=primary.info.routing_version,
+            settings=_settings(primary, request),
         )
+
+
+def _settings(primary: Primary, request: HeartbeatReq) -> list[StoredSettingsPb]:
+    """Note how far the node is with its settings; return those that it is to take over."""
+    if not request.HasField("settings"):
+        primary.heard_settings.pop(NodeId(request.node.node_id), None)
+        return []
+    primary.heard_settings[NodeId(request.node.node_id)] = request.settings
+    return primary.settings.unheard(request.node.roles, request.settings)
 
 
 def _check_known(request: HeartbeatReq) -> None:

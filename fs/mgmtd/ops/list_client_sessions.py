@@ -11,5 +11,6 @@ async def list_client_sessions(
     now_s = primary.now_s
     primary.sessions.expire(now_s)
     return ListClientSessionsRsp(
-        sessions=primary.sessions.listed(now_s), is_complete=primary.sessions.is_complete(now_s)
+        sessions=primary.sessions.listed(now_s, primary.host_tags.of),
+        is_complete=primary.sessions.is_complete(now_s),
     )

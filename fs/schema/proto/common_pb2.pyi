@@ -149,6 +149,28 @@ POSIX_LOCK: LockKindPb.ValueType  # 1
 FLOCK_LOCK: LockKindPb.ValueType  # 2
 Global___LockKindPb: _TypeAlias = LockKindPb  # noqa: Y015
 
+class _SettingsStatePb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SettingsStatePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SettingsStatePb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SETTINGS_UNKNOWN: _SettingsStatePb.ValueType  # 0
+    SETTINGS_NORMAL: _SettingsStatePb.ValueType  # 1
+    SETTINGS_DIRTY: _SettingsStatePb.ValueType  # 2
+    SETTINGS_FAILED: _SettingsStatePb.ValueType  # 3
+    SETTINGS_STALE: _SettingsStatePb.ValueType  # 4
+
+class SettingsStatePb(_SettingsStatePb, metaclass=_SettingsStatePbEnumTypeWrapper):
+    """---- settings --------------------------------------------------------------------------------"""
+
+SETTINGS_UNKNOWN: SettingsStatePb.ValueType  # 0
+SETTINGS_NORMAL: SettingsStatePb.ValueType  # 1
+SETTINGS_DIRTY: SettingsStatePb.ValueType  # 2
+SETTINGS_FAILED: SettingsStatePb.ValueType  # 3
+SETTINGS_STALE: SettingsStatePb.ValueType  # 4
+Global___SettingsStatePb: _TypeAlias = SettingsStatePb  # noqa: Y015
+
 @_typing.final
 class NodePb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -860,3 +882,144 @@ class FileLockPb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FileLockPb: _TypeAlias = FileLockPb  # noqa: Y015
+
+@_typing.final
+class StoredSettingsPb(_message.Message):
+    """What the managers keep for a role; version 0: nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    CREATED_NS_FIELD_NUMBER: _builtins.int
+    role: Global___NodeRole.ValueType
+    version: _builtins.int
+    text: _builtins.str
+    """TOML, as it was given"""
+    note: _builtins.str
+    created_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        role: Global___NodeRole.ValueType = ...,
+        version: _builtins.int = ...,
+        text: _builtins.str = ...,
+        note: _builtins.str = ...,
+        created_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "note", b"note", "role", b"role", "text", b"text", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredSettingsPb: _TypeAlias = StoredSettingsPb  # noqa: Y015
+
+@_typing.final
+class SettingsReportPb(_message.Message):
+    """How far a process is with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WAITING_KEYS_FIELD_NUMBER: _builtins.int
+    CHANGED_KEYS_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    LAST_CHANGE_FIELD_NUMBER: _builtins.int
+    state: Global___SettingsStatePb.ValueType
+    problem: _builtins.str
+    """why the newest stored ones were refused"""
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettingsVersionPb]: ...
+    @_builtins.property
+    def waiting_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """for a restart"""
+
+    @_builtins.property
+    def changed_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """in this process alone"""
+
+    @_builtins.property
+    def last_change(self) -> Global___SettingsChangePb: ...
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[Global___SettingsVersionPb] | None = ...,
+        state: Global___SettingsStatePb.ValueType = ...,
+        waiting_keys: _abc.Iterable[_builtins.str] | None = ...,
+        changed_keys: _abc.Iterable[_builtins.str] | None = ...,
+        problem: _builtins.str = ...,
+        last_change: Global___SettingsChangePb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_change", b"last_change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_keys", b"changed_keys", "last_change", b"last_change", "problem", b"problem", "state", b"state", "versions", b"versions", "waiting_keys", b"waiting_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettingsReportPb: _TypeAlias = SettingsReportPb  # noqa: Y015
+
+@_typing.final
+class SettingsVersionPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    REFUSED_VERSION_FIELD_NUMBER: _builtins.int
+    role: Global___NodeRole.ValueType
+    version: _builtins.int
+    """in force, as far as no key waits for a restart"""
+    refused_version: _builtins.int
+    """0: none is"""
+    def __init__(
+        self,
+        *,
+        role: Global___NodeRole.ValueType = ...,
+        version: _builtins.int = ...,
+        refused_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused_version", b"refused_version", "role", b"role", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettingsVersionPb: _TypeAlias = SettingsVersionPb  # noqa: Y015
+
+@_typing.final
+class SettingsChangePb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WALL_NS_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    LIVE_KEYS_FIELD_NUMBER: _builtins.int
+    WAITING_KEYS_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    wall_ns: _builtins.int
+    what: _builtins.str
+    """where it came from"""
+    problem: _builtins.str
+    """set: nothing of it was taken over"""
+    @_builtins.property
+    def live_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def waiting_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        wall_ns: _builtins.int = ...,
+        what: _builtins.str = ...,
+        live_keys: _abc.Iterable[_builtins.str] | None = ...,
+        waiting_keys: _abc.Iterable[_builtins.str] | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["live_keys", b"live_keys", "problem", b"problem", "waiting_keys", b"waiting_keys", "wall_ns", b"wall_ns", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettingsChangePb: _TypeAlias = SettingsChangePb  # noqa: Y015

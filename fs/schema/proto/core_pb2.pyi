@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
+from . import common_pb2 as _common_pb2
 import sys
 import typing as _typing
 
@@ -204,16 +205,118 @@ class GetConfigRsp(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JSON_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     json: _builtins.str
+    @_builtins.property
+    def settings(self) -> _common_pb2.SettingsReportPb: ...
     def __init__(
         self,
         *,
         json: _builtins.str = ...,
+        settings: _common_pb2.SettingsReportPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetConfigRsp: _TypeAlias = GetConfigRsp  # noqa: Y015
+
+@_typing.final
+class TrySettingsReq(_message.Message):
+    """What would happen if this were what the managers keep for the role.  Nothing changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    role: _common_pb2.NodeRole.ValueType
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        role: _common_pb2.NodeRole.ValueType = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["role", b"role", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrySettingsReq: _TypeAlias = TrySettingsReq  # noqa: Y015
+
+@_typing.final
+class TrySettingsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> _common_pb2.SettingsChangePb: ...
+    def __init__(
+        self,
+        *,
+        change: _common_pb2.SettingsChangePb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrySettingsRsp: _TypeAlias = TrySettingsRsp  # noqa: Y015
+
+@_typing.final
+class ChangeSettingsReq(_message.Message):
+    """In this process alone, over what the managers keep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    IS_LIVE_ONLY_FIELD_NUMBER: _builtins.int
+    IS_RESET_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """TOML; only settings that a running process takes over"""
+    is_live_only: _builtins.bool
+    """gone when the process ends; else kept in its directory"""
+    is_reset: _builtins.bool
+    """take all earlier changes back first"""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        is_live_only: _builtins.bool = ...,
+        is_reset: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_live_only", b"is_live_only", "is_reset", b"is_reset", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeSettingsReq: _TypeAlias = ChangeSettingsReq  # noqa: Y015
+
+@_typing.final
+class ChangeSettingsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> _common_pb2.SettingsChangePb: ...
+    @_builtins.property
+    def settings(self) -> _common_pb2.SettingsReportPb: ...
+    def __init__(
+        self,
+        *,
+        change: _common_pb2.SettingsChangePb | None = ...,
+        settings: _common_pb2.SettingsReportPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeSettingsRsp: _TypeAlias = ChangeSettingsRsp  # noqa: Y015

@@ -80,6 +80,25 @@ MOVE_RETIRING: MoveStatePb.ValueType  # 3
 MOVE_CANCELLING: MoveStatePb.ValueType  # 4
 Global___MoveStatePb: _TypeAlias = MoveStatePb  # noqa: Y015
 
+class _TagChangePb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TagChangePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TagChangePb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TAG_CHANGE_NONE: _TagChangePb.ValueType  # 0
+    TAGS_SET: _TagChangePb.ValueType  # 1
+    TAGS_ADD: _TagChangePb.ValueType  # 2
+    TAGS_REMOVE: _TagChangePb.ValueType  # 3
+
+class TagChangePb(_TagChangePb, metaclass=_TagChangePbEnumTypeWrapper): ...
+
+TAG_CHANGE_NONE: TagChangePb.ValueType  # 0
+TAGS_SET: TagChangePb.ValueType  # 1
+TAGS_ADD: TagChangePb.ValueType  # 2
+TAGS_REMOVE: TagChangePb.ValueType  # 3
+Global___TagChangePb: _TypeAlias = TagChangePb  # noqa: Y015
+
 @_typing.final
 class GetPrimaryReq(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -132,6 +151,7 @@ class HeartbeatReq(_message.Message):
     KNOWN_ROUTING_VERSION_FIELD_NUMBER: _builtins.int
     IS_STOPPING_FIELD_NUMBER: _builtins.int
     DISKS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     heartbeat_version: _builtins.int
     """strictly growing within one incarnation"""
     known_routing_version: _builtins.int
@@ -145,6 +165,10 @@ class HeartbeatReq(_message.Message):
     def disks(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskReportPb]:
         """every disk of a storage node; soft, kept by the primary only"""
 
+    @_builtins.property
+    def settings(self) -> _common_pb2.SettingsReportPb:
+        """soft; unset: an older release, which is told of none"""
+
     def __init__(
         self,
         *,
@@ -154,10 +178,11 @@ class HeartbeatReq(_message.Message):
         known_routing_version: _builtins.int = ...,
         is_stopping: _builtins.bool = ...,
         disks: _abc.Iterable[Global___DiskReportPb] | None = ...,
+        settings: _common_pb2.SettingsReportPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disks", b"disks", "heartbeat_version", b"heartbeat_version", "is_stopping", b"is_stopping", "known_routing_version", b"known_routing_version", "node", b"node", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disks", b"disks", "heartbeat_version", b"heartbeat_version", "is_stopping", b"is_stopping", "known_routing_version", b"known_routing_version", "node", b"node", "settings", b"settings", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -254,19 +279,25 @@ class HeartbeatRsp(_message.Message):
 
     LEASE_DURATION_S_FIELD_NUMBER: _builtins.int
     ROUTING_VERSION_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     lease_duration_s: _builtins.float
     """counts from when the heartbeat was sent"""
     routing_version: _builtins.int
     """fetch it when newer than known"""
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StoredSettingsPb]:
+        """of its roles, where it has another version"""
+
     def __init__(
         self,
         *,
         lease_duration_s: _builtins.float = ...,
         routing_version: _builtins.int = ...,
+        settings: _abc.Iterable[_common_pb2.StoredSettingsPb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_duration_s", b"lease_duration_s", "routing_version", b"routing_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_duration_s", b"lease_duration_s", "routing_version", b"routing_version", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -490,11 +521,14 @@ class ExtendClientSessionReq(_message.Message):
     MOUNT_POINT_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     host_name: _builtins.str
     mount_point: _builtins.str
     pid: _builtins.int
     release: _builtins.str
+    @_builtins.property
+    def settings(self) -> _common_pb2.SettingsReportPb: ...
     def __init__(
         self,
         *,
@@ -503,10 +537,11 @@ class ExtendClientSessionReq(_message.Message):
         mount_point: _builtins.str = ...,
         pid: _builtins.int = ...,
         release: _builtins.str = ...,
+        settings: _common_pb2.SettingsReportPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "host_name", b"host_name", "mount_point", b"mount_point", "pid", b"pid", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "host_name", b"host_name", "mount_point", b"mount_point", "pid", b"pid", "release", b"release", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -518,17 +553,21 @@ class ExtendClientSessionRsp(_message.Message):
 
     SESSION_DURATION_S_FIELD_NUMBER: _builtins.int
     ROUTING_VERSION_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     session_duration_s: _builtins.float
     routing_version: _builtins.int
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StoredSettingsPb]: ...
     def __init__(
         self,
         *,
         session_duration_s: _builtins.float = ...,
         routing_version: _builtins.int = ...,
+        settings: _abc.Iterable[_common_pb2.StoredSettingsPb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["routing_version", b"routing_version", "session_duration_s", b"session_duration_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["routing_version", b"routing_version", "session_duration_s", b"session_duration_s", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -572,18 +611,46 @@ Global___CloseClientSessionRsp: _TypeAlias = CloseClientSessionRsp  # noqa: Y015
 class ClientSessionPb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     HOST_NAME_FIELD_NUMBER: _builtins.int
     MOUNT_POINT_FIELD_NUMBER: _builtins.int
     AGE_S_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     IDLE_S_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     host_name: _builtins.str
     mount_point: _builtins.str
     age_s: _builtins.float
     pid: _builtins.int
     idle_s: _builtins.float
+    release: _builtins.str
+    @_builtins.property
+    def settings(self) -> _common_pb2.SettingsReportPb: ...
+    @_builtins.property
+    def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
         self,
         *,
@@ -593,10 +660,13 @@ class ClientSessionPb(_message.Message):
         age_s: _builtins.float = ...,
         pid: _builtins.int = ...,
         idle_s: _builtins.float = ...,
+        settings: _common_pb2.SettingsReportPb | None = ...,
+        tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        release: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "client_id", b"client_id", "host_name", b"host_name", "idle_s", b"idle_s", "mount_point", b"mount_point", "pid", b"pid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "client_id", b"client_id", "host_name", b"host_name", "idle_s", b"idle_s", "mount_point", b"mount_point", "pid", b"pid", "release", b"release", "settings", b"settings", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1796,3 +1866,332 @@ class FindTokensRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FindTokensRsp: _TypeAlias = FindTokensRsp  # noqa: Y015
+
+@_typing.final
+class SetSettingsReq(_message.Message):
+    """---- settings and tags ---------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    BASED_ON_VERSION_FIELD_NUMBER: _builtins.int
+    role: _common_pb2.NodeRole.ValueType
+    text: _builtins.str
+    """as the newest version: nothing changes, success"""
+    note: _builtins.str
+    based_on_version: _builtins.int
+    """refused when another one is the newest; 0: whatever is"""
+    def __init__(
+        self,
+        *,
+        role: _common_pb2.NodeRole.ValueType = ...,
+        text: _builtins.str = ...,
+        note: _builtins.str = ...,
+        based_on_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["based_on_version", b"based_on_version", "note", b"note", "role", b"role", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSettingsReq: _TypeAlias = SetSettingsReq  # noqa: Y015
+
+@_typing.final
+class SetSettingsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSettingsRsp: _TypeAlias = SetSettingsRsp  # noqa: Y015
+
+@_typing.final
+class GetSettingsReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    role: _common_pb2.NodeRole.ValueType
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        role: _common_pb2.NodeRole.ValueType = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["role", b"role", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSettingsReq: _TypeAlias = GetSettingsReq  # noqa: Y015
+
+@_typing.final
+class GetSettingsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settings(self) -> _common_pb2.StoredSettingsPb: ...
+    def __init__(
+        self,
+        *,
+        settings: _common_pb2.StoredSettingsPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSettingsRsp: _TypeAlias = GetSettingsRsp  # noqa: Y015
+
+@_typing.final
+class ListSettingsReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSettingsReq: _TypeAlias = ListSettingsReq  # noqa: Y015
+
+@_typing.final
+class ListSettingsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StoredSettingsPb]:
+        """without texts, by role, newest first"""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeSettingsPb]:
+        """what the primary has heard"""
+
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[_common_pb2.StoredSettingsPb] | None = ...,
+        nodes: _abc.Iterable[Global___NodeSettingsPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSettingsRsp: _TypeAlias = ListSettingsRsp  # noqa: Y015
+
+@_typing.final
+class NodeSettingsPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    @_builtins.property
+    def settings(self) -> _common_pb2.SettingsReportPb: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        settings: _common_pb2.SettingsReportPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeSettingsPb: _TypeAlias = NodeSettingsPb  # noqa: Y015
+
+@_typing.final
+class SetTagsReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    HOST_NAME_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    host_name: _builtins.str
+    """instead of node_id: of all mounts there"""
+    change: Global___TagChangePb.ValueType
+    @_builtins.property
+    def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """TAGS_REMOVE: the values count for nothing"""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        host_name: _builtins.str = ...,
+        change: Global___TagChangePb.ValueType = ...,
+        tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "host_name", b"host_name", "node_id", b"node_id", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetTagsReq: _TypeAlias = SetTagsReq  # noqa: Y015
+
+@_typing.final
+class SetTagsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TAGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetTagsRsp: _TypeAlias = SetTagsRsp  # noqa: Y015
+
+@_typing.final
+class ListHostTagsReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHostTagsReq: _TypeAlias = ListHostTagsReq  # noqa: Y015
+
+@_typing.final
+class ListHostTagsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOSTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostTagsPb]: ...
+    def __init__(
+        self,
+        *,
+        hosts: _abc.Iterable[Global___HostTagsPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHostTagsRsp: _TypeAlias = ListHostTagsRsp  # noqa: Y015
+
+@_typing.final
+class HostTagsPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    HOST_NAME_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    host_name: _builtins.str
+    @_builtins.property
+    def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        host_name: _builtins.str = ...,
+        tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_name", b"host_name", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostTagsPb: _TypeAlias = HostTagsPb  # noqa: Y015

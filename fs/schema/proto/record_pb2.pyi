@@ -409,3 +409,43 @@ class UsageFenceRecordPb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UsageFenceRecordPb: _TypeAlias = UsageFenceRecordPb  # noqa: Y015
+
+@_typing.final
+class SettingsRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settings(self) -> _common_pb2.StoredSettingsPb: ...
+    def __init__(
+        self,
+        *,
+        settings: _common_pb2.StoredSettingsPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettingsRecordPb: _TypeAlias = SettingsRecordPb  # noqa: Y015
+
+@_typing.final
+class HostTagsRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def host(self) -> _mgmtd_pb2.HostTagsPb: ...
+    def __init__(
+        self,
+        *,
+        host: _mgmtd_pb2.HostTagsPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostTagsRecordPb: _TypeAlias = HostTagsRecordPb  # noqa: Y015

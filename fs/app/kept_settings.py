@@ -1,0 +1,69 @@
+"""How each process of a cluster comes to the settings that the managers keep for it.
+
+Managers and metadata services read them from the store before they begin; storage processes and mounts ask the managers, and
+go on with what they remember when none answers.  Afterwards heartbeats and extensions of sessions bring what is new.
+The kv process has no stored settings: it is there before all others.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from ..kv.api import KvEngine
+from ..kv.transact import snapshot_read
+from ..mgmtd.store import read_settings
+from ..node.kept_settings import KeptSettings, ask_for_settings, read_remembered
+from ..node.mgmtd_link import MgmtdLink
+from ..runtime.ports import Runtime
+from ..runtime.settings import Settings
+from ..schema.config import ProcessConfig
+from ..schema.proto.common_pb2 import StoredSettingsPb
+from ..schema.routing import Role
+
+if TYPE_CHECKING:
+    from .compose import Process
+
+log = logging.getLogger(__name__)
+
+ROLES: Final[Mapping[str, tuple[Role, ...]]] = {
+    "control": (Role.MGMTD, Role.META),
+    "mgmtd": (Role.MGMTD,),
+    "meta": (Role.META,),
+    "storage": (Role.STORAGE,),
+    "mountd": (Role.CLIENT,),
+}
+"""By composition root."""
+
+
+def kept_settings(root_name: str, config: ProcessConfig, runtime: Runtime) -> KeptSettings:
+    """Return what keeps the settings of a process, by the name of its composition root."""
+    settings = Settings(config, ROLES.get(root_name, ()))
+    return KeptSettings(settings, runtime, directory=config.process.directory)
+
+
+async def begin_from_store(process: "Process", engine: KvEngine) -> None:
+    """Begin with what the store has for the roles of this process; raises FsError when the store does not answer."""
+    kept = process.kept
+    if kept is None:
+        return
+    book = await snapshot_read(engine, read_settings)
+    _begin(process, kept, [book.newest(role) for role in kept.settings.roles])
+
+
+async def begin_by_asking(process: "Process") -> None:
+    """Begin with what the managers say; with what is remembered when none answers."""
+    kept = process.kept
+    if kept is None:
+        return
+    link = MgmtdLink(process.channels, process.config.process.mgmtd_addresses, process.runtime)
+    _begin(process, kept, await ask_for_settings(link, kept.settings))
+
+
+def _begin(process: "Process", kept: KeptSettings, newest: list[StoredSettingsPb] | None) -> None:
+    remembered = read_remembered(process.config.process.directory)
+    if newest is None:
+        newest = remembered.settings()
+        if newest:
+            log.info("no manager says which settings are kept: going on with those remembered")
+    kept.settings.remember(newest, remembered.changes, process.runtime.clock.wall_ns())
+    process.config = kept.settings.start()

@@ -1,0 +1,129 @@
+"""The settings that the managers keep for roles, version by version.  Pure.
+
+Invariants:
+    - The versions of a role count on, and one names one text for ever; the newest is what counts.
+    - What is kept obeys names, types and bounds, and is nothing that a process has to say itself (`parse_stored`).
+    - Repeating what was asked for changes nothing and succeeds.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..runtime.settings_text import parse_stored
+from ..schema.proto import record_pb2
+from ..schema.proto.common_pb2 import NodeRole, SettingsReportPb, StoredSettingsPb
+from ..schema.routing import Role
+from ..schema.status import FsError, Status
+from ..schema.stored_settings import NOTE_LENGTH_MAX, ROLE_NAMES
+
+SETTINGS_KEPT: Final = 20
+"""Versions of each role."""
+
+SETTINGS_PREFIX: Final = b"MGCF"
+
+
+def settings_key(role: int, version: int) -> bytes:
+    """Return the key of a version of a role's settings."""
+    return SETTINGS_PREFIX + role.to_bytes(1, "big") + version.to_bytes(8, "big")
+
+
+def pack_settings(settings: StoredSettingsPb) -> bytes:
+    """Return the persisted form."""
+    return record_pb2.SettingsRecordPb(settings=settings).SerializeToString(deterministic=True)
+
+
+def known_role(number: int) -> Role:
+    """Return a role that settings may be kept for; raises FsError(RPC_BAD_REQUEST)."""
+    if number not in ROLE_NAMES:
+        raise FsError(Status.RPC_BAD_REQUEST, f"settings of role {number}")
+    return Role(number)
+
+
+@dataclass(frozen=True)
+class SettingsBook:
+    """By role, the newest version first; neither the mapping nor what it holds is changed in place."""
+
+    versions: Mapping[int, Sequence[StoredSettingsPb]] = field(default_factory=dict)
+
+    @classmethod
+    def unpacked(cls, values: Iterable[bytes]) -> "SettingsBook":
+        """Return the book that the persisted forms make."""
+        found: dict[int, list[StoredSettingsPb]] = {}
+        for value in values:
+            settings = record_pb2.SettingsRecordPb.FromString(value).settings
+            found.setdefault(settings.role, []).append(settings)
+        return cls(
+            {
+                role: sorted(each, key=lambda s: s.version, reverse=True)
+                for role, each in found.items()
+            }
+        )
+
+    def newest(self, role: int) -> StoredSettingsPb:
+        """Return what counts for a role; version 0 when nothing was ever kept."""
+        kept = self.versions.get(role)
+        return kept[0] if kept else StoredSettingsPb(role=NodeRole.ValueType(role))
+
+    def find(self, role: Role, version: int) -> StoredSettingsPb:
+        """Return a version; raises FsError(RPC_BAD_REQUEST) for one that is not kept."""
+        for settings in self.versions.get(role, ()):
+            if settings.version == version:
+                return settings
+        detail = f"settings of {ROLE_NAMES[role]} have no version {version}, or no more"
+        raise FsError(Status.RPC_BAD_REQUEST, detail)
+
+    def unheard(self, roles: Iterable[int], told: SettingsReportPb) -> list[StoredSettingsPb]:
+        """Return what to tell a process: the newest of each of its roles that it neither has nor has refused."""
+        seen = {one.role: (one.version, one.refused_version) for one in told.versions}
+        return [
+            newest
+            for newest in map(self.newest, roles)
+            if newest.role in seen and not _is_seen(newest.version, *seen[newest.role])
+        ]
+
+    def records(self, after: "SettingsBook") -> list[tuple[bytes, bytes | None]]:
+        """Return what to write to have `after` in the store; None: the key is cleared."""
+        old, new = _keyed(self), _keyed(after)
+        return [
+            *((key, None) for key in old if key not in new),
+            *((key, pack_settings(one)) for key, one in new.items() if key not in old),
+        ]
+
+
+def _keyed(book: SettingsBook) -> dict[bytes, StoredSettingsPb]:
+    return {
+        settings_key(role, one.version): one for role, each in book.versions.items() for one in each
+    }
+
+
+def _is_seen(newest: int, version: int, refused_version: int) -> bool:
+    return newest == (refused_version or version)
+
+
+def with_settings(
+    book: SettingsBook, role: Role, text: str, *, note: str, based_on_version: int, now_ns: int
+) -> SettingsBook:
+    """Return the book with a new version of a role's settings; the same one if the newest has this text.
+
+    Raises:
+        FsError: BAD_CONFIG, with line and reason; CONFLICTING_CHANGE when another version than that it is based on
+            is the newest.
+    """
+    newest = book.newest(role)
+    if newest.version and newest.text == text:
+        return book
+    name = ROLE_NAMES[role]
+    if based_on_version and based_on_version != newest.version:
+        detail = f"the newest settings of {name} are version {newest.version}, not {based_on_version}: look again"
+        raise FsError(Status.CONFLICTING_CHANGE, detail)
+    parse_stored(text, role, f"settings of {name}")
+    made = StoredSettingsPb(
+        role=NodeRole.ValueType(role),
+        version=newest.version + 1,
+        text=text,
+        note=note[:NOTE_LENGTH_MAX],
+        created_ns=now_ns,
+    )
+    kept = [made, *book.versions.get(role, ())][:SETTINGS_KEPT]
+    return SettingsBook({**book.versions, role: kept})
