@@ -213,14 +213,14 @@ class Tracer:
         """
         self.clock = clock
         self.random = randomness
-        self.sample_rate = sample_rate
+        self.sample_rate = self._configured_rate = sample_rate
         self.sink = sink
         self._gap = self._next_gap() if sample_rate else 0
 
     def adopt(self, sample_rate: float) -> None:
-        """Sample another share from now on."""
-        if sample_rate != self.sample_rate:
-            self.sample_rate = sample_rate
+        """Sample the configured share from now on, if another one was configured before; else a watch goes on with its own."""
+        if sample_rate != self._configured_rate:
+            self._configured_rate = self.sample_rate = sample_rate
             self._gap = self._next_gap() if sample_rate else 0
 
     def is_due(self) -> bool:
