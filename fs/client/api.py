@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..rpc.api import UnderWay
 from ..runtime.ports import Buffer
 from ..schema.layout import FileRef
 from ..schema.method import Method, ReqT, RspT
@@ -58,6 +59,22 @@ class ChunkStore(Protocol):
         Raises:
             FsError: CHUNK_DAMAGED or CHECKSUM_MISMATCH when no replica has good bytes;
                 CHAIN_UNAVAILABLE, IO_ERROR or RPC_TIMEOUT after the retry time.  Buffers are then partly filled.
+        """
+        ...
+
+    def begin_read(
+        self, reads: Sequence[FileRead], on_end: Callable[[bool], None], *, is_relaxed: bool = False
+    ) -> UnderWay | None:
+        """Begin a few small reads of one node, if nothing has to be waited for before they are on their way.
+
+        Args:
+            reads: as for `read`.
+            on_end: called once, later, in whatever task: True: all buffers are filled; False: they hold anything, and `read` is to
+                be asked.  It neither waits nor raises.
+            is_relaxed: as for `read`.
+
+        Returns:
+            What can give the reads up: no buffer is touched after that, and `on_end` is told so.  None: nothing was begun.
         """
         ...
 

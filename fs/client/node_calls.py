@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import trio
 
 from ..node.api import MgmtdCaller, RoutingView
-from ..rpc.api import Channels, ConnectionRefused, Into, Received, UnderWay
+from ..rpc.api import Channels, ConnectionRefused, Into, OnReply, Received, UnderWay
 from ..runtime.ports import Buffer
 from ..schema import services
 from ..schema.config import ClientSection
@@ -95,6 +95,37 @@ class NodeCalls:
             return await self._call(node, method, request, payload, into)
         finally:
             limiter.release()
+
+    def begin(
+        self, node_id: NodeId, method: Method[ReqT, RspT], request: ReqT, on_end: OnReply
+    ) -> UnderWay | None:
+        """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
+        node = self._routing.info.nodes.get(node_id)
+        limiter = self._limiters.get((node_id, method.name))
+        if node is None or node.state is NodeState.FAILED or limiter is None:
+            return None
+        try:
+            limiter.acquire_nowait()
+        except trio.WouldBlock:
+            return None
+
+        def end(received: Received[RspT] | None, error: FsError | None) -> None:
+            limiter.release()
+            on_end(received, error)
+
+        begun = None
+        try:
+            begun = self._channels.get(node.address, node_id=node_id).begin(
+                method,
+                request,
+                end,
+                timeout_s=self._section.call_timeout_s,
+                under_way=self._under_way.setdefault((node_id, node.incarnation), set()),
+            )
+        finally:
+            if begun is None:
+                limiter.release()
+        return begun
 
     async def _call(
         self,

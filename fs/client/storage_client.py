@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from ..node.api import MgmtdCaller, RoutingView
-from ..rpc.api import Channels
+from ..rpc.api import Channels, UnderWay
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.config import ClientSection
@@ -92,6 +92,12 @@ class StorageClient:
     async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
         """See `ChunkStore.read`."""
         await self._reads.read(reads, is_relaxed=is_relaxed)
+
+    def begin_read(
+        self, reads: Sequence[FileRead], on_end: Callable[[bool], None], *, is_relaxed: bool = False
+    ) -> UnderWay | None:
+        """See `ChunkStore.begin_read`."""
+        return self._reads.begin(reads, on_end, is_relaxed=is_relaxed)
 
     async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
         """See `ChunkStore.warm`."""

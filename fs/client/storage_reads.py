@@ -8,7 +8,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import trio
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from ..node.api import RoutingView
+from ..rpc.api import Received, UnderWay
 from ..runtime.ports import Runtime
 from ..schema import services
 from ..schema.config import ClientSection
@@ -37,6 +38,9 @@ from .routing_math import (
 from .side_by_side import each_or_error
 
 log = logging.getLogger(__name__)
+
+BEGUN_BYTES_MAX = 4 * 1024
+"""What `Channel.begin` is for."""
 
 WARM_BATCHES_AT_ONCE = 4
 """So that reads that somebody waits for are not held up by many that nobody does."""
@@ -74,8 +78,50 @@ class StorageReads:
             # 3. what failed: elsewhere, later, or never
             pieces = await self._judge(failures, avoid, damaged, budget)
 
+    def begin(
+        self, reads: Sequence[FileRead], on_end: Callable[[bool], None], *, is_relaxed: bool
+    ) -> UnderWay | None:
+        """See `fs.client.api.ChunkStore.begin_read`."""
+        if sum([len(read.buffer) for read in reads]) > BEGUN_BYTES_MAX:
+            return None
+        try:
+            batches, failures = self._plan(cut_reads(self._routing.info, reads), ())
+            if failures or len(batches) != 1:
+                return None
+            pieces, wants_checksums = batches[0].pieces, self._section.verify_reads
+            request = _request(pieces, is_relaxed=is_relaxed, want_checksums=wants_checksums)
+            return self._nodes.begin(
+                batches[0].node_id,
+                services.STORAGE_BATCH_READ,
+                request,
+                lambda received, _: on_end(
+                    received is not None and self._has_come(pieces, received)
+                ),
+            )
+        except FsError:  # `read` meets it, too, and says what to do
+            return None
+
+    def _has_come(self, pieces: Sequence[Piece], received: Received[pb.BatchReadRsp]) -> bool:
+        """Put what has come where it belongs; False: `read` has to be asked."""
+        reply = received.message
+        try:
+            buffers = scatter_list(pieces, reply, received.payload_bytes)
+            start = 0
+            for buffer in buffers:
+                end = start + len(buffer)
+                buffer[:] = received.payload[start:end]
+                start = end
+            return not self._finish(pieces, reply)
+        except FsError as error:
+            log.debug("a begun read: %s", error)
+        except (
+            Exception
+        ):  # the edge of the task that receives for all; `read` meets the bug in its own
+            log.exception("bug in a read of %d pieces", len(pieces))
+        return False
+
     def _plan(
-        self, pieces: list[Piece], avoid: set[tuple[TargetId, int]]
+        self, pieces: list[Piece], avoid: Collection[tuple[TargetId, int]]
     ) -> tuple[list[Batch], Failures]:
         info = self._routing.info
         self._start += 1

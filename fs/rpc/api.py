@@ -88,6 +88,10 @@ class UnderWay(Protocol):
         ...
 
 
+OnReply = Callable[[Received[Any] | None, FsError | None], None]
+"""Called once, with the reply or with why there is none; neither waits nor raises."""
+
+
 class Channel(Protocol):
     """A way to call one peer; connects when first used and again after a break."""
 
@@ -109,6 +113,34 @@ class Channel(Protocol):
             FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent;
                 a `ConnectionRefused` when the host said so), RPC_CONNECTION_LOST, RPC_TIMEOUT (indefinite), RPC_TOO_LARGE, RPC_BAD_VERSION,
                 RPC_WRONG_CLUSTER, RPC_WRONG_NODE, RPC_UNAUTHENTICATED.
+        """
+        ...
+
+    def begin(
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        on_end: OnReply,
+        *,
+        timeout_s: float,
+        under_way: set[UnderWay],
+    ) -> UnderWay | None:
+        """Send one small request and return at once; `on_end` is called when it ends, as `call` would.
+
+        Cheaper than `call`, and for those only who can do without it: where anything had to be waited for, nothing is done.
+
+        Args:
+            method: its replies have at most 4 KiB of payload, which is handed over with them.
+            request: of it.
+            on_end: called in whatever task, never before this returns.
+            timeout_s: of the call.
+            under_way: as for `call`.
+
+        Returns:
+            What can give the call up; None: it was not begun, and `on_end` will not be called.
+
+        Raises:
+            FsError: RPC_TOO_LARGE, RPC_BAD_VERSION.
         """
         ...
 

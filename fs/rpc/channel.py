@@ -12,7 +12,7 @@ Concurrency: trio; all tasks live in the pool's nursery, so they end with `open_
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -22,14 +22,17 @@ from ..runtime.ports import Buffer, Runtime
 from ..schema.config import RpcSection
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
-from .api import ConnectionRefused, Identity, Into, Received, UnderWay
+from .api import ConnectionRefused, Identity, Into, OnReply, Received, UnderWay
+from .begun_call import BegunCall
 from .call_under_way import CallUnderWay, TimeUpError
-from .connection import Connection
+from .connection import Connection, reply_to
 from .credentials import NONCE_BYTES, Secret
 from .frame import FrameLimits
 from .observer import RpcObserver
 
 log = logging.getLogger(__name__)
+
+_NOTHING: Final = memoryview(b"")
 
 
 class _Attempt:
@@ -99,6 +102,54 @@ class RpcChannel:
             if span is not None:
                 span.end()
         return received
+
+    def begin(
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        on_end: OnReply,
+        *,
+        timeout_s: float,
+        under_way: set[UnderWay],
+    ) -> UnderWay | None:
+        """Send one small request and return at once; see `fs.rpc.api.Channel.begin`."""
+        connection = self._connection
+        if connection is None or not connection.is_usable or tracing.live.count:
+            return None
+        observer = self._pool.observer
+        began_s = trio.current_time()
+        observed = None if observer is None else observer.called(method)
+
+        def end(call: BegunCall, error: Exception | None) -> None:
+            under_way.discard(call)
+            received: Received[RspT] | None = None
+            failure: FsError | None = None
+            if error is None:
+                try:
+                    reply, size = reply_to(method, call)
+                    received = Received(reply, size, call.payload or _NOTHING)
+                except FsError as refused:
+                    failure = refused
+            elif isinstance(error, FsError):
+                failure = error
+            else:  # its time is up
+                if connection.last_received_s <= began_s:
+                    connection.retire()
+                detail = f"{method} to {self.address}: no reply in {timeout_s:g} s"
+                failure = FsError(Status.RPC_TIMEOUT, detail)
+            if observed is not None:
+                if failure is not None:
+                    observed.note_error(failure)
+                observed.end(began_s, 0 if received is None else received.payload_bytes, 0)
+            on_end(received, failure)
+
+        call = BegunCall(began_s + timeout_s, end)
+        if not connection.begin(method, request, call):
+            return None
+        if observed is not None:
+            observed.begin()
+        under_way.add(call)
+        return call
 
     def _begin_span(self, method: Method[Any, Any]) -> tracing.Span | None:
         span = tracing.enter(str(method), tracing.SpanKind.CLIENT)

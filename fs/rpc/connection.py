@@ -15,6 +15,7 @@ Concurrency: one receiving task; any number of calling tasks.
 import logging
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -25,6 +26,7 @@ from ..runtime.ports import Buffer, Stream
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import Identity, Into, Received
+from .begun_call import BegunCall
 from .call_under_way import CallUnderWay
 from .credentials import Secret, chosen_secret, transcript_of
 from .frame import (
@@ -37,7 +39,7 @@ from .frame import (
     decode_error,
     encode_header,
 )
-from .framed_stream import FramedStream
+from .framed_stream import SMALL_PAYLOAD_BYTES_MAX, FramedStream
 from .handshake import (
     check_hello,
     check_kind,
@@ -74,7 +76,7 @@ class Connection:
         self._identity = identity
         self._address = address
         self._framed = FramedStream(stream, limits, self._spawn)
-        self._calls: dict[int, CallUnderWay] = {}
+        self._calls: dict[int, CallUnderWay | BegunCall] = {}
         self._next_look_s = math.inf
         self._next_look = trio.CancelScope()
         self._last_id = 0
@@ -163,9 +165,10 @@ class Connection:
         self.is_closed = True
         if self._calls:
             log.info("connection to %s lost: %s", self._address, reason)
-        for call in self._calls.values():
-            call.fail(FsError(Status.RPC_CONNECTION_LOST, f"{self._address}: {reason}"))
+        calls = list(self._calls.values())
         self._calls.clear()
+        for call in calls:
+            call.fail(FsError(Status.RPC_CONNECTION_LOST, f"{self._address}: {reason}"))
         await self._framed.aclose()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
@@ -215,6 +218,40 @@ class Connection:
             if self._is_retired:
                 self._close_if_idle()
 
+    def begin(self, method: Method[ReqT, RspT], request: ReqT, call: BegunCall) -> bool:
+        """Send one small request without payload if nothing has to be waited for; False: nothing is done.
+
+        Args:
+            method: its replies have no payload that is not small.
+            request: of it.
+            call: learns of the end; `reply_to` makes something of it.
+
+        Raises:
+            FsError: RPC_TOO_LARGE, RPC_BAD_VERSION: it cannot be sent.
+        """
+        timeout_s = call.deadline_s - trio.current_time()
+        message = request.SerializeToString()
+        request_id, frame = self._encode_request(method, message, (), timeout_s)
+        self._calls[request_id] = call
+        try:
+            is_sent = self._framed.send_at_once(frame, call_count=len(self._calls))
+        except _BROKEN:
+            is_sent = False
+        if not is_sent:
+            del self._calls[request_id]
+            return False
+        call.forget = partial(self._forget, request_id)
+        if call.deadline_s < self._next_look_s:
+            self._next_look_s = self._next_look.deadline = call.deadline_s
+        return True
+
+    def _forget(self, request_id: int) -> None:
+        """A begun call ends before its reply has come."""
+        if self._calls.pop(request_id, None) is not None:
+            self._spawn(self._send_cancel, request_id)
+        if self._is_retired:
+            self._close_if_idle()
+
     def _encode_request(
         self,
         method: Method[ReqT, RspT],
@@ -261,12 +298,7 @@ class Connection:
         self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
     ) -> Received[RspT]:
         """Decode the reply and receive its payload, if it has one, in the calling task."""
-        header = call.header
-        assert header is not None
-        if header.status:
-            raise decode_error(header.status, call.message)
-        reply = _parse(method, call.message)
-        size = header.payload_bytes
+        reply, size = reply_to(method, call)
         if not size:
             return Received(reply)
         if into is None:
@@ -312,8 +344,11 @@ class Connection:
         """Give one reply to its call, or drop it."""
         framed = self._framed
         message = await framed.receive_message(header.message_bytes)
-        call = self._calls.pop(header.request_id, None)
-        if call is not None:
+        call = self._calls.get(header.request_id)
+        if isinstance(call, BegunCall):
+            await self._end_begun(call, header, message)
+        elif call is not None:
+            del self._calls[header.request_id]
             if header.payload_bytes:
                 call.payload = framed.take_small_payload()
                 if call.payload is None:
@@ -323,6 +358,24 @@ class Connection:
                 await call.payload_taken.wait()
         await framed.drain_payload()
 
+    async def _end_begun(self, call: BegunCall, header: Header, message: Buffer) -> None:
+        """Give a reply to a call that nobody waits for, unless it ends while the payload comes."""
+        framed, size = self._framed, header.payload_bytes
+        if size > SMALL_PAYLOAD_BYTES_MAX:
+            detail = f"{self._address}: {size} bytes of payload where few were asked for"
+            call.fail(FsError(Status.RPC_BAD_FRAME, detail))
+            return
+        if size:
+            payload = framed.take_small_payload()
+            if payload is None:
+                payload = memoryview(bytearray(size))
+                await framed.receive_payload([payload])
+            call.payload = payload
+        if self._calls.pop(header.request_id, None) is not None:
+            call.replied(header, message)
+            if self._is_retired:
+                self._close_if_idle()
+
     # ---- time limits -------------------------------------------------------------------------
 
     async def _end_late_calls(self) -> None:
@@ -331,7 +384,7 @@ class Connection:
             with trio.CancelScope(deadline=self._next_look_s) as self._next_look:
                 await trio.sleep_forever()
             now_s = trio.current_time()
-            for call in self._calls.values():
+            for call in list(self._calls.values()):
                 call.look_at_time(now_s)
             later = (c.deadline_s for c in self._calls.values() if c.deadline_s > now_s)
             self._next_look_s = min(later, default=math.inf)
@@ -356,6 +409,15 @@ class Connection:
 
     async def _close_retired(self) -> None:
         await self.aclose("replaced by a newer connection")
+
+
+def reply_to(method: Method[ReqT, RspT], call: CallUnderWay | BegunCall) -> tuple[RspT, int]:
+    """Return the reply to a call that has one, and the bytes of its payload; raises the FsError that it says."""
+    header = call.header
+    assert header is not None
+    if header.status:
+        raise decode_error(header.status, call.message)
+    return _parse(method, call.message), header.payload_bytes
 
 
 def _parse(method: Method[ReqT, RspT], message: Buffer) -> RspT:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
+from fs.client.api import FileRead
+from fs.client.storage_reads import BEGUN_BYTES_MAX
 from fs.meta import acl, file_locks
 from fs.schema.ids import ChainTableId, InodeId
 from fs.schema.inode import (
@@ -43,8 +45,28 @@ class FakeClock:
         return trio.current_time()
 
 
+def replace_buffer(read, buffer):
+    return FileRead(read.file, read.offset, buffer)
+
+
 async def run_inline(function, /, *args):
     return function(*args)
+
+
+class BegunRead:
+    """Small reads that nobody waits for, and how they go on."""
+
+    def __init__(self, on_end):
+        self._on_end = on_end
+        self.has_ended = False
+
+    def fail(self, _error):
+        self.end(is_done=False)
+
+    def end(self, *, is_done):
+        if not self.has_ended:
+            self.has_ended = True
+            self._on_end(is_done)
 
 
 @dataclass
@@ -59,6 +81,11 @@ class FakeChunks:
     """FsErrors for the next writes; None lets one pass."""
     gate: trio.Event | None = None
     """Writes wait for it."""
+    begun: list = field(default_factory=list)
+    begun_gate: trio.Event | None = None
+    """Begun reads wait for it."""
+    has_begun_faults: bool = False
+    """Reads that were begun have to be done the ordinary way."""
     writes: list = field(default_factory=list)
     reads: list = field(default_factory=list)
     sync_count: int = 0
@@ -106,6 +133,27 @@ class FakeChunks:
                 read.hole_bytes += e.length - len(part)
                 if len(part) < e.length:
                     read.buffer[start + len(part) : start + e.length] = bytes(e.length - len(part))
+
+    def begin_read(self, reads, on_end, *, is_relaxed=False):
+        if sum(len(read.buffer) for read in reads) > BEGUN_BYTES_MAX:
+            return None
+        self.begun.append(BegunRead(on_end))
+        trio.lowlevel.spawn_system_task(self._go_on, reads, self.begun[-1], is_relaxed)
+        return self.begun[-1]
+
+    async def _go_on(self, reads, begun, is_relaxed):
+        copies = [replace_buffer(read, memoryview(bytearray(len(read.buffer)))) for read in reads]
+        if self.begun_gate is not None:
+            await self.begun_gate.wait()
+        if self.has_begun_faults:
+            begun.end(is_done=False)
+            return
+        await self.read(copies, is_relaxed=is_relaxed)
+        if begun.has_ended:
+            return
+        for read, copy in zip(reads, copies, strict=True):
+            read.buffer[:], read.hole_bytes = copy.buffer, copy.hole_bytes
+        begun.end(is_done=True)
 
     async def empty_chunks(self, file, first_index, end_index):
         await self._pause()

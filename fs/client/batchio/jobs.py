@@ -7,11 +7,12 @@ have the daemon fill its own memory.
 import errno
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from emberfs.protocol import EntryFlag
 
+from ...rpc.api import UnderWay
 from ...schema.status import Status
 from ..vfs.batches import Batches, BatchIo
 from .checks import WRITE, Group, Row
@@ -51,6 +52,13 @@ class Work:
             for _, offset, place, length in group.rows
         ]
         self._straight.append((group, ios))
+
+    def begin(self, batches: Batches, on_end: Callable[[bool], None]) -> UnderWay | None:
+        """Begin reads that are few, small and of mapped memory, as `Batches.begin_read`."""
+        if self.op == WRITE or self._jobs:
+            return None
+        ios = [io for _, ios in self._straight for io in ios]
+        return batches.begin_read(ios, on_end, is_relaxed=self.is_relaxed)
 
     async def do(self, batches: Batches) -> None:
         """Do them all."""

@@ -32,6 +32,8 @@ from emberfs.protocol import (
     entry_offset,
 )
 
+from ...rpc.api import UnderWay
+from ...schema.status import FsError, Status
 from ..vfs.batches import Batches
 from .checks import Share, sort_out
 from .descriptors import SPACE, received
@@ -44,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 _OPERATIONS: Final = {Op.READ: "ring_read", Op.WRITE: "ring_write"}
 _BELL_BYTES: Final = 1024
+_BEGUN_BYTES_MAX: Final = 4 * ENTRY.size
+"""Of entries: more are rarely small enough together."""
 _NO_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _NO_WAIT_CLOEXEC: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
@@ -93,6 +97,10 @@ class Ring:
         self._has_unsaid = trio.Event()
         self._resting = trio.lowlevel.ParkingLot()
         """One task at most: that has done a batch and will listen when another one has to do the next."""
+        self._begun: set[UnderWay] = set()
+        """Batches that no task waits for."""
+        self._nursery: trio.Nursery | None = None
+        """Until the end."""
         self._foreign: Sequence[int] = ()
         self.breach = ""
 
@@ -100,9 +108,13 @@ class Ring:
         """Serve until the program closes the bell, or breaks the ring: then `breach` says how."""
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(self._say_later)
                 await self._serve(nursery)
         finally:
+            self._nursery = None
+            for begun in list(self._begun):
+                begun.fail(FsError(Status.BAD_FILE, "the ring has ended"))
             self._batches.open_count -= self._taken - self._completed
             trio.lowlevel.notify_closing(self._bell)
             self._end_bell(self._bell, self._foreign)
@@ -142,7 +154,7 @@ class Ring:
     async def _serve(self, nursery: trio.Nursery) -> None:
         """Listen until a batch is there, and do it; another task listens from then on, so that none of its turns delays this one."""
         while await self._listen():
-            batches = self._take_batches()
+            batches = [one for one in self._take_batches() if not self._begin(one)]
             if not batches:
                 continue
             if not self._resting.unpark():
@@ -182,6 +194,38 @@ class Ring:
 
     # -- batches ----------------------------------------------------------------------------------
 
+    def _begin(self, copied: bytes) -> bool:
+        """Begin a batch of a few small reads; False: nothing is done, it takes a task."""
+        batches = self._batches
+        if len(copied) > _BEGUN_BYTES_MAX or batches.tracer.sample_rate or batches.profile.is_on:
+            return False
+        groups, ended = sort_out(copied, self._files, self._memories)
+        if ended or len(groups) != 1 or not self._turns.begin_now(self._uid):
+            return False
+        (group,) = groups
+        work = Work(group.op, is_relaxed=bool(group.flags & RELAXED))
+        work.add(group)
+        begun: UnderWay | None = None
+
+        def end(is_done: bool) -> None:
+            self._turns.end(self._uid)
+            if begun is not None:
+                self._begun.discard(begun)
+            nursery = self._nursery
+            if nursery is None or nursery.cancel_scope.cancel_called:
+                return
+            if is_done:
+                self._complete(_results_of(work))
+            else:
+                nursery.start_soon(self._do_in_turn, [work])
+
+        begun = work.begin(batches, end)
+        if begun is None:
+            self._turns.end(self._uid)
+            return False
+        self._begun.add(begun)
+        return True
+
     async def _do(self, copied: bytes) -> None:
         """Do one batch; it begins a trace if it is sampled."""
         tracer = self._batches.tracer
@@ -205,12 +249,15 @@ class Ring:
             if work is None:
                 work = kinds[key] = Work(group.op, is_relaxed=bool(key[1]))
             work.add(group)
+        await self._do_in_turn(list(kinds.values()))
+
+    async def _do_in_turn(self, works: Sequence[Work]) -> None:
         async with self._turns.turn(self._priority, self._uid):
-            if len(kinds) == 1:
-                await self._do_alike(kinds.popitem()[1])
+            if len(works) == 1:
+                await self._do_alike(works[0])
                 return
             async with trio.open_nursery() as nursery:
-                for work in kinds.values():
+                for work in works:
                     nursery.start_soon(self._do_alike, work)
 
     async def _do_alike(self, work: Work) -> None:
@@ -219,10 +266,11 @@ class Ring:
         began_s = trio.current_time() if profile.is_on else math.inf
         try:
             await work.do(self._batches)
-            results = work.results()
         except Exception:  # noqa: BLE001 - logged, and told to the program
             results = work.failures(errno.EIO)
             _log.exception("bug in a batch of %d entries", len(results))
+        else:
+            results = _results_of(work)
         if profile.is_on and began_s < math.inf:
             moved = sum(result for _, result in results if result > 0)
             took_s = trio.current_time() - began_s
@@ -263,6 +311,16 @@ class Ring:
             while self._unsaid:
                 await trio.lowlevel.wait_writable(self._bell)
                 self._say()
+
+
+def _results_of(work: Work) -> list[tuple[int, int]]:
+    """As `_do_alike`, an edge."""
+    try:
+        return work.results()
+    except Exception:  # noqa: BLE001 - logged, and told to the program
+        results = work.failures(errno.EIO)
+        _log.exception("bug in a batch of %d entries", len(results))
+    return results
 
 
 @lru_cache(maxsize=256)

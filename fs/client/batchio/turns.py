@@ -35,14 +35,19 @@ class Turns:
     @asynccontextmanager
     async def turn(self, priority: Priority, uid: int) -> AsyncIterator[None]:
         """Wait for a turn, have it for the time of the block."""
-        if self._free and self._held[uid] < self._of_one_max:
-            self._begin(uid)
-        else:
+        if not self.begin_now(uid):
             await self._wait(priority, uid)
         try:
             yield
         finally:
-            self._end(uid)
+            self.end(uid)
+
+    def begin_now(self, uid: int) -> bool:
+        """Take a turn if there is one, until `end`."""
+        if self._free and self._held[uid] < self._of_one_max:
+            self._begin(uid)
+            return True
+        return False
 
     async def _wait(self, priority: Priority, uid: int) -> None:
         called = trio.Event()
@@ -52,7 +57,7 @@ class Turns:
             await called.wait()
         except trio.Cancelled:
             if called.is_set():
-                self._end(uid)
+                self.end(uid)
             else:
                 queues[uid].remove(called)
                 if not queues[uid]:
@@ -63,7 +68,8 @@ class Turns:
         self._free -= 1
         self._held[uid] += 1
 
-    def _end(self, uid: int) -> None:
+    def end(self, uid: int) -> None:
+        """Give a turn back."""
         self._free += 1
         self._held[uid] -= 1
         if not self._held[uid]:

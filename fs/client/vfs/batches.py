@@ -9,12 +9,13 @@ Does not: rings, memory, who may call; fs/client/batchio does.
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 import trio
 
+from ...rpc.api import UnderWay
 from ...runtime.tracing import Tracer
 from ...schema.ids import InodeId
 from ...schema.layout import FileRef
@@ -131,6 +132,28 @@ class Batches:
             await self._read_singly(wanted, is_relaxed=is_relaxed)
         for io, read in wanted:
             io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
+
+    def begin_read(
+        self, ios: Sequence[BatchIo], on_end: Callable[[bool], None], *, is_relaxed: bool
+    ) -> UnderWay | None:
+        """As `ChunkStore.begin_read`: a few small reads whose files have nothing that is not in storage yet."""
+        reads = []
+        for io in ios:
+            try:
+                state = self._files.readable(io.handle_id).state
+            except FsError:
+                return None
+            if state.is_dirty or io.offset + len(io.buffer) > state.local_length():
+                return None
+            reads.append(FileRead(state.ref, io.offset, io.buffer))
+
+        def end(is_done: bool) -> None:
+            if is_done:
+                for io, read in zip(ios, reads, strict=True):
+                    io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
+            on_end(is_done)
+
+        return self._core.store.begin_read(reads, end, is_relaxed=is_relaxed)
 
     async def _read_singly(
         self, wanted: Sequence[tuple[BatchIo, FileRead]], *, is_relaxed: bool

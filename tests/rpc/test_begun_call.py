@@ -1,0 +1,119 @@
+"""Calls that nobody waits for: their end is told once, whatever it is, and nothing of them stays behind."""
+
+import pytest
+import trio
+
+from fs.rpc.api import Reply
+from fs.rpc.framed_stream import SMALL_PAYLOAD_BYTES_MAX
+from fs.schema import services
+from fs.schema.proto import core_pb2 as core
+from fs.schema.status import FsError, Status
+
+ECHO = services.CORE_ECHO
+
+
+@pytest.fixture
+def core_service(monkeypatch):
+    class Core:
+        async def echo(self, _call, request):
+            if request.data == b"wait":
+                await trio.sleep_forever()
+            if request.data == b"error":
+                raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
+            payload = [b"p" * request.reply_payload_bytes] if request.reply_payload_bytes else ()
+            return Reply(core.EchoRsp(data=request.data), payload)
+
+    monkeypatch.setattr("fs.rpc.core_service.CoreService.echo", Core().echo)
+
+
+class Begun:
+    """Calls of one channel, and what became of them."""
+
+    def __init__(self, channel):
+        self.channel = channel
+        self.under_way = set()
+        self.send, self.ends = trio.open_memory_channel(100)
+
+    def begin(self, data=b"x", *, payload_bytes=0, timeout_s=60.0):
+        request = core.EchoReq(data=data, reply_payload_bytes=payload_bytes)
+        return self.channel.begin(
+            ECHO,
+            request,
+            lambda received, error: self.send.send_nowait((received, error)),
+            timeout_s=timeout_s,
+            under_way=self.under_way,
+        )
+
+    async def end(self):
+        with trio.fail_after(60):
+            received, error = await self.ends.receive()
+        assert (received is None) == (error is not None)
+        assert not self.under_way
+        return received, error
+
+
+@pytest.fixture
+async def connected(net, process, core_service):
+    del core_service
+    async with process(net) as p:
+        begun = Begun(p.channel)
+        assert begun.begin() is None  # not connected yet
+        await p.channel.call(ECHO, core.EchoReq(data=b"connect"))
+        begun.process = p
+        yield begun
+
+
+@pytest.mark.parametrize("payload_bytes", [0, 1, SMALL_PAYLOAD_BYTES_MAX])
+async def test_the_reply_is_handed_over(connected, payload_bytes):
+    for _ in range(3):
+        call = connected.begin(b"hello", payload_bytes=payload_bytes)
+        assert connected.under_way == {call}
+        received, _ = await connected.end()
+        assert received.message.data == b"hello"
+        assert bytes(received.payload) == b"p" * payload_bytes == b"p" * received.payload_bytes
+    reply = await connected.channel.call(ECHO, core.EchoReq(data=b"next"))
+    assert reply.message.data == b"next"
+
+
+async def test_a_status_of_the_peer_is_handed_over(connected):
+    assert connected.begin(b"error")
+    _, error = await connected.end()
+    assert (error.status, error.detail) == (Status.NOT_EMPTY, "directory 17 holds 3 entries")
+
+
+async def test_more_payload_than_is_small_is_refused(connected):
+    assert connected.begin(payload_bytes=SMALL_PAYLOAD_BYTES_MAX + 1)
+    _, error = await connected.end()
+    assert error.status is Status.RPC_BAD_FRAME
+    reply = await connected.channel.call(ECHO, core.EchoReq(data=b"next"))
+    assert reply.message.data == b"next"
+
+
+async def test_its_time_is_limited(connected):
+    assert connected.begin(b"wait", timeout_s=0.1)
+    _, error = await connected.end()
+    assert error.status is Status.RPC_TIMEOUT
+
+
+async def test_it_can_be_given_up_once(connected):
+    call = connected.begin(b"wait")
+    for detail in ("one", "two"):
+        call.fail(FsError(Status.RPC_CONNECTION_LOST, detail))
+    _, error = await connected.end()
+    assert error.detail == "one"
+    assert connected.channel._connection.in_flight_count == 0
+    assert connected.begin(b"again")
+    assert (await connected.end())[0].message.data == b"again"
+    assert connected.ends.statistics().current_buffer_used == 0
+
+
+async def test_it_ends_with_its_connection(connected):
+    for _ in range(2):
+        assert connected.begin(b"wait")
+    await connected.channel.aclose()
+    for _ in range(2):
+        with trio.fail_after(60):
+            _, error = await connected.ends.receive()
+        assert error.status is Status.RPC_CONNECTION_LOST
+    assert not connected.under_way
+    assert connected.begin() is None
