@@ -22,8 +22,9 @@ def life(tmp_path):
     hosts.close()
 
 
-def test_hosts_from_nothing_one_more_one_lost(life):
+def test_hosts_from_nothing_one_more_which_leaves_one_lost(life):
     life.install()
     life.grow(4)
+    life.leave(4)
     life.lose(3)
     life.end_load()

@@ -105,7 +105,7 @@ def plan_leaving(host: HostPart, facts: HostFacts | None, view: View) -> Leaving
 
 async def _remove(reach: Reach, leaving: Sequence[HostPart], options: Options) -> int:
     managers = without(reach.inventory, leaving).with_role("mgmtd")
-    reach.progress.step(f"looking at {len({*leaving, *managers})} hosts")
+    reach.progress.step(f"looking at {len(leaving) + len(managers)} hosts")
     facts = await reach.facts([*leaving, *managers])
     asked = next((h for h in managers if is_running(facts.get(h.name), "mgmtd")), None)
     if asked is None:
