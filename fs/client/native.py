@@ -27,6 +27,7 @@ from .ending import EndingSessions
 from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
 from .native_file import EmberFile, check_offset
 from .native_limits import Limits
+from .native_paths import Place, split_path
 from .native_trash import Trash
 from .native_trees import Trees
 from .side_by_side import each_or_error
@@ -139,11 +140,10 @@ class EmberFs(Trash, Limits, Trees):
         raise FsError(Status.TOO_MANY_SYMLINKS, path)
 
     async def _create(self, path: str, mode: int, *, exclusive: bool, truncate: bool) -> EmberFile:
-        parent, name = await self._parent(path)
+        directory, name = split_path(path)
         session_id = self._new_session_id()
         request = meta_pb2.CreateReq(
             caller=self._identity.caller(),
-            parent_inode_id=parent,
             name=name,
             mode=mode,
             is_exclusive=exclusive,
@@ -152,7 +152,7 @@ class EmberFs(Trash, Limits, Trees):
             wants_write=True,
             session=meta_pb2.FileSessionPb(session_id=session_id, is_write=True),
         )
-        reply = await self._meta.call(services.META_CREATE, request)
+        reply = await self._change(services.META_CREATE, request, Place(directory))
         file = self._file(inode_from_pb(reply.inode), path, session_id)
         file.is_metered = reply.is_metered
         if reply.was_created:

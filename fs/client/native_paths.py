@@ -6,10 +6,14 @@ Does not: open files (native.py); nor look at what a path means to a program: a 
 import os
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
+
+from google.protobuf.message import Message
 
 from ..schema import services
 from ..schema.ids import ROOT_INODE_ID, InodeId
 from ..schema.inode import Inode, InodeType, inode_from_pb
+from ..schema.method import Method, ReqT, RspT
 from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
 from .api import MetaCaller
@@ -22,7 +26,27 @@ LISTINGS_AT_ONCE = 32
 """Directories that `find` asks for side by side."""
 
 
-def _split(path: str) -> tuple[str, bytes]:
+class Place(NamedTuple):
+    """A directory by its path, and the fields of a request where it belongs."""
+
+    directory: str
+    path_field: str = "directory"
+    id_field: str = "parent_inode_id"
+
+    def put_path(self, request: Message) -> None:
+        """Give the directory by path; the root by its inode id, which is known."""
+        if self.directory == "/":
+            setattr(request, self.id_field, ROOT_INODE_ID)
+        else:
+            setattr(request, self.path_field, os.fsencode(self.directory))
+
+    def put_id(self, request: Message, inode_id: InodeId) -> None:
+        """Give the directory by inode id."""
+        request.ClearField(self.path_field)
+        setattr(request, self.id_field, inode_id)
+
+
+def split_path(path: str) -> tuple[str, bytes]:
     """Return (directory, last component) of a path; raises FsError(INVALID_ARGUMENT) when it has no last one."""
     directory, name = os.path.split(path.rstrip("/"))
     if not name:
@@ -36,6 +60,8 @@ class Paths:
     def __init__(self, meta: MetaCaller, identity: Identity) -> None:
         self._meta = meta
         self._identity = identity
+        self._is_told_paths = True
+        """Meta takes directories by path; a service of an earlier release does not."""
 
     async def stat(self, path: str, *, follow: bool = True) -> Inode:
         """Return the attributes of what a path names; raises FsError(NOT_FOUND and others)."""
@@ -92,11 +118,31 @@ class Paths:
 
     async def _parent(self, path: str) -> tuple[InodeId, bytes]:
         """Return (inode id of the directory, last component) of a path."""
-        directory, name = _split(path)
+        directory, name = split_path(path)
         return await self._directory_id(directory), name
 
     async def _directory_id(self, directory: str) -> InodeId:
         return ROOT_INODE_ID if directory == "/" else (await self.stat(directory)).inode_id
+
+    async def _change(self, method: Method[ReqT, RspT], request: ReqT, *places: Place) -> RspT:
+        """Call what changes names in directories, which the request gives by their paths or, where it must, by inode ids."""
+        if self._is_told_paths:
+            for place in places:
+                place.put_path(request)
+            try:
+                return await self._meta.call(method, request)
+            except FsError as error:
+                if error.status is not Status.STALE:
+                    raise
+            # So an earlier release says, which looks for inode 0.  Nothing was changed; this is another request.
+            self._is_told_paths = False
+            request.caller.CopyFrom(self._identity.caller())  # type: ignore[attr-defined]
+        found: dict[str, InodeId] = {}
+        for place in places:
+            if place.directory not in found:
+                found[place.directory] = await self._directory_id(place.directory)
+            place.put_id(request, found[place.directory])
+        return await self._meta.call(method, request)
 
     async def listdir(self, path: str, *, count_max: int | None = None) -> list[DirEntry]:
         """Return the entries of a directory in byte order of their names, without . and .. ; `count_max`: the first ones."""
@@ -168,12 +214,10 @@ class Paths:
 
     async def mkdir(self, path: str, mode: int = 0o755, *, exist_ok: bool = False) -> Inode:
         """Make one directory; raises FsError(EXISTS) unless `exist_ok` and it is a directory."""
-        parent, name = await self._parent(path)
-        request = meta_pb2.MkdirReq(
-            caller=self._identity.caller(), parent_inode_id=parent, name=name, mode=mode
-        )
+        directory, name = split_path(path)
+        request = meta_pb2.MkdirReq(caller=self._identity.caller(), name=name, mode=mode)
         try:
-            reply = await self._meta.call(services.META_MKDIR, request)
+            reply = await self._change(services.META_MKDIR, request, Place(directory))
         except FsError as error:
             if error.status is not Status.EXISTS or not exist_ok:
                 raise
@@ -204,19 +248,15 @@ class Paths:
 
     async def unlink(self, path: str) -> None:
         """Remove a name that is not a directory."""
-        parent, name = await self._parent(path)
-        request = meta_pb2.UnlinkReq(
-            caller=self._identity.caller(), parent_inode_id=parent, name=name
-        )
-        await self._meta.call(services.META_UNLINK, request)
+        directory, name = split_path(path)
+        request = meta_pb2.UnlinkReq(caller=self._identity.caller(), name=name)
+        await self._change(services.META_UNLINK, request, Place(directory))
 
     async def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
-        parent, name = await self._parent(path)
-        request = meta_pb2.RmdirReq(
-            caller=self._identity.caller(), parent_inode_id=parent, name=name
-        )
-        await self._meta.call(services.META_RMDIR, request)
+        directory, name = split_path(path)
+        request = meta_pb2.RmdirReq(caller=self._identity.caller(), name=name)
+        await self._change(services.META_RMDIR, request, Place(directory))
 
     async def remove_tree(self, path: str) -> None:
         """Remove a directory with all below it, in one step for every other client."""
@@ -230,40 +270,35 @@ class Paths:
         self, old: str, new: str, *, no_replace: bool = False, exchange: bool = False
     ) -> None:
         """Rename atomically, replacing what `new` names unless told otherwise."""
-        (old_directory, old_name), (new_directory, new_name) = _split(old), _split(new)
-        old_parent = new_parent = await self._directory_id(old_directory)
-        if new_directory != old_directory:
-            new_parent = await self._directory_id(new_directory)
+        (old_directory, old_name), (new_directory, new_name) = split_path(old), split_path(new)
         request = meta_pb2.RenameReq(
             caller=self._identity.caller(),
-            old_parent_inode_id=old_parent,
             old_name=old_name,
-            new_parent_inode_id=new_parent,
             new_name=new_name,
             no_replace=no_replace,
             exchange=exchange,
         )
-        await self._meta.call(services.META_RENAME, request)
+        await self._change(
+            services.META_RENAME,
+            request,
+            Place(old_directory, "old_directory", "old_parent_inode_id"),
+            Place(new_directory, "new_directory", "new_parent_inode_id"),
+        )
 
     async def link(self, old: str, new: str) -> None:
         """Give a file one more name; a symbolic link at `old` is not followed."""
         inode_id = (await self.stat(old, follow=False)).inode_id
-        parent, name = await self._parent(new)
-        request = meta_pb2.LinkReq(
-            caller=self._identity.caller(), inode_id=inode_id, parent_inode_id=parent, name=name
-        )
-        await self._meta.call(services.META_LINK, request)
+        directory, name = split_path(new)
+        request = meta_pb2.LinkReq(caller=self._identity.caller(), inode_id=inode_id, name=name)
+        await self._change(services.META_LINK, request, Place(directory))
 
     async def symlink(self, target: str, path: str) -> None:
         """Make a symbolic link at `path`; its target, absolute or relative to where it is, need not exist."""
-        parent, name = await self._parent(path)
+        directory, name = split_path(path)
         request = meta_pb2.SymlinkReq(
-            caller=self._identity.caller(),
-            parent_inode_id=parent,
-            name=name,
-            target=os.fsencode(target),
+            caller=self._identity.caller(), name=name, target=os.fsencode(target)
         )
-        await self._meta.call(services.META_SYMLINK, request)
+        await self._change(services.META_SYMLINK, request, Place(directory))
 
     async def readlink(self, path: str) -> str:
         """Return the target of a symbolic link; raises FsError(INVALID_ARGUMENT) for anything else."""

@@ -70,6 +70,11 @@ async def _renew(tr: Transaction, inode: InodePb) -> None:
         inode.CopyFrom(await complete(tr, InodePb.FromString(stored)))
 
 
+async def is_remembered(tr: Transaction, caller: Caller) -> bool:
+    """Return whether this very request had an outcome that `recall` would raise or return."""
+    return await tr.get(_key(caller)) is not None
+
+
 def remember(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT], reply: RspT) -> None:
     """Store the reply of a request with its effect."""
     record = IdempotencyRecordPb(

@@ -11,7 +11,7 @@ Does not know what any operation does.  Concurrency: any number of requests at o
 key-value layer.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import trio
@@ -24,6 +24,7 @@ from ..schema.config import MetaSection, ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
 from ..schema.status import FsError, Retry, Status
+from .by_path import find_directories
 from .content_driver import ContentDriver
 from .context import (
     CLIENT_ID_BYTES_MAX,
@@ -81,6 +82,7 @@ def _begun(
     """Return the operation as a function of a transaction, which first reads what it will need for certain."""
 
     async def run(tr: Transaction) -> RspT:
+        await find_directories(tr, ctx, request)
         await tr.prefetch(request_keys(ctx.caller, request))
         reply = await op(tr, ctx, request)
         await tell_directories(tr, request, reply)
@@ -219,10 +221,11 @@ class RequestRunner:
         self,
         op: Operation[ReqT, RspT],
         request: ReqT,
-        *places: tuple[int, bytes],
+        places: Callable[[], Sequence[tuple[int, bytes]]],
+        *,
         new_inode_id: int = 0,
     ) -> RspT:
-        """As `_change`, for what moves whole directories; `places`: (parent, name) of those."""
+        """As `_change`, for what moves whole directories; `places` returns (parent, name) of those."""
         caller = self._caller(request)
         may_contend = True
 
@@ -244,7 +247,7 @@ class RequestRunner:
         except _ContendedError:
             may_contend = False
         ctx = self._context(caller)
-        await self.driver.transact(lambda tr: fence_tree(tr, ctx, places))
+        await self.driver.transact(lambda tr: fence_tree(tr, ctx, places()))
         return await self._settled(caller, request, attempt)
 
     async def _make(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:

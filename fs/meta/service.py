@@ -191,19 +191,22 @@ class MetaService(RequestRunner):
     async def remove_tree(self, _call: Call, request: meta.RemoveTreeReq) -> meta.RemoveRsp:
         """Serve RemoveTree."""
         place = request.parent_inode_id, request.name
-        return await self._move(remove_tree, request, place)
+        return await self._move(remove_tree, request, lambda: (place,))
 
     async def rename(self, _call: Call, request: meta.RenameReq) -> meta.RenameRsp:
         """Serve Rename."""
-        old = request.old_parent_inode_id, request.old_name
-        new = request.new_parent_inode_id, request.new_name
-        return await self._move(rename, request, old, new)
+
+        def places() -> tuple[tuple[int, bytes], ...]:  # known by inode id once it has been tried
+            old = request.old_parent_inode_id, request.old_name
+            return old, (request.new_parent_inode_id, request.new_name)
+
+        return await self._move(rename, request, places)
 
     async def move_to_trash(self, _call: Call, request: meta.MoveToTrashReq) -> meta.MoveToTrashRsp:
         """Serve MoveToTrash."""
         place = request.parent_inode_id, request.name
         new_inode_id = await self.inode_ids.take()  # of the user's directory, the first time
-        return await self._move(move_to_trash, request, place, new_inode_id=new_inode_id)
+        return await self._move(move_to_trash, request, lambda: (place,), new_inode_id=new_inode_id)
 
     async def expire(self, key: bytes) -> bool:
         """Remove from the trash what a TRSH key is about; return whether there was anything to do."""

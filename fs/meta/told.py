@@ -31,6 +31,8 @@ _OF_ONE: Final = frozenset(
 
 def _directory_ids(request: Any) -> tuple[int, ...]:
     kind = type(request)
+    if getattr(request, "directory", b"") or getattr(request, "old_directory", b""):
+        return ()  # who asks by path keeps no directories
     if kind in _OF_ONE:
         return (request.parent_inode_id,)
     if kind is not meta.RenameReq:

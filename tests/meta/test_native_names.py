@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from fs.client.meta_client import caller_of
 from fs.client.native import EmberFs, Identity
 from fs.schema.status import FsError, Status
 from tests.meta.harness import CALL, refused
@@ -16,8 +17,8 @@ class DirectMeta:
         self._world, self.client_id = world, client_id
 
     async def call(self, method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
-        request.caller.client_id = self.client_id
-        request.caller.request_id = self._world.next_request_id()
+        caller = caller_of(request)
+        caller.client_id, caller.request_id = self.client_id, self._world.next_request_id()
         served = re.sub("(?<!^)(?=[A-Z])", "_", method.name).lower()
         return await getattr(self._world.meta.service, served)(CALL, request)
 

@@ -241,6 +241,7 @@ class CreateReq(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     IS_UNNAMED_FIELD_NUMBER: _builtins.int
     UMASK_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     mode: _builtins.int
@@ -254,6 +255,8 @@ class CreateReq(_message.Message):
     """O_TMPFILE: without a name; it may get one by Link, unless is_exclusive.  name is left out"""
     umask: _builtins.int
     """taken from mode, unless the directory has a default access control list"""
+    directory: _builtins.bytes
+    """path from the root of the directory, instead of its inode id; the reply then tells of no directories.  So in other requests"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -277,10 +280,11 @@ class CreateReq(_message.Message):
         layout: _common_pb2.LayoutPb | None = ...,
         is_unnamed: _builtins.bool = ...,
         umask: _builtins.int = ...,
+        directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "layout", b"layout", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "is_unnamed", b"is_unnamed", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "is_unnamed", b"is_unnamed", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -331,10 +335,12 @@ class MkdirReq(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     DEFAULT_LAYOUT_FIELD_NUMBER: _builtins.int
     UMASK_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     mode: _builtins.int
     umask: _builtins.int
+    directory: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -348,10 +354,11 @@ class MkdirReq(_message.Message):
         mode: _builtins.int = ...,
         default_layout: _common_pb2.LayoutPb | None = ...,
         umask: _builtins.int = ...,
+        directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "umask", b"umask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout", "directory", b"directory", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "umask", b"umask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -365,9 +372,11 @@ class SymlinkReq(_message.Message):
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     target: _builtins.bytes
+    directory: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -377,10 +386,11 @@ class SymlinkReq(_message.Message):
         parent_inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
         target: _builtins.bytes = ...,
+        directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "name", b"name", "parent_inode_id", b"parent_inode_id", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "name", b"name", "parent_inode_id", b"parent_inode_id", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -432,9 +442,11 @@ class LinkReq(_message.Message):
     INODE_ID_FIELD_NUMBER: _builtins.int
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
+    directory: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -444,10 +456,11 @@ class LinkReq(_message.Message):
         inode_id: _builtins.int = ...,
         parent_inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
+        directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "inode_id", b"inode_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,9 +477,11 @@ class UnlinkReq(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     KEEP_SESSION_FIELD_NUMBER: _builtins.int
     KEEP_INODE_ID_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     keep_inode_id: _builtins.int
+    directory: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -479,10 +494,11 @@ class UnlinkReq(_message.Message):
         name: _builtins.bytes = ...,
         keep_session: Global___FileSessionPb | None = ...,
         keep_inode_id: _builtins.int = ...,
+        directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "keep_session", b"keep_session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "keep_inode_id", b"keep_inode_id", "keep_session", b"keep_session", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "keep_inode_id", b"keep_inode_id", "keep_session", b"keep_session", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -495,8 +511,10 @@ class RmdirReq(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
+    directory: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -505,10 +523,11 @@ class RmdirReq(_message.Message):
         caller: _common_pb2.CallerPb | None = ...,
         parent_inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
+        directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -580,6 +599,8 @@ class RenameReq(_message.Message):
     EXCHANGE_FIELD_NUMBER: _builtins.int
     KEEP_SESSION_FIELD_NUMBER: _builtins.int
     KEEP_INODE_ID_FIELD_NUMBER: _builtins.int
+    OLD_DIRECTORY_FIELD_NUMBER: _builtins.int
+    NEW_DIRECTORY_FIELD_NUMBER: _builtins.int
     old_parent_inode_id: _builtins.int
     old_name: _builtins.bytes
     new_parent_inode_id: _builtins.int
@@ -588,6 +609,9 @@ class RenameReq(_message.Message):
     exchange: _builtins.bool
     keep_inode_id: _builtins.int
     """as in Unlink, for the file that is replaced"""
+    old_directory: _builtins.bytes
+    new_directory: _builtins.bytes
+    """as directory in Create"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -604,10 +628,12 @@ class RenameReq(_message.Message):
         exchange: _builtins.bool = ...,
         keep_session: Global___FileSessionPb | None = ...,
         keep_inode_id: _builtins.int = ...,
+        old_directory: _builtins.bytes = ...,
+        new_directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "keep_session", b"keep_session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "exchange", b"exchange", "keep_inode_id", b"keep_inode_id", "keep_session", b"keep_session", "new_name", b"new_name", "new_parent_inode_id", b"new_parent_inode_id", "no_replace", b"no_replace", "old_name", b"old_name", "old_parent_inode_id", b"old_parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "exchange", b"exchange", "keep_inode_id", b"keep_inode_id", "keep_session", b"keep_session", "new_directory", b"new_directory", "new_name", b"new_name", "new_parent_inode_id", b"new_parent_inode_id", "no_replace", b"no_replace", "old_directory", b"old_directory", "old_name", b"old_name", "old_parent_inode_id", b"old_parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,64 @@
+"""Changes of names in directories that a request gives by path: whoever knows only paths needs no call before.
+
+The path is walked in the transaction of the change, as by ResolvePath: by snapshot reads.  The operation then loads the directory
+itself, with a conflict, so a change never happens in one that is gone.
+
+Invariant: a repeat whose effect is there is answered by it, wherever its path leads by then.
+"""
+
+from typing import Final
+
+from google.protobuf.message import Message
+
+from ..kv.api import Transaction
+from ..schema.ids import ROOT_INODE_ID
+from ..schema.proto import meta_pb2 as meta
+from ..schema.status import FsError, Status
+from .context import OpContext
+from .idempotency import is_remembered
+from .inodes import load_inode
+from .resolve import walk
+
+_ONE: Final = (("directory", "parent_inode_id"),)
+_FIELDS: Final[dict[type[Message], tuple[tuple[str, str], ...]]] = {
+    meta.CreateReq: _ONE,
+    meta.MkdirReq: _ONE,
+    meta.SymlinkReq: _ONE,
+    meta.LinkReq: _ONE,
+    meta.UnlinkReq: _ONE,
+    meta.RmdirReq: _ONE,
+    meta.RenameReq: (
+        ("old_directory", "old_parent_inode_id"),
+        ("new_directory", "new_parent_inode_id"),
+    ),
+}
+"""Of each request: where it has a path, and where the inode id belongs that is found."""
+
+
+async def find_directories(tr: Transaction, ctx: OpContext, request: Message) -> None:
+    """Put the directories that a request gives by path into it, by inode id.
+
+    Raises:
+        FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
+    """
+    found: dict[bytes, int] = {}
+    for path_field, id_field in _FIELDS.get(type(request), ()):
+        path: bytes = getattr(request, path_field)
+        if not path:
+            continue
+        try:
+            if path not in found:
+                found[path] = await _find(tr, ctx, path)
+        except FsError:
+            if ctx.caller.is_repeat and await is_remembered(tr, ctx.caller):
+                return  # it is answered with its first outcome, which takes no directory
+            raise
+        setattr(request, id_field, found[path])
+
+
+async def _find(tr: Transaction, ctx: OpContext, path: bytes) -> int:
+    root = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
+    here, missing = await walk(tr, ctx, root, path)
+    if missing:
+        raise FsError(Status.NOT_FOUND, f"{missing[0]!r} in directory {here.inode_id:#x}")
+    return here.inode_id
