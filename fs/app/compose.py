@@ -46,7 +46,7 @@ from ..schema.ids import NodeId
 from ..schema.routing import Node, Role
 from ..schema.status import FsError, Status
 from .errors import check_interpreter, first_error
-from .exposition import Exposition
+from .exposition import Document, Exposition
 from .kept_settings import kept_settings
 from .release import RELEASE
 from .systemd import SystemdLink
@@ -87,6 +87,8 @@ class Process:
     """What tells the seconds left of the leases of this process; parts add to it as they are made."""
     metrics_address: str = ""
     """Where the metrics are served; empty: nowhere."""
+    documents: dict[str, Document] = field(default_factory=dict)
+    """What is served by HTTP beside the metrics, by path."""
     tracer: Tracer | None = None
     """Begins the spans of this process; None: what is traced elsewhere is not traced here."""
     systemd: SystemdLink = field(default_factory=SystemdLink)
@@ -262,7 +264,7 @@ async def _run(root: Root, config: ProcessConfig) -> None:
             process.follow(partial(_adopt, observer=observer, tracer=process.tracer))
             process.sources += [partial(_say_who, root, identity), observer.say]
             if section.metrics_address:
-                exposition = Exposition(section.metrics_address, process.sources)
+                exposition = Exposition(section.metrics_address, process.sources, process.documents)
                 process.metrics_address = await nursery.start(exposition.run)
             await root(process)
         nursery.cancel_scope.cancel()

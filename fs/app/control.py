@@ -8,6 +8,7 @@ this machine can reach it (a Unix socket, whose folder says who may).
 
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -25,9 +26,11 @@ from ..node.membership import Membership
 from ..node.user_guard import ask_manager
 from ..schema.config import is_on_this_machine
 from ..schema.ids import ClientId
+from ..schema.proto.mgmtd_pb2 import ListMovesRsp
 from ..schema.routing import Role
 from .compose import Process, main
 from .kept_settings import begin_from_store
+from .status_page import Taken, documents
 from .store import boot_number, open_store
 
 Loop = Callable[..., Awaitable[None]]
@@ -87,6 +90,19 @@ def make_chunks(process: Process, membership: Membership) -> StorageClient:
     )
 
 
+def _status(process: Process, mgmtd: Mgmtd, membership: Membership) -> Taken:
+    """Return what a manager knows of the cluster; the acting one first hand."""
+    known = mgmtd.known()
+    return Taken(
+        known[0] if known else membership.routing.info,
+        known[1] if known else ListMovesRsp(),
+        process.identity.node_id,
+        known is not None,
+        process.identity.release,
+        process.runtime.clock.wall_ns(),
+    )
+
+
 async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngine) -> None:
     """Run the given services over an open store until asked to stop; the caller owns it."""
     config, node = process.config, process.node(roles)
@@ -102,6 +118,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         targets["Mgmtd"] = mgmtd.service
         process.sources.append(mgmtd.say)
         process.follow(lambda new: mgmtd.adopt(new.mgmtd))
+        process.documents.update(documents(partial(_status, process, mgmtd, membership)))
         loops.append(mgmtd.run)
         find_tokens = mgmtd.find_tokens
     loops.append(membership.run)

@@ -14,7 +14,7 @@ Concurrency: trio; one worker thread per request.
 import logging
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +28,16 @@ from ..schema.status import FsError, Status
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from prometheus_client.metrics_core import Metric as Family
 
 log = logging.getLogger(__name__)
+
+Content = tuple[Sequence[tuple[str, str]], bytes]
+"""Headers and body of an answer."""
+
+Document = Callable[[], Callable[[], Content]]
+"""Called on the event loop, to take what is known; what it returns is called by another thread, and makes the answer of it."""
 
 CLIENT_TIMEOUT_S: Final = 5.0
 CLIENTS_MAX: Final = 4
@@ -45,13 +52,20 @@ def split_address(address: str) -> tuple[str, int]:
 class Exposition:
     """The metrics of one process."""
 
-    def __init__(self, address: str, sources: Sequence[Source]) -> None:
+    def __init__(
+        self,
+        address: str,
+        sources: Sequence[Source],
+        documents: Mapping[str, Document] | None = None,
+    ) -> None:
         """Serve nothing yet.
 
         Args:
             address: `tcp:HOST:PORT`; port 0: a free one.
             sources: asked at every reading; more may be added meanwhile.
+            documents: what is served besides, by path; more may be added meanwhile.
         """
+        self._documents = {} if documents is None else documents
         self._address = address
         self._sources = sources
         self._token: trio.lowlevel.TrioToken
@@ -101,6 +115,17 @@ class Exposition:
                 self._server.finish_request(taken, taken.getsockname()[:2])
             except OSError as error:
                 log.debug("a reader of metrics left: %s", error)
+
+    def content(self, path: str) -> Content | None:
+        """Return a document; None: there is none at this path.  In a thread."""
+        document = self._documents.get(path)
+        if document is None:
+            return None
+        try:
+            make = trio.from_thread.run_sync(document, trio_token=self._token)
+        except trio.RunFinishedError:  # as in `collect`
+            return None
+        return make()
 
     def collect(self) -> "Iterable[Family]":
         """Return a reading in the library's form; in a thread, called by the library."""
@@ -168,5 +193,19 @@ def _make_server(exposition: Exposition) -> "WSGIServer":
     server.socket.close()  # connections come from elsewhere
     server.server_name, server.server_port = "", 0
     server.setup_environ()
-    server.set_app(make_wsgi_app(registry))
+    server.set_app(_app(exposition, make_wsgi_app(registry)))
     return server
+
+
+def _app(exposition: Exposition, of_metrics: "WSGIApplication") -> "WSGIApplication":
+    """Return what answers requests: documents at their paths, metrics at all others."""
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        found = exposition.content(environ["PATH_INFO"])
+        if found is None:
+            return of_metrics(environ, start_response)
+        headers, body = found
+        start_response("200 OK", [*headers, ("Content-Length", str(len(body)))])
+        return [body]
+
+    return answer

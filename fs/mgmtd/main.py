@@ -14,12 +14,13 @@ from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
 from ..schema import metrics
 from ..schema.config import MgmtdSection, ProcessConfig, check_relations
-from ..schema.proto.mgmtd_pb2 import UserPb
-from ..schema.routing import Node
+from ..schema.proto.mgmtd_pb2 import ListMovesRsp, UserPb
+from ..schema.routing import Node, RoutingInfo
 from ..schema.status import FsError
 from .election import Election
 from .figures import say
 from .lease import Candidate, Verdict
+from .ops.list_moves import moves_of
 from .primary import Primary
 from .service import MgmtdService
 from .store import Store
@@ -78,6 +79,13 @@ class Mgmtd:
         """This manager is the acting primary at this moment."""
         primary = self.service.primary
         return primary is not None and primary.is_acting
+
+    def known(self) -> tuple[RoutingInfo, ListMovesRsp] | None:
+        """Return the cluster and its moves as the acting primary has them; None: this manager is not it."""
+        primary = self.service.primary
+        if primary is None or not primary.is_acting:
+            return None
+        return primary.info, moves_of(primary)
 
     def say(self, figures: Figures) -> None:
         """Say whether this manager rules; the acting primary also, how its cluster is."""

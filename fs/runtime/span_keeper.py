@@ -20,6 +20,8 @@ SPANS_MAX: Final = 8192
 """Some 5 MiB."""
 
 WATCH_S_MAX: Final = 600.0
+RATE_MIN: Final = 1e-6
+"""A smaller one, or what is none, is taken for 0."""
 
 
 class SpanKeeper:
@@ -48,11 +50,12 @@ class SpanKeeper:
         if not self.is_on and for_s > 0:
             self._kept.clear()
         self._stop()
-        if for_s <= 0:
+        if not for_s > 0:  # nor is a NaN
             return
         tracer = self._tracer
         self._usual_sink, self._usual_rate = tracer.sink, tracer.sample_rate
-        self._watched_rate = max(sample_rate, tracer.sample_rate)
+        wanted = sample_rate if RATE_MIN <= sample_rate <= 1 else 0.0
+        self._watched_rate = max(wanted, tracer.sample_rate)
         tracer.sink, tracer.sample_rate = self._take, self._watched_rate
         self._until_s = tracer.clock.monotonic_s() + min(for_s, WATCH_S_MAX)
 

@@ -1,6 +1,7 @@
 """Metrics by HTTP: what is read, by whom, and that nobody who reads can hold the process up."""
 
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,25 @@ def test_the_list_for_prometheus():
     assert targets_of({"control": "127.0.0.1:1"}) == [
         {"targets": ["127.0.0.1:1"], "labels": {"process": "control"}}
     ]
+
+
+async def test_documents_are_taken_on_the_event_loop_and_made_elsewhere():
+    def take():
+        assert trio.lowlevel.in_trio_run()
+
+        def make():
+            assert not trio.lowlevel.in_trio_run()
+            return [("Content-Type", "text/plain")], b"made"
+
+        return make
+
+    def get(path):
+        with urllib.request.urlopen(f"http://{address.removeprefix('tcp:')}{path}") as reply:
+            return reply.read()
+
+    async with trio.open_nursery() as nursery:
+        exposition = Exposition("tcp:127.0.0.1:0", [], {"/known": take})
+        address = await nursery.start(exposition.run)
+        assert await trio.to_thread.run_sync(get, "/known") == b"made"
+        assert b"process_" in await trio.to_thread.run_sync(get, "/metrics")
+        nursery.cancel_scope.cancel()

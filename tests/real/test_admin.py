@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -27,7 +28,9 @@ from fs.app.admin.standing import AT_THE_ROOT, set_standing
 from fs.app.cluster_dir import ClusterDir
 from fs.app.command_page import examples_of, leaves
 from fs.app.entry import NO_ENTRY, set_entry
+from fs.app.metrics_commands import shown
 from fs.app.quota_commands import connected
+from fs.app.status_page import PAGE_PATH
 from fs.app.store_access import open_chosen, store_of_cluster
 from fs.kv.transact import transact
 from fs.meta.records import inode_key
@@ -123,6 +126,20 @@ def test_what_there_is_can_be_listed(cluster):
     shown = json.loads(try_admin(cluster, "chain", "show", "2"))
     assert shown["chain_id"] == 2 and len(shown["targets"]) == 3
     assert "CHAIN_UNKNOWN" in try_admin(cluster, "chain", "show", "77", code=1)
+
+
+def test_the_manager_shows_a_page(cluster):
+    address = shown(ClusterDir(cluster.directory))["control"]
+
+    def get(path):
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as reply:
+            return reply.read()
+
+    told = json.loads(get("/status.json"))
+    assert told["is_primary"] and told["cluster"]["chains_complete"] == 4
+    assert [n["node_id"] for n in told["nodes"]] == [n["node_id"] for n in rows(cluster, "node", "list")]  # fmt: skip
+    assert get("/") == PAGE_PATH.read_bytes()
+    assert b"ember_mgmtd_is_primary" in get("/metrics")
 
 
 def test_methods_are_called_by_name(cluster):

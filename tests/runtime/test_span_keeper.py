@@ -1,7 +1,10 @@
 """Spans kept while somebody watches."""
 
 import json
+import math
 import random
+
+import pytest
 
 from fs.runtime.span_keeper import SPANS_MAX, WATCH_S_MAX, SpanKeeper
 from fs.runtime.tracing import Tracer
@@ -62,6 +65,22 @@ def test_a_rate_that_is_set_during_a_watch_stays():
     tracer.sample_rate = 0.5
     keeper.watch(0, 0)
     assert (tracer.sample_rate, tracer.sink) == (0.5, None)
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -1.0, 2.0, 1e-320])
+def test_what_is_no_rate_or_time_changes_nothing(rate):
+    tracer = Tracer(Clock(), random.Random(1), sample_rate=0.25)
+    keeper = SpanKeeper(tracer)
+    for time_s in (math.nan, -math.inf, -1.0):
+        keeper.watch(time_s, 1.0)
+        assert not keeper.is_on
+    keeper.watch(math.inf, rate)
+    assert keeper.is_on and tracer.sample_rate == 0.25
+    some(tracer, "a")
+    assert tracer.is_due() in {True, False}
+    tracer.clock.now_s += WATCH_S_MAX + 1
+    some(tracer, "late")
+    assert not keeper.is_on and names(keeper) == ["a"]
 
 
 def test_what_is_kept_is_bounded_and_told_in_pages():

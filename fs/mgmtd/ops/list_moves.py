@@ -9,6 +9,11 @@ from ..primary import Primary
 
 async def list_moves(primary: Primary, _request: ListMovesReq) -> ListMovesRsp:
     """Return moves by id, drains by node."""
+    return moves_of(primary)
+
+
+def moves_of(primary: Primary) -> ListMovesRsp:
+    """As `list_moves`, at once."""
     book, info = primary.state.book, primary.info
     drains = sorted(book.drains, key=lambda d: (d.node_id, d.disk_index or 0))
     return ListMovesRsp(
