@@ -150,6 +150,6 @@ async def _all_spans(ask: Ask) -> list[Row]:
     page: dict[str, Any] = json.loads(await ask(0, 0))
     while True:
         rows += page["spans"]
-        if not page["has_more"]:
+        if not page["has_more"] or not page["spans"]:
             return rows
         page = json.loads(await ask(None, rows[-1]["number"]))
