@@ -30,7 +30,7 @@ from fs.app.deploy.planning import (
 )
 from fs.app.deploy.reach import certain_skew_s, facts_request
 from fs.app.deploy.removal import plan_leaving, run_remove
-from fs.app.deploy.upgrade import misfits, steps, unsafe
+from fs.app.deploy.upgrade import Step, misfits, overtaken, steps, unsafe
 from fs.schema.status import FsError, Status
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy" / "inventory.toml"
@@ -245,6 +245,17 @@ def test_an_upgrade_restarts_who_is_asked_before_who_asks():
     assert "mount" not in {s.role for s in steps(ClusterPlan("2", plans), Options(), 0)}
 
 
+def test_nobody_is_made_newer_than_who_is_asked():
+    old = [structs.replace(node, release="0.1.0") for node in view().nodes]
+    first, second = INVENTORY.hosts[0], INVENTORY.hosts[1]
+    (said, *_) = overtaken(INVENTORY, view(nodes=old), [Step(second, "mount")], "0.2.0")
+    assert said.startswith("mount of ember-2 would ask mgmtd of ember-1, which runs 0.1.0")
+    everything = [Step(h, role) for h in INVENTORY.hosts for role in h.roles]
+    assert not [*overtaken(INVENTORY, view(nodes=old), everything, "0.2.0")]
+    assert not [*overtaken(INVENTORY, view(nodes=old), [Step(first, "mgmtd")], "0.2.0")]
+    assert not [*overtaken(INVENTORY, view(), [Step(second, "mount")], "0.2.0")]
+
+
 def test_a_role_that_is_restarted_gets_its_unit_and_the_others_keep_theirs():
     host = INVENTORY.hosts[0]
     facts = installed(host, bare(host), version="0.1.0")
@@ -283,7 +294,10 @@ def test_code_that_cannot_stand_side_by_side_is_refused():
     old = {"release": "1", "wire": [1, 2], "disk": 3}
     assert not misfits(old, {"release": "2", "wire": [2, 3], "disk": 4})
     assert "by a release between" in misfits(old, {"release": "9", "wire": [3, 4], "disk": 4})[0]
-    assert "no way back" in misfits(old, {"release": "0", "wire": [1, 1], "disk": 2})[0]
+    assert "no way back" in misfits(old, {"release": "0", "wire": [1, 2], "disk": 2})[0]
+    assert (
+        "cluster stop, then deploy" in misfits(old, {"release": "0", "wire": [1, 1], "disk": 3})[0]
+    )
 
 
 def test_goals():

@@ -8,7 +8,7 @@ Refused: chains with a replica missing, nodes away, moves under way, code whose 
 runs.  An interrupted upgrade is taken up by the next one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -97,6 +97,8 @@ async def _upgrade(reach: Reach, options: Options) -> int:
         return _note_mounts(plan, options)
     for problem in unsafe(seen.view):
         raise FsError(Status.CHAIN_UNAVAILABLE, f"not now: {problem}; nothing was changed")
+    for problem in overtaken(reach.inventory, seen.view, todo, seen.release.version):
+        raise FsError(Status.RPC_BAD_VERSION, f"{problem}; nothing was changed")
     lines = [_line(step, seen) for step in todo]
     confirm(lines, dry_run=options.is_dry_run, yes=options.is_yes)
     await _carry_out(reach, plan, seen, todo)
@@ -171,6 +173,23 @@ def steps(plan: ClusterPlan, options: Options, acting: int) -> list[Step]:
     return found
 
 
+def overtaken(
+    inventory: Inventory, view: View, todo: Sequence[Step], version: str
+) -> Iterator[str]:
+    """Yield which processes would be newer than others that they ask, since --only leaves those as they are."""
+    done = {step.host.node_id(step.role) for step in todo}
+    releases = {node.node_id: node.release for node in view.nodes if node.node_id not in done}
+    for step in todo:
+        for role in UPGRADE_ORDER[: UPGRADE_ORDER.index(step.role)]:
+            for host in inventory.with_role(role):
+                other = releases.get(host.node_id(role), version)
+                if other not in {"", version}:
+                    yield (
+                        f"{step.role} of {step.host.name} would ask {role} of {host.name}, which runs {other}:"
+                        " that one first, or all without --only"
+                    )
+
+
 def _line(step: Step, seen: Survey) -> str:
     service = seen.facts[step.host.name].services[service_of(step.role)]
     version = version_of(step.host, service.program) or STOPPED
@@ -197,6 +216,11 @@ def misfits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         found.append(
             f"{old['release']} speaks wire versions {old['wire']}, {new['release']} {new['wire']}:"
             " upgrade by a release between them"
+        )
+    elif new["wire"][1] < old["wire"][1]:
+        found.append(
+            f"{new['release']} speaks wire versions {new['wire']}, {old['release']} {old['wire']}: who asks would be"
+            " newer than who is asked; to go back: ember cluster stop, then deploy"
         )
     if new["disk"] < old["disk"]:
         found.append(
