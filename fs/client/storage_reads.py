@@ -23,11 +23,13 @@ from ..schema.config import ClientSection
 from ..schema.ids import NodeId, TargetId
 from ..schema.proto import storage_pb2 as pb
 from ..schema.read_columns import ReadResult, check_lengths, read_results
+from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .node_calls import NodeCalls
 from .retry import RetryBudget
 from .routing_math import (
+    TOGETHER_BYTES,
     Batch,
     Piece,
     choose_target,
@@ -45,6 +47,9 @@ BEGUN_BYTES_MAX = 4 * 1024
 WARM_BATCHES_AT_ONCE = 4
 """So that reads that somebody waits for are not held up by many that nobody does."""
 
+Readable = tuple[int, list[tuple[TargetId, NodeId]]]
+"""The version of a chain, and who may be read from."""
+
 Failures = list[tuple[Piece, FsError]]
 
 
@@ -59,6 +64,9 @@ class StorageReads:
         self._runtime = runtime
         self._section = section
         self._start = 0
+        self._known_info: RoutingInfo | None = None
+        self._known: dict[int, Readable] = {}
+        """Of chains in `_known_info`."""
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
@@ -127,29 +135,45 @@ class StorageReads:
         self._start += 1
         start = self._start
         load: dict[NodeId, int] = {}
-        known: dict[int, tuple[int, list[tuple[TargetId, NodeId]]]] = {}
+        known: dict[int, Readable] = {}
+        last: dict[int, tuple[TargetId, NodeId]] = {}
         planned: list[Piece] = []
         failures: Failures = []
         for piece in pieces:
             found = known.get(piece.chain_id)
             if found is None:
                 try:
-                    chain = info.chain(piece.chain_id)
-                    candidates = readable_targets(info, chain, avoid)
+                    found = known[piece.chain_id] = self._readable(info, piece.chain_id, avoid)
                 except FsError as error:
                     failures.append((piece, error))
                     continue
-                found = known[piece.chain_id] = (chain.chain_version, candidates)
             piece.chain_version, candidates = found
-            piece.target_id, node_id = choose_target(candidates, load=load, start=start)
-            piece.node_id = node_id
-            load[node_id] = load.get(node_id, 0) + len(piece.buffer)
+            chosen = last.get(piece.chain_id)
+            if chosen is None or load[chosen[1]] >= TOGETHER_BYTES:
+                chosen = last[piece.chain_id] = choose_target(candidates, load=load, start=start)
+            piece.target_id, piece.node_id = chosen
+            load[chosen[1]] = load.get(chosen[1], 0) + len(piece.buffer)
             planned.append(piece)
         section = self._section
         batches = cut_batches(
             planned, count_max=section.batch_count_max, bytes_max=section.batch_bytes_max
         )
         return batches, failures
+
+    def _readable(
+        self, info: RoutingInfo, chain_id: int, avoid: Collection[tuple[TargetId, int]]
+    ) -> Readable:
+        """Return a chain's version and the targets to read from; kept for one routing snapshot, where none is to be avoided."""
+        if info is not self._known_info:
+            self._known_info = info
+            self._known.clear()
+        found = None if avoid else self._known.get(chain_id)
+        if found is None:
+            chain = info.chain(chain_id)
+            found = chain.chain_version, readable_targets(info, chain, avoid)
+            if not avoid:
+                self._known[chain_id] = found
+        return found
 
     async def _run(self, batches: list[Batch], is_relaxed: bool) -> Failures:
         failures: Failures = []

@@ -144,10 +144,10 @@ class RpcChannel:
             on_end(received, failure)
 
         call = BegunCall(began_s + timeout_s, end)
-        if not connection.begin(method, request, call):
+        if not connection.begin(method, request, call, timeout_s):
             return None
         if observed is not None:
-            observed.begin()
+            observed.in_flight += 1
         under_way.add(call)
         return call
 

@@ -218,18 +218,20 @@ class Connection:
             if self._is_retired:
                 self._close_if_idle()
 
-    def begin(self, method: Method[ReqT, RspT], request: ReqT, call: BegunCall) -> bool:
+    def begin(
+        self, method: Method[ReqT, RspT], request: ReqT, call: BegunCall, timeout_s: float
+    ) -> bool:
         """Send one small request without payload if nothing has to be waited for; False: nothing is done.
 
         Args:
             method: its replies have no payload that is not small.
             request: of it.
             call: learns of the end; `reply_to` makes something of it.
+            timeout_s: from now until its deadline.
 
         Raises:
             FsError: RPC_TOO_LARGE, RPC_BAD_VERSION: it cannot be sent.
         """
-        timeout_s = call.deadline_s - trio.current_time()
         message = request.SerializeToString()
         request_id, frame = self._encode_request(method, message, (), timeout_s)
         self._calls[request_id] = call

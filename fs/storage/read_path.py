@@ -184,7 +184,7 @@ def _check_request(
     if not 0 < count <= IO_COUNT_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, f"{count} reads in a batch")
     columns = (request.inode_ids, request.chunk_indexes, request.chain_ids, request.chain_versions)
-    if any(len(column) != count for column in (*columns, request.offsets)):
+    if set(map(len, (*columns, request.offsets))) != {count}:
         raise FsError(Status.RPC_BAD_REQUEST, f"{count} lengths, and other columns of other sizes")
     if not all(lengths) or max(map(add, request.offsets, lengths)) > CHUNK_SIZE_BYTES_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, "a read of 0 bytes, or beyond any chunk")

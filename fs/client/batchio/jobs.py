@@ -14,7 +14,7 @@ from emberfs.protocol import EntryFlag
 
 from ...rpc.api import UnderWay
 from ...schema.status import Status
-from ..vfs.batches import Batches, BatchIo
+from ..vfs.batches import NO_FILE, Batches, BatchIo
 from .checks import WRITE, Group, Row
 from .memory import Memory
 
@@ -48,7 +48,7 @@ class Work:
             return
         window = memory.window
         ios = [
-            BatchIo(handle_id, offset, window(place, length))
+            BatchIo(NO_FILE, offset, window(place, length), 0, handle_id)
             for _, offset, place, length in group.rows
         ]
         self._straight.append((group, ios))
@@ -136,7 +136,7 @@ class Job:
             self.moved += io.count
         count = min(room, self.length - self.moved)
         window = self.memory.window(self.place + self.moved, count)
-        self.io = BatchIo(self._handle_id, self._offset + self.moved, window)
+        self.io = BatchIo(NO_FILE, self._offset + self.moved, window, 0, self._handle_id)
         return self.io
 
 

@@ -146,7 +146,7 @@ class Ring:
         if self._taken - self._completed + self._pending + count > self._entry_count:
             self.breach = f"{count} more entries on a ring of {self._entry_count}"
             return False
-        if not self._pending:
+        if self._depth < 0 and not self._pending:
             self._due_s = trio.current_time() + self._timeout_s
         self._pending += count
         return True
@@ -170,18 +170,21 @@ class Ring:
     def _take_batches(self) -> list[bytes]:
         """Return the entries of each batch that is to be done now, as they were in the ring."""
         batches: list[bytes] = []
-        while True:
-            is_overdue = trio.current_time() >= self._due_s
+        has_due = self._depth < 0
+        while self._pending:
+            is_overdue = has_due and trio.current_time() >= self._due_s
             count = batch_count(self._pending, self._depth, is_overdue=is_overdue)
             if count == 0:
-                return batches
+                break
             batches.append(self._copied(count))
             self._taken += count
             self._batches.batch_count += 1
             self._batches.entry_count += count
             self._batches.open_count += count
             self._pending -= count
-            self._due_s = trio.current_time() + self._timeout_s
+            if has_due:
+                self._due_s = trio.current_time() + self._timeout_s
+        return batches
 
     def _copied(self, count: int) -> bytes:
         first = self._taken % self._entry_count

@@ -12,13 +12,12 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 import trio
 
 from ...rpc.api import UnderWay
 from ...runtime.tracing import Tracer
-from ...schema.ids import InodeId
-from ...schema.layout import FileRef
+from ...schema.ids import ChainTableId, InodeId
+from ...schema.layout import CHUNK_SIZE_BYTES_MIN, FileRef, Layout
 from ...schema.status import FsError, Status
 from ..api import FileRead
 from .core import VfsCore
@@ -27,20 +26,21 @@ from .namespace import AttrChange, Namespace
 from .open_file import FileHandle, InodeState
 
 TICKET_BYTES: Final = 16
+NO_FILE: Final = FileRef(InodeId(0), Layout(ChainTableId(0), 0, CHUNK_SIZE_BYTES_MIN, 1, 0, 0), 1)
+"""Of what has not been looked at."""
 _TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
 
-class BatchIo(msgspec.Struct):
-    """One read or write of a batch, and what became of it."""
+class BatchIo(FileRead):
+    """One read or write of a batch, and what became of it; a read that is asked of storage as it is.
 
-    handle_id: int
-    offset: int
-    buffer: memoryview
+    `file` is known once it is read.
+    """
+
+    handle_id: int = 0
     count: int = 0
     """Bytes that were moved: fewer than wanted at the end of the file, or where a quota ends."""
-    hole_bytes: int = 0
-    """Of the bytes read: how many were never written."""
     error: FsError | None = None
 
 
@@ -103,7 +103,8 @@ class Batches:
 
     async def read(self, ios: Sequence[BatchIo], *, is_relaxed: bool = False) -> None:
         """Fill all buffers, in as few requests as possible; each says for itself how it went."""
-        wanted: list[tuple[BatchIo, FileRead]] = []
+        owners: list[BatchIo] = []
+        reads: list[FileRead] = []
         known: dict[int, tuple[InodeState, FileRef, int]] = {}
         for io in ios:
             handle_id, offset, buffer = io.handle_id, io.offset, io.buffer
@@ -119,25 +120,28 @@ class Batches:
             except FsError as error:
                 io.error = error
                 continue
-            if end > length:
-                buffer = buffer[: max(0, length - offset)]
-            if len(buffer):
-                wanted.append((io, FileRead(ref, offset, buffer)))
+            if end <= length:
+                io.file = ref
+                reads.append(io)
+                owners.append(io)
+            elif offset < length:
+                reads.append(FileRead(ref, offset, buffer[: length - offset]))
+                owners.append(io)
         try:
-            await self._core.store.read([read for _, read in wanted], is_relaxed=is_relaxed)
+            await self._core.store.read(reads, is_relaxed=is_relaxed)
         except FsError as error:
-            if len(wanted) == 1:
-                wanted[0][0].error = error
+            if len(reads) == 1:
+                owners[0].error = error
                 return
+            wanted = list(zip(owners, reads, strict=True))
             await self._read_singly(wanted, is_relaxed=is_relaxed)
-        for io, read in wanted:
+        for io, read in zip(owners, reads, strict=True):
             io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
 
     def begin_read(
         self, ios: Sequence[BatchIo], on_end: Callable[[bool], None], *, is_relaxed: bool
     ) -> UnderWay | None:
         """As `ChunkStore.begin_read`: a few small reads whose files have nothing that is not in storage yet."""
-        reads = []
         for io in ios:
             try:
                 state = self._files.readable(io.handle_id).state
@@ -145,15 +149,17 @@ class Batches:
                 return None
             if state.is_dirty or io.offset + len(io.buffer) > state.local_length():
                 return None
-            reads.append(FileRead(state.ref, io.offset, io.buffer))
+            io.file = state.ref
 
         def end(is_done: bool) -> None:
-            if is_done:
-                for io, read in zip(ios, reads, strict=True):
-                    io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
+            for io in ios:
+                if is_done:
+                    io.count = len(io.buffer)
+                else:
+                    io.hole_bytes = 0
             on_end(is_done)
 
-        return self._core.store.begin_read(reads, end, is_relaxed=is_relaxed)
+        return self._core.store.begin_read(ios, end, is_relaxed=is_relaxed)
 
     async def _read_singly(
         self, wanted: Sequence[tuple[BatchIo, FileRead]], *, is_relaxed: bool

@@ -52,6 +52,8 @@ class Lane:
     def start(self, plan: Plan) -> None:
         """Hand in as many of the waiting pieces as there is room for."""
         waiting, room = plan.waiting, self.ring.free_count
+        if len(waiting) == 1 and room and self._start_one(plan):
+            return
         columns = [array("Q") for _ in range(5)]
         add_index, add_offset, add_place, add_length, add_ids = [c.append for c in columns]
         file, region, file_id, region_id = None, None, 0, 0
@@ -81,6 +83,20 @@ class Lane:
         kind = array("Q", [int(plan.op) | int(plan.flags) << 32]) * len(columns[0])
         self.ring.put_columns([*columns, kind])
         self.ring.submit()
+
+    def _start_one(self, plan: Plan) -> bool:
+        """Hand in a single piece that lies in shared memory; columns do not pay for it."""
+        index = plan.waiting[0]
+        at, start, length, region, place = plan.pieces[index]
+        if region is None:
+            return False
+        transfer, moved = plan.transfers[at], plan.moved[index]
+        file_id, memory_id = cast("RingFile", transfer.file).id, self._client.region_id(region)
+        offset, place, length = transfer.offset + start + moved, place + moved, length - moved
+        self.ring.put(index, offset, place, length, file_id, memory_id, plan.op, plan.flags)
+        plan.waiting.popleft()
+        self.ring.submit()
+        return True
 
     def _staged_at(self, index: int, plan: Plan) -> tuple[int, int] | None:
         """Return (memory id, offset) of room for a piece on the stage; None: there is none before others have ended."""
@@ -122,10 +138,25 @@ class Lanes:
     @contextmanager
     def lane(self) -> Iterator[Lane]:
         """Have a lane for the time of the block; raises OSError where there is none to be had."""
+        lane = self.take()
+        try:
+            yield lane
+        finally:
+            self.give_back(lane)
+
+    def take(self) -> Lane:
+        """Return a lane, until it is given back; raises OSError where there is none to be had."""
         self._for_threads.take()
         try:
-            with self._one() as lane:
-                yield lane
+            return self._next() or Lane(self._client)
+        except BaseException:
+            self._for_threads.give_back()
+            raise
+
+    def give_back(self, lane: Lane) -> None:
+        """End what `take` began: also where something is under way, which then reaches no buffer any more."""
+        try:
+            self._keep_or_close(lane)
         finally:
             self._for_threads.give_back()
 
@@ -134,22 +165,20 @@ class Lanes:
         """Do what `lane` does in a coroutine of asyncio or trio."""
         await self._for_coroutines.take_async()
         try:
-            with self._one() as lane:
+            lane = self._next() or Lane(self._client)
+            try:
                 yield lane
+            finally:
+                self._keep_or_close(lane)
         finally:
             self._for_coroutines.give_back()
 
-    @contextmanager
-    def _one(self) -> Iterator[Lane]:
-        lane = self._next() or Lane(self._client)
-        try:
-            yield lane
-        finally:
-            if lane.is_free and not self._client.is_closed:
-                with self._lock:
-                    self._free.append(lane)
-            else:
-                lane.close()
+    def _keep_or_close(self, lane: Lane) -> None:
+        if lane.is_free and not self._client.is_closed:
+            with self._lock:
+                self._free.append(lane)
+        else:
+            lane.close()
 
     def _next(self) -> Lane | None:
         """Return a free lane to the daemon that serves the mount now."""

@@ -431,10 +431,13 @@ class RingClient(Closing):
             return Plan(op, transfers, buffers, map(self._regions.find, buffers), flags)
 
     def _move(self, plan: Plan) -> list[int]:
-        with self._lanes.lane() as lane:
+        lane = self._lanes.take()
+        try:
             while plan.waiting or lane.ring.outstanding:
                 lane.start(plan)
                 lane.note(plan, lane.ring.collect(1))
+        finally:
+            self._lanes.give_back(lane)
         return plan.counts()
 
     async def _move_async(self, plan: Plan) -> list[int]:

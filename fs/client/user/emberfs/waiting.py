@@ -47,6 +47,8 @@ class Permits:
 
     def take(self) -> None:
         """Return with a permit; for threads."""
+        if self._has_taken(None):
+            return
         called = threading.Event()
         if self._has_taken(called.set):
             return
