@@ -8,7 +8,8 @@ suffix of the batches since (2).
 a. *A durable record has its data.*  Records of durable epochs do, by the order of (1) and (2).  A later record
    may survive without its data; but the batch that wrote it also wrote, the first time in its epoch, an
    undo record with the version it replaced.  `open` verifies exactly the chunks with such undo records
-   by checksum and goes back to the newest whole version (fs/chunkengine/recovery.py).  An append in
+   by checksum and goes back to the newest whole version (fs/chunkengine/recovery.py).  A version that was durable while
+   it was pending replaces another without such a record: it is whole, and what the next replacement stores.  An append in
    place changes no byte of the committed version, so the older version stays whole below it.
 b. *A freed block is not reused before the freeing record is durable*, unless no durable record can ever
    name it: the ledger's quarantine.  `open` flushes everything first, since an earlier process may have freed

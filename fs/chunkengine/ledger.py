@@ -4,7 +4,8 @@ Decides which metadata a change writes and when a block may be used again.  Know
 
 Invariants (crash rules of the engine, see its head):
     - A change of a chunk and all its consequences (bitmaps, owners, used bytes, undo) are one batch.
-    - The first replacement of a committed version in an epoch stores what it replaced.
+    - The first replacement of a committed version in an epoch stores what it replaced; but not when a version takes its
+      place that was durable while it was pending.  That one is what a later replacement goes back to.
     - A block that a record of an earlier epoch names is quarantined when freed, until the epoch of the freeing
       batch is durable.  A block handed out in the current epoch may be reused at once: every record that
       names it is of this epoch, and will be verified if the epoch turns out not to be durable.
@@ -81,6 +82,9 @@ class Ledger:
         self.allocator = allocator
         self.epoch = Epoch(epoch)
         self.pendings: dict[ChunkKey, PendingRecord] = {}
+        self._pending_epochs: dict[ChunkKey, int] = {}
+        """In which epoch each was made, of those that this process has made."""
+        self._durable_epoch = epoch - 1
         self.used: dict[TargetId, int] = {}
         self.targets: dict[TargetId, bool] = {}
         """The targets of this disk, and whether they are being removed."""
@@ -212,13 +216,26 @@ class Ledger:
     ) -> None:
         old_record, old_pending = self.record(key), self.pendings.get(key)
         if record is not old_record and record != old_record:
-            self._stage_undo(key, old_record, batch)
+            if not self._was_durable(key, record, old_pending):
+                self._stage_undo(key, old_record, batch)
             batch.append((CHUNK_PREFIX + key, None if record is None else record.pack()))
         if pending is not old_pending:
             batch.append((PENDING_PREFIX + key, None if pending is None else pending.pack()))
         self._stage_blocks(
             key, _positions(old_record, old_pending), _positions(record, pending), batch
         )
+
+    def _was_durable(
+        self, key: ChunkKey, record: ChunkRecord | None, pending: PendingRecord | None
+    ) -> bool:
+        """Return whether the version to be committed is pending, and its bytes and its record would survive a power loss."""
+        if record is None or pending is None or pending.is_remove:
+            return False
+        is_same = (record.version, record.position) == (
+            pending.record.version,
+            pending.record.position,
+        )
+        return is_same and self._pending_epochs.get(key, self.epoch.number) <= self._durable_epoch
 
     def pin(self, record: ChunkRecord) -> None:
         """Keep the block of a version from being reused while it is read."""
@@ -269,6 +286,7 @@ class Ledger:
 
     def end_flush(self, closing: Epoch) -> list[tuple[int, list[int]]]:
         """Let the quarantined blocks go; return (size class, groups) whose space can be given back."""
+        self._durable_epoch = max(self._durable_epoch, closing.number)
         for position in closing.quarantine:
             self._leave(position)
         emptied = [(c, self.allocator.classes[c].take_empty()) for c in self._emptied]
@@ -334,8 +352,10 @@ class Ledger:
     ) -> None:
         if pending is None:
             self.pendings.pop(key, None)
-        else:
+            self._pending_epochs.pop(key, None)
+        elif self.pendings.get(key) is not pending:
             self.pendings[key] = pending
+            self._pending_epochs[key] = self.epoch.number
         self._forget(key)
         if record is not None:
             self._remember(key, record)

@@ -1,6 +1,6 @@
 """Opening a disk: load the books, verify what a power loss may have torn, make the result durable.
 
-Versions recorded after the last durable epoch are exactly those with an undo record of a later epoch,
+Versions that a power loss may have torn are exactly those with an undo record of a later epoch than the last durable one,
 and all pending ones.  All data is flushed, and read from the disk where it is verified.  Of each such chunk the
 newest version whose bytes are all there wins; the oldest undo record was durable, so it needs no check and ends the
 search.  Then the result is made durable.

@@ -25,7 +25,7 @@ from .api import MetaCaller
 
 _log = logging.getLogger(__name__)
 
-PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.1
 """How long a session waits for others."""
 
 AGAIN_S: Final = 5.0

@@ -5,7 +5,7 @@ synced, so it survives the death of the process at once.  Flushes (`flush_wal(sy
 of the log, seen with strace) run off the event loop, cover all commits before them, and are shared by
 everybody who waits: who asks while one is under way gets the next, together with all others.  `run`
 flushes what nobody waits for kv.group_sync_interval_s after it was committed, so that a power loss
-takes a few milliseconds of commits at most.
+takes the commits of that time at most.
 
 Invariants:
     - The version of the newest commit is stored in that commit's batch: versions, and so

@@ -69,7 +69,7 @@ class KvSection(Section, frozen=True):
     path: str = ""
     address: str = ""
     """`unix:/PATH` or `tcp:HOST:PORT` of the kv process."""
-    group_sync_interval_s: Seconds = 0.005
+    group_sync_interval_s: Seconds = 0.05
     """How long commits may gather before one flush makes them durable."""
     retry_time_s_max: Seconds = 10.0
     cluster_file: str = "/etc/foundationdb/fdb.cluster"

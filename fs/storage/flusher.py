@@ -1,7 +1,9 @@
 """Flushes beside updates: an update that asks to be durable is flushed here while the next replica takes it.
 
 What a power loss of all machines then leaves: each target has the version, as a pending one at least, with its bytes and its
-tag, and such a version is completed, never taken back (write_path.py).  So the commit needs no flush of its own.
+tag, and such a version is completed, never taken back (write_path.py).  So the commit needs no flush of its own.  But it has to
+come after the flush: only then is the version, and not the one before it, what the engine goes back to when the next one is torn (ledger.py).
+The tail, which commits at once, flushes the commit.
 
 Invariants:
     - A flush that says yes began after it was asked for, and on the engine that was there then.

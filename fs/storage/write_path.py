@@ -141,10 +141,13 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
     if not is_tail:
         # 9. Pass it on; everybody below has committed it when this returns.
         forwarded = await _pass_on(context, place, update, decision.version, prepared)
+        if flush is not None and not (
+            forwarded.is_durable_at(request.chain_version)
+            and await flush.wait(update.deadline_s)  # before the commit: see flusher.py
+        ):
+            flush = None
         # 10. Commit here.
         commit(target, result, forwarded.chain_version, update.tag)
-        if not forwarded.is_durable_at(request.chain_version):
-            flush = None
     target.unsettled.pop(chunk_id, None)
     _note_cut(target, update)
     # 11. Remember it for repeats.

@@ -71,7 +71,9 @@ class FullWorkload(Workload):
         else:
             often = (self.write, self.append, self.replace, self.truncate, self.remove, self.sync)
             rare = (self.drop, self.mark, self.put_damaged, self.compact, self.remove_target)
-            kind = self.rng.choices((*often, *rare), (8, 8, 4, 4, 3, 4, 2, 2, 1, 2, 1))[0]
+            late = self.commit_later
+            weights = (8, 8, 4, 4, 3, 4, 2, 2, 1, 2, 1, 4)
+            kind = self.rng.choices((*often, *rare, late), weights)[0]
         self.counts[kind.__name__] += 1
         kind(engine, chunk)
 

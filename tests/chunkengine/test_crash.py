@@ -154,3 +154,34 @@ def test_a_broken_engine_is_caught(monkeypatch, name) -> None:
     monkeypatch.setattr(*MUTANTS[name])
     with pytest.raises((AssertionError, FsError)):
         run_seeds(range(CATCH_SEEDS))
+
+
+def test_a_version_that_was_durable_while_it_was_pending_is_what_a_torn_one_gives_way_to() -> None:
+    target, chunk = TargetId(1), ChunkId(InodeId(7), 0)
+    found = Counter[int]()
+    for seed in range(30):
+        disk = SimulatedDisk()
+        engine = open_on(disk)
+        for version in range(1, 6):
+            engine.prepare_write(
+                target,
+                chunk,
+                version=version,
+                chunk_size_bytes=1 << 16,
+                offset=0,
+                data=b"%d" % version * 30_000,
+            )
+            if version <= 3:
+                engine.sync()
+            engine.commit(target, chunk, version=version, chain_version=1)
+        disk.power_loss(random.Random(seed))
+        again = open_on(disk)
+        state = again.get(target, chunk)
+        assert state is not None
+        newest = max(state.commit_ver, state.pending_ver)
+        assert newest >= 3
+        assert again.read_whole(target, chunk, version=newest) == b"%d" % newest * 30_000
+        check_disk_of(disk)
+        found[newest] += 1
+    assert found[3]
+    assert found[5]

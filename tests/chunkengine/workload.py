@@ -43,6 +43,8 @@ class Model:
     """Outcome of a commit that a crash cut short."""
     pending: tuple[int, bytes | None] | None = None
     synced_pending: tuple[int, bytes | None] | None = None
+    kept: tuple[int, tuple[int, bytes | None]] | None = None
+    """A version that was durable when it was committed: its place in `history`, and itself as it was pending."""
 
     @property
     def content(self) -> Content:
@@ -70,7 +72,8 @@ class Workload:
     def step(self, engine: DiskEngine) -> None:
         chunk = self.rng.choice(self.chunks)
         kinds = (self.write, self.append, self.write, self.replace, self.truncate, self.remove)
-        kind = self.rng.choices((*kinds, self.drop, self.sync), (4, 5, 2, 3, 2, 1, 1, 2))[0]
+        others = (self.drop, self.commit_later, self.sync)
+        kind = self.rng.choices((*kinds, *others), (4, 5, 2, 3, 2, 1, 1, 3, 2))[0]
         kind(engine, chunk)
 
     def write(self, engine: DiskEngine, chunk) -> None:
@@ -130,20 +133,37 @@ class Workload:
         engine.drop_pending(*chunk)
         self.models[chunk].pending = None
 
+    def commit_later(self, engine: DiskEngine, chunk) -> None:
+        """Commit what was left pending, and maybe synced since."""
+        model = self.models[chunk]
+        if model.pending is None:
+            return
+        pending, is_durable = model.pending, model.pending == model.synced_pending
+        self._commit(engine, chunk, *pending)
+        if is_durable and pending[1] is not None:
+            model.kept = len(model.history) - 1, pending
+        model.synced_pending = None
+
     def sync(self, engine: DiskEngine, _chunk=None) -> None:
         marks = {chunk: len(model.history) - 1 for chunk, model in self.models.items()}
         pendings = {chunk: model.pending for chunk, model in self.models.items()}
         engine.sync()
         for chunk, model in self.models.items():
             model.history = model.history[marks[chunk] :]
+            if model.kept is not None:
+                place, kept = model.kept
+                model.kept = (place - marks[chunk], kept) if place > marks[chunk] else None
             if model.pending == pendings[chunk]:
                 model.synced_pending = model.pending
 
     def _finish(self, engine: DiskEngine, chunk, version: int, new: bytes | None) -> None:
         model = self.models[chunk]
         model.pending, model.synced_pending = (version, new), None
-        if self.rng.random() < self.pending_share:
-            return
+        if self.rng.random() >= self.pending_share:
+            self._commit(engine, chunk, version, new)
+
+    def _commit(self, engine: DiskEngine, chunk, version: int, new: bytes | None) -> None:
+        model = self.models[chunk]
         model.maybe = [new]
         note = self.note(chunk)
         engine.commit(*chunk, version=version, chain_version=5, note=note)
@@ -177,6 +197,9 @@ class Workload:
                 pending = (state.pending_ver, content)
             if model.synced_pending is not None and not (model.maybe and found in model.maybe):
                 assert pending == model.synced_pending, chunk
+            if model.kept is not None:
+                place, kept = model.kept
+                assert found in model.history[place:] + model.maybe or pending == kept, chunk
             version = state.commit_ver if state else 0
             self.models[chunk] = Model(version, [found], [], pending, pending)
 

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Random faults under load: linearizability of chunk registers and equal replicas at the end."""
+"""Random faults under load: linearizability of chunk registers, equal replicas at the end, and what was called durable is."""
 
 import os
 import random
@@ -25,6 +25,9 @@ class History:
 
     def __init__(self):
         self.operations = {index: [] for index in range(CHUNK_COUNT)}
+        self.durable = dict.fromkeys(range(CHUNK_COUNT), 0)
+        """The newest version of each chunk whose writer was told that it is."""
+        self.durable_count = 0
 
     def check(self):
         return sum(self._check_chunk(index, ops) for index, ops in self.operations.items())
@@ -61,7 +64,12 @@ async def run_writer(cluster, seed, number, history, until_s):
             count += 1
             value = f"{number:04}{count:012}".encode()
             start = trio.current_time()
-            reply = await client.write(0, value, index, retry_s=200.0)
+            request = client.write_request(0, value, index)
+            request.is_durable = rng.random() < 0.5
+            reply = await client.update(request, value, retry_s=200.0)
+            if reply.is_durable:
+                history.durable[index] = max(history.durable[index], reply.update_ver)
+                history.durable_count += 1
             history.operations[index].append(
                 (start, trio.current_time(), "write", value, reply.update_ver)
             )
@@ -144,6 +152,18 @@ async def recover(cluster):
     await cluster.wait_all_serving()
 
 
+async def cut_power(cluster, rng):
+    """All machines at once; they are missed in any order."""
+    nodes = list(cluster.nodes.values())
+    rng.shuffle(nodes)
+    for node in nodes:
+        await node.kill()
+        node.disk.power_loss(rng)
+    for node in nodes:
+        await cluster.wait_judged(node.node_id)
+    await recover(cluster)
+
+
 @pytest.mark.parametrize("node_count", [2, 3, 5])
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_random_faults(mock_clock, seed, node_count):
@@ -158,6 +178,11 @@ async def test_random_faults(mock_clock, seed, node_count):
                 nursery.start_soon(run_reader, cluster, seed, number, history, until_s)
             await make_faults(cluster, rng, until_s)
             await recover(cluster)
+        await run_writer(cluster, seed, 3, history, trio.current_time() + rng.random())
+        await cut_power(cluster, rng)
+        for index, version in history.durable.items():
+            for node_id in cluster.nodes:
+                assert (content(cluster, node_id, index) or (0,))[0] >= version, (index, version)
         async with open_caller(cluster, "final") as client:
             for index in range(CHUNK_COUNT):
                 await client.write(0, b"final-----------", index)
@@ -165,3 +190,4 @@ async def test_random_faults(mock_clock, seed, node_count):
             copies = {content(cluster, node_id, index) for node_id in cluster.nodes}
             assert len(copies) == 1, copies
     assert history.check() > 20
+    assert history.durable_count > 5
