@@ -83,7 +83,7 @@ class Ledger:
         self.epoch = Epoch(epoch)
         self.pendings: dict[ChunkKey, PendingRecord] = {}
         self._pending_epochs: dict[ChunkKey, int] = {}
-        """In which epoch each was made, of those that this process has made."""
+        """In which epoch each was made; those that were found when the disk was opened are not here, and durable."""
         self._durable_epoch = epoch - 1
         self.used: dict[TargetId, int] = {}
         self.targets: dict[TargetId, bool] = {}
@@ -235,7 +235,7 @@ class Ledger:
             pending.record.version,
             pending.record.position,
         )
-        return is_same and self._pending_epochs.get(key, self.epoch.number) <= self._durable_epoch
+        return is_same and self._pending_epochs.get(key, 0) <= self._durable_epoch
 
     def pin(self, record: ChunkRecord) -> None:
         """Keep the block of a version from being reused while it is read."""
