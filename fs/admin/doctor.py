@@ -16,7 +16,7 @@ from ..schema.ids import NodeId
 from ..schema.proto import core_pb2, mgmtd_pb2
 from ..schema.routing import Chain, Node, NodeState, PublicState, Role, RoutingInfo
 from .facts import Spaces
-from .settings import differences
+from .settings import differences, newest_versions, state_text
 
 SKEW_S_MAX: Final = 1.0
 """Of wall clocks: they stamp files, nothing else depends on them."""
@@ -80,6 +80,8 @@ class Snapshot:
     """JSON of the settings of the processes that tell them."""
     wall_ns: int = 0
     """When it was taken."""
+    kept: mgmtd_pb2.ListSettingsRsp = field(default_factory=mgmtd_pb2.ListSettingsRsp)
+    """Which settings are kept for roles, and how far nodes are with them."""
 
 
 def diagnose(now: Snapshot, before: Snapshot | None = None) -> list[Finding]:
@@ -279,8 +281,27 @@ def _settings(now: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "config-drift", Severity.NOTICE, one.key,
             f"processes that should have the same setting do not: {listed}",
-            "make their configuration files the same and start them anew: ember admin config diff",
+            "make their files, or what is kept for their role, the same: ember admin config diff",
         )  # fmt: skip
+
+
+def _kept_settings(now: Snapshot) -> Iterator[Finding]:
+    newest = newest_versions(now.kept)
+    for one in now.kept.nodes:
+        report, subject = one.settings, f"node {one.node_id}"
+        if report.problem:
+            yield Finding(
+                "config-failed", Severity.WARNING, subject,
+                f"refused the newest settings that are kept for it, and goes on with those before: {report.problem}",
+                "mend them, or its own file: ember admin config verify",
+            )  # fmt: skip
+        elif state_text(report, newest) == "stale":
+            keys = ", ".join(report.waiting_keys) or "it has not heard of the newest"
+            yield Finding(
+                "config-drift", Severity.NOTICE, subject,
+                f"does not run with all settings that are kept for it: {keys}",
+                "restart its process when it suits: ember admin config status",
+            )  # fmt: skip
 
 
 def _maintenance(now: Snapshot) -> Iterator[Finding]:
@@ -341,6 +362,7 @@ CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _leases,
     _releases,
     _settings,
+    _kept_settings,
     _maintenance,
     _moves,
 )

@@ -7,7 +7,7 @@ import pytest
 
 from fs.admin.doctor import CHECKS, Answer, Severity, Snapshot, diagnose
 from fs.schema.ids import ChainId, NodeId, TargetId
-from fs.schema.proto import core_pb2, mgmtd_pb2, storage_pb2
+from fs.schema.proto import common_pb2, core_pb2, mgmtd_pb2, storage_pb2
 from fs.schema.routing import (
     RESTORED_LOSSES,
     Chain,
@@ -87,6 +87,19 @@ def snapshot(info=None, **changes):
     return replace(sound, **changes)
 
 
+def kept(node_id, **report):
+    version = common_pb2.SettingsVersionPb(role=common_pb2.NodeRole.STORAGE, version=1)
+    return mgmtd_pb2.ListSettingsRsp(
+        versions=[common_pb2.StoredSettingsPb(role=common_pb2.NodeRole.STORAGE, version=2)],
+        nodes=[
+            mgmtd_pb2.NodeSettingsPb(
+                node_id=node_id,
+                settings=common_pb2.SettingsReportPb(versions=[version], **report),
+            )
+        ],
+    )
+
+
 def test_nothing_is_wrong_with_a_sound_cluster():
     assert diagnose(snapshot()) == []
     assert diagnose(snapshot(), snapshot()) == []
@@ -155,6 +168,9 @@ SICK = [
     (snapshot(answers={NodeId(11): answer(lease_margin_s=0.0, lease_s=0.0)}), set()),  # an older release
     (snapshot(answers={NodeId(11): answer(), NodeId(12): answer("2")}), {"release-mix"}),
     (snapshot(moves=MOVES), {"move-problem", "move-trouble", "drained"}),
+    (snapshot(kept=kept(12)), {"config-drift"}),  # it has not heard of the newest
+    (snapshot(kept=kept(12, state="SETTINGS_FAILED", problem="line 3")), {"config-failed"}),
+    (snapshot(kept=kept(12, state="SETTINGS_DIRTY")), set()),  # its values differ, if they do
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
 from .disks import spaces_of
 from .listing import EXIT_FOUND, JsonOption
-from .settings import configs_of
+from .settings import configs_of, kept_settings
 
 ANSWER_TIMEOUT_S: Final = 5.0
 STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
@@ -69,7 +69,8 @@ async def look(mgmtd: MgmtdLink, channels: ChannelPool) -> Snapshot:
     answers, silent = await _ask_all(channels, info)
     configs, _ = await configs_of(channels, info)
     spaces = await spaces_of(channels, info)
-    return Snapshot(info, moves, spaces, answers, silent, configs, RealClock().wall_ns())
+    kept = await kept_settings(mgmtd)
+    return Snapshot(info, moves, spaces, answers, silent, configs, RealClock().wall_ns(), kept)
 
 
 async def _ask_all(

@@ -13,13 +13,13 @@ from ...schema import services
 from ...schema.proto import common_pb2
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
-from ...schema.status import FsError, Status
 from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, Where, find
 from .cluster import ControlOption, MetaOption, MgmtdOption, StorageOption, read_servers
 from .completion import NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
 from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
+from .settings import kept_settings
 from .tags import has_tags, tag, tags_text
 
 node = typer.Typer(help="The machines and their processes.", no_args_is_help=True)
@@ -57,12 +57,7 @@ def list_nodes(
 
 def _settings_states(where: Where) -> dict[int, str]:
     """Return how far nodes are with their settings, as `ember admin config status` says it."""
-    try:
-        listed = where.ask(services.MGMTD_LIST_SETTINGS, pb.ListSettingsReq())
-    except FsError as error:
-        if error.status is not Status.RPC_UNKNOWN_METHOD:
-            raise
-        return {}  # the primary is of an older release
+    listed = where.run(lambda mgmtd, _channels: kept_settings(mgmtd))
     newest = newest_versions(listed)
     return {one.node_id: state_text(one.settings, newest) for one in listed.nodes}
 

@@ -80,6 +80,18 @@ async def stored_of(mgmtd: MgmtdLink, role: Role, version: int = 0) -> StoredSet
     return reply.settings
 
 
+async def kept_settings(mgmtd: MgmtdLink) -> mgmtd_pb2.ListSettingsRsp:
+    """Return which settings are kept, and how far nodes are; nothing from a manager of an older release."""
+    try:
+        return await mgmtd.call(
+            services.MGMTD_LIST_SETTINGS, mgmtd_pb2.ListSettingsReq(), timeout_s=TIMEOUT_S
+        )
+    except FsError as error:
+        if error.status is not Status.RPC_UNKNOWN_METHOD:
+            raise
+        return mgmtd_pb2.ListSettingsRsp()
+
+
 @config_group.command("get")
 def get(
     who: WhoArgument,
@@ -186,9 +198,7 @@ def status(
 
     async def use(mgmtd: MgmtdLink, _channels: ChannelPool) -> list[dict[str, Any]]:
         info = await newest_routing(mgmtd, TIMEOUT_S)
-        listed = await mgmtd.call(
-            services.MGMTD_LIST_SETTINGS, mgmtd_pb2.ListSettingsReq(), timeout_s=TIMEOUT_S
-        )
+        listed = await kept_settings(mgmtd)
         sessions = await mgmtd.call(
             services.MGMTD_LIST_CLIENT_SESSIONS,
             mgmtd_pb2.ListClientSessionsReq(),

@@ -4,16 +4,20 @@
 import pytest
 import trio
 
+from fs.mgmtd.service import MgmtdService
 from fs.node.client_session import ClientSessionKeeper
 from fs.node.kept_settings import KeptSettings, ask_for_settings
+from fs.rpc.api import Identity
 from fs.runtime.settings import Settings
 from fs.schema import services
 from fs.schema.config import ProcessConfig
 from fs.schema.ids import ClientId
+from fs.schema.method import Access
 from fs.schema.proto import mgmtd_pb2 as pb
 from fs.schema.proto.common_pb2 import NodeRole, SettingsStatePb
 from fs.schema.routing import Role
 from fs.schema.status import FsError, Status
+from fs.schema.user import User
 from tests.mgmtd.harness import cluster_of
 
 NORMAL = SettingsStatePb.SETTINGS_NORMAL
@@ -96,7 +100,7 @@ async def test_a_process_that_takes_none_is_told_none(autojump_clock):
         assert [one.node_id for one in listed.nodes] == [11]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 async def test_a_manager_dies_while_settings_are_on_their_way(autojump_clock, seed):
     """One process has them already or not; the answer to whoever set them may be lost; the next manager brings all home."""
     async with cluster_of(manager_count=3, seed=seed) as cluster:
@@ -164,3 +168,22 @@ async def test_tags_of_nodes_outlive_heartbeats_and_managers(autojump_clock):
                 services.MGMTD_SET_TAGS, pb.SetTagsReq(node_id=99, change=pb.TAGS_ADD)
             )
         assert caught.value.status is Status.NODE_UNKNOWN
+
+
+def test_users_are_told_the_settings_of_mounts_only():
+    service, peer = MgmtdService(None), Identity("c", client_id="c" * 32)
+    alice, root = User(1000, "alice", 100), User(0, "root", 0, is_admin=True)
+    service.admit(alice, peer, pb.GetSettingsReq(role=NodeRole.CLIENT))
+    service.admit(root, peer, pb.GetSettingsReq(role=NodeRole.STORAGE))
+    with pytest.raises(FsError) as caught:
+        service.admit(alice, peer, pb.GetSettingsReq(role=NodeRole.STORAGE))
+    assert caught.value.status is Status.RPC_NOT_ALLOWED
+    methods = (
+        services.MGMTD_SET_SETTINGS,
+        services.MGMTD_LIST_SETTINGS,
+        services.MGMTD_SET_TAGS,
+        services.MGMTD_LIST_HOST_TAGS,
+        services.CORE_TRY_SETTINGS,
+        services.CORE_CHANGE_SETTINGS,
+    )
+    assert {method.access for method in methods} == {Access.ADMIN}
