@@ -44,6 +44,7 @@ from .mgmtd_link import newest_routing, run_with_mgmtd
 from .release import RELEASE
 from .running import chosen_directory
 from .store_access import (
+    OpenStore,
     StoreChoice,
     check_exists,
     is_running,
@@ -126,14 +127,31 @@ class Where:
         Raises:
             FsError: what `use` and opening the store say, BAD_CONFIG for a store that is not there.
         """
-        choice = self.store or self._asked_store()
-        check_exists(choice)
+        choice = self._chosen_store()
         if self.is_down:
             typer.echo(f"read from the store ({choice.text}); services are down", err=True)
+        return self._with_store(choice, lambda opened: use(opened.engine), for_reading=True)
 
+    def change_store(self, use: Callable[[OpenStore], Awaitable[T]]) -> T:
+        """Run `use` on the cluster's store, to change it; also while services are down.
+
+        Raises:
+            FsError: as `read_store`; ALREADY_RUNNING for a store that is in use and was named by its path.
+        """
+        return self._with_store(self._chosen_store(), use, for_reading=False)
+
+    def _chosen_store(self) -> StoreChoice:
+        choice = self.store or self._asked_store()
+        check_exists(choice)
+        return choice
+
+    @staticmethod
+    def _with_store(
+        choice: StoreChoice, use: Callable[[OpenStore], Awaitable[T]], *, for_reading: bool
+    ) -> T:
         async def run() -> T:
-            async with open_chosen(choice, for_reading=True) as opened:
-                return await use(opened.engine)
+            async with open_chosen(choice, for_reading=for_reading) as opened:
+                return await use(opened)
 
         try:
             return trio.run(run)

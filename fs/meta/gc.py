@@ -7,6 +7,8 @@ Four kinds of work, each found by a range read and safe to be done twice or by s
     3. truncations that a dead service left unfinished are finished;
     4. remembered outcomes older than idempotency_expiry_s are forgotten.
 
+An administrator may hold up the first two for a time (fs/admin/gc_pause.py); it begins with the next batch.
+
 A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.
 
 Concurrency: one task runs `run`; tests call `step`.
@@ -95,6 +97,7 @@ class GarbageCollector:
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
         self.done_count = 0
+        self._was_paused = False
 
     def adopt(self, section: MetaSection) -> None:
         """Go on with other settings."""
@@ -128,12 +131,28 @@ class GarbageCollector:
         """
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
-        done_count = await self._empty_trees()
-        done_count += await self._delete_inodes()
+        if await self._is_paused():
+            for prefix in KINDS:
+                await self._due(prefix)  # what waits is still told
+            done_count = 0
+        else:
+            done_count = await self._empty_trees()
+            done_count += await self._delete_inodes()
         self.done_count += done_count
         await self._finish_truncations()
         await self._forget_outcomes()
         return done_count
+
+    async def _is_paused(self) -> bool:
+        """Tell whether an administrator holds up what cannot be taken back: emptying trees, deleting inodes and chunks."""
+        value = await snapshot_read(
+            self._engine, lambda tr: tr.get(records.GC_PAUSE_KEY, snapshot=True)
+        )
+        is_paused = self._make_context().now_ns < records.unpack_u64(value)
+        if is_paused != self._was_paused:
+            self._was_paused = is_paused
+            log.warning("garbage collection %s", "is held up" if is_paused else "goes on")
+        return is_paused
 
     async def _range(self, begin: bytes, end: bytes, limit: int) -> list[KeyValue]:
         return await snapshot_read(

@@ -4,6 +4,7 @@
 import pytest
 import trio
 
+from fs.admin.gc_pause import pause_until, paused_until_ns
 from fs.meta import records
 from fs.meta.check import check
 from fs.runtime.tracing import Tracer
@@ -280,3 +281,31 @@ async def test_removals_begin_traces(world, root, autojump_clock):
     assert removal.attributes == {"files": 1}
     inside = [span.name for span in ended if span.parent_id == removal.span_id]
     assert inside and set(inside) == {"kv commit"}
+
+
+async def test_a_pause_holds_up_what_cannot_be_taken_back_and_ends_by_itself(
+    world, root, autojump_clock
+):
+    f = await root.create(ROOT, b"f")
+    await root.mkdir(ROOT, b"d")
+    await root.remove_tree(ROOT, b"d")
+    await root.unlink(ROOT, b"f")
+    until_ns = world.runtime.clock.wall_ns() + 3600 * 10**9
+    await pause_until(world.engine, world.runtime, until_ns)
+    assert await paused_until_ns(world.engine) == until_ns
+    before = await keys(world, b"GC")
+    await trio.sleep(3000)
+    assert await world.meta.gc.step() == 0
+    assert await keys(world, b"GC") == before
+    assert world.meta.gc.due[records.GC_FILE].lag_s > 2900
+    await trio.sleep(601)
+    await collect_all(world)
+    assert world.chunks.removed == [f.inode_id] and not await keys(world, b"GC")
+    await pause_until(world.engine, world.runtime, until_ns + 10**15)
+    await root.create(ROOT, b"g")
+    await root.unlink(ROOT, b"g")
+    await trio.sleep(100)
+    assert await world.meta.gc.step() == 0
+    await pause_until(world.engine, world.runtime, 0)
+    await collect_all(world)
+    assert len(world.chunks.removed) == 2

@@ -461,6 +461,15 @@ def test_what_was_removed_waits_to_be_cleared_away(cluster):
     assert rows(cluster, "gc", "list", "--count", 1)
 
 
+def test_what_was_removed_is_held_up_for_a_time(cluster):
+    told = try_admin(cluster, "gc", "pause", "--for", "30m")
+    assert "nothing is cleared away until" in told
+    assert rows(cluster, "gc", "status")["paused_until_ns"] / 1e9 > time.time() + 1000
+    try_admin(cluster, "gc", "resume")
+    assert rows(cluster, "gc", "status")["paused_until_ns"] == 0
+    assert "INVALID_ARGUMENT" in try_admin(cluster, "gc", "pause", "--for", "ever", code=1)
+
+
 def test_open_files_are_listed(cluster, inode_id):
     with connected(cluster.directory) as fs, fs.open(FILE, is_writable=True):
         found = rows(cluster, "session", "files", "--inode", inode_id)

@@ -1,6 +1,6 @@
 """`ember admin gc`: what was removed and is still to be cleared away.
 
-Garbage is collected by the metadata services, by themselves and as soon as it is due; nothing starts or pauses it.
+Garbage is collected by the metadata services, by themselves and as soon as it is due, unless it is held up for a time.
 """
 
 import time
@@ -10,11 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ...admin.gc_pause import pause_until, paused_until_ns
 from ...admin.stored import garbage, truncation_count
 from ...kv.api import KvEngine
 from ..status_view import age_text, bytes_text
+from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, find
-from .listing import JsonOption, print_facts, print_rows
+from .listing import JsonOption, print_facts, print_rows, time_text
 
 gc = typer.Typer(help="What was removed and is still to be cleared away.", no_args_is_help=True)
 
@@ -35,6 +37,7 @@ async def _status(engine: KvEngine) -> dict[str, Any]:
         "oldest_due_s": (now_ns - oldest_ns) / 1e9,
         "length_bytes": length_bytes,
         "truncations": await truncation_count(engine),
+        "paused_until_ns": until_ns if (until_ns := await paused_until_ns(engine)) > now_ns else 0,
     }
 
 
@@ -50,8 +53,40 @@ def status(
     """
     facts = find(directory, config).read_store(_status)
     if not as_json:
+        facts["paused_until_ns"] = time_text(facts["paused_until_ns"]) or "no"
         facts |= {"oldest_due_s": age_text(facts["oldest_due_s"]), "length_bytes": bytes_text(facts["length_bytes"])}  # fmt: skip
     print_facts(facts, as_json=as_json)
+
+
+@gc.command("pause")
+def pause(
+    *,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="30m, 4h, 2d: then it goes on by itself.")] = "4h",
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:  # fmt: skip
+    """Hold up garbage collection for a time: what was removed stays on the disks, and takes their space.
+
+    It begins with the next batch: what a metadata service is clearing away just now, up to `meta.gc_batch_count` files, still goes.
+
+    Example: ember admin gc pause --for 30m
+    """
+    until_ns = time.time_ns() + parse_time_s(for_) * 10**9
+    find(directory, config).change_store(
+        lambda opened: pause_until(opened.engine, opened.runtime, until_ns)
+    )
+    typer.echo(f"nothing is cleared away until {time_text(until_ns)} UTC: ember admin gc resume")
+
+
+@gc.command("resume")
+def resume(*, directory: DirOption = None, config: ConfigOption = None) -> None:
+    """Let garbage collection go on.
+
+    Example: ember admin gc resume
+    """
+    find(directory, config).change_store(
+        lambda opened: pause_until(opened.engine, opened.runtime, 0)
+    )
 
 
 @gc.command("list")
