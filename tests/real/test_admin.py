@@ -510,7 +510,7 @@ def test_maintenance_is_announced_and_ends(cluster):
     assert "INVALID_ARGUMENT" in try_admin(cluster, "node", "maintenance", "on", node_id, "--for", "ever", code=1)  # fmt: skip
 
 
-def test_an_upgrade_goes_from_storage_to_the_acting_manager(cluster):
+def test_an_upgrade_goes_from_the_managers_to_storage(cluster):
     wait_until(lambda: all(c["serving"] == 3 for c in rows(cluster, "chain", "list")))
     wait_until(
         lambda: (
@@ -519,7 +519,7 @@ def test_an_upgrade_goes_from_storage_to_the_acting_manager(cluster):
         60,
     )
     found = rows(cluster, "upgrade", "check")
-    assert [step["roles"] for step in found["order"]] == ["storage"] * 4 + ["meta+mgmtd"]
+    assert [step["roles"] for step in found["order"]] == ["meta+mgmtd"] + ["storage"] * 4
     assert "order:" in try_admin(cluster, "upgrade", "check")
 
 

@@ -18,7 +18,7 @@ from ...rpc.api import Channels
 from ...rpc.channel import ChannelPool
 from ...schema.ids import InodeId
 from ...schema.inode import inode_from_pb
-from ...schema.layout import FileRef
+from ...schema.layout import CHUNK_SIZE_BYTES_MAX, FileRef
 from ...schema.proto import storage_pb2
 from ...schema.routing import Chain, RoutingInfo
 from ...schema.status import FsError, Status
@@ -149,16 +149,12 @@ def checksum(
     index: IndexArgument,
     *,
     chain_id: ChainOption = 0,
-    offset: Annotated[
-        int, typer.Option("--offset", min=0, help="First byte within the chunk.")
-    ] = 0,
-    length: Annotated[int, typer.Option("--length", min=1, help="How many bytes.")] = 64
-    * 1024
-    * 1024,
+    offset: Annotated[int, typer.Option("--offset", min=0, max=CHUNK_SIZE_BYTES_MAX, help="First byte within the chunk.")] = 0,
+    length: Annotated[int, typer.Option("--length", min=1, max=CHUNK_SIZE_BYTES_MAX, help="How many bytes.")] = CHUNK_SIZE_BYTES_MAX,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:
+) -> None:  # fmt: skip
     """Read a range of a chunk on each serving replica and show the checksums (xxh3-64) of what they read.
 
     Exit code 0: all the same; 3: they differ, or one could not be read.
