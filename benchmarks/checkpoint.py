@@ -1,4 +1,4 @@
-"""A checkpoint in 8 shards, saved and loaded through the rings of a mount, next to the disk's own direct I/O.
+"""A checkpoint in 8 shards, saved and loaded through the rings of a mount, next to the disk's own direct I/O and to the same on ext4.
 
 Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, close them (which makes them durable), and the folder is
 renamed into place.  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
@@ -7,6 +7,7 @@ caches are dropped before loading, so it needs root.  What was loaded is compare
 
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -164,6 +165,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     progress.step("checkpoint: starting a cluster")
     with (
         tempfile.NamedTemporaryFile(prefix="ember-checkpoint-", dir=parent) as local,
+        tempfile.TemporaryDirectory(prefix="ember-checkpoint-", dir=parent) as beside,
         fresh_cluster(parent) as (_, mounted),
     ):
         progress.step("checkpoint: the disk alone")
@@ -171,12 +173,17 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         path = Path(local.name)
         written = direct_writes(path, MIB, sizes.seconds, is_random=False)
         read = direct_reads(path, MIB, sizes.seconds, is_random=False)
+        progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded in a plain directory")
+        local_save, local_load = measure_bare(Path(beside), sizes)
+        shutil.rmtree(Path(beside, "checkpoint"))
         progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded")
         with Spent([daemon_pid(mounted)]) as spent:
             save, load = measure_bare(mounted, sizes)
         rows = [
             Row("save, 8 shards, durable (of disk / 3)", save, "MiB/s", written / REPLICAS),
+            Row("  the same (of the same program on the local disk / 3)", save, "MiB/s", local_save / REPLICAS),
             Row("load, cold (of disk)", load, "MiB/s", read),
+            Row("  the same (of the same program on the local disk)", load, "MiB/s", local_load),
             Row("  processor of the mount daemon, both", spent.seconds[0] * 1024 / sizes.mib / 2, "s/GiB"),
         ]  # fmt: skip
         if find_spec("torch") is None:

@@ -9,6 +9,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from emberfs.rereading import BLOCK_BYTES, Rereader
+from emberfs.ring import RingClient
+from emberfs.rows import Rows
 
 from .conftest import EMBER, scaled
 from .visibility import Trials
@@ -193,3 +196,20 @@ def test_a_hole_punched_on_one_mount_is_zeros_on_the_other(second_mount, place):
         file.seek(2_000_000)
         file.write(b"again")
     assert (second_mount / place.name / "holed").read_bytes()[2_000_000:2_000_005] == b"again"
+
+
+def test_who_opens_reads_what_another_mount_closed_also_out_of_the_cache(cluster, second_mount):
+    here, there = cluster.mount / "again", second_mount / "again"
+    size, row = 2 * BLOCK_BYTES, 64 << 10
+    buffer = memoryview(bytearray(size))
+    begins = list(range(0, size, row))
+    with RingClient(cluster.mount) as client:
+        for turn in range(4):
+            there.write_bytes(bytes([turn]) * size)
+            with client.open(str(here)) as file:
+                rereader = Rereader(client, [file])
+                rows = Rows([file] * len(begins), begins, [row] * len(begins), begins)
+                for _ in range(3):
+                    assert rereader.read(rows, buffer) == rows.sizes
+                    assert buffer == bytes([turn]) * size
+                assert rereader.is_cached

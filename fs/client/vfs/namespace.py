@@ -18,6 +18,7 @@ from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.method import Method, ReqT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from . import chunk_sizes
 from .core import VfsCore
 from .files import Files
 from .open_file import InodeState
@@ -420,6 +421,9 @@ class Namespace:
         Raises:
             FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with `must_exist`, and whatever meta says.
         """
+        if name == chunk_sizes.NAME:
+            await chunk_sizes.set_chunk_size(self._core, inode_id, value, caller)
+            return
         mode = meta_pb2.XATTR_CREATE if must_be_new else meta_pb2.XATTR_SET
         request = meta_pb2.SetXattrReq(
             caller=caller.to_pb(),
@@ -450,6 +454,8 @@ class Namespace:
             return core.profile.look(caller)
         if name.startswith(TRACE_ATTRIBUTE) and core.spans is not None:
             return look_at_spans(core.spans, name, caller)
+        if name == chunk_sizes.NAME:
+            return await chunk_sizes.get_chunk_size(core, inode_id, caller)
         state = core.states.get(inode_id) if name == _CAPABILITY else None
         request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .ring import RingClient, RingFile, SharedIov
 
 ENTRY_COUNT: Final = 1024
-STAGE_BYTES: Final = 8 << 20
+STAGE_BYTES: Final = 16 << 20
 LANES_OF_THREADS: Final = 24
 LANES_OF_COROUTINES: Final = 24
 """Both together leave some of a program's 64 rings for those that it makes itself."""

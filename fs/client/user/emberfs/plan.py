@@ -1,10 +1,11 @@
 """How a batch of transfers becomes entries of a ring, and their results become its result.  No I/O.
 
 A transfer is cut where an entry would be too long, or cross a block of its memory.  What lies in no shared memory goes through
-a stage, as much at a time as fits.
+a stage, as much at a time as fits.  Writes that follow each other both in the file and in memory are one entry.
 
 Invariants:
     - Every byte is asked for once; the rest of a short write is asked for again, until an error comes.
+    - When one fails that has several transfers in it, they are asked for again one by one, so that each fails for itself.
     - The result of a read counts up to the first short piece: what lies behind the end of the file is nothing.
 """
 
@@ -19,6 +20,10 @@ from .memory import Region
 from .protocol import LENGTH_MAX, EntryFlag, Op
 
 STAGED_PIECE_BYTES_MAX: Final = 1 << 20
+STAGED_WRITE_BYTES_MAX: Final = 4 << 20
+"""Cut where the file has a multiple of it, so that no chunk is written in two steps that need not be."""
+JOINED_BYTES_MAX: Final = 16 << 20
+"""Neighbouring writes become one, up to the next multiple of it in the file: chunks are written whole, in fewer steps."""
 
 
 class Piece(NamedTuple):
@@ -51,11 +56,15 @@ class Plan:
         self.buffers = buffers
         self.pieces: list[Piece] = []
         self._errors: dict[int, int] = {}
+        self._joined: dict[int, list[Piece]] = {}
+        """What pieces that hold several transfers are made of, by index."""
         for index, (buffer, found) in enumerate(zip(buffers, places, strict=True)):
             region, offset = found or (None, 0)
             length = buffer.nbytes
             if region is not None and not region.block_size and 0 < length <= LENGTH_MAX:
-                self.pieces.append(Piece(index, 0, length, region, offset))
+                piece = Piece(index, 0, length, region, offset)
+                if op is not Op.WRITE or not self._can_join(piece):
+                    self.pieces.append(piece)
             else:
                 self._cut(index, length, region, offset)
         self.moved = [0] * len(self.pieces)
@@ -66,12 +75,38 @@ class Plan:
     def _cut(self, index: int, length: int, region: Region | None, offset: int) -> None:
         start = 0
         while start < length:
-            most = LENGTH_MAX if region is not None else STAGED_PIECE_BYTES_MAX
+            most = LENGTH_MAX if region is not None else self._staged_most(index, start)
             if region is not None and region.block_size:
                 most = min(most, region.block_size - (offset + start) % region.block_size)
             count = min(most, length - start)
             self.pieces.append(Piece(index, start, count, region, offset + start))
             start += count
+
+    def _can_join(self, piece: Piece) -> bool:
+        """Make a write part of the piece before it; False: they are no neighbours, or would be too long together."""
+        if not self.pieces:
+            return False
+        last = self.pieces[-1]
+        before, transfer = self.transfers[last.transfer], self.transfers[piece.transfer]
+        begin, end = before.offset + last.start, transfer.offset + piece.length
+        if (
+            last.region is not piece.region
+            or transfer.file is not before.file
+            or last.region_offset + last.length != piece.region_offset
+            or begin + last.length != transfer.offset
+            or begin // JOINED_BYTES_MAX != (end - 1) // JOINED_BYTES_MAX
+        ):
+            return False
+        self._joined.setdefault(len(self.pieces) - 1, [last]).append(piece)
+        self.pieces[-1] = last._replace(length=last.length + piece.length)
+        return True
+
+    def _staged_most(self, index: int, start: int) -> int:
+        """Return how long a piece may be that goes through the stage."""
+        if self.op is Op.READ:
+            return STAGED_PIECE_BYTES_MAX
+        offset = self.transfers[index].offset + start
+        return STAGED_WRITE_BYTES_MAX - offset % STAGED_WRITE_BYTES_MAX
 
     def buffer_of(self, index: int) -> memoryview:
         """Return the bytes of the caller that are still to be moved for a piece."""
@@ -82,6 +117,9 @@ class Plan:
         """Take in results of pieces, each with its index."""
         moved, is_write = self.moved, self.op is Op.WRITE
         for index, result in results:
+            if result < 0 and index in self._joined:
+                self._take_apart(index)
+                continue
             if result < 0:
                 self._errors.setdefault(self.pieces[index].transfer, -result)
                 continue
@@ -91,6 +129,15 @@ class Plan:
                     self.waiting.append(index)
                 else:
                     self._errors.setdefault(self.pieces[index].transfer, errno.EIO)
+
+    def _take_apart(self, index: int) -> None:
+        """Have the transfers of a piece that failed done each by itself; the piece counts for nothing."""
+        parts = self._joined.pop(index)
+        self.pieces[index] = self.pieces[index]._replace(length=0)
+        self.moved[index] = 0
+        self.waiting.extend(range(len(self.pieces), len(self.pieces) + len(parts)))
+        self.pieces += parts
+        self.moved += [0] * len(parts)
 
     def counts(self) -> list[int]:
         """Return the bytes that each transfer moved.

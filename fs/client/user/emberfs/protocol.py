@@ -10,6 +10,8 @@ from typing import Final
 
 VERSION: Final = 1
 
+CHUNK_SIZE_ATTRIBUTE: Final = "ember.chunk_size"
+"""Extended attribute of a directory: how large the chunks of new files in it are, in bytes, as decimal digits."""
 SOCKET_ATTRIBUTE: Final = "ember.batch"
 """Extended attribute of every path of a mount: the name of the daemon's socket; a leading @ stands for a zero byte."""
 

@@ -17,13 +17,16 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .opening import is_url
+from .protocol import CHUNK_SIZE_ATTRIBUTE
 
 PARTIAL = ".partial-"
 REMOVED = ".removed-"
+CHUNK_BYTES = 4 << 20
+"""Of files in a folder that is published: written once, from end to end, by updates that cost nearly the same whatever their size."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -107,7 +110,15 @@ def make_partial_folder(path: str | os.PathLike[str]) -> str:
             remove_folder(target.parent / name)
     partial = partial_name(target)
     Path(partial).mkdir()
+    _want_large_chunks(partial)
     return partial
+
+
+def _want_large_chunks(folder: str) -> None:
+    """Have files of a new folder cut into larger chunks, where it is on EmberFS and they are not larger already."""
+    with suppress(OSError):  # no such attribute: another file system, or an older mount
+        if int(os.getxattr(folder, CHUNK_SIZE_ATTRIBUTE)) < CHUNK_BYTES:
+            os.setxattr(folder, CHUNK_SIZE_ATTRIBUTE, b"%d" % CHUNK_BYTES)
 
 
 def _exchange(one: str, other: Path) -> bool:
