@@ -96,9 +96,13 @@ class Process:
     """How its settings change while it runs; None: they do not."""
 
     def follow(self, act: Callable[[ProcessConfig], None]) -> None:
-        """Have `act` called with the settings whenever others are in force."""
-        if self.kept is not None:
-            self.kept.settings.watch(act)
+        """Have `act` called with the settings whenever others are in force than at the start; at once if they are already."""
+        if self.kept is None:
+            return
+        settings = self.kept.settings
+        settings.watch(act)
+        if settings.config != self.config:
+            act(settings.config)
 
     def join(self, membership: Membership) -> None:
         """Have heartbeats tell how far this process is with its settings, and bring new ones."""

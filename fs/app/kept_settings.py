@@ -38,6 +38,8 @@ ROLES: Final[Mapping[str, tuple[Role, ...]]] = {
 def kept_settings(root_name: str, config: ProcessConfig, runtime: Runtime) -> KeptSettings:
     """Return what keeps the settings of a process, by the name of its composition root."""
     settings = Settings(config, ROLES.get(root_name, ()))
+    if not settings.roles:
+        settings.start()
     return KeptSettings(settings, runtime, directory=config.process.directory)
 
 

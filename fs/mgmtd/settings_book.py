@@ -10,9 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..runtime.settings_text import parse_stored
+from ..runtime.settings_text import parse_stored, text_digest
 from ..schema.proto import record_pb2
-from ..schema.proto.common_pb2 import NodeRole, SettingsReportPb, StoredSettingsPb
+from ..schema.proto.common_pb2 import (
+    NodeRole,
+    SettingsReportPb,
+    SettingsVersionPb,
+    StoredSettingsPb,
+)
 from ..schema.routing import Role
 from ..schema.status import FsError, Status
 from ..schema.stored_settings import NOTE_LENGTH_MAX, ROLE_NAMES
@@ -75,11 +80,11 @@ class SettingsBook:
 
     def unheard(self, roles: Iterable[int], told: SettingsReportPb) -> list[StoredSettingsPb]:
         """Return what to tell a process: the newest of each of its roles that it neither has nor has refused."""
-        seen = {one.role: (one.version, one.refused_version) for one in told.versions}
+        seen = {one.role: one for one in told.versions}
         return [
             newest
             for newest in map(self.newest, roles)
-            if newest.role in seen and not _is_seen(newest.version, *seen[newest.role])
+            if newest.role in seen and not _is_heard(newest, seen[newest.role])
         ]
 
     def records(self, after: "SettingsBook") -> list[tuple[bytes, bytes | None]]:
@@ -97,8 +102,9 @@ def _keyed(book: SettingsBook) -> dict[bytes, StoredSettingsPb]:
     }
 
 
-def _is_seen(newest: int, version: int, refused_version: int) -> bool:
-    return newest == (refused_version or version)
+def _is_heard(newest: StoredSettingsPb, told: SettingsVersionPb) -> bool:
+    is_version = newest.version == (told.refused_version or told.version)
+    return is_version and text_digest(newest.text) == told.heard_digest
 
 
 def with_settings(

@@ -63,7 +63,9 @@ class ClientSessionKeeper:
                 if answer is not None and not is_started:
                     is_started = True
                     task_status.started()
-                pause_s = answer.session_duration_s / EXTENSIONS_PER_SESSION if answer else PAUSE_S
+                pause_s = PAUSE_S
+                if answer is not None and not answer.settings:  # else: say soon what came of them
+                    pause_s = answer.session_duration_s / EXTENSIONS_PER_SESSION
                 await trio.sleep(pause_s * self._runtime.random.uniform(0.8, 1.0))
         finally:
             if is_started:

@@ -40,6 +40,7 @@ from .settings_text import (
     only_keys,
     parse_change,
     parse_stored,
+    text_digest,
 )
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,15 @@ class Stored:
     version: int = 0
     text: str = ""
     values: Overlay = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What was kept for a role, and could not be taken over."""
+
+    version: int
+    text: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class Settings:
         """
         self._base = base
         self._stored: dict[Role, Stored] = {role: Stored() for role in sorted(roles)}
-        self._refused: dict[Role, tuple[int, str]] = {}
+        self._refused: dict[Role, _Refused] = {}
         self._kept: Overlay = {}
         self._live_only: Overlay = {}
         self._started = self._wanted = self._config = base
@@ -114,13 +124,18 @@ class Settings:
 
     def version(self, role: Role) -> int:
         """Return the version of the stored settings of a role that was heard last, also if it was refused."""
-        refused = self._refused.get(role)
-        return refused[0] if refused else self._stored[role].version
+        return self._heard(role).version
+
+    def _heard(self, role: Role) -> _Refused | Stored:
+        return self._refused.get(role) or self._stored[role]
 
     def take_stored(self, settings: StoredSettingsPb, wall_ns: int = 0) -> None:
         """Take over what the managers keep for a role; a text that cannot be is noted, and changes nothing."""
         role = next((r for r in self._stored if int(r) == settings.role), None)
-        if role is None or settings.version == self.version(role):
+        if role is None:
+            return
+        heard = self._heard(role)
+        if (heard.version, heard.text) == (settings.version, settings.text):
             return
         source = f"stored settings of {ROLE_NAMES[role]}, version {settings.version}"
         change = SettingsChangePb(wall_ns=wall_ns, what=source)
@@ -129,7 +144,7 @@ class Settings:
             stored = {**self._stored, role: Stored(settings.version, settings.text, values)}
             plan = self._plan(stored, self._local)
         except FsError as error:
-            self._refused[role] = settings.version, error.detail
+            self._refused[role] = _Refused(settings.version, settings.text, error.detail)
             change.problem = error.detail[:PROBLEM_LENGTH_MAX]
             log.error("%s: refused: %s", source, error.detail)  # noqa: TRY400 - a mistake in a text
         else:
@@ -236,7 +251,8 @@ class Settings:
             SettingsVersionPb(
                 role=NodeRole.ValueType(role),
                 version=stored.version,
-                refused_version=self._refused.get(role, (0, ""))[0],
+                refused_version=self._refused[role].version if role in self._refused else 0,
+                heard_digest=text_digest(self._heard(role).text),
             )
             for role, stored in self._stored.items()
         ]
@@ -246,7 +262,7 @@ class Settings:
             state=self.state,
             waiting_keys=differing_keys(self._config, self._wanted)[:KEYS_TOLD_MAX],
             changed_keys=changed[:KEYS_TOLD_MAX],
-            problem="; ".join(problem for _, problem in self._refused.values())[:PROBLEM_LENGTH_MAX],
+            problem="; ".join(one.problem for one in self._refused.values())[:PROBLEM_LENGTH_MAX],
             last_change=self._last_change,
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from ..schema.config import ProcessConfig
 from ..schema.routing import Role
@@ -21,6 +22,11 @@ Overlay = Mapping[str, Mapping[str, Any]]
 
 _SECTION: Final = re.compile(r"\s*\[\s*(?P<section>[\w.-]+)\s*\]")
 _KEY: Final = re.compile(r"\s*(?P<key>[\w.\s-]+?)\s*=")
+
+
+def text_digest(text: str) -> int:
+    """Return what tells two texts of one version apart."""
+    return xxh3_64_intdigest(text.encode())
 
 
 def parse_stored(text: str, role: Role, source: str) -> Overlay:

@@ -1,14 +1,17 @@
-"""What every process does around its own work: the cluster's key read again."""
+"""What every process does around its own work: the cluster's key read again, settings passed on."""
 
 import random
 from types import SimpleNamespace
 
 import pytest
 
-from fs.app.compose import read_keys_again
+from fs.app.compose import Process, read_keys_again
+from fs.app.kept_settings import kept_settings
 from fs.rpc.credential_files import read_keys, write_new_key
+from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.secret_file import write_secret_file
-from fs.schema.config import AuthSection
+from fs.runtime.simulated import simulated_runtime
+from fs.schema.config import AuthSection, ProcessConfig
 
 
 class Taker:
@@ -51,3 +54,18 @@ def test_a_mistake_changes_nothing(tmp_path, takers, caplog, text):
     read_keys_again(AuthSection(token_file=str(tmp_path / "none")), *ports)
     assert guard.keys is channels.keys is None
     assert caplog.text.count("the keys stay as they are") == 2
+
+
+def test_who_begins_to_follow_late_misses_nothing():
+    """A mount's session brings settings before the vfs is made by those of the start."""
+    runtime = simulated_runtime(MemoryNetwork(seed=1).endpoint("x"), 7)
+    kept = kept_settings("mountd", ProcessConfig(), runtime)
+    process = Process(kept.settings.start(), runtime, None, None, None, kept=kept)
+    seen = []
+    process.follow(lambda new: seen.append(new.client.batch_count_max))
+    kept.settings.change("[client]\nbatch_count_max = 7\n", is_live_only=True)
+    assert seen == [7]
+    process.follow(lambda new: seen.append(new.client.batch_count_max))
+    assert seen == [7, 7]
+    nobody = kept_settings("kv", ProcessConfig(), runtime)
+    assert nobody.settings.roles == ()

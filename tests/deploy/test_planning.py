@@ -113,6 +113,14 @@ def test_a_second_run_has_nothing_to_do(tmp_path):
     assert not any(p.restarts for p in plan.hosts)
 
 
+def test_tags_that_were_given_by_hand_are_left_alone(tmp_path):
+    inventory = structs.replace(INVENTORY, folder=str(tmp_path))
+    inventory.key_path.write_text("a key")
+    seen = view()
+    nodes = [structs.replace(node, tags={**node.tags, "owner": "vision"}) for node in seen.nodes]
+    assert planned(all_installed(), structs.replace(seen, nodes=nodes), inventory).is_empty
+
+
 def test_what_has_stopped_is_started_and_nothing_else():
     found = all_installed()
     found["ember-2"] = structs.replace(

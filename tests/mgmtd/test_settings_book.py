@@ -4,6 +4,7 @@ import pytest
 
 from fs.mgmtd.host_tags import HOSTS_MAX, TAGS_MAX, HostTags, changed_tags
 from fs.mgmtd.settings_book import SETTINGS_KEPT, SettingsBook, settings_key, with_settings
+from fs.runtime.settings_text import text_digest
 from fs.schema.proto.common_pb2 import NodeRole, SettingsReportPb, SettingsVersionPb
 from fs.schema.proto.mgmtd_pb2 import TagChangePb
 from fs.schema.routing import Role
@@ -15,7 +16,9 @@ def made(book, count, role=Role.META, based_on=0):
     return with_settings(book, role, text, note="why", based_on_version=based_on, now_ns=count)
 
 
-def told(**versions):
+def told(text=None, **versions):
+    text = "[meta]\ngc_batch_count = 2\n" if text is None else text
+    versions["heard_digest"] = text_digest(text)
     return SettingsReportPb(
         versions=[
             SettingsVersionPb(role=NodeRole.META, **versions),
@@ -71,6 +74,7 @@ def test_who_has_not_heard_of_the_newest_is_told():
     assert unheard(told(version=2)) == []
     assert unheard(told(version=1, refused_version=2)) == []
     assert unheard(told(version=2, refused_version=1)) == [2]
+    assert unheard(told("", version=2)) == [2]  # the same number, of before the store was restored
     assert unheard(SettingsReportPb()) == []  # an older release
 
 

@@ -118,6 +118,10 @@ def test_a_text_that_this_process_cannot_have_changes_nothing():
     assert [(v.version, v.refused_version) for v in report.versions] == [(1, 2)]
     settings.take_stored(stored(READS.format(8), 3))
     assert (settings.state, settings.config.storage.read_concurrency) == (NORMAL, 8)
+    settings.take_stored(
+        stored(READS.format(9), 3)
+    )  # the number again, of a store that was restored
+    assert settings.config.storage.read_concurrency == 9
 
 
 def test_a_trial_changes_nothing():

@@ -380,7 +380,8 @@ def _new_nodes(hosts: Sequence[HostPlan], view: View | None) -> list[tuple[HostP
         for role in FIRST_NODE_IDS
         if role in plan.host.roles
         and (
-            (node := known.get(plan.host.node_id(role))) is None or node.tags != plan.host.tags
+            (node := known.get(plan.host.node_id(role))) is None
+            or not plan.host.tags.items() <= node.tags.items()
         )
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from ..store import Change
 
 
 async def register_node(primary: Primary, request: RegisterNodeReq) -> RegisterNodeRsp:
-    """Add a node, or change the roles and tags of one; what a running node said of itself stays.
+    """Add a node, or change the roles of one and add tags to it; what a running node said of itself stays.
 
     Raises:
         FsError: RPC_BAD_REQUEST without node id or roles, NOT_PRIMARY.
@@ -34,4 +34,4 @@ def _new(asked: Node) -> Node:
 
 def _changed(known: Node, asked: Node) -> Node:
     address = known.address if known.incarnation else asked.address
-    return replace(known, roles=asked.roles, tags=asked.tags or known.tags, address=address)
+    return replace(known, roles=asked.roles, tags={**known.tags, **asked.tags}, address=address)

@@ -969,21 +969,25 @@ class SettingsVersionPb(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     REFUSED_VERSION_FIELD_NUMBER: _builtins.int
+    HEARD_DIGEST_FIELD_NUMBER: _builtins.int
     role: Global___NodeRole.ValueType
     version: _builtins.int
     """in force, as far as no key waits for a restart"""
     refused_version: _builtins.int
     """0: none is"""
+    heard_digest: _builtins.int
+    """of the text heard last: a store that was restored gives its versions out again"""
     def __init__(
         self,
         *,
         role: Global___NodeRole.ValueType = ...,
         version: _builtins.int = ...,
         refused_version: _builtins.int = ...,
+        heard_digest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused_version", b"refused_version", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard_digest", b"heard_digest", "refused_version", b"refused_version", "role", b"role", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ from fs.schema import services
 from fs.schema.config import ProcessConfig
 from fs.schema.ids import ClientId
 from fs.schema.method import Access
+from fs.schema.proto import common_pb2
 from fs.schema.proto import mgmtd_pb2 as pb
 from fs.schema.proto.common_pb2 import NodeRole, SettingsStatePb
 from fs.schema.routing import Role
@@ -137,7 +138,7 @@ async def test_mounts_hear_with_their_sessions_and_their_hosts_have_tags(autojum
             await nursery.start(keeper.run)
             await cluster.call(services.MGMTD_SET_SETTINGS, setting(text, role=NodeRole.CLIENT))
             await until(lambda: settings.config.client.write_back_interval_s == 2.5)
-            await trio.sleep(12.0)
+            await trio.sleep(1.0)
             change = pb.SetTagsReq(host_name="h", change=pb.TAGS_ADD, tags={"zone": "west"})
             assert dict((await cluster.call(services.MGMTD_SET_TAGS, change)).tags) == {"zone": "west"}  # fmt: skip
             listed = await cluster.call(
@@ -187,3 +188,17 @@ def test_users_are_told_the_settings_of_mounts_only():
         services.CORE_CHANGE_SETTINGS,
     )
     assert {method.access for method in methods} == {Access.ADMIN}
+
+
+async def test_registering_again_leaves_the_tags_that_were_given_by_hand(autojump_clock):
+    async with cluster_of() as cluster:
+        await started(cluster)
+        tags = {"owner": "vision", "rack": "r1"}
+        change = pb.SetTagsReq(node_id=11, change=pb.TAGS_SET, tags=tags)
+        await cluster.call(services.MGMTD_SET_TAGS, change)
+        node = common_pb2.NodePb(
+            node_id=11, roles=[NodeRole.STORAGE], address="mem:n11", tags={"rack": "r2"}
+        )
+        await cluster.call(services.MGMTD_REGISTER_NODE, pb.RegisterNodeReq(node=node))
+        info = await cluster.info()
+        assert dict(info.nodes[11].tags) == {"owner": "vision", "rack": "r2"}
