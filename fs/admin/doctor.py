@@ -14,7 +14,7 @@ from typing import Final
 
 from ..schema.ids import NodeId
 from ..schema.proto import core_pb2, mgmtd_pb2
-from ..schema.routing import Chain, Node, NodeState, PublicState, Role, RoutingInfo
+from ..schema.routing import Chain, LocalState, Node, NodeState, PublicState, Role, RoutingInfo
 from .facts import Spaces
 from .settings import differences, newest_versions, state_text
 
@@ -151,7 +151,17 @@ def _chains(now: Snapshot) -> Iterator[Finding]:
 def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
     subject = f"chain {chain.chain_id}"
     members = {member.public_state: member.target_id for member in reversed(chain.targets)}
-    if not chain.serving:
+    if chain.restored is not None:
+        restored = [info.target(member.target_id) for member in chain.targets]
+        away = [t.target_id for t in restored if t.local_state is LocalState.OFFLINE]
+        yield Finding(
+            "chain-restored", Severity.CRITICAL, subject,
+            "nobody serves it yet: it was restored, and those who may have newer data than the backup knows have not all been heard;"
+            f" targets away: {', '.join(map(str, away)) or 'none'}",
+            f"start their nodes.  Only if one is lost for good: ember admin chain rotate-lost {chain.chain_id}"
+            f" {away[0] if away else 'TARGET'}",
+        )  # fmt: skip
+    elif not chain.serving:
         last = members.get(PublicState.LASTSRV)
         where = f"target {last} on node {info.target(last).node_id}" if last else "no target"
         yield Finding(

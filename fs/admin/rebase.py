@@ -4,10 +4,14 @@ A restore may come later than its backup.  Disks, nodes and clients remember num
 chunks carry inode ids and chain versions, nodes the routing version and the epoch of the manager.  Were one of these
 given to something else, a new file could get the bytes of an old one.  So each counter goes on far beyond.
 
+Who had the newest data of a chain then may have missed what was written since: so nobody serves a chain before those have been
+heard who can know.
+
 Everything else is restored as it was, file sessions and locks too: clients that are still there go on, and the
 sessions of others are ended in the usual way, which settles lengths and quotas.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from ..kv.api import KeyValue
@@ -17,7 +21,7 @@ from ..mgmtd import store as mgmtd
 from ..mgmtd.lease import LeaseRecord
 from ..mgmtd.move_book import pack_book, unpack_book
 from ..schema.proto.record_pb2 import ChainRecordPb, FormatRecordPb, MoveBookRecordPb
-from ..schema.routing import RESTORED_LOSSES
+from ..schema.routing import RESTORED_LOSSES, Chain, PublicState, chain_from_pb, chain_to_pb
 from .backup import UNFINISHED_VERSION
 
 INODE_BLOCKS: Final = 1 << 20
@@ -51,10 +55,24 @@ def is_unfinished(value: bytes | None, cluster_id: str) -> bool:
     return record.format_version == UNFINISHED_VERSION and record.cluster_id == cluster_id
 
 
+def guarded(chain: Chain, now_ns: int) -> Chain:
+    """Return a chain nobody of which serves until it is known who has the newest data (fs/mgmtd/restored.py)."""
+    return replace(
+        chain,
+        chain_version=chain.chain_version + CHAIN_VERSIONS,
+        loss_count=chain.loss_count + RESTORED_LOSSES,
+        targets=tuple(replace(m, public_state=PublicState.OFFLINE) for m in chain.targets),
+        generation=max(now_ns, chain.generation + 1),
+        restored=chain.restored or chain.standing,
+    )
+
+
 class Rebase:
     """Takes in the rows of one backup, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: int) -> None:
+        """`now_ns`: wall time of the restore."""
+        self._now_ns = now_ns
         self._held: dict[bytes, bytes] = {}
         self._target_id_max = 0
         self._unused_shards = set(_INODE_IDS)
@@ -70,9 +88,8 @@ class Rebase:
         if key == mgmtd.ROUTING_VERSION_KEY:
             return (int.from_bytes(value, "big") + ROUTING_VERSIONS).to_bytes(8, "big")
         if key.startswith(mgmtd.CHAIN_PREFIX):
-            record = ChainRecordPb.FromString(value)
-            record.chain.chain_version += CHAIN_VERSIONS
-            record.chain.loss_count += RESTORED_LOSSES
+            chain = chain_from_pb(ChainRecordPb.FromString(value).chain)
+            record = ChainRecordPb(chain=chain_to_pb(guarded(chain, self._now_ns)))
             return record.SerializeToString(deterministic=True)
         if key.startswith(mgmtd.TARGET_PREFIX):
             target_id = int.from_bytes(key[len(mgmtd.TARGET_PREFIX) :], "big")

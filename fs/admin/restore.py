@@ -50,7 +50,7 @@ async def restore_backup(
     """
     _check_formats(decoder)
     marks = await _claim(engine, runtime, decoder.head.cluster_id)
-    rebase = Rebase()
+    rebase = Rebase(runtime.clock.wall_ns())
     batch: list[KeyValue] = []
     batch_bytes = 0
     for rows in decoder.blocks():

@@ -16,6 +16,7 @@ BLOCKING: Final = frozenset(
         "chain-degraded",
         "chain-unavailable",
         "lease-short",
+        "chain-restored",
         "maintenance",
         "node-disabled",
         "node-failed",

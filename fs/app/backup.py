@@ -160,8 +160,9 @@ def age_note(started_ns: int, now_ns: int) -> str:
     then = datetime.fromtimestamp(started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M UTC")
     hours = max(0, now_ns - started_ns) / 3.6e12
     return (
-        f"ember: note: this is the state of {then}, {hours:.1f} h ago. If the cluster has worked since, a target that missed"
-        " writes meanwhile looks whole now: unmount all clients, and run `ember admin chunks compare` before anybody writes\n"
+        f"ember: note: this is the state of {then}, {hours:.1f} h ago. If the cluster has worked since, unmount all clients;"
+        " chains serve when those disks are there that can tell which copy is the newest."
+        " Then `ember admin chunks compare` shows whether all are equal\n"
     )
 
 

@@ -68,6 +68,11 @@ def check_may_leave(chain: Chain, target_id: TargetId) -> None:
         FsError: UNSAFE_CHANGE naming the remedy.
     """
     name = f"chain {chain.chain_id}: target {target_id}"
+    if chain.restored is not None:
+        detail = (
+            f"{name}: the chain was restored, and nobody knows yet who has its newest data; wait"
+        )
+        raise FsError(Status.UNSAFE_CHANGE, detail)
     if len(chain.targets) == 1:
         raise FsError(Status.UNSAFE_CHANGE, f"{name} is the only member; add another one first")
     if chain.state_of(target_id) is PublicState.LASTSRV or chain.serving == (target_id,):

@@ -32,11 +32,13 @@ from ..schema.routing import (
     node_from_pb,
     resync_from_pb,
 )
+from ..schema.standing import Standing, standing_from_pb
 from ..schema.status import FsError, Status
 from .chain_state import keeping_state, next_chain, with_loss
 from .destinations import Disk
 from .moves import finished
 from .node_lease import is_silent
+from .restored import settled
 from .store import BookChange, Change, Loaded
 
 logger = logging.getLogger(__name__)
@@ -94,6 +96,8 @@ class ClusterState:
         self._soft: dict[TargetId, Target] = {}
         self._unsettled = set(info.chains)
         self._by_node: dict[NodeId, list[TargetId]] = {}
+        self.standings: dict[TargetId, Standing | None] = {}
+        """What each target heard in this reign has noted on its disk; None: nothing."""
         self._index()
 
     # ---- publishing ----------------------------------------------------------------------------
@@ -163,12 +167,23 @@ class ClusterState:
         change = Change()
         for chain_id in sorted(self._unsettled):
             chain = self.info.chains[chain_id]
-            after = next_chain(chain, self.local_states(chain))
+            after = self._judged(chain)
             if after is chain:
                 self._unsettled.discard(chain_id)
             else:
                 change = self._with_chain(change, chain, after)
         return change
+
+    def _judged(self, chain: Chain) -> Chain:
+        if chain.restored is None:
+            return next_chain(chain, self.local_states(chain))
+        after = settled(chain, self.standings)
+        if after is not chain:
+            last = after.keepers[0]
+            logger.info(
+                "chain %d was restored: target %d has its newest data", chain.chain_id, last
+            )
+        return after
 
     def _with_chain(self, change: Change, chain: Chain, after: Chain) -> Change:
         """Add a judged chain; a target that another one has replaced leaves it in the same step.
@@ -333,6 +348,7 @@ class ClusterState:
         moved, lossy = list[Target](), set[TargetId]()
         for report in reports:
             target_id = TargetId(report.target_id)
+            self._hear_standing(target_id, report)
             target = self.info.targets.get(target_id)
             if target is None:
                 target = Target(
@@ -397,7 +413,7 @@ class ClusterState:
         chains = {}
         for chain_id in sorted({self.info.targets[t].chain_id for t in rebooted}):
             before = self.info.chains.get(chain_id)
-            if before is None:
+            if before is None or before.restored is not None:
                 continue
             after = next_chain(before, self.local_states(before))
             counted = with_loss(before, after, rebooted)
@@ -423,6 +439,14 @@ class ClusterState:
             self._soft[target_id] = heard
         if chain is not None and report.HasField("resync"):
             self._hear_resync(chain, resync_from_pb(report.resync))
+
+    def _hear_standing(self, target_id: TargetId, report: TargetReportPb) -> None:
+        has_noted = report.HasField("standing")
+        standing = standing_from_pb(report.standing) if has_noted else None
+        if target_id in self.standings and self.standings[target_id] == standing:
+            return
+        self.standings[target_id] = standing
+        self._unsettled.update(c for c, chain in self.info.chains.items() if chain.restored)
 
     def _hear_resync(self, chain: Chain, progress: ResyncProgress) -> None:
         """Note how far the chain's syncing target is; what is said of another version is out of date."""

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from .ids import ChainId, ChainTableId, NodeId, TargetId
 from .proto import common_pb2 as pb
+from .standing import Standing, standing_from_pb, standing_to_pb
 from .status import FsError, Status
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -156,6 +157,10 @@ class Chain:
     """The members it was created with; empty while that is `preferred_order`."""
     loss_count: int = 0
     """Changes whenever it may have lost acknowledged updates that no sync had covered; people are shown `losses`."""
+    generation: int = 0
+    """Wall time in ns of the restore from which its record comes; 0: none."""
+    restored: Standing | None = None
+    """What its backup said; set while nobody may serve since it is not known yet who has the newest data."""
 
     @property
     def losses(self) -> int:
@@ -177,6 +182,12 @@ class Chain:
         """The targets that hold every acknowledged write: those that serve, else the last that did."""
         lasts = {PublicState.SERVING, PublicState.LASTSRV}
         return tuple(t.target_id for t in self.targets if t.public_state in lasts)
+
+    @property
+    def standing(self) -> Standing:
+        """What is remembered of this version."""
+        joining = next((t for t in self.writable if t not in self.serving), None)
+        return Standing(self.chain_id, self.generation, self.chain_version, self.keepers, joining)
 
     @property
     def writable(self) -> tuple[TargetId, ...]:
@@ -376,6 +387,8 @@ def chain_to_pb(chain: Chain) -> pb.ChainPb:
         preferred_order=chain.preferred_order,
         created_order=chain.created_order,
         loss_count=chain.loss_count,
+        generation=chain.generation,
+        restored=standing_to_pb(chain.restored) if chain.restored else None,
     )
 
 
@@ -390,6 +403,8 @@ def chain_from_pb(message: pb.ChainPb) -> Chain:
         tuple(TargetId(t) for t in message.preferred_order),
         tuple(TargetId(t) for t in message.created_order),
         message.loss_count,
+        message.generation,
+        standing_from_pb(message.restored) if message.HasField("restored") else None,
     )
 
 

@@ -30,6 +30,7 @@ from .context import StorageContext
 from .disk import Disk
 from .local_state import Hold
 from .on_disk import disk_losses, keep_offline_if_asked
+from .standings import load_standing
 from .target import LocalTarget
 from .target_changes import TargetChanges
 
@@ -158,6 +159,7 @@ class FailedDisks:
             target.unsettled.clear()
             disk.run_inline(keep_offline_if_asked, target)
             target.disk_loss_count = disk.run_inline(disk_losses, target)
+            target.standing = disk.run_inline(load_standing, disk.engine, target.target_id)
             targets.release(target, Hold.BROKEN)
 
     def _targets_of(self, disk: Disk) -> list[LocalTarget]:

@@ -28,6 +28,7 @@ from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .replica import UpdateType
+from .standings import is_noted, wait_noted
 from .target import LocalTarget
 from .targets import Place
 from .update_notes import note_of
@@ -120,6 +121,9 @@ async def forward(
     trouble: FsError | None = None
     while True:
         place = _place_to_forward(context, target, chain_id, only_version, trouble)
+        if not is_noted(place):
+            await wait_noted(context.targets, deadline_s)
+            continue
         successor = place.successor
         if successor is None:
             return Forwarded(place.chain.chain_version, None)

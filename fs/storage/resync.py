@@ -103,6 +103,7 @@ class Resync:
             and place.can_write
             and place.target not in self._running
             and place.target.resynced_version != place.chain.chain_version
+            and place.target.standing == place.chain.standing
             and self._context.lease.is_valid()
         )
 

@@ -24,6 +24,7 @@ from ..schema.proto import mgmtd_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.services import MGMTD_LIST_CLIENT_SESSIONS
 from ..schema.status import FsError
+from . import standings
 from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair, note_damage
@@ -182,6 +183,7 @@ class Storage:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_routing)
             nursery.start_soon(self._carry_out_steps)
+            nursery.start_soon(standings.run, self.targets)
             nursery.start_soon(self._measure_loop)
             nursery.start_soon(self._flush_loop)
             nursery.start_soon(self._context.flusher.run)
@@ -258,11 +260,12 @@ class Storage:
         if target.pending_step is not Step.RELOAD:
             return
         place = self._place_of(target)
-        if place is None or place.public_state is not PublicState.LASTSRV:
+        if place is None or not place.may_be_truth:
             # What it knows of clients will come from its predecessor.  The last serving one is the truth.
             await target.disk.run(forget_updates, target)
             if target.pending_step is not Step.RELOAD:
                 return
+        target.awaits_settling = place is not None and place.chain.restored is not None
         target.pending_step = Step.STAY
         target.channels = ChannelTable()
         target.sync_done_version = target.resynced_version = 0
@@ -409,4 +412,5 @@ def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:
         keep_offline_if_asked(target)
         target.flushed_by = flushed_by(target)
         target.disk_loss_count = disk_losses(target)
+        target.standing = standings.load_standing(disk.engine, target.target_id)
     return targets

@@ -14,6 +14,7 @@ import trio
 from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import common_pb2
 from ..schema.routing import LocalState
+from ..schema.standing import Standing
 from ..schema.status import FsError, Status
 from .channels import ChannelTable
 from .chunk_locks import ChunkLocks
@@ -79,6 +80,10 @@ class LocalTarget:
     """Incarnation of the process that stopped in order before this one, having made everything durable."""
     disk_loss_count: int = 0
     """How often its disk, when it was opened, lacked what had been committed."""
+    awaits_settling: bool = False
+    """It came back while its chain, which was restored, had no truth; it keeps all that it knows until then."""
+    standing: Standing | None = None
+    """The last version of its chain under which it served, as its disk says durably."""
     locks: ChunkLocks = field(default_factory=ChunkLocks)
     channels: ChannelTable = field(default_factory=ChannelTable)
     inflight: InFlight = field(default_factory=InFlight)

@@ -19,6 +19,7 @@ from ..node.api import RoutingView
 from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.proto import common_pb2, mgmtd_pb2
 from ..schema.routing import Chain, ChainTarget, LocalState, PublicState, RoutingInfo
+from ..schema.standing import standing_to_pb
 from ..schema.status import FsError, Status
 from .disk import Disk
 from .disk_pace import DiskPace
@@ -41,6 +42,11 @@ class Place:
     is_tail: bool
     """The last serving one: what is committed here is committed."""
     successor: ChainTarget | None
+
+    @property
+    def may_be_truth(self) -> bool:
+        """Our copy is, or may turn out to be, the chain's newest: it keeps all that it knows."""
+        return self.public_state is PublicState.LASTSRV or self.chain.restored is not None
 
     @property
     def can_read(self) -> bool:
@@ -75,6 +81,10 @@ class Targets:
         self.targets = {target.target_id: target for target in targets}
         self.trigger_heartbeat = trigger_heartbeat
         self.steps_wanted = trio.Event()
+        self.looked = trio.Event()
+        """Set, and replaced, when places change."""
+        self.noted = trio.Event()
+        """Set, and replaced, when a target's standing has been noted."""
         self._routing = routing
         self._seen: RoutingInfo | None = None
         self._places: dict[ChainId, Place] = {}
@@ -89,6 +99,8 @@ class Targets:
             self._seen = info
             self._places = self._find_places(info)
             self._decide_steps(info)
+            self.looked.set()
+            self.looked = trio.Event()
         return info
 
     def place(self, chain_id: int) -> Place:
@@ -145,6 +157,7 @@ class Targets:
                 is_slow=target.disk.is_slow,
                 trouble=target.trouble,
                 disk_loss_count=target.disk_loss_count,
+                standing=standing_to_pb(target.standing) if target.standing else None,
             )
             for target in self.targets.values()
         ]
@@ -205,10 +218,19 @@ class Targets:
         return places
 
     def _end_start(self, target: LocalTarget, place: Place | None) -> None:
-        if place is not None and place.public_state is PublicState.LASTSRV:
+        if place is not None and place.may_be_truth:
+            target.awaits_settling = place.chain.restored is not None
             self.set_local(target, LocalState.ONLINE)  # with all it has and knows
         else:
             target.hold = Hold.EVICTED
+
+    def _end_waiting(self, target: LocalTarget, place: Place | None) -> None:
+        """After a restore another copy turned out to be the newest: ours comes back through resync, with what that one knows."""
+        if not target.awaits_settling or (place is not None and place.chain.restored is not None):
+            return
+        target.awaits_settling = False
+        if place is None or place.public_state not in {PublicState.LASTSRV, PublicState.SERVING}:
+            self.put_offline(target, Hold.EVICTED, "another target has the newest data")
 
     def _decide_steps(self, info: RoutingInfo) -> None:
         if info.routing_version == 0:
@@ -222,6 +244,7 @@ class Targets:
                     self._end_start(target, place_of.get(target.target_id))
         for target in self.targets.values():
             place = place_of.get(target.target_id)
+            self._end_waiting(target, place)
             step = next_step(
                 target.local_state,
                 target.hold,

@@ -40,6 +40,7 @@ from .forward import Forwarded, Outgoing, commit, forward, result_of
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateType, decide_update
 from .settle import settle
+from .standings import is_noted, wait_noted
 from .target import LocalTarget
 from .targets import Place
 from .update_notes import note_of
@@ -115,6 +116,10 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
     # 5. Everything may have changed while we waited.
     context.check_lease()
     place = context.place_now(request.chain_id, request.chain_version)
+    while not is_noted(place):
+        await wait_noted(context.targets, update.deadline_s)
+        context.check_lease()
+        place = context.place_now(request.chain_id, request.chain_version)
     position = _position(place, update.is_from_client, request.is_damaged)
     if not update.is_from_client:
         target.heard_s = trio.current_time()

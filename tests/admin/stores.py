@@ -11,7 +11,7 @@ from fs.kv.transact import snapshot_read
 from fs.meta import records
 from fs.mgmtd import store as mgmtd
 from fs.schema.proto.backup_pb2 import BackupHeadPb
-from fs.schema.proto.common_pb2 import ChainPb
+from fs.schema.proto.common_pb2 import SERVING, ChainPb, ChainTargetPb
 from fs.schema.proto.record_pb2 import (
     ChainRecordPb,
     FormatRecordPb,
@@ -41,7 +41,8 @@ def format_record(version: int, what: str, cluster_id: str = CLUSTER) -> bytes:
 
 
 def chain_record(version: int) -> bytes:
-    record = ChainRecordPb(chain=ChainPb(chain_id=3, chain_version=version))
+    member = ChainTargetPb(target_id=9, public_state=SERVING)
+    record = ChainRecordPb(chain=ChainPb(chain_id=3, chain_version=version, targets=[member]))
     return record.SerializeToString(deterministic=True)
 
 

@@ -28,6 +28,7 @@ from fs.meta.check import check
 from fs.meta.inode_ids import SHARD_COUNT
 from fs.mgmtd import store as mgmtd
 from fs.runtime.real import RealClock
+from fs.schema.proto import common_pb2
 from fs.schema.proto.backup_pb2 import BackupHeadPb
 from fs.schema.proto.record_pb2 import (
     ChainRecordPb,
@@ -105,6 +106,10 @@ async def test_numbers_go_on_far_beyond_those_of_the_backup(memory):
     chain = ChainRecordPb.FromString(rows[mgmtd.chain_key(3)]).chain
     assert (chain.chain_id, chain.chain_version) == (3, 17 + CHAIN_VERSIONS)
     assert chain.loss_count == RESTORED_LOSSES
+    assert {t.public_state for t in chain.targets} == {common_pb2.OFFLINE}
+    assert chain.generation > 10**18
+    assert chain.restored.chain_version == 17
+    assert list(chain.restored.keepers) == [9]
     lease = PrimaryLeaseRecordPb.FromString(rows[mgmtd.LEASE_KEY])
     assert lease == PrimaryLeaseRecordPb(epoch=77 + EPOCHS)
     book = MoveBookRecordPb.FromString(rows[mgmtd.BOOK_KEY])
@@ -238,7 +243,7 @@ async def test_of_two_restores_into_one_store_the_earlier_one_writes_nothing_mor
     whole = await dump(other)
     late = [(b"INODlate", b"1")]
     await expect(Status.BUSY, restore_module._store(other, inline_runtime(), marks, late))
-    await expect(Status.BUSY, restore_module._finish(other, inline_runtime(), marks, Rebase()))
+    await expect(Status.BUSY, restore_module._finish(other, inline_runtime(), marks, Rebase(0)))
     assert await dump(other) == whole
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fs.admin.doctor import CHECKS, Answer, Severity, Snapshot, diagnose
+from fs.admin.rebase import guarded
 from fs.schema.ids import ChainId, NodeId, TargetId
 from fs.schema.proto import common_pb2, core_pb2, mgmtd_pb2, storage_pb2
 from fs.schema.routing import (
@@ -146,6 +147,7 @@ SICK = [
         {"node-failed", "one-manager", "one-metadata"},
     ),
     (snapshot(routing(chains=[chain(2, S.LASTSRV, S.WAITING, S.OFFLINE)])), {"chain-unavailable"}),
+    (snapshot(routing(chains=[guarded(chain(2, S.SERVING, S.SERVING, S.OFFLINE), 9)])), {"chain-restored"}),
     (snapshot(routing(chains=[chain(2, S.SERVING, S.SERVING, S.SYNCING)])), {"chain-degraded"}),
     (snapshot(routing(chains=[chain(2, *SERVING, loss_count=2)])), {"chain-losses"}),
     (snapshot(routing(chains=[chain(2, *SERVING, loss_count=RESTORED_LOSSES)])), set()),

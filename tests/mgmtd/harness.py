@@ -37,6 +37,7 @@ from fs.schema.routing import (
     RoutingInfo,
     routing_info_from_pb,
 )
+from fs.schema.standing import Standing, standing_to_pb
 from fs.schema.status import FsError, Status
 
 CLUSTER = "test"
@@ -243,6 +244,9 @@ class FakeStorage(Process):
                 used_bytes=self.used.get(t, 100),
                 flushed_by=self.cluster.flushed_by.get(t, ""),
                 disk_loss_count=self.cluster.disk_loss_counts.get(t, 0),
+                standing=standing_to_pb(noted)
+                if (noted := self.cluster.standings.get(t))
+                else None,
             )
             for t, s in self.local.items()
         ]
@@ -268,6 +272,9 @@ class FakeStorage(Process):
                     self.has_checked_out = True
                     self.local = dict.fromkeys(self.local, LocalState.ONLINE)
                 for target_id, public in publics.items():
+                    if public is S:
+                        chain = info.chain(info.target(target_id).chain_id)
+                        self.cluster.standings[target_id] = chain.standing
                     local = self.local[target_id]
                     if public is S and local is LocalState.ONLINE:
                         self.local[target_id] = LocalState.UPTODATE
@@ -309,6 +316,8 @@ class Cluster:
         self.flushed_by: dict[int, str] = {}
         self.disk_loss_counts: dict[int, int] = {}
         """By target: which process stopped in order with everything durable."""
+        self.standings: dict[int, Standing] = {}
+        """By target: what its disk remembers."""
         self.link: MgmtdLink
 
     async def start_manager(self, node_id: int) -> Manager:

@@ -8,6 +8,7 @@ from ...schema.routing import LocalState
 from ...schema.status import FsError, Status
 from ..chain_changes import rotated_last_serving
 from ..primary import Primary
+from ..restored import given_up
 from ..store import Change
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,10 @@ async def rotate_last_serving(
         states = primary.state.local_states(chain)
         alive = {t for t, local in states.items() if local is not LocalState.OFFLINE}
         lost, chosen = TargetId(request.lost_target_id), TargetId(request.chosen_target_id)
-        after = rotated_last_serving(chain, lost, chosen or None, alive)
+        if chain.restored is not None:
+            after = given_up(chain, primary.state.standings, lost, chosen or None)
+        else:
+            after = rotated_last_serving(chain, lost, chosen or None, alive)
         if after is not chain:
             logger.error(
                 "DATA MAY BE LOST: chain %d gives up target %d, which was the last to serve, and believes"

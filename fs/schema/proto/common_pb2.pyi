@@ -373,10 +373,14 @@ class ChainPb(_message.Message):
     PREFERRED_ORDER_FIELD_NUMBER: _builtins.int
     CREATED_ORDER_FIELD_NUMBER: _builtins.int
     LOSS_COUNT_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     loss_count: _builtins.int
     """how often it may have lost updates that no sync had covered"""
+    generation: _builtins.int
+    """wall time in ns of the restore from which its record comes; 0: none"""
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainTargetPb]:
         """head first"""
@@ -389,6 +393,10 @@ class ChainPb(_message.Message):
     def created_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty: as preferred"""
 
+    @_builtins.property
+    def restored(self) -> Global___StandingPb:
+        """what the backup said; set until it is known who has the newest data"""
+
     def __init__(
         self,
         *,
@@ -398,14 +406,50 @@ class ChainPb(_message.Message):
         preferred_order: _abc.Iterable[_builtins.int] | None = ...,
         created_order: _abc.Iterable[_builtins.int] | None = ...,
         loss_count: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        restored: Global___StandingPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "loss_count", b"loss_count", "preferred_order", b"preferred_order", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "generation", b"generation", "loss_count", b"loss_count", "preferred_order", b"preferred_order", "restored", b"restored", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChainPb: _TypeAlias = ChainPb  # noqa: Y015
+
+@_typing.final
+class StandingPb(_message.Message):
+    """A version of a chain and who kept its newest data: as a backup had it, or as the disk of one of them notes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    KEEPERS_FIELD_NUMBER: _builtins.int
+    JOINING_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.int
+    generation: _builtins.int
+    chain_version: _builtins.int
+    joining: _builtins.int
+    @_builtins.property
+    def keepers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        chain_version: _builtins.int = ...,
+        keepers: _abc.Iterable[_builtins.int] | None = ...,
+        joining: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "generation", b"generation", "joining", b"joining", "keepers", b"keepers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandingPb: _TypeAlias = StandingPb  # noqa: Y015
 
 @_typing.final
 class ChainTablePb(_message.Message):

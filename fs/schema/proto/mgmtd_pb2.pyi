@@ -203,6 +203,7 @@ class TargetReportPb(_message.Message):
     TROUBLE_FIELD_NUMBER: _builtins.int
     FLUSHED_BY_FIELD_NUMBER: _builtins.int
     DISK_LOSS_COUNT_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     disk_index: _builtins.int
     local_state: _common_pb2.LocalStatePb.ValueType
@@ -222,6 +223,10 @@ class TargetReportPb(_message.Message):
     def resync(self) -> _common_pb2.ResyncProgressPb:
         """of the successor that this target is bringing up to date"""
 
+    @_builtins.property
+    def standing(self) -> _common_pb2.StandingPb:
+        """the last version of a chain under which it served, as its disk has it"""
+
     def __init__(
         self,
         *,
@@ -236,10 +241,11 @@ class TargetReportPb(_message.Message):
         trouble: _builtins.str = ...,
         flushed_by: _builtins.str = ...,
         disk_loss_count: _builtins.int = ...,
+        standing: _common_pb2.StandingPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync", "standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "flushed_by", b"flushed_by", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "flushed_by", b"flushed_by", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "standing", b"standing", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,94 @@
+"""Who has the newest data of a chain whose record comes from a backup.  Pure.
+
+A backup says who kept the newest data when it was made; since then others may have gone on without them.  So every member of a
+restored chain is offline (fs/admin/rebase.py) until those are heard who can know: each target that serves notes the version of
+its chain and who serves with it on its disk, and acknowledges nothing under a version in which somebody has gone before that
+note is durable (fs/storage/standings.py).
+
+Why the newest note is enough, once all that it names have been heard: who keeps the newest data of a later version descends
+from them.  Whoever acknowledged anything without one of them has noted that, and whoever was brought up to date is named by the note of the one
+that did it, so that note would be the newer one (tests/mgmtd/test_restored.py walks through failures and restores).
+
+Does not see what nobody who was heard can know: after a restore of an old state, a restore of one that is newer than that one, or from
+before a last server was given up by hand, may believe a target of the other history, if those that served since are away.
+
+Source: decision 0059.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..schema.ids import TargetId
+from ..schema.routing import Chain, ChainTarget, PublicState
+from ..schema.standing import Standing
+from ..schema.status import FsError, Status
+
+Heard = Mapping[TargetId, Standing | None]
+"""What each target that was heard has noted; None: nothing."""
+
+
+def settled(chain: Chain, heard: Heard) -> Chain:
+    """Return the chain with its last server found: it is waited for, others resync from it.
+
+    The same object while that cannot be known yet, or when the chain is not one that was restored.
+    """
+    if chain.restored is None or missing(chain, heard):
+        return chain
+    newest = _newest(chain, heard)
+    return _believing(chain, newest.keepers, heard)
+
+
+def missing(chain: Chain, heard: Heard) -> Sequence[TargetId]:
+    """Return the targets that have to be heard, as far as is known now; empty: nobody has."""
+    return [t for t in _newest(chain, heard).heirs if t not in heard]
+
+
+def given_up(chain: Chain, heard: Heard, lost: TargetId, chosen: TargetId | None) -> Chain:
+    """Return the chain without waiting for `lost`, or for anybody else: the newest of those that were heard is believed.
+
+    Counts as a loss.
+
+    Raises:
+        FsError: UNSAFE_CHANGE when the chain does not wait for `lost`, or when nobody was heard; CONFLICTING_CHANGE when
+            `chosen` is no member that was heard.
+    """
+    name = f"chain {chain.chain_id}, which was restored,"
+    if lost not in missing(chain, heard):
+        raise FsError(Status.UNSAFE_CHANGE, f"{name} does not wait for target {lost}")
+    candidates = [m.target_id for m in chain.targets if m.target_id in heard]
+    if chosen is not None and chosen not in candidates:
+        raise FsError(Status.CONFLICTING_CHANGE, f"{name} has not heard of a member {chosen}")
+    after = _believing(chain, candidates if chosen is None else [chosen], heard)
+    if after is chain:
+        raise FsError(Status.UNSAFE_CHANGE, f"{name} has heard of no member; start their nodes")
+    return replace(after, loss_count=chain.loss_count + 1)
+
+
+def _newest(chain: Chain, heard: Heard) -> Standing:
+    assert chain.restored is not None, chain
+    noted = [s for s in heard.values() if s is not None and s.chain_id == chain.chain_id]
+    return max((chain.restored, *noted), key=lambda standing: standing.age_key)
+
+
+def _believing(chain: Chain, keepers: Sequence[TargetId], heard: Heard) -> Chain:
+    """Return the chain that waits for the one of `keepers` with the latest note; the same object if no one is a member."""
+    members = [t for t in keepers if chain.state_of(t) is not None]
+    if not members:
+        return chain
+
+    def age_key(target_id: TargetId) -> tuple[int, int]:
+        noted = heard.get(target_id)
+        return noted.age_key if noted is not None and noted.chain_id == chain.chain_id else (0, 0)
+
+    last = max(members, key=age_key)
+    others = [m.target_id for m in chain.targets if m.target_id != last]
+    version = max(chain.chain_version, _newest(chain, heard).chain_version) + 1
+    return replace(
+        chain,
+        chain_version=version,
+        targets=(
+            ChainTarget(last, PublicState.LASTSRV),
+            *(ChainTarget(t, PublicState.OFFLINE) for t in others),
+        ),
+        restored=None,
+    )

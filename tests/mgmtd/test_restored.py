@@ -1,0 +1,289 @@
+"""After a restore of any earlier state nobody serves, or is waited for, who lacks what was acknowledged meanwhile."""
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from fs.admin.rebase import Rebase, guarded
+from fs.kv.buffer import KEY_END
+from fs.kv.memory import MemoryEngine
+from fs.mgmtd import restored
+from fs.mgmtd.chain_changes import without_member
+from fs.mgmtd.chain_state import is_legal, next_chain
+from fs.runtime.simulated import SimulatedClock
+from fs.schema import services
+from fs.schema.ids import ChainId, TargetId
+from fs.schema.proto import mgmtd_pb2 as pb
+from fs.schema.routing import (
+    RESTORED_LOSSES,
+    Chain,
+    ChainTarget,
+    LocalState,
+    PublicState,
+    chain_from_pb,
+    chain_to_pb,
+)
+from fs.schema.standing import Standing
+from fs.schema.status import FsError, Status
+from fs.storage.standings import is_noted
+from tests.mgmtd.harness import cluster_of
+
+A, B, C, D = (TargetId(n) for n in (1, 2, 3, 4))
+CHAIN = ChainId(7)
+NOW_NS = 10**18
+
+
+def chain_of(states, version=5, **more):
+    members = tuple(ChainTarget(t, state) for t, state in states.items())
+    return Chain(CHAIN, version, members, tuple(states), **more)
+
+
+def noted(version, *keepers, generation=0, chain_id=CHAIN):
+    return Standing(chain_id, generation, version, keepers)
+
+
+SERVING = dict.fromkeys((A, B, C), PublicState.SERVING)
+AFTER = guarded(chain_of(SERVING), NOW_NS)
+
+
+def last_of(chain):
+    (last,) = chain.keepers
+    assert chain.state_of(last) is PublicState.LASTSRV
+    assert is_legal(chain)
+    assert chain.restored is None
+    return last
+
+
+def test_nobody_serves_a_restored_chain_until_it_is_settled():
+    assert not AFTER.keepers
+    assert is_legal(AFTER)
+    assert AFTER.restored == noted(5, A, B, C)
+    assert AFTER.generation == NOW_NS
+    assert chain_from_pb(chain_to_pb(AFTER)) == AFTER
+    assert next_chain(AFTER, {}) is AFTER
+    with pytest.raises(FsError) as e:
+        without_member(AFTER, A)
+    assert e.value.status is Status.UNSAFE_CHANGE
+
+
+def test_a_backup_of_an_unsettled_chain_says_what_the_first_one_said():
+    again = guarded(AFTER, NOW_NS - 1)
+    assert again.restored == AFTER.restored
+    assert again.generation > AFTER.generation
+
+
+@pytest.mark.parametrize(
+    ("heard", "last"),
+    [
+        ({}, None),
+        ({A: None, B: None}, None),  # the third may have gone on without them
+        ({A: None, B: None, C: None}, A),  # of a release that noted nothing
+        ({A: noted(5, A, B, C), B: noted(5, A, B, C)}, None),
+        ({A: noted(5, A, B, C), B: noted(6, B, C)}, None),
+        ({A: noted(5, A, B, C), B: noted(6, B, C), C: noted(6, B, C)}, B),
+        ({B: noted(9, B)}, B),  # nobody else has to be waited for
+        ({B: noted(9, B), C: noted(7, B, C)}, B),
+        ({C: noted(9, C), A: noted(8, A, C), B: noted(5, A, B, C)}, C),
+        ({B: noted(9, B, chain_id=ChainId(8))}, None),  # it has been in another chain since
+        ({B: noted(9, B), C: noted(3, C, generation=1)}, C),  # after a restore in between
+        ({A: noted(9, A, D), B: None, C: None}, None),  # D is not known any more, but may exist
+        ({A: noted(9, A, D), D: noted(9, A, D)}, A),
+        ({D: noted(9, D), A: None, B: None, C: None}, None),  # the data is in no member
+    ],
+)
+def test_who_is_believed(heard, last):
+    after = restored.settled(AFTER, heard)
+    if last is None:
+        assert after is AFTER
+    else:
+        assert last_of(after) == last
+        assert after.chain_version > max(AFTER.chain_version, 9)
+
+
+def test_a_version_is_never_given_again_after_many_changes():
+    late = noted(AFTER.chain_version + 100, A)
+    assert restored.settled(AFTER, {A: late}).chain_version == late.chain_version + 1
+
+
+def test_what_a_chain_waits_for_can_be_given_up():
+    heard = {A: noted(5, A, B, C), B: noted(6, B, C)}
+    assert restored.missing(AFTER, heard) == [C]
+    with pytest.raises(FsError, match="does not wait for target 1"):
+        restored.given_up(AFTER, heard, A, None)
+    with pytest.raises(FsError, match="no member"):
+        restored.given_up(AFTER, {}, C, None)
+    with pytest.raises(FsError, match="not heard of a member 4"):
+        restored.given_up(AFTER, heard, C, D)
+    after = restored.given_up(AFTER, heard, C, None)
+    assert last_of(after) == B
+    assert after.loss_count == AFTER.loss_count + 1
+    assert last_of(restored.given_up(AFTER, heard, C, A)) == A
+
+
+async def restored_without_the_first(cluster):
+    """A backup; changes without one of three; everybody dies, and the backup is restored."""
+    await cluster.up()
+    rows = await cluster.engine.transaction().get_range(b"", KEY_END)
+    first, *others = cluster.storage_ids
+    await cluster.storages[first].kill()
+    await cluster.until(lambda i: cluster.state_of(i, first) is PublicState.OFFLINE)
+    await trio.sleep(1)
+    for process in [cluster.storages[n] for n in others] + [cluster.managers[1]]:
+        await process.kill()
+    cluster.engine = MemoryEngine(SimulatedClock())
+    rebase, tr = Rebase(NOW_NS), cluster.engine.transaction()
+    kept = [(key, new) for key, value in rows if (new := rebase.row(key, value)) is not None]
+    for key, value in [*kept, *rebase.last_rows()]:
+        tr.set(key, value)
+    await tr.commit()
+    await cluster.start_manager(1)
+    return first, others
+
+
+def serving(cluster, node_ids):
+    wanted = {TargetId(n * 100 + 1) for n in node_ids}
+    return lambda info: set(info.chain(1).serving) == wanted
+
+
+async def test_a_restored_manager_waits_for_those_who_can_know(autojump_clock):
+    async with cluster_of() as cluster:
+        first, (second, third) = await restored_without_the_first(cluster)
+        await cluster.start_storage(first)
+        await cluster.start_storage(second)
+        await trio.sleep(60)
+        info = await cluster.info()
+        assert not info.chain(1).keepers
+        assert info.chain(1).restored
+        await cluster.start_storage(third)
+        info = await cluster.until(lambda i: bool(i.chain(1).serving))
+        assert first * 100 + 1 not in info.chain(1).serving
+        await cluster.until(serving(cluster, cluster.storage_ids))
+
+
+async def test_who_will_not_come_back_after_a_restore_is_given_up(autojump_clock):
+    async with cluster_of() as cluster:
+        first, (second, third) = await restored_without_the_first(cluster)
+        await cluster.start_storage(first)
+        await cluster.start_storage(second)
+        await trio.sleep(5)
+
+        def request(node_id, **more):
+            return pb.RotateLastServingReq(chain_id=1, lost_target_id=node_id * 100 + 1, **more)
+
+        method = services.MGMTD_ROTATE_LAST_SERVING
+        for refused in (request(third), request(first, accept_data_loss=True)):
+            with pytest.raises(FsError) as e:
+                await cluster.call(method, refused)
+            assert e.value.status is Status.UNSAFE_CHANGE
+        reply = await cluster.call(method, request(third, accept_data_loss=True))
+        assert reply.chosen_target_id == second * 100 + 1
+        info = await cluster.until(serving(cluster, [first, second]))
+        assert info.chain(1).loss_count == RESTORED_LOSSES + 1
+
+
+class Walk:
+    """A chain that changes, is noted, written and restored at random."""
+
+    def __init__(self, seed, *, waits_for_notes):
+        self.random = random.Random(seed)
+        self.waits_for_notes = waits_for_notes
+        self.chain = chain_of(SERVING, version=1)
+        self.local = dict.fromkeys(SERVING, LocalState.UPTODATE)
+        self.alive = set(SERVING)
+        self.complete = set(SERVING)
+        self.notes = {}
+        self.heard = {}
+        self.backups = [self.chain]
+        self.restore_count = self.settled_count = 0
+
+    def judge(self):
+        while True:
+            before = self.chain
+            if before.restored is None:
+                self.chain = next_chain(before, self.local)
+            else:
+                self.chain = restored.settled(before, self.heard)
+                self.settled_count += self.chain is not before
+            if self.chain is before:
+                return
+
+    def acknowledge(self):
+        chain = self.chain
+        may = all(self.is_noted(t) for t in chain.serving) or not self.waits_for_notes
+        if chain.serving and set(chain.writable) <= self.alive and may:
+            self.complete &= set(chain.writable)
+
+    def is_noted(self, target):
+        place = SimpleNamespace(
+            target=SimpleNamespace(standing=self.notes.get(target)),
+            chain=self.chain,
+            public_state=PublicState.SERVING,
+        )
+        return is_noted(place)
+
+    def note(self, target):
+        if target in self.alive and self.chain.state_of(target) is PublicState.SERVING:
+            self.notes[target] = self.chain.standing
+
+    def meet(self, target):
+        """The manager learns how a target is now; a resync may have ended."""
+        public = self.chain.state_of(target)
+        if target not in self.alive:
+            self.local[target] = LocalState.OFFLINE
+        elif public is PublicState.SYNCING and self.may_resync(self.chain.serving[-1]):
+            self.complete.add(target)
+            self.local[target] = LocalState.UPTODATE
+        elif public is not PublicState.SERVING:
+            self.local[target] = LocalState.ONLINE
+        if target in self.alive:
+            self.heard[target] = self.notes.get(target)
+        self.judge()
+
+    def may_resync(self, source):
+        has_noted = self.notes.get(source) == self.chain.standing or not self.waits_for_notes
+        return source in self.alive and has_noted
+
+    def flip(self, target):
+        if target in self.alive:
+            self.alive.discard(target)
+        elif self.local[target] is LocalState.OFFLINE:
+            self.alive.add(target)
+
+    def restore(self):
+        self.restore_count += 1
+        index = self.random.randrange(len(self.backups))
+        self.chain = guarded(self.backups[index], self.restore_count)
+        del self.backups[index + 1 :]  # of a history that is over
+        self.local = dict.fromkeys(SERVING, LocalState.OFFLINE)
+        self.heard = {}
+
+    def step(self):
+        target = self.random.choice(list(SERVING))
+        kind = self.random.random()
+        if kind < 0.25:
+            self.acknowledge()
+        elif kind < 0.45:
+            self.note(target)
+        elif kind < 0.8:
+            self.meet(target)
+        elif kind < 0.97:
+            self.flip(target)
+        else:
+            self.restore()
+        self.backups.append(self.chain)
+        return set(self.chain.keepers) <= self.complete
+
+
+@pytest.mark.parametrize("waits_for_notes", [True, False])
+def test_walks_through_failures_and_restores(waits_for_notes):
+    """Without waiting for notes the walks find somebody who is believed and lacks something: they can fail."""
+    broken = settled_count = 0
+    for seed in range(150):
+        walk = Walk(seed, waits_for_notes=waits_for_notes)
+        broken += not all(walk.step() for _ in range(200))
+        settled_count += walk.settled_count
+    assert settled_count > 150
+    assert bool(broken) is not waits_for_notes

@@ -1,0 +1,118 @@
+"""Who serves is on the disks before anything is acknowledged that somebody who has gone does not have."""
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
+
+import trio
+
+from fs.admin.rebase import guarded
+from fs.mgmtd.restored import settled
+from fs.schema.status import FsError, Status
+from fs.storage import standings
+from fs.storage.update_notes import read_note
+
+from .cluster import content, open_caller, open_cluster
+
+
+def remembered(cluster, node_id):
+    node = cluster.nodes[node_id]
+    found = standings.load_standing(node.engine, node.target.target_id)
+    assert found == node.target.standing
+    return found
+
+
+async def test_every_serving_target_remembers_its_chain(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        await cluster.nodes[3].kill()
+        await cluster.wait_judged(3)
+        await client.write(0, b"two")
+        for node_id in (1, 2):
+            assert remembered(cluster, node_id) == cluster.chain.standing
+        await cluster.start_node(3)
+        assert set(remembered(cluster, 3).keepers) == {101, 102, 103}
+        assert remembered(cluster, 3).chain_version < cluster.chain.chain_version
+        await cluster.wait_all_serving()
+        await trio.sleep(1)
+        assert {remembered(cluster, n) for n in (1, 2, 3)} == {cluster.chain.standing}
+
+
+async def test_nothing_is_acknowledged_before_it_is_noted_who_has_gone(mock_clock, monkeypatch):
+    is_full = False
+    note_standing = standings.note_standing
+
+    def note(*arguments):
+        if is_full:
+            raise FsError(Status.NO_SPACE, "full")
+        note_standing(*arguments)
+
+    monkeypatch.setattr(standings, "note_standing", note)
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        is_full = True
+        await cluster.nodes[3].kill()
+        await cluster.wait_judged(3)
+        done = trio.Event()
+
+        async def write():
+            await client.write(0, b"two")
+            done.set()
+
+        cluster.nursery.start_soon(write)
+        await trio.sleep(2)
+        assert not done.is_set()
+        assert 103 in remembered(cluster, 1).keepers
+        is_full = False
+        with trio.fail_after(60):
+            await done.wait()
+        assert content(cluster, 1)[2] == content(cluster, 2)[2] == b"two"
+        assert remembered(cluster, 1) == remembered(cluster, 2) == cluster.chain.standing
+
+
+async def test_nobody_is_brought_up_to_date_unnoted(mock_clock, monkeypatch):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        await cluster.nodes[2].kill()
+        await cluster.wait_judged(2)
+        await client.write(0, b"two")
+        joining = []
+        note_standing = standings.note_standing
+
+        def note(engine, target_id, standing):
+            joining.append(standing.joining)
+            note_standing(engine, target_id, standing)
+
+        monkeypatch.setattr(standings, "note_standing", note)
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        assert joining[0] == 102
+        assert content(cluster, 2)[2] == b"two"
+
+
+async def test_the_newest_of_a_restored_chain_still_knows_what_clients_did(mock_clock):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        cluster.is_frozen = True
+        for node_id in (1, 2, 3):
+            await cluster.nodes[node_id].kill()
+        cluster.publish(guarded(cluster.chain, 10**18))
+        for node_id in (1, 2, 3):
+            await cluster.start_node(node_id)
+        await trio.sleep(2)
+        assert {s.name for s in cluster.local_states.values()} == {"ONLINE"}
+        assert all(updates_on(cluster, n) for n in (1, 2, 3))
+        heard = {n.target.target_id: n.target.standing for n in cluster.nodes.values()}
+        after = settled(cluster.chain, heard)
+        cluster.publish(after)
+        await trio.sleep(2)
+        last = after.keepers[0] - 100
+        assert [bool(updates_on(cluster, n)) for n in (1, 2, 3)] == [n == last for n in (1, 2, 3)]
+        cluster.is_frozen = False
+        await cluster.wait_all_serving()
+        assert all(len(n.target.channels) == 1 for n in cluster.nodes.values())
+        assert remembered(cluster, last).generation == 10**18
+        await client.write(0, b"two")
+        assert {content(cluster, n)[2] for n in (1, 2, 3)} == {b"two"}
+
+
+def updates_on(cluster, node_id):
+    node = cluster.nodes[node_id]
+    return [n for n in map(read_note, node.engine.notes(node.target.target_id)) if n]
