@@ -5,7 +5,7 @@ Concurrency: any number of tasks may use one client.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -48,6 +48,24 @@ class MetaCaller(Protocol):
             FsError: what the operation says, or the last transport status after the retry time.
         """
         ...
+
+
+@runtime_checkable
+class BeginsCalls(Protocol):
+    """A MetaCaller that can also begin a call and have its end told, which takes no task."""
+
+    def begin(
+        self, method: Method[ReqT, RspT], request: ReqT, on_end: "OnMetaReply[RspT]"
+    ) -> UnderWay | None:
+        """Ask a meta service once, for what changes nothing; see `fs.rpc.api.Channel.begin`.
+
+        Where `on_end` gets an error that another try may cure, `MetaCaller.call` is to be used, which tries again.
+        """
+        ...
+
+
+OnMetaReply = Callable[[RspT | None, FsError | None], None]
+"""Called once, with the reply or with why there is none; neither waits nor raises."""
 
 
 class ChunkStore(Protocol):

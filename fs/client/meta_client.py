@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from xxhash import xxh3_64_intdigest
 
 from ..node.api import RoutingView
-from ..rpc.api import Channels, UnderWay
+from ..rpc.api import Channels, Received, UnderWay
 from ..runtime.ports import Runtime
 from ..schema.config import ClientSection
 from ..schema.ids import ClientId, NodeId
@@ -27,6 +27,7 @@ from ..schema.proto.common_pb2 import CallerPb
 from ..schema.proto.meta_pb2 import CloseReq
 from ..schema.routing import Node, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
+from .api import OnMetaReply
 from .retry import RetryBudget
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,19 @@ class MetaClient:
         tries: dict[NodeId, int] = {}
         while True:
             try:
-                return await self._try(method, request, caller, tries, timeout_s)
+                server = self._choose(tries)
+                node_id = server.node_id
+                caller.is_repeat = bool(tries)
+                tries[node_id] = tries.get(node_id, 0) + 1
+                under_way = self._under_way.get(node_id)
+                if under_way is None:
+                    under_way = self._under_way[node_id] = set()
+                received = await self._channels.get(server.address, node_id=node_id).call(
+                    method,
+                    request,
+                    timeout_s=timeout_s or self._section.call_timeout_s,
+                    under_way=under_way,
+                )
             except FsError as error:
                 if budget is None:
                     budget = RetryBudget(self._section, self._runtime, began_s)
@@ -119,26 +132,29 @@ class MetaClient:
                 if error.retry in {Retry.OTHER, Retry.ROUTING}:
                     await self._routing.refresh()
                 await budget.pause()
+            else:
+                return received.message
 
-    async def _try(
-        self,
-        method: Method[ReqT, RspT],
-        request: ReqT,
-        caller: CallerPb,
-        tries: dict[NodeId, int],
-        timeout_s: float | None,
-    ) -> RspT:
-        server = self._choose(tries)
-        caller.is_repeat = bool(tries)
-        tries[server.node_id] = tries.get(server.node_id, 0) + 1
-        channel = self._channels.get(server.address, node_id=server.node_id)
-        received = await channel.call(
+    def begin(
+        self, method: Method[ReqT, RspT], request: ReqT, on_end: OnMetaReply[RspT]
+    ) -> UnderWay | None:
+        """See `BeginsCalls.begin`."""
+        servers = self._servers()
+        if not servers:
+            return None
+        caller_of(request).client_id = self._client_id
+        server = servers[0]
+
+        def end(received: Received[RspT] | None, error: FsError | None) -> None:
+            on_end(None if received is None else received.message, error)
+
+        return self._channels.get(server.address, node_id=server.node_id).begin(
             method,
             request,
-            timeout_s=timeout_s or self._section.call_timeout_s,
+            end,
+            timeout_s=self._section.call_timeout_s,
             under_way=self._under_way.setdefault(server.node_id, set()),
         )
-        return received.message
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Give up calls to services that are declared failed, until cancelled."""

@@ -154,20 +154,20 @@ class RequestRunner:
             precise_length=known,
         )
 
-    def _caller(self, request: object) -> Caller:
+    def _caller(self, request: object, *, is_change: bool = True) -> Caller:
         if isinstance(request, meta.CloseReq):
             request = request.sync
         if not request.HasField("caller"):  # type: ignore[attr-defined]
             raise FsError(Status.RPC_BAD_REQUEST, f"{type(request).__name__} without a caller")
         message: CallerPb = request.caller  # type: ignore[attr-defined]
         check_caller(message)
-        if not message.request_id:
+        if is_change and not message.request_id:
             # Reruns of this one attempt must still know each other.
             message.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
         return caller_from_pb(message)
 
     async def _read(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
-        ctx = self._context(self._caller(request))
+        ctx = self._context(self._caller(request, is_change=False))
         return await snapshot_read(self._engine, _begun(op, ctx, request))
 
     async def _change(

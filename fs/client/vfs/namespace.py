@@ -12,12 +12,14 @@ from typing import TypeVar
 
 from emberfs.protocol import SOCKET_ATTRIBUTE
 
+from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.method import Method, ReqT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from ..api import OnMetaReply
 from . import chunk_sizes
 from .core import VfsCore
 from .files import Files
@@ -141,6 +143,27 @@ class Namespace:
         """Return what a name refers to; "." and ".." are allowed."""
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         reply = await self._core.call(services.META_LOOKUP, request)
+        return self._entry(parent, name, reply.inode)
+
+    def begin_lookup(
+        self,
+        parent: InodeId,
+        name: bytes,
+        caller: Caller,
+        on_end: OnMetaReply[meta_pb2.InodeRsp],
+    ) -> UnderWay | None:
+        """Begin what `lookup` does; `on_end` hands the reply to `looked_up`.  None: not begun, so `lookup` has to do it.
+
+        It is tried once: an error that another try may cure is no answer.
+        """
+        begins = self._core.begins
+        if begins is None:
+            return None
+        request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        return begins.begin(services.META_LOOKUP, request, on_end)
+
+    def looked_up(self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp) -> Inode:
+        """Return what a name refers to, as the reply to a look-up says that was begun."""
         return self._entry(parent, name, reply.inode)
 
     async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:

@@ -1,7 +1,8 @@
 """What all parts of the vfs share: the ports, the open inodes, what the kernel holds."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -12,7 +13,7 @@ from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2
-from ..api import ChunkStore, MetaCaller
+from ..api import BeginsCalls, ChunkStore, MetaCaller
 from ..ending import EndingSessions
 from .budgets import DirtyBudget, SpaceWatch
 from .open_file import InodeState
@@ -68,6 +69,8 @@ class Shared:
         kernel: KernelCache,
     ) -> None:
         self.meta = meta
+        self.begins = meta if isinstance(meta, BeginsCalls) else None
+        """Where calls can be begun without a task that waits; None: they cannot."""
         self.store = store
         self.runtime = runtime
         self.section = section
@@ -119,9 +122,9 @@ class Shared:
         """Monotonic seconds."""
         return self.runtime.clock.monotonic_s()
 
-    async def call(self, method: Method[ReqT, RspT], request: ReqT) -> RspT:
+    def call(self, method: Method[ReqT, RspT], request: ReqT) -> Coroutine[Any, Any, RspT]:
         """Call meta."""
-        return await self.meta.call(method, request)
+        return self.meta.call(method, request)
 
     def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
         """Take in the directories of a reply to a change of names, whose request was made at `mark`."""

@@ -5,8 +5,10 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from ....rpc.api import UnderWay
 from ....runtime.ports import Buffer, Runtime
 from ....schema.ids import InodeId
+from ....schema.proto import meta_pb2
 from ....schema.status import FsError, Status
 from ...vfs.vfs import Vfs
 from ..callers import Callers
@@ -17,6 +19,8 @@ from .device import Request
 Reply = Sequence[Buffer]
 Handler = Callable[[Request], Awaitable[Reply]]
 Quick = Callable[[Request], Reply | None]
+OnLookup = Callable[[Reply, Exception | None], None]
+"""Called once, with the reply or with why there is none."""
 NO_BYTES: Final[Reply] = ()
 
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
@@ -73,6 +77,27 @@ class NameRequests:
                 raise
             return (self._replies.no_entry(),)
         return (self._replies.entry(inode),)
+
+    def begin_lookup(self, request: Request, on_end: OnLookup) -> UnderWay | None:
+        """Begin LOOKUP without a task that waits; `on_end` gets the reply or the error.  None: it is not begun."""
+        (name,) = names_in(request.body, 0, 1)
+        parent = InodeId(request.node_id)
+
+        def end(found: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
+            if found is None:
+                if self._keeps_negatives and error and error.status is Status.NOT_FOUND:
+                    on_end((self._replies.no_entry(),), None)
+                else:
+                    on_end(NO_BYTES, error)
+                return
+            try:
+                reply = self._replies.entry(self._names.looked_up(parent, name, found))
+            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+                on_end(NO_BYTES, failure)
+            else:
+                on_end((reply,), None)
+
+        return self._names.begin_lookup(parent, name, self._caller(request), end)
 
     def _getattr_now(self, request: Request) -> Reply | None:
         told = self._names.told(InodeId(request.node_id))

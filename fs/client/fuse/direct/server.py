@@ -13,6 +13,7 @@ file or a session behind.
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import outcome
 import trio
@@ -20,12 +21,13 @@ import trio
 from ....runtime import tracing
 from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
-from ....schema.status import FsError
+from ....schema.status import FsError, Retry
 from ...vfs.vfs import Vfs
 from ..answers import errno_of
 from ..killed import is_killed
 from . import handshake
 from . import protocol as p
+from .begun_lookup import BegunLookup
 from .device import Device, Request
 from .name_requests import Handler, WantsErrno
 from .operations import Operations
@@ -65,11 +67,13 @@ class _Interruptible:
 
     __slots__ = ("began_s", "is_interrupted", "request", "scope")
 
-    def __init__(self, request: Request, began_s: float, scope: trio.CancelScope) -> None:
+    def __init__(
+        self, request: Request, began_s: float, scope: trio.CancelScope | BegunLookup
+    ) -> None:
         self.request = request
         self.began_s = began_s
         self.scope = scope
-        """That of its worker."""
+        """That of its worker; a begun look-up has none."""
         self.is_interrupted = False
 
 
@@ -93,7 +97,7 @@ class Server:
         self._tracer = vfs.tracer
         self._operations = Operations(vfs, runtime)
         self._interruptible: dict[int, _Interruptible] = {}
-        self._given_up: dict[trio.CancelScope, Request] = {}
+        self._given_up: dict[trio.CancelScope | BegunLookup, Request] = {}
         self._interrupted = trio.Event()
         self._next: Request | None = None
         """What was received after reads that are to be done together, and comes next."""
@@ -116,11 +120,16 @@ class Server:
         Raises:
             FsError: FUSE_MISSING: the kernel is too old.
         """
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._work)
-            with self._watching:
-                await self._give_up_interrupted()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._work)
+                with self._watching:
+                    await self._give_up_interrupted()
+        finally:
+            for entry in list(self._interruptible.values()):
+                if isinstance(entry.scope, BegunLookup):
+                    entry.scope.abandon()
 
     # -- workers ------------------------------------------------------------------------------------
 
@@ -188,7 +197,7 @@ class Server:
         # Whoever could wait for an answer is gone, but a file that is being closed must be.
         self._is_gone = True
         self._watching.cancel()
-        for entry in self._interruptible.values():
+        for entry in list(self._interruptible.values()):
             self._give_up(entry)
         while self._followers:
             self._appoint_leader()
@@ -229,6 +238,8 @@ class Server:
                     self._next = request
                     return reads
                 note(request)
+            elif opcode == Opcode.LOOKUP and not reads and self._is_begun(request):
+                continue
             elif (answer := quick.get(opcode)) is None or not self._answered(request, answer):
                 read = self._begin(request) if opcode == Opcode.READ else None
                 if read is not None:
@@ -242,6 +253,52 @@ class Server:
                 left_count -= 1
                 if left_count == 0:
                     return reads
+
+    def _is_begun(self, request: Request) -> bool:
+        """Begin a look-up for which no task has to wait; False: nothing is done."""
+        if self._tracer.sample_rate:
+            return False
+        lookup = BegunLookup(request, trio.current_time())
+        entry = _Interruptible(request, self._now_s(), lookup)
+        try:
+            lookup.call = self._operations.begin_lookup(request, partial(self._end_lookup, entry))
+        except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
+            _log.debug("look-up %d: %s", request.unique, error)
+        if lookup.call is None:
+            return False
+        self._interruptible[request.unique] = entry
+        return True
+
+    def _end_lookup(
+        self, entry: _Interruptible, reply: Sequence[Buffer], error: Exception | None
+    ) -> None:
+        lookup, request = entry.scope, entry.request
+        assert isinstance(lookup, BegunLookup)
+        if lookup.is_abandoned:
+            return
+        is_given_up = self._given_up.pop(lookup, None) is not None
+        is_worth_another = isinstance(error, FsError) and error.retry is not Retry.NEVER
+        if is_worth_another and not is_given_up:
+            assert self._nursery is not None
+            entry.scope = scope = trio.CancelScope()
+            self._nursery.start_soon(self._serve_again, request, scope)
+            return
+        del self._interruptible[request.unique]
+        if is_given_up:
+            self._reply_error(request, errno.EINTR)
+        elif error is not None:
+            self._refuse(request, error)
+        else:
+            self._reply(request, reply)
+        self._times.note(request, lookup.began_s)
+
+    async def _serve_again(self, request: Request, scope: trio.CancelScope) -> None:
+        """Do what was begun in vain."""
+        with scope:
+            await self._serve(request, scope)
+        if scope.cancelled_caught:
+            self._reply_error(request, errno.EINTR)
+        self._given_up.pop(scope, None)
 
     def _begin(self, request: Request) -> BegunRead | None:
         try:

@@ -1,0 +1,139 @@
+"""Look-ups that no task waits for: answered by whoever receives, done again where that may help, given up."""
+
+import errno
+
+import pytest
+import trio
+
+from fs.client.fuse.direct import protocol as p
+from fs.client.fuse.direct import server as server_module
+from fs.client.fuse.direct.protocol import Opcode
+from fs.schema.status import FsError, Status
+from tests.client.fakes import FakeClock, FakeCluster, FakeMeta
+from tests.client.fuse.test_direct import kernel, killed  # noqa: F401 - fixtures
+
+
+class Begun:
+    """A call under way."""
+
+    def __init__(self, meta, method, request, on_end):
+        self.meta, self.method, self.request, self._on_end = meta, method, request, on_end
+
+    def end(self, reply, error=None):
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(reply, error)
+
+    def fail(self, error):
+        self.end(None, error)
+
+    async def serve(self):
+        try:
+            reply = await self.meta.call(self.method, self.request)
+        except FsError as error:
+            self.fail(error)
+        else:
+            self.end(reply)
+
+
+class BeginningMeta(FakeMeta):
+    def __init__(self, cluster):
+        super().__init__(cluster, "client")
+        self.begun = []
+        self.is_connected = True
+
+    def begin(self, method, request, on_end):
+        if not self.is_connected:
+            return None
+        self.begun.append(Begun(self, method, request, on_end))
+        return self.begun[-1]
+
+
+class Cluster(FakeCluster):
+    def __init__(self):
+        super().__init__(FakeClock())
+        self.only = BeginningMeta(self)
+
+    def meta(self, client_id="client"):
+        del client_id
+        return self.only
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+async def begun_at(cluster, count):
+    with trio.fail_after(60):
+        while len(cluster.only.begun) < count:  # noqa: ASYNC110 - the condition is somebody else's
+            await trio.sleep(0.001)
+    return cluster.only.begun[count - 1]
+
+
+async def test_each_is_answered_when_its_reply_comes(kernel, cluster):  # noqa: F811
+    inode_id, _ = await kernel.make(b"f")
+    first = await kernel.send(Opcode.LOOKUP, b"f\0")
+    second = await kernel.send(Opcode.LOOKUP, b"missing\0")
+    await (await begun_at(cluster, 2)).serve()
+    assert await kernel.receive() == (second, errno.ENOENT, b"")
+    # Others are served meanwhile.
+    assert (await kernel.ask(Opcode.MKDIR, p.MKDIR_IN.pack(0o755, 0) + b"d\0"))[0] == 0
+    await cluster.only.begun[0].serve()
+    unique, error, reply = await kernel.receive()
+    assert (unique, error) == (first, 0)
+    assert p.ENTRY_OUT.unpack_from(reply)[0] == inode_id
+    assert kernel.vfs._core.known[inode_id].lookup_count == 2
+
+
+async def test_what_another_try_may_cure_is_tried_again(kernel, cluster):  # noqa: F811
+    asked = await kernel.send(Opcode.LOOKUP, b"missing\0")
+    (await begun_at(cluster, 1)).fail(FsError(Status.RPC_CONNECTION_LOST, "gone"))
+    assert await kernel.receive() == (asked, errno.ENOENT, b"")
+    cluster.only.is_connected = False
+    assert (await kernel.ask(Opcode.LOOKUP, b"missing\0"))[0] == errno.ENOENT
+    assert len(cluster.only.begun) == 1
+
+
+async def test_a_reply_that_is_no_inode_is_an_error_of_that_request_alone(kernel, cluster):  # noqa: F811
+    asked = await kernel.send(Opcode.LOOKUP, b"f\0")
+    one = await begun_at(cluster, 1)
+    one.end(one.method.reply_type(inode={"inode_id": 7, "type": 99}))
+    assert await kernel.receive() == (asked, errno.EIO, b"")
+    assert (await kernel.ask(Opcode.MKDIR, p.MKDIR_IN.pack(0o755, 0) + b"d\0"))[0] == 0
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_tried_again", [True, False])
+async def test_a_signal_ends_it(  # noqa: PLR0917 - fixtures and cases
+    kernel,  # noqa: F811
+    cluster,
+    killed,  # noqa: F811
+    monkeypatch,
+    is_killed,
+    is_tried_again,
+):
+    monkeypatch.setattr(server_module, "INTERRUPT_AFTER_S", 1e6 if is_killed else 0.2)
+    asked = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)
+    one = await begun_at(cluster, 1)
+    cluster.meta_gate = trio.Event()
+    if is_tried_again:
+        one.fail(FsError(Status.RPC_TIMEOUT, "silence"))
+    if is_killed:
+        killed.add(7)
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(asked))
+    assert await kernel.receive() == (asked, errno.EINTR, b"")
+    cluster.meta_gate.set()
+    one.end(None, FsError(Status.NOT_FOUND, "too late"))
+    other = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)
+    await (await begun_at(cluster, 2)).serve()
+    assert await kernel.receive() == (other, errno.ENOENT, b"")
+
+
+async def test_the_end_of_the_mount_ends_them(kernel, cluster):  # noqa: F811
+    await kernel.send(Opcode.LOOKUP, b"missing\0")
+    one = await begun_at(cluster, 1)
+    kernel.unmount()
+    with trio.fail_after(60):
+        await kernel.served.wait()
+    one.end(None, FsError(Status.NOT_FOUND, "too late"))
