@@ -55,7 +55,7 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         shown = (
             ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         )
-        table.add_row(key.replace("_", " "), _cell(shown, None))
+        table.add_row(key.removesuffix("_ns").replace("_", " "), _cell(shown, None))
     console().print(table)
 
 

@@ -69,7 +69,8 @@ def trace(
         row["name"] = "  " * row["depth"] + row["name"]
         row["notes"] = ", ".join([f"{k} {v}" for k, v in row["attributes"].items()] + [row["error"]] * bool(row["error"]))  # fmt: skip
         row["trace_id"] = "" if row["depth"] else row["trace_id"]
-    columns = {"name": None, "where": None, "at_s": _ms, "took_s": _ms, "notes": None, "trace_id": None}  # fmt: skip
+        row["at"], row["took"] = _ms(row["at_s"]), _ms(row["took_s"])
+    columns = dict.fromkeys(("name", "where", "at", "took", "notes", "trace_id"))
     print_rows(rows, columns, as_json=False)
     typer.echo(f"{len(meant)} traces, {len(slowest)} shown")
 
@@ -108,9 +109,10 @@ def _sources(info: RoutingInfo, channels: ChannelPool, mount: Path | None) -> di
 
 
 async def _watch(sources: dict[str, Ask], seconds: int) -> list[Trace]:
-    """Have all processes keep spans for a while; return the traces."""
+    """Have all processes keep spans for a while; return the traces; raises FsError when none of them does."""
     told: dict[str, list[Row]] = defaultdict(list)
     watched: dict[str, Ask] = {}
+    refusals: list[FsError] = []
 
     async def begin(where: str, ask: Ask) -> None:
         try:
@@ -119,6 +121,7 @@ async def _watch(sources: dict[str, Ask], seconds: int) -> list[Trace]:
         except FsError as error:
             if where.startswith("mount"):
                 raise
+            refusals.append(error)
             typer.echo(f"{where} tells no traces: {error}", err=True)
 
     async def end(where: str, ask: Ask) -> None:
@@ -133,6 +136,8 @@ async def _watch(sources: dict[str, Ask], seconds: int) -> list[Trace]:
             for where, ask in sources.items():
                 if group(where):
                     nursery.start_soon(begin, where, ask)
+    if not watched:
+        raise refusals[0]
     with trio.open_signal_receiver(signal.SIGINT) as interrupts:
         typer.echo(f"tracing in {len(watched)} processes for {seconds} s", err=True)
         with trio.move_on_after(seconds):
