@@ -131,17 +131,17 @@ class GarbageCollector:
         """
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
-        if await self._is_paused():
-            for prefix in KINDS:
-                await self._due(prefix)  # what waits is still told
-            done_count = 0
-        else:
-            done_count = await self._empty_trees()
-            done_count += await self._delete_inodes()
+        done_count = await self._empty_trees()
+        done_count += await self._delete_inodes()
         self.done_count += done_count
         await self._finish_truncations()
         await self._forget_outcomes()
         return done_count
+
+    async def _due_now(self, prefix: bytes) -> list[bytes]:
+        """As `_due`; nothing while an administrator holds it up.  Where nothing is due nobody is asked."""
+        keys = await self._due(prefix)
+        return [] if keys and await self._is_paused() else keys
 
     async def _is_paused(self) -> bool:
         """Tell whether an administrator holds up what cannot be taken back: emptying trees, deleting inodes and chunks."""
@@ -189,7 +189,7 @@ class GarbageCollector:
 
     async def _empty_trees(self) -> int:
         done_count = 0
-        for key in await self._due(records.GC_DIRECTORY):
+        for key in await self._due_now(records.GC_DIRECTORY):
             done_count += await self._empty_tree(key)
         return done_count
 
@@ -205,7 +205,7 @@ class GarbageCollector:
         return 0
 
     async def _delete_inodes(self) -> int:
-        keys = await self._due(records.GC_FILE)
+        keys = await self._due_now(records.GC_FILE)
         for start in range(0, len(keys), RETIRE_COUNT_MAX):
             some = keys[start : start + RETIRE_COUNT_MAX]
             if self.tracer is not None and self.tracer.sample_rate and self.tracer.is_due():
