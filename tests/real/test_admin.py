@@ -305,6 +305,11 @@ def test_settings_are_kept_taken_over_and_changed_live(cluster, tmp_path):
     try_admin(cluster, *change)
     wait_until(lambda: state()[0] == "dirty")
     assert running("storage.low_space_fraction") == 0.08
+    for words in (("storage", "--reset"), (node_id,), (node_id, "low_space_fraction=1")):
+        assert "SECTION.KEY=VALUE" in try_admin(cluster, "config", "change", *words, code=1)
+    assert "cannot be reached" in try_admin(
+        cluster, "config", "change", "mount", "client.verify_reads=true", "--live-only", code=1
+    )
     try_admin(cluster, "config", "change", node_id, "--reset")
     text.write_text("")
     try_admin(cluster, "config", "set", "storage", text)

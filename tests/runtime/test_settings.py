@@ -124,6 +124,19 @@ def test_a_text_that_this_process_cannot_have_changes_nothing():
     assert settings.config.storage.read_concurrency == 9
 
 
+def test_a_process_that_cannot_begin_with_a_text_begins_without_it():
+    base = ProcessConfig(mgmtd=MgmtdSection(node_failed_after_s=9.5))
+    settings = Settings(base, [Role.STORAGE])
+    text = "[storage]\nlink_failed_after_s = 9.0\n"
+    settings.remember(
+        [stored(text, 2)], "[storage]\nread_concurrency = 0\n"
+    )  # and a change from another release
+    assert settings.start() == base
+    assert (settings.state, settings.version(Role.STORAGE)) == (FAILED, 2)
+    settings.take_stored(stored("", 3))
+    assert settings.state == NORMAL
+
+
 def test_a_trial_changes_nothing():
     settings = running()
     before = settings.report()

@@ -50,7 +50,7 @@ def _read(path: Path, role: Role) -> str:
 
 async def _nodes_of(mgmtd: MgmtdLink, role: Role) -> list[Node]:
     info = await newest_routing(mgmtd, TIMEOUT_S)
-    gone = {NodeState.FAILED, NodeState.STARTING}
+    gone = {NodeState.FAILED, NodeState.STARTING, NodeState.DISABLED}
     return [n for n in info.nodes_with_role(role) if n.state not in gone]
 
 
@@ -258,7 +258,11 @@ def change(
     """
     text = _text_of(changes or [])
     where = find(directory, config)
-    if not who.isdecimal() and not live_only:
+    is_stored = not who.isdecimal() and not live_only
+    if not (changes or reset) or (is_stored and reset):
+        detail = "say what to change, SECTION.KEY=VALUE; --reset is of a node, or of a role with --live-only"
+        raise FsError(Status.BAD_CONFIG, detail)
+    if is_stored:
         role = role_named(who)
         typer.echo(f"version {where.run(_change_stored(role, text, note))} of {who}")
         return
@@ -272,14 +276,22 @@ def change(
         request = core_pb2.ChangeSettingsReq(text=text, is_live_only=live_only, is_reset=reset)
         answers: dict[NodeId, SettingsChangePb] = {}
         for node in nodes:
-            channel = channels.get(node.address, node_id=node.node_id)
-            received = await channel.call(
-                services.CORE_CHANGE_SETTINGS, request, timeout_s=ASK_TIMEOUT_S
-            )
-            answers[node.node_id] = received.message.change
+            try:
+                channel = channels.get(node.address, node_id=node.node_id)
+                received = await channel.call(
+                    services.CORE_CHANGE_SETTINGS, request, timeout_s=ASK_TIMEOUT_S
+                )
+                answers[node.node_id] = received.message.change
+            except FsError as error:
+                if len(nodes) == 1:
+                    raise
+                answers[node.node_id] = SettingsChangePb(problem=str(error))
         return answers
 
-    _print_effect(where.run(use), as_json=as_json)
+    answers = where.run(use)
+    _print_effect(answers, as_json=as_json)
+    if any(answer.problem for answer in answers.values()):
+        raise typer.Exit(1)
 
 
 def _listening(role: Role) -> Role:
