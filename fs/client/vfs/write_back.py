@@ -65,8 +65,7 @@ class WriteBack(Shared):
         """
         run, state.run = state.run, None
         if run is not None:
-            is_all = not state.flushes and state.durable_seq == state.acked_seq
-            self._launch(state, run, is_durable=is_durable and is_all)
+            self._launch(state, run, is_durable=is_durable and _is_rest_durable(state))
 
     def send(self, state: InodeState, offset: int, data: Buffer) -> Flush:
         """Send bytes on their way, after what is buffered; budget already taken.  No checkpoint."""
@@ -161,8 +160,8 @@ class WriteBack(Shared):
             state.absorb(inode_from_pb(reply.inode))
         assert state.ref.dyn_stripe >= needed, (state.inode_id, state.ref.dyn_stripe, needed)
 
-    async def flush_append(self, state: InodeState) -> None:
-        """Reserve room at the end of the file for the gathered records, and start writing them.
+    async def flush_append(self, state: InodeState, *, is_durable: bool = False) -> None:
+        """Reserve room at the end of the file for the gathered records, and start writing them; durably as `start_flush`.
 
         Raises:
             FsError: the reservation failed; the records are dropped and the error is remembered too.
@@ -190,7 +189,7 @@ class WriteBack(Shared):
             for piece in batch.pieces:
                 run.append(piece)
             state.written_end = max(state.written_end, run.end)
-            self._launch(state, run)
+            self._launch(state, run, is_durable=is_durable and _is_rest_durable(state))
             if offset != batch.assumed_offset:
                 self.spawn(self.kernel.invalidate_content, state.inode_id)
 
@@ -221,7 +220,7 @@ class WriteBack(Shared):
         """
         if state.append.length:
             try:
-                await self.flush_append(state)
+                await self.flush_append(state, is_durable=is_durable)
             except FsError:  # remembered by flush_append; the open files learn of it
                 _log.debug("inode %d: drained with a failed append", state.inode_id)
         await self._drain_runs(state, is_durable=is_durable)
@@ -237,3 +236,8 @@ class WriteBack(Shared):
         for flush in list(state.flushes):
             if flush.run.offset < end and offset < flush.run.end:
                 await flush.done.wait()
+
+
+def _is_rest_durable(state: InodeState) -> bool:
+    """Return whether all that was sent of a file has arrived and would survive a power loss."""
+    return not state.flushes and state.durable_seq == state.acked_seq

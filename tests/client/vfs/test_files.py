@@ -142,6 +142,18 @@ async def test_bytes_of_a_close_become_durable_on_their_way(autojump_clock, moun
         await m.close(h)
 
 
+async def test_appended_records_become_durable_on_their_way(autojump_clock, mounts, cluster):
+    chunks, chunks.can_flush = cluster.chunks, True
+    async with mounts() as m:
+        h = await m.create(b"log", A)
+        for number in range(3):
+            await m.files.write(h, 0, b"record %d" % number)
+            await m.files.write(h, 0, b" and more")
+            await m.files.fsync(h, is_data_only=False)
+        assert (chunks.durable_writes, chunks.sync_count) == (3, 0)
+        await m.close(h)
+
+
 async def test_a_write_beside_a_durable_one_is_not_taken_for_durable(
     autojump_clock, mounts, cluster
 ):
