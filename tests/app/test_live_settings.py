@@ -307,15 +307,18 @@ async def test_of_mounts(autojump_clock):
     change.check(*OF_MOUNTS)
 
 
-def test_the_margin_against_full_disks_never_shrinks():
-    """As many bytes as it was may be buffered already."""
+def test_what_covers_operations_under_way_never_shrinks():
+    """As many bytes as the margin was may be buffered already, and attributes from before a change may still be asked for."""
     cluster = FakeCluster(FakeClock())
     runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
     vfs = Vfs(cluster.meta("c"), cluster.store(), runtime, ClientSection(dirty_bytes_max=1 << 28))
     space = vfs._core.space
     space.note_free((1 << 28) - 1)
-    vfs.adopt(ClientSection(dirty_bytes_max=1 << 20))
+    vfs.adopt(ClientSection(dirty_bytes_max=1 << 20, retry_time_s_max=1.0))
     assert space.is_tight(0.0)
+    assert vfs._core.retry_time_s_longest == ClientSection().retry_time_s_max
+    vfs.adopt(ClientSection(retry_time_s_max=500.0))
+    assert vfs._core.retry_time_s_longest == 500.0
 
 
 async def test_of_meta(autojump_clock):

@@ -530,4 +530,4 @@ class Namespace:
             state.no_capability_until_s = 0.0
         if known is not None and name in _ACL_NAMES:
             known.no_acl_until_s = 0.0
-            known.acl_unsure_until_s = core.now_s() + core.section.retry_time_s_max
+            known.acl_unsure_until_s = core.now_s() + core.retry_time_s_longest

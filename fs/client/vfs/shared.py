@@ -75,6 +75,8 @@ class Shared:
         self.runtime = runtime
         self.section = section
         self.kernel = kernel
+        self.retry_time_s_longest = section.retry_time_s_max
+        """That any operation which is under way may go on for, also after a shorter time was set."""
         self.budget = DirtyBudget(section.dirty_bytes_max)
         self.space = SpaceWatch(section.dirty_bytes_max)
         self.states: dict[InodeId, InodeState] = {}
@@ -97,6 +99,7 @@ class Shared:
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; the timeouts of attributes must be the same."""
         self.section = section
+        self.retry_time_s_longest = max(self.retry_time_s_longest, section.retry_time_s_max)
         self.budget.adopt(section.dirty_bytes_max)
         self.space.adopt(section.dirty_bytes_max)
 
