@@ -5,8 +5,10 @@ content is provably what this mount saw last.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
@@ -29,6 +31,14 @@ class Opened:
     handle_id: int
     keep_cache: bool
     direct_io: bool
+
+
+class TakesTaskError(Exception):
+    """What was begun has to wait for something: nothing was done, and the usual way is to be taken."""
+
+
+OnOpened = Callable[[Opened | None, Exception | None], None]
+"""Called once, with what was opened or with why nothing was."""
 
 
 class Files(Reading, Writing, Closing):
@@ -70,6 +80,53 @@ class Files(Reading, Writing, Closing):
         if is_metered is not None:
             self._core.states[inode_id].note_metering(is_metered, inode)
         return opened
+
+    def begin_open(
+        self, inode_id: InodeId, flags: int, caller: Caller, on_end: OnOpened
+    ) -> UnderWay | None:
+        """Begin what `open` does for reading; None: it is not begun, so `open` has to do it.
+
+        It is tried once: an error that another try may cure is no answer, and TakesTaskError asks for `open`.
+        """
+        core = self._core
+        state, known = core.states.get(inode_id), core.known.get(inode_id)
+        if core.begins is None or flags & (os.O_ACCMODE | os.O_TRUNC):
+            return None
+        is_listed = known is not None and known.listed_as is not None
+        if is_listed or (state is not None and not state.inode.nlink):
+            return None
+        request = meta_pb2.OpenReq(
+            caller=caller.to_pb(), inode_id=inode_id, wants_read=not flags & _FMODE_EXEC
+        )
+
+        def end(reply: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
+            if reply is None:
+                on_end(None, error)
+                return
+            try:
+                opened = self._opened_from(inode_from_pb(reply.inode), flags, caller)
+            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+                on_end(None, failure)
+            else:
+                on_end(opened, None)
+
+        return core.begins.begin(services.META_OPEN, request, end)
+
+    def _opened_from(self, inode: Inode, flags: int, caller: Caller) -> Opened:
+        """Make a handle for reading; raises TakesTaskError when the kernel has to forget something first."""
+        if inode.file is None:
+            raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
+        state, known = (
+            self._core.states.get(inode.inode_id),
+            self._core.known.get(inode.inode_id),
+        )
+        length = inode.file.length
+        if state is not None:
+            state.absorb(inode)
+            length = state.local_length()
+        if known is not None and known.given_length not in (-1, length):
+            raise TakesTaskError
+        return self._handed_out(inode, flags, None, caller)[0]
 
     async def _open_at_meta(self, request: meta_pb2.OpenReq) -> tuple[Inode, bool | None]:
         reply = await self._core.call(services.META_OPEN, request)
@@ -146,6 +203,19 @@ class Files(Reading, Writing, Closing):
         session: meta_pb2.FileSessionPb | None,
         caller: Caller,
     ) -> Opened:
+        opened, must_forget = self._handed_out(inode, flags, session, caller)
+        if must_forget:
+            await self._core.kernel.invalidate_attributes(inode.inode_id)
+        return opened
+
+    def _handed_out(
+        self,
+        inode: Inode,
+        flags: int,
+        session: meta_pb2.FileSessionPb | None,
+        caller: Caller,
+    ) -> tuple[Opened, bool]:
+        """Make a handle; return also whether the kernel has to forget attributes before it is told."""
         core = self._core
         state = core.state_of(inode, caller)
         can_write = flags & os.O_ACCMODE != os.O_RDONLY
@@ -169,13 +239,12 @@ class Files(Reading, Writing, Closing):
             # The kernel drops its pages now; what others had read ahead must not fill them again.
             state.content_seq += 1
         state.cached_ver = data_ver
-        known = core.known.get(inode.inode_id)
+        known, must_forget = core.known.get(inode.inode_id), False
         if known is not None and known.given_length not in (-1, state.local_length()):
-            known.given_length = state.local_length()
-            await core.kernel.invalidate_attributes(inode.inode_id)
+            known.given_length, must_forget = state.local_length(), True
         # The kernel's own way for O_DIRECT waits for the answer deaf to all signals; this one can be interrupted.
         is_direct = is_append or bool(flags & os.O_DIRECT)
-        return Opened(handle.handle_id, keep_cache, direct_io=is_direct)
+        return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
 
     def share(self, handle_id: int) -> int:
         """Return a further handle of what is open, with the same rights; to be flushed and released as any other.

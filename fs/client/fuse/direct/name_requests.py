@@ -19,8 +19,10 @@ from .device import Request
 Reply = Sequence[Buffer]
 Handler = Callable[[Request], Awaitable[Reply]]
 Quick = Callable[[Request], Reply | None]
-OnLookup = Callable[[Reply, Exception | None], None]
+OnReply = Callable[[Reply, Exception | None], None]
 """Called once, with the reply or with why there is none."""
+Begin = Callable[[Request, OnReply], UnderWay | None]
+"""Begins a request without a task that waits for its end; None: it is not begun."""
 NO_BYTES: Final[Reply] = ()
 
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
@@ -78,7 +80,7 @@ class NameRequests:
             return (self._replies.no_entry(),)
         return (self._replies.entry(inode),)
 
-    def begin_lookup(self, request: Request, on_end: OnLookup) -> UnderWay | None:
+    def begin_lookup(self, request: Request, on_end: OnReply) -> UnderWay | None:
         """Begin LOOKUP without a task that waits; `on_end` gets the reply or the error.  None: it is not begun."""
         (name,) = names_in(request.body, 0, 1)
         parent = InodeId(request.node_id)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from emberfs.protocol import IOCTL_TICKET
 
+from ....rpc.api import UnderWay
 from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
 from ....schema.inode import NAME_BYTES_MAX
@@ -25,7 +26,17 @@ from ...vfs.vfs import Vfs
 from . import protocol as p
 from . import records
 from .device import Request
-from .name_requests import NO_BYTES, Handler, NameRequests, Quick, Reply, WantsErrno, names_in
+from .name_requests import (
+    NO_BYTES,
+    Begin,
+    Handler,
+    NameRequests,
+    OnReply,
+    Quick,
+    Reply,
+    WantsErrno,
+    names_in,
+)
 from .protocol import Opcode, OpenFlag
 
 _DIR_MODE = 0o040755
@@ -54,6 +65,10 @@ class Operations(NameRequests):
                 Opcode.RELEASEDIR: self._releasedir_now,
                 Opcode.IOCTL: self._ioctl_now,
             }
+        )
+
+        self.begin: MappingProxyType[int, Begin] = MappingProxyType(
+            {Opcode.LOOKUP: self.begin_lookup, Opcode.OPEN: self._begin_open}
         )
 
     def _table(self) -> dict[int, Handler]:
@@ -119,6 +134,17 @@ class Operations(NameRequests):
         flags, _ = p.OPEN_IN.unpack_from(request.body)
         inode_id, caller = InodeId(request.node_id), self._caller(request)
         return (_open_out(await self._files.open(inode_id, flags, caller)),)
+
+    def _begin_open(self, request: Request, on_end: OnReply) -> UnderWay | None:
+        def end(opened: Opened | None, error: Exception | None) -> None:
+            if opened is None:
+                on_end(NO_BYTES, error)
+            else:
+                on_end((_open_out(opened),), None)
+
+        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        return self._files.begin_open(inode_id, flags, caller, end)
 
     def _read_now(self, request: Request) -> Reply | None:
         handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)

@@ -22,14 +22,15 @@ from ....runtime import tracing
 from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError, Retry
+from ...vfs.files import TakesTaskError
 from ...vfs.vfs import Vfs
 from ..answers import errno_of
 from ..killed import is_killed
 from . import handshake
 from . import protocol as p
-from .begun_lookup import BegunLookup
+from .begun import BegunRequest
 from .device import Device, Request
-from .name_requests import Handler, WantsErrno
+from .name_requests import Begin, Handler, Reply, WantsErrno
 from .operations import Operations
 from .protocol import Opcode
 from .times import OperationTimes, name_of
@@ -68,12 +69,12 @@ class _Interruptible:
     __slots__ = ("began_s", "is_interrupted", "request", "scope")
 
     def __init__(
-        self, request: Request, began_s: float, scope: trio.CancelScope | BegunLookup
+        self, request: Request, began_s: float, scope: trio.CancelScope | BegunRequest
     ) -> None:
         self.request = request
         self.began_s = began_s
         self.scope = scope
-        """That of its worker; a begun look-up has none."""
+        """That of its worker; what was begun without one has none."""
         self.is_interrupted = False
 
 
@@ -97,7 +98,8 @@ class Server:
         self._tracer = vfs.tracer
         self._operations = Operations(vfs, runtime)
         self._interruptible: dict[int, _Interruptible] = {}
-        self._given_up: dict[trio.CancelScope | BegunLookup, Request] = {}
+        self._begun: set[BegunRequest] = set()
+        self._given_up: dict[trio.CancelScope | BegunRequest, Request] = {}
         self._interrupted = trio.Event()
         self._next: Request | None = None
         """What was received after reads that are to be done together, and comes next."""
@@ -127,9 +129,8 @@ class Server:
                 with self._watching:
                     await self._give_up_interrupted()
         finally:
-            for entry in list(self._interruptible.values()):
-                if isinstance(entry.scope, BegunLookup):
-                    entry.scope.abandon()
+            for begun in list(self._begun):
+                begun.abandon()
 
     # -- workers ------------------------------------------------------------------------------------
 
@@ -222,6 +223,7 @@ class Server:
     async def _receive(self) -> Request | list[BegunRead]:
         """Return the next request that needs waiting, or reads that do; answer all others on the way."""
         device, at_once, quick = self._device, self._at_once, self._operations.quick
+        begin = self._operations.begin
         reads: list[BegunRead] = []
         left_count = REQUEST_COUNT_MAX
         while True:
@@ -238,7 +240,7 @@ class Server:
                     self._next = request
                     return reads
                 note(request)
-            elif opcode == Opcode.LOOKUP and not reads and self._is_begun(request):
+            elif opcode in begin and not reads and self._is_begun(request, begin[opcode]):
                 continue
             elif (answer := quick.get(opcode)) is None or not self._answered(request, answer):
                 read = self._begin(request) if opcode == Opcode.READ else None
@@ -254,43 +256,46 @@ class Server:
                 if left_count == 0:
                     return reads
 
-    def _is_begun(self, request: Request) -> bool:
-        """Begin a look-up for which no task has to wait; False: nothing is done."""
+    def _is_begun(self, request: Request, begin: Begin) -> bool:
+        """Begin a request for which no task has to wait; False: nothing is done."""
         if self._tracer.sample_rate:
             return False
-        lookup = BegunLookup(request, trio.current_time())
-        entry = _Interruptible(request, self._now_s(), lookup)
+        begun = BegunRequest(request, trio.current_time())
         try:
-            lookup.call = self._operations.begin_lookup(request, partial(self._end_lookup, entry))
+            begun.call = begin(request, partial(self._end_begun, begun))
         except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
-            _log.debug("look-up %d: %s", request.unique, error)
-        if lookup.call is None:
+            _log.debug("request %d: %s", request.unique, error)
+        if begun.call is None:
             return False
-        self._interruptible[request.unique] = entry
+        self._begun.add(begun)
+        if request.opcode in _WITHOUT_EFFECT:
+            self._interruptible[request.unique] = _Interruptible(request, self._now_s(), begun)
         return True
 
-    def _end_lookup(
-        self, entry: _Interruptible, reply: Sequence[Buffer], error: Exception | None
-    ) -> None:
-        lookup, request = entry.scope, entry.request
-        assert isinstance(lookup, BegunLookup)
-        if lookup.is_abandoned:
+    def _end_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
+        self._begun.discard(begun)
+        if begun.is_abandoned:
             return
-        is_given_up = self._given_up.pop(lookup, None) is not None
-        is_worth_another = isinstance(error, FsError) and error.retry is not Retry.NEVER
+        request = begun.request
+        is_given_up = self._given_up.pop(begun, None) is not None
+        is_worth_another = isinstance(error, TakesTaskError) or (
+            isinstance(error, FsError) and error.retry is not Retry.NEVER
+        )
         if is_worth_another and not is_given_up:
             assert self._nursery is not None
-            entry.scope = scope = trio.CancelScope()
+            scope = trio.CancelScope()
+            if (entry := self._interruptible.get(request.unique)) is not None:
+                entry.scope = scope
             self._nursery.start_soon(self._serve_again, request, scope)
             return
-        del self._interruptible[request.unique]
+        self._interruptible.pop(request.unique, None)
         if is_given_up:
             self._reply_error(request, errno.EINTR)
         elif error is not None:
             self._refuse(request, error)
         else:
             self._reply(request, reply)
-        self._times.note(request, lookup.began_s)
+        self._times.note(request, begun.began_s)
 
     async def _serve_again(self, request: Request, scope: trio.CancelScope) -> None:
         """Do what was begun in vain."""

@@ -1,6 +1,7 @@
-"""Look-ups that no task waits for: answered by whoever receives, done again where that may help, given up."""
+"""Look-ups, and opens for reading, that no task waits for: answered by whoever receives, done again where that may help, given up."""
 
 import errno
+import os
 
 import pytest
 import trio
@@ -137,3 +138,59 @@ async def test_the_end_of_the_mount_ends_them(kernel, cluster):  # noqa: F811
     with trio.fail_after(60):
         await kernel.served.wait()
     one.end(None, FsError(Status.NOT_FOUND, "too late"))
+
+
+async def written(kernel, name, data):  # noqa: F811
+    inode_id, fh = await kernel.make(name)
+    assert (await kernel.ask(Opcode.WRITE, p.WRITE_IN.pack(fh, 0, len(data), 0, 0, 0, 0) + data))[
+        0
+    ] == 0
+    assert await kernel.ask(Opcode.FLUSH, p.FLUSH_IN.pack(fh, 0, 0, 0), inode_id) == (0, b"")
+    assert await kernel.ask(Opcode.RELEASE, p.RELEASE_IN.pack(fh, 0, 0, 0), inode_id) == (0, b"")
+    return inode_id
+
+
+async def opened(kernel, cluster, inode_id, count):  # noqa: F811
+    asked = await kernel.send(Opcode.OPEN, p.OPEN_IN.pack(os.O_RDONLY, 0), inode_id)
+    await (await begun_at(cluster, count)).serve()
+    unique, error, reply = await kernel.receive()
+    assert (unique, error) == (asked, 0)
+    return p.OPEN_OUT.unpack_from(reply)
+
+
+async def test_an_open_for_reading_sees_what_was_closed_elsewhere(kernel, cluster):  # noqa: F811
+    inode_id = await written(kernel, b"f", b"data")
+    fh, *_ = await opened(kernel, cluster, inode_id, 1)
+    assert fh in kernel.vfs.files._handles
+    # The next one meets a length that the kernel was not told: it forgets first, in a task.
+    forgotten = []
+
+    async def forget(inode_id):
+        forgotten.append(inode_id)
+
+    kernel.vfs._core.kernel.invalidate_attributes = forget
+    cluster.put_file(
+        cluster.get(inode_id), length=7, data_ver=cluster.get(inode_id).file.data_ver + 1
+    )
+    again, *_ = await opened(kernel, cluster, inode_id, 2)
+    assert forgotten == [inode_id]
+    state = kernel.vfs._core.states[inode_id]
+    assert (set(state.handles), state.local_length()) == ({fh, again}, 7)
+
+
+async def test_an_open_is_refused_and_tried_again_as_by_a_task(kernel, cluster):  # noqa: F811
+    inode_id = await written(kernel, b"f", b"data")
+    body = p.OPEN_IN.pack(os.O_RDONLY, 0)
+    asked = await kernel.send(Opcode.OPEN, body, inode_id)
+    (await begun_at(cluster, 1)).fail(FsError(Status.ACCESS_DENIED, "no"))
+    assert await kernel.receive() == (asked, errno.EACCES, b"")
+    assert not kernel.vfs._core.states
+    asked = await kernel.send(Opcode.OPEN, body, inode_id)
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(asked))
+    (await begun_at(cluster, 2)).fail(FsError(Status.RPC_CONNECTION_LOST, "gone"))
+    unique, error, reply = await kernel.receive()
+    assert (unique, error) == (asked, 0)
+    assert set(kernel.vfs._core.states[inode_id].handles) == {p.OPEN_OUT.unpack_from(reply)[0]}
+    for flags in (os.O_WRONLY, os.O_RDONLY | os.O_TRUNC):
+        assert (await kernel.ask(Opcode.OPEN, p.OPEN_IN.pack(flags, 0), inode_id))[0] == 0
+    assert len(cluster.only.begun) == 2

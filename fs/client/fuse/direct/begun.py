@@ -1,9 +1,9 @@
-"""A LOOKUP that no task waits for: whoever receives meta's reply answers the kernel.
+"""A LOOKUP, or an OPEN for reading, that no task waits for: whoever receives meta's reply answers the kernel.
 
-Most requests begin with one or two of these.  A task that waits for the reply, and one that takes its place as leader, cost two
+Most operations begin with one or two of these.  A task that waits for the reply, and one that takes its place as leader, cost two
 turns of the event loop and as much again as all the rest of the mount's part.
 
-It is tried once.  What another try may cure is then done in the usual way, by a task.
+It leaves nothing behind that would have to be undone, and is tried once.  What another try may cure is then done in the usual way, by a task.
 """
 
 from ....rpc.api import UnderWay
@@ -11,7 +11,7 @@ from ....schema.status import FsError, Status
 from .device import Request
 
 
-class BegunLookup:
+class BegunRequest:
     """See module head; for those who give requests up it looks like a cancel scope."""
 
     __slots__ = ("began_s", "call", "is_abandoned", "request")
@@ -27,7 +27,7 @@ class BegunLookup:
     def cancel(self) -> None:
         """End it now, if it has not ended."""
         if self.call is not None:
-            self.call.fail(FsError(Status.RPC_TIMEOUT, "a look-up was given up"))
+            self.call.fail(FsError(Status.RPC_TIMEOUT, "a request was given up"))
 
     def abandon(self) -> None:
         """End it without an answer: there is no kernel any more."""
