@@ -216,8 +216,10 @@ class Ledger:
     ) -> None:
         old_record, old_pending = self.record(key), self.pendings.get(key)
         if record is not old_record and record != old_record:
-            if not self._was_durable(key, record, old_pending):
+            if record is None or not self._was_durable(key, record, old_pending):
                 self._stage_undo(key, old_record, batch)
+            elif key in self.epoch.undone:  # what else was replaced in this epoch is older
+                batch.append((undo_key(self.epoch.number, key), record.pack()))
             batch.append((CHUNK_PREFIX + key, None if record is None else record.pack()))
         if pending is not old_pending:
             batch.append((PENDING_PREFIX + key, None if pending is None else pending.pack()))
@@ -226,10 +228,10 @@ class Ledger:
         )
 
     def _was_durable(
-        self, key: ChunkKey, record: ChunkRecord | None, pending: PendingRecord | None
+        self, key: ChunkKey, record: ChunkRecord, pending: PendingRecord | None
     ) -> bool:
         """Return whether the version to be committed is pending, and its bytes and its record would survive a power loss."""
-        if record is None or pending is None or pending.is_remove:
+        if pending is None or pending.is_remove:
             return False
         is_same = (record.version, record.position) == (
             pending.record.version,

@@ -156,7 +156,10 @@ def test_a_broken_engine_is_caught(monkeypatch, name) -> None:
         run_seeds(range(CATCH_SEEDS))
 
 
-def test_a_version_that_was_durable_while_it_was_pending_is_what_a_torn_one_gives_way_to() -> None:
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_version_that_was_durable_while_it_was_pending_is_what_a_torn_one_gives_way_to(
+    is_marked: bool,
+) -> None:
     target, chunk = TargetId(1), ChunkId(InodeId(7), 0)
     found = Counter[int]()
     for seed in range(30):
@@ -173,6 +176,8 @@ def test_a_version_that_was_durable_while_it_was_pending_is_what_a_torn_one_give
             )
             if version <= 3:
                 engine.sync()
+            if version == 3 and is_marked:  # this, too, replaces something in the epoch
+                engine.mark_damaged(target, chunk)
             engine.commit(target, chunk, version=version, chain_version=1)
         disk.power_loss(random.Random(seed))
         again = open_on(disk)
