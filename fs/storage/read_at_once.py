@@ -43,9 +43,12 @@ def read_at_once(
             return None
         target_of[pair] = place.target
     # 1. What reads of the same chunk have in common.
-    keys = list(
-        zip(chain_ids, chain_versions, request.inode_ids, request.chunk_indexes, strict=True)
-    )
+    inode_ids, chunk_indexes, offsets = (
+        request.inode_ids[:],
+        request.chunk_indexes[:],
+        request.offsets[:],
+    )  # as lists: looking into a column of a message costs more than what is done with it
+    keys = list(zip(chain_ids, chain_versions, inode_ids, chunk_indexes, strict=True))
     numbers: dict[tuple[int, int, int, int], int] = {}
     chunks: list[tuple[TargetId, ChunkId]] = []
     targets: list[LocalTarget] = []
@@ -58,15 +61,18 @@ def read_at_once(
         chunks.append((target.target_id, chunk_id))
         targets.append(target)
     # 2. The bytes.
-    each = [numbers[key] for key in keys]
-    rows = list(zip(each, request.offsets, lengths, accumulate(lengths), strict=True))
+    each = list(map(numbers.__getitem__, keys))
+    rows = list(zip(each, offsets, lengths, accumulate(lengths), strict=True))
     try:
         done = _read_disks(targets, chunks, rows, view, want_checksums=request.want_checksums)
     except FsError:  # of a disk; whoever asks it next says so
         return None
     if not done.left:  # else the way that reads the rest counts
-        for number, _, length, _ in rows:
-            targets[number].read_bytes += length
+        totals = [0] * len(targets)
+        for number, length in zip(each, lengths, strict=True):
+            totals[number] += length
+        for target, total in zip(targets, totals, strict=True):
+            target.read_bytes += total
     return done
 
 

@@ -186,7 +186,7 @@ def _check_request(
     columns = (request.inode_ids, request.chunk_indexes, request.chain_ids, request.chain_versions)
     if set(map(len, (*columns, request.offsets))) != {count}:
         raise FsError(Status.RPC_BAD_REQUEST, f"{count} lengths, and other columns of other sizes")
-    if not all(lengths) or max(map(add, request.offsets, lengths)) > CHUNK_SIZE_BYTES_MAX:
+    if not all(lengths) or max(map(add, request.offsets[:], lengths)) > CHUNK_SIZE_BYTES_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, "a read of 0 bytes, or beyond any chunk")
     size = sum(lengths)
     if size > context.payload_bytes_max:

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from fs.chunkengine.api import ReadIo
-from fs.chunkengine.cached_rows import HELD_COUNT
+from fs.chunkengine.cached_rows import COLD_COUNT_MIN, HELD_COUNT
 from fs.schema.ids import ChunkId, InodeId, TargetId
 
 from .test_engine import put
@@ -109,6 +109,30 @@ def test_what_would_wait_for_the_disk_is_left(lab, contents, monkeypatch) -> Non
     assert calls == [os.RWF_NOWAIT] * 4
     monkeypatch.undo()
     assert not read(lab.engine, [(0, 9000, 10)])[0].left
+
+
+@pytest.mark.parametrize("lab", ["disk"], indirect=True)
+def test_where_hardly_anything_is_cached_the_rest_is_not_asked_for(
+    lab, contents, monkeypatch
+) -> None:
+    del contents
+    real = os.preadv
+    calls = []
+
+    def preadv(fd, buffers, offset, flags=0):
+        calls.append(offset)
+        if len(calls) % 4:
+            raise BlockingIOError(errno.EAGAIN, "would wait")
+        return real(fd, buffers, offset, flags)
+
+    read(lab.engine, [(0, 0, 10)])
+    monkeypatch.setattr(os, "preadv", preadv)
+    wanted = [(0, 4096 * (n % 12), 10) for n in range(HELD_COUNT + 20)]
+    done, _ = read(lab.engine, wanted)
+    assert len(calls) == 2 * (COLD_COUNT_MIN + 1)
+    assert done.is_cold
+    assert len(done.versions) == len(done.checksums) == len(wanted)
+    assert done.left == [n for n in range(len(wanted)) if n not in {3, HELD_COUNT + 2}]
 
 
 @pytest.mark.parametrize("lab", ["disk"], indirect=True)
