@@ -47,6 +47,21 @@ async def test_small_reads_are_begun_and_larger_ones_not(autojump_clock, flushed
         assert it.ring._turns._free == 4
 
 
+async def test_nobody_waits_for_a_begun_read(autojump_clock, flushed):
+    async with flushed as (it, chunks):
+        await it.do({"length": 100})
+        chunks.begun_gate = trio.Event()
+        await trio.testing.wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        it.put(length=100)
+        it.ring_bell(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(chunks.begun) == 2
+        assert trio.lowlevel.current_statistics().tasks_living == before + 1  # the model's own
+        chunks.begun_gate.set()
+        assert await it.results(1) == [(1, 100)]
+
+
 async def test_own_writes_that_are_buffered_are_waited_for(autojump_clock, flushed):
     async with flushed as (it, chunks):
         await it.mount.files.write(it.base, 0, b"newer")
