@@ -144,7 +144,8 @@ class MetaSection(Section, frozen=True):
     session_scan_interval_s: Seconds = 10.0
     session_grace_s: Seconds = 60.0
     """A file session younger than this is never pruned."""
-    idempotency_expiry_s: Seconds = 1800.0
+    idempotency_expiry_s: Annotated[float, Meta(ge=600.0, le=86_400.0)] = 1800.0
+    """How long outcomes are remembered for who asks again: longer than any client does."""
     trash_expiry_s: Annotated[float, Meta(ge=1.0, le=30 * 86_400.0)] = 3 * 86_400.0
     """How long the trash keeps what was moved there without saying for how long."""
     trash_scan_interval_s: Seconds = 10.0
@@ -199,8 +200,9 @@ class ClientSection(Section, frozen=True):
     """[client]: native client and mount."""
 
     mount_point: str = ""
-    retry_time_s_max: Seconds = 120.0
-    """An operation that meets only retryable errors fails after this long."""
+    retry_time_s_max: Annotated[float, Meta(ge=0.001, le=300.0)] = 120.0
+    """An operation that meets only retryable errors fails after this long.  Services know for longer what they have done for a client:
+    beyond that, a repeat could be done twice."""
     retry_pause_s: Seconds = 0.02
     retry_pause_s_max: Seconds = 1.0
     call_timeout_s: Seconds = 10.0

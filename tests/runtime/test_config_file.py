@@ -67,6 +67,9 @@ def test_any_config_comes_back(tmp_path_factory, process, fraction, disks):
         ("[[storage.disks]]\npaths='a'\n", "storage.disks[", ["paths: unknown key", "target_ids"]),
         ("rpc = 7\n", "rpc", ["section with keys message_bytes_max"]),
         ("[rpc\n", "", ["not valid TOML", "line 1"]),
+        # A client that asked again for longer than services remember it could have its request done twice.
+        ("[client]\nretry_time_s_max = 301\n", "client.retry_time_s_max", ["0.001 to 300.0"]),
+        ("[meta]\nidempotency_expiry_s = 599\n", "meta.idempotency_expiry_s", ["600.0 to 86400.0"]),
         ("[mgmtd]\nnode_lease_s = 5.9\n", "mgmtd.node_lease_s", ["node_failed_after_s"]),
     ],
 )
