@@ -20,6 +20,7 @@ from tests.meta.model import STICKY, SUPERUSER, Model, Node, Person
 
 from .calls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 
+PROTECTED_SYMLINKS = Path("/proc/sys/fs/protected_symlinks")
 NAMES = ["a", "b", "c"]
 MODES = [0o755, 0o777, 0o700, 0o1777, 0o2775, 0o644, 0o666, 0o000, 0o4755]
 LENGTHS = [0, 1, 100, 5000]
@@ -75,6 +76,16 @@ class KernelModel(Model):
         if status is None and who.uid != 0:
             self._written(node)
         return status
+
+
+def _is_protected(parent: Node, link: Node, who: Person) -> bool:
+    """Return whether the kernel lets a person follow no link of others here, as most distributions have it set.
+
+    Source: Linux, proc(5), "protected_symlinks".
+    """
+    is_open_to_all = parent.mode & STICKY and parent.mode & stat.S_IWOTH
+    is_of_others = link.uid not in {who.uid, parent.uid}
+    return bool(is_open_to_all and is_of_others) and PROTECTED_SYMLINKS.read_text().strip() == "1"
 
 
 # ---- those who act -------------------------------------------------------------------------------
@@ -259,8 +270,8 @@ class Company:
         if kind == "chown":
             uid, gid = (None if i < 0 else i for i in args)
             return model.chown(node, uid, gid, who)
-        if node.kind == "symlink":
-            return Status.NOT_FOUND  # it is followed, and dangles
+        if node.kind == "symlink":  # it is followed, and dangles
+            return Status.ACCESS_DENIED if _is_protected(here, node, who) else Status.NOT_FOUND
         return getattr(model, kind)(node, *args, who)
 
     def reach(self, directory: Node, who: Person) -> Status | None:
