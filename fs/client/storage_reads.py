@@ -96,20 +96,22 @@ class StorageReads:
             batches, failures = self._plan(cut_reads(self._routing.info, reads), ())
             if failures or len(batches) != 1:
                 return None
-            pieces, wants_checksums = batches[0].pieces, self._section.verify_reads
-            request = _request(pieces, is_relaxed=is_relaxed, want_checksums=wants_checksums)
+            pieces, verifies = batches[0].pieces, self._section.verify_reads
+            request = _request(pieces, is_relaxed=is_relaxed, want_checksums=verifies)
             return self._nodes.begin(
                 batches[0].node_id,
                 services.STORAGE_BATCH_READ,
                 request,
                 lambda received, _: on_end(
-                    received is not None and self._has_come(pieces, received)
+                    received is not None and self._has_come(pieces, received, verifies=verifies)
                 ),
             )
         except FsError:  # `read` meets it, too, and says what to do
             return None
 
-    def _has_come(self, pieces: Sequence[Piece], received: Received[pb.BatchReadRsp]) -> bool:
+    def _has_come(
+        self, pieces: Sequence[Piece], received: Received[pb.BatchReadRsp], *, verifies: bool
+    ) -> bool:
         """Put what has come where it belongs; False: `read` has to be asked."""
         reply = received.message
         try:
@@ -119,7 +121,7 @@ class StorageReads:
                 end = start + len(buffer)
                 buffer[:] = received.payload[start:end]
                 start = end
-            return not self._finish(pieces, reply)
+            return not self._finish(pieces, reply, verifies=verifies)
         except FsError as error:
             log.debug("a begun read: %s", error)
         except (

@@ -3,7 +3,8 @@
 The path is walked in the transaction of the change, as by ResolvePath: by snapshot reads.  The operation then loads the directory
 itself, with a conflict, so a change never happens in one that is gone.
 
-Invariant: a repeat whose effect is there is answered by it, wherever its path leads by then.
+Invariant: a request whose effect is there is answered by it, wherever its path leads by then: a repeat, or the same try run
+again after a commit of unknown outcome.
 """
 
 from typing import Final
@@ -50,7 +51,8 @@ async def find_directories(tr: Transaction, ctx: OpContext, request: Message) ->
             if path not in found:
                 found[path] = await _find(tr, ctx, path)
         except FsError:
-            if ctx.caller.is_repeat and await is_remembered(tr, ctx.caller):
+            # Also a try that is no repeat: it may have committed without anybody knowing, and runs again.
+            if await is_remembered(tr, ctx.caller):
                 return  # it is answered with its first outcome, which takes no directory
             raise
         setattr(request, id_field, found[path])

@@ -1,6 +1,9 @@
 """Changes of names in directories given by path: one call each, once each, refused as a look-up would be."""
 
+import trio
+
 from fs.client.native import EmberFs, Identity
+from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
 from fs.schema.ids import ROOT_INODE_ID
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import Status
@@ -123,3 +126,32 @@ async def test_the_path_wins_over_the_inode_id(world):
     both = {"name": b"x", "mode": 0o755, "directory": b"/d", "parent_inode_id": ROOT_INODE_ID}
     await world.meta.service.mkdir(CALL, request_of(meta.MkdirReq, b"1" * 16, **both))
     assert [entry.name for entry in await fs.listdir("/d")] == ["x"]
+
+
+async def test_what_was_done_counts_though_its_path_went_before_the_outcome_was_known(
+    world,
+    autojump_clock,  # noqa: ARG001
+):
+    """A commit of unknown outcome, the directory renamed by somebody else, a second run of the very same try."""
+    fs, other = client_of(world, CountingMeta(world)), client_of(world, CountingMeta(world))
+    await fs.mkdir("/d")  # fetches inode ids
+    world.engine.faults = ScriptedFaults([CommitFault(Fate.UNKNOWN_COMMITTED, delay_after_s=1.0)])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.mkdir, "/d/x")
+        await trio.sleep(0.5)
+        await other.rename("/d", "/moved")
+    world.engine.faults = None
+    assert [entry.name for entry in await fs.listdir("/moved")] == ["x"]
+
+
+async def test_a_change_that_takes_its_own_path_away_is_done_once(
+    world,
+    autojump_clock,  # noqa: ARG001
+):
+    fs = client_of(world, CountingMeta(world))
+    await fs.mkdir("/d")
+    await fs.symlink(".", "/d/self")
+    world.engine.faults = ScriptedFaults([CommitFault(Fate.UNKNOWN_COMMITTED)])
+    await fs.unlink("/d/self/self")
+    world.engine.faults = None
+    assert await fs.listdir("/d") == []
