@@ -39,8 +39,15 @@ def settled(chain: Chain, heard: Heard) -> Chain:
 
 
 def missing(chain: Chain, heard: Heard) -> Sequence[TargetId]:
-    """Return the targets that have to be heard, as far as is known now; empty: nobody has."""
-    return [t for t in _newest(chain, heard).heirs if t not in heard]
+    """Return the targets that have to be heard, as far as is known now; empty: nobody has.
+
+    If only targets that are no members in the backup have the newest data: those.
+    """
+    newest = _newest(chain, heard)
+    unheard = [t for t in newest.heirs if t not in heard]
+    if unheard or any(chain.state_of(t) is not None for t in newest.keepers):
+        return unheard
+    return list(newest.keepers)
 
 
 def given_up(chain: Chain, heard: Heard, lost: TargetId, chosen: TargetId | None) -> Chain:

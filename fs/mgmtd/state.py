@@ -348,7 +348,7 @@ class ClusterState:
         moved, lossy = list[Target](), set[TargetId]()
         for report in reports:
             target_id = TargetId(report.target_id)
-            self._hear_standing(target_id, report)
+            self._hear_standing(node_id, target_id, report)
             target = self.info.targets.get(target_id)
             if target is None:
                 target = Target(
@@ -440,8 +440,11 @@ class ClusterState:
         if chain is not None and report.HasField("resync"):
             self._hear_resync(chain, resync_from_pb(report.resync))
 
-    def _hear_standing(self, target_id: TargetId, report: TargetReportPb) -> None:
+    def _hear_standing(self, node_id: NodeId, target_id: TargetId, report: TargetReportPb) -> None:
         has_noted = report.HasField("standing")
+        disk = self.health[node_id].disks.get(report.disk_index)
+        if not has_noted and disk is not None and disk.is_failed:
+            return  # what it has noted could not be read
         standing = standing_from_pb(report.standing) if has_noted else None
         if target_id in self.standings and self.standings[target_id] == standing:
             return

@@ -49,11 +49,12 @@ def is_noted(place: Place) -> bool:
     noted, chain = place.target.standing, place.chain
     if noted is None:
         return place.public_state is not PublicState.SERVING
-    if (noted.chain_version, noted.generation) == (chain.chain_version, chain.generation):
+    if place.public_state is not PublicState.SERVING:
         return True
-    is_same = (noted.chain_id, noted.generation) == (chain.chain_id, chain.generation)
-    return place.public_state is not PublicState.SERVING or (
-        is_same and all(t in chain.writable for t in noted.heirs)
+    if (noted.chain_id, noted.generation) != (chain.chain_id, chain.generation):
+        return False
+    return noted.chain_version == chain.chain_version or all(
+        t in chain.writable for t in noted.heirs
     )
 
 

@@ -246,6 +246,7 @@ class FakeStorage(Process):
                 disk_loss_count=self.cluster.disk_loss_counts.get(t, 0),
                 standing=standing_to_pb(noted)
                 if (noted := self.cluster.standings.get(t))
+                and not self.disks[self.disk_of.get(t, 0)].is_failed  # which cannot be opened
                 else None,
             )
             for t, s in self.local.items()

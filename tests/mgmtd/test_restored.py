@@ -2,6 +2,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -123,6 +124,27 @@ def test_what_a_chain_waits_for_can_be_given_up():
     assert last_of(restored.given_up(AFTER, heard, C, A)) == A
 
 
+def test_what_only_a_stranger_has_can_be_given_up():
+    heard = {A: noted(5, A, B, C), B: noted(6, A, B), C: None, D: noted(9, D)}
+    assert restored.settled(AFTER, heard) is AFTER
+    assert restored.missing(AFTER, heard) == [D]
+    after = restored.given_up(AFTER, heard, D, None)
+    assert last_of(after) == B
+    assert after.loss_count == AFTER.loss_count + 1
+
+
+def test_a_note_of_another_chain_lets_nothing_pass():
+    chain = chain_of(SERVING)
+    place = SimpleNamespace(
+        target=SimpleNamespace(standing=chain.standing),
+        chain=chain,
+        public_state=PublicState.SERVING,
+    )
+    assert is_noted(place)
+    place.target.standing = noted(5, A, B, C, chain_id=ChainId(8))
+    assert not is_noted(place)
+
+
 async def restored_without_the_first(cluster):
     """A backup; changes without one of three; everybody dies, and the backup is restored."""
     await cluster.up()
@@ -161,6 +183,27 @@ async def test_a_restored_manager_waits_for_those_who_can_know(autojump_clock):
         info = await cluster.until(lambda i: bool(i.chain(1).serving))
         assert first * 100 + 1 not in info.chain(1).serving
         await cluster.until(serving(cluster, cluster.storage_ids))
+
+
+async def test_a_disk_that_cannot_be_opened_is_not_heard(autojump_clock):
+    async with cluster_of() as cluster:
+        first, (second, third) = await restored_without_the_first(cluster)
+        await cluster.start_storage(first)
+        broken = [cluster.storages[n] for n in (second, third)]
+        whole = broken[0].disks
+        for held in broken:
+            held.disks = [replace(whole[0], is_failed=True)]
+        for node_id in (second, third):
+            await cluster.start_storage(node_id)
+        await trio.sleep(60)
+        info = await cluster.info()
+        assert not info.chain(1).keepers
+        for node_id in (second, third):
+            await cluster.storages[node_id].kill()
+            cluster.storages[node_id].disks = whole
+            await cluster.start_storage(node_id)
+        info = await cluster.until(lambda i: bool(i.chain(1).serving))
+        assert first * 100 + 1 not in info.chain(1).serving
 
 
 async def test_who_will_not_come_back_after_a_restore_is_given_up(autojump_clock):

@@ -44,7 +44,7 @@ class Reports(WriteBack):
                 every open file will be told, as of a failed write.
         """
         async with state.report_lock:
-            seq = state.acked_seq
+            seq, truncate_ver = state.acked_seq, state.file.truncate_ver
             request = self.sync_request(state)
             request.is_durable = is_durable
             request.gives_back = gives_back and state.give_back()
@@ -60,7 +60,8 @@ class Reports(WriteBack):
                 await self._send_report(state, request, seq, failures)
             if failures:
                 raise failures[0]
-            if is_durable:
+            # What a truncation has cut meanwhile was not there to be flushed.
+            if is_durable and state.file.truncate_ver == truncate_ver:
                 state.durable_seq = max(state.durable_seq, seq)
 
     async def _send_report(

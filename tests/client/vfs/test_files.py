@@ -1,6 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 import os
 import random
+from functools import partial
 
 import pytest
 import trio
@@ -176,6 +177,33 @@ async def test_a_write_beside_a_durable_one_is_not_taken_for_durable(
         assert chunks.sync_count >= 1
         await m.close(h1)
         await m.close(h2)
+
+
+async def test_what_a_truncation_cut_during_a_report_is_not_taken_for_durable(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    cluster.chunks.can_flush = True
+    apply_sync, answer = cluster.apply_sync, trio.Event()
+
+    async def answer_late(request):
+        inode = await apply_sync(request)
+        await answer.wait()
+        return inode
+
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x" * 100)
+        with monkeypatch.context() as slow:
+            slow.setattr(cluster, "apply_sync", answer_late)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(m.files.fsync, h, is_data_only=False))
+                await trio.testing.wait_all_tasks_blocked()
+                await set_length(m, h, b"f", 1)
+                answer.set()
+        assert cluster.chunks.sync_count == 0
+        await m.files.fsync(h, is_data_only=False)
+        assert cluster.chunks.sync_count == 1
+        await m.close(h)
 
 
 async def test_a_refused_chunk_sync_fails_the_fsync_and_is_done_again(
