@@ -338,8 +338,13 @@ class ChunkEngine(Protocol):
         """Return all notes of a target, by key."""
         ...
 
-    def put_notes(self, target_id: TargetId, notes: Sequence[Note]) -> None:
-        """Store notes that come with no commit of ours, in one batch; durable with the next `sync`."""
+    def put_notes(
+        self, target_id: TargetId, notes: Sequence[Note], *, is_durable: bool = False
+    ) -> None:
+        """Store notes that come with no commit of ours, in one batch; durable with the next `sync`.
+
+        With `is_durable` when it returns, without a flush of data; waits for the disk.
+        """
         ...
 
     def forget_notes(self, target_id: TargetId, keys: Sequence[bytes]) -> None:

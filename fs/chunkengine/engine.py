@@ -466,9 +466,11 @@ class DiskEngine:
         """See `ChunkEngine`."""
         return self._registry.notes(target_id)
 
-    def put_notes(self, target_id: TargetId, notes: Sequence[Note]) -> None:
+    def put_notes(
+        self, target_id: TargetId, notes: Sequence[Note], *, is_durable: bool = False
+    ) -> None:
         """See `ChunkEngine`."""
-        self._registry.put_notes(target_id, notes)
+        self._registry.put_notes(target_id, notes, is_durable=is_durable)
 
     def forget_notes(self, target_id: TargetId, keys: Sequence[bytes]) -> None:
         """See `ChunkEngine`."""

@@ -96,11 +96,16 @@ class Registry:
         self._books.check()
         return list(self._notes(target_id))
 
-    def put_notes(self, target_id: TargetId, notes: Sequence[Note]) -> None:
+    def put_notes(
+        self, target_id: TargetId, notes: Sequence[Note], *, is_durable: bool = False
+    ) -> None:
         """See `ChunkEngine`."""
         with self._books as ledger:
             ledger.check_target(target_id)
             ledger.put_notes(target_id, notes)
+        if is_durable:
+            with self._books.poison_on_failure("recording notes"):
+                self._meta.write_synced([])
 
     def forget_notes(self, target_id: TargetId, keys: Sequence[bytes]) -> None:
         """See `ChunkEngine`."""

@@ -60,8 +60,11 @@ def given_up(chain: Chain, heard: Heard, lost: TargetId, chosen: TargetId | None
             `chosen` is no member that was heard.
     """
     name = f"chain {chain.chain_id}, which was restored,"
-    if lost not in missing(chain, heard):
-        raise FsError(Status.UNSAFE_CHANGE, f"{name} does not wait for target {lost}")
+    awaited = missing(chain, heard)
+    if lost not in awaited:
+        others = ", ".join(map(str, awaited)) or "nobody"
+        detail = f"{name} does not wait for target {lost}, but for {others}"
+        raise FsError(Status.UNSAFE_CHANGE, detail)
     candidates = [m.target_id for m in chain.targets if m.target_id in heard]
     if chosen is not None and chosen not in candidates:
         raise FsError(Status.CONFLICTING_CHANGE, f"{name} has not heard of a member {chosen}")

@@ -24,23 +24,25 @@ from .disk import Disk
 log = logging.getLogger(__name__)
 
 WAIT_S_MAX: Final = 2.0
-"""An update is not answered later than that for the sake of a flush: its sender waits for the update, too."""
+"""Nobody waits for a flush longer than that after he asked for it: the sender of the update waits, too.  The
+flushes of one update begin together, so all of a chain have had their time together."""
 
 
 class Flush:
     """One flush of a disk, under way or about to begin."""
 
-    __slots__ = ("ended", "engine", "is_durable")
+    __slots__ = ("asked_s", "ended", "engine", "is_durable")
 
     def __init__(self, disk: Disk) -> None:
         self.engine = disk.engine
+        self.asked_s = trio.current_time()
         self.ended = trio.Event()
         self.is_durable = False
 
     async def wait(self, deadline_s: float) -> bool:
         """Return whether what was there when it was asked for is durable; False at trio time `deadline_s`, or before."""
         if not self.ended.is_set():
-            with trio.move_on_at(min(deadline_s, trio.current_time() + WAIT_S_MAX)):
+            with trio.move_on_at(min(deadline_s, self.asked_s + WAIT_S_MAX)):
                 await self.ended.wait()
         return self.is_durable
 

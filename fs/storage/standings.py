@@ -40,8 +40,7 @@ def load_standing(engine: ChunkEngine, target_id: TargetId) -> Standing | None:
 def note_standing(engine: ChunkEngine, target_id: TargetId, standing: Standing) -> None:
     """Write it, durably; blocking."""
     packed = standing_to_pb(standing).SerializeToString(deterministic=True)
-    engine.put_notes(target_id, [Note(STANDING_KEY, packed)])
-    engine.sync()
+    engine.put_notes(target_id, [Note(STANDING_KEY, packed)], is_durable=True)
 
 
 def is_noted(place: Place) -> bool:

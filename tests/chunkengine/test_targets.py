@@ -240,6 +240,23 @@ def test_synced_notes_survive() -> None:
         assert open_on(disk).notes(T)[0] == Note(b"a", b"1")
 
 
+def test_durable_notes_survive_and_wait_for_no_data(lab) -> None:
+    put(lab.engine, T, 0)
+    lab.engine.put_notes(T, [Note(b"a", b"1")], is_durable=True)
+    assert lab.reopen().notes(T) == [Note(b"a", b"1")]
+    for seed in range(10):
+        disk, steps = SimulatedDisk(), list[str]()
+        engine = open_on(disk)
+        put(engine, T, 0)
+        disk.on_step = steps.append
+        engine.put_notes(T, [Note(b"a", b"1")], is_durable=True)
+        disk.on_step = None
+        assert steps.count("meta_sync") == 1
+        assert "flush" not in steps
+        disk.power_loss(random.Random(seed))
+        assert Note(b"a", b"1") in open_on(disk).notes(T)
+
+
 def test_notes_have_bounds() -> None:
     for key, value in ((b"", b""), (b"k" * 65, b""), (b"k", b"v" * 513)):
         with pytest.raises(AssertionError):

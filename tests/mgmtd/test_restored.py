@@ -112,7 +112,7 @@ def test_a_version_is_never_given_again_after_many_changes():
 def test_what_a_chain_waits_for_can_be_given_up():
     heard = {A: noted(5, A, B, C), B: noted(6, B, C)}
     assert restored.missing(AFTER, heard) == [C]
-    with pytest.raises(FsError, match="does not wait for target 1"):
+    with pytest.raises(FsError, match="does not wait for target 1, but for 3"):
         restored.given_up(AFTER, heard, A, None)
     with pytest.raises(FsError, match="no member"):
         restored.given_up(AFTER, {}, C, None)

@@ -2,6 +2,7 @@
 """Updates that ask to be durable: what a power loss leaves of them, and when they say no."""
 
 import random
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -97,6 +98,19 @@ async def test_a_slow_flush_holds_up_nobody_for_long(mock_clock, monkeypatch, no
         began_s = trio.current_time()
         await client.write(0, b"quick")
         assert trio.current_time() - began_s < 0.5
+
+
+async def test_slow_flushes_of_a_chain_do_not_add_up(mock_clock, monkeypatch):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        for node_id, seconds in ((3, 0.9), (2, 1.8), (1, 2.7)):
+            monkeypatch.setattr(
+                cluster.nodes[node_id].target.disk,
+                "sync",
+                partial(trio.sleep, seconds * WAIT_S_MAX),
+            )
+        began_s = trio.current_time()
+        assert not (await attempt(client, 0, b"slow", timeout_s=10)).is_durable
+        assert trio.current_time() - began_s < WAIT_S_MAX + 0.5
 
 
 async def test_a_chain_that_changes_meanwhile_has_not_flushed(mock_clock):

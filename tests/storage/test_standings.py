@@ -35,6 +35,26 @@ async def test_every_serving_target_remembers_its_chain(mock_clock):
         assert {remembered(cluster, n) for n in (1, 2, 3)} == {cluster.chain.standing}
 
 
+async def test_a_note_waits_for_no_data(mock_clock, monkeypatch):
+    note_standing, steps = standings.note_standing, []
+
+    def note(*arguments):
+        disk = cluster.nodes[1].disk
+        disk.on_step = steps.append
+        note_standing(*arguments)
+        disk.on_step = None
+
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"not flushed")
+        monkeypatch.setattr(standings, "note_standing", note)
+        await cluster.nodes[2].kill()
+        await cluster.wait_judged(2)
+        await client.write(0, b"x")
+        assert remembered(cluster, 1).keepers == (101,)
+    assert "meta_sync" in steps
+    assert "flush" not in steps
+
+
 async def test_nothing_is_acknowledged_before_it_is_noted_who_has_gone(mock_clock, monkeypatch):
     is_full = False
     note_standing = standings.note_standing
