@@ -135,14 +135,15 @@ class Paths:
                 if error.status is not Status.STALE:
                     raise
             # So an earlier release says, which looks for inode 0.  Nothing was changed; this is another request.
-            self._is_told_paths = False
             request.caller.CopyFrom(self._identity.caller())  # type: ignore[attr-defined]
         found: dict[str, InodeId] = {}
         for place in places:
             if place.directory not in found:
                 found[place.directory] = await self._directory_id(place.directory)
             place.put_id(request, found[place.directory])
-        return await self._meta.call(method, request)
+        reply = await self._meta.call(method, request)
+        self._is_told_paths = False  # so it was for the path, and not what else may be gone
+        return reply
 
     async def listdir(self, path: str, *, count_max: int | None = None) -> list[DirEntry]:
         """Return the entries of a directory in byte order of their names, without . and .. ; `count_max`: the first ones."""

@@ -39,22 +39,23 @@ _FIELDS: Final[dict[type[Message], tuple[tuple[str, str], ...]]] = {
 async def find_directories(tr: Transaction, ctx: OpContext, request: Message) -> None:
     """Put the directories that a request gives by path into it, by inode id.
 
+    Of what is done already nothing is looked for: it is answered with its first outcome, which takes no directory.
+
     Raises:
         FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
     """
+    fields = [pair for pair in _FIELDS.get(type(request), ()) if getattr(request, pair[0])]
+    if not fields:
+        return
+    # An earlier run of the same try has left inode ids here; it may have committed without anybody knowing.
+    is_again = ctx.caller.is_repeat or any(getattr(request, id_field) for _, id_field in fields)
+    if is_again and await is_remembered(tr, ctx.caller):
+        return
     found: dict[bytes, int] = {}
-    for path_field, id_field in _FIELDS.get(type(request), ()):
+    for path_field, id_field in fields:
         path: bytes = getattr(request, path_field)
-        if not path:
-            continue
-        try:
-            if path not in found:
-                found[path] = await _find(tr, ctx, path)
-        except FsError:
-            # Also a try that is no repeat: it may have committed without anybody knowing, and runs again.
-            if await is_remembered(tr, ctx.caller):
-                return  # it is answered with its first outcome, which takes no directory
-            raise
+        if path not in found:
+            found[path] = await _find(tr, ctx, path)
         setattr(request, id_field, found[path])
 
 

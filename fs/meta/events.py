@@ -28,8 +28,14 @@ def _type(inode: pb.InodePb) -> str:
     return pb.InodeTypePb.Name(inode.type).lower()
 
 
+def _parent(key: str, inode_id: int, path: bytes) -> Event:
+    """Return the directory of a name; of a repeat, which looks for none, only the path that it was asked for by."""
+    return {key: inode_id} if inode_id else {f"{key}_path": _text(path)}
+
+
 def _place(request: Any) -> Event:
-    return {"parent": request.parent_inode_id, "name": _text(request.name)}
+    path = getattr(request, "directory", b"")
+    return _parent("parent", request.parent_inode_id, path) | {"name": _text(request.name)}
 
 
 def _made(event: str) -> Callable[[Any, Any], Event]:
@@ -118,9 +124,9 @@ def _rename(request: meta.RenameReq, reply: meta.RenameRsp) -> Event:
     return {
         "event": "rename",
         "inode": reply.moved.inode_id,
-        "parent": request.old_parent_inode_id,
+        **_parent("parent", request.old_parent_inode_id, request.old_directory),
         "name": _text(request.old_name),
-        "to_parent": request.new_parent_inode_id,
+        **_parent("to_parent", request.new_parent_inode_id, request.new_directory),
         "to_name": _text(request.new_name),
         "exchange": request.exchange,
         "replaced": 0 if request.exchange else reply.replaced.inode_id,

@@ -35,7 +35,7 @@ def _directory_ids(request: Any) -> tuple[int, ...]:
         return ()  # who asks by path keeps no directories
     if kind in _OF_ONE:
         return (request.parent_inode_id,)
-    if kind is not meta.RenameReq:
+    if kind is not meta.RenameReq or request.new_directory:
         return ()
     old_id, new_id = request.old_parent_inode_id, request.new_parent_inode_id
     return (old_id,) if old_id == new_id else (old_id, new_id)

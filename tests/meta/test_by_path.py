@@ -1,5 +1,6 @@
 """Changes of names in directories given by path: one call each, once each, refused as a look-up would be."""
 
+import pytest
 import trio
 
 from fs.client.native import EmberFs, Identity
@@ -8,6 +9,7 @@ from fs.schema.ids import ROOT_INODE_ID
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import Status
 from tests.meta.harness import CALL, refused
+from tests.meta.test_event_log import logged  # noqa: F401 - a fixture
 from tests.meta.test_native_names import DirectMeta
 
 
@@ -70,6 +72,29 @@ async def test_a_service_of_an_earlier_release_is_told_inode_ids(world):
     assert [entry.name for entry in await fs.listdir("/")] == ["d", "h"]
 
 
+async def test_what_is_gone_is_not_taken_for_an_earlier_release(
+    world,
+    autojump_clock,  # noqa: ARG001
+):
+    class RemovesFirst(CountingMeta):
+        async def call(self, method, request, *, timeout_s=None):
+            if method.name == "Link" and not self.calls.count("Link"):
+                await client_of(world, CountingMeta(world)).unlink("/d/f")
+                await trio.sleep(61)
+                await world.meta.gc.step()
+            return await super().call(method, request, timeout_s=timeout_s)
+
+    caller = RemovesFirst(world)
+    fs = client_of(world, caller)
+    await fs.mkdir("/d")
+    await (await fs.create("/d/f")).close()
+    with refused(Status.STALE):
+        await fs.link("/d/f", "/d/g")
+    caller.calls.clear()
+    await fs.mkdir("/d/e")
+    assert caller.calls == ["Mkdir"]
+
+
 async def test_paths_are_walked_as_by_a_look_up(world):
     fs, other = client_of(world, CountingMeta(world)), client_of(world, CountingMeta(world), 7)
     await fs.mkdir("/d")
@@ -126,6 +151,10 @@ async def test_the_path_wins_over_the_inode_id(world):
     both = {"name": b"x", "mode": 0o755, "directory": b"/d", "parent_inode_id": ROOT_INODE_ID}
     await world.meta.service.mkdir(CALL, request_of(meta.MkdirReq, b"1" * 16, **both))
     assert [entry.name for entry in await fs.listdir("/d")] == ["x"]
+    move = {"old_parent_inode_id": ROOT_INODE_ID, "old_name": b"d", "new_name": b"e"}
+    fields = move | {"new_directory": b"/d/.."}
+    reply = await world.meta.service.rename(CALL, request_of(meta.RenameReq, b"2" * 16, **fields))
+    assert not reply.directories  # of no use to who gives a path
 
 
 async def test_what_was_done_counts_though_its_path_went_before_the_outcome_was_known(
@@ -142,6 +171,36 @@ async def test_what_was_done_counts_though_its_path_went_before_the_outcome_was_
         await other.rename("/d", "/moved")
     world.engine.faults = None
     assert [entry.name for entry in await fs.listdir("/moved")] == ["x"]
+
+
+@pytest.mark.parametrize("is_repeat", [True, False])
+async def test_no_event_names_a_directory_that_was_not_changed(
+    logged,  # noqa: F811
+    autojump_clock,  # noqa: ARG001
+    is_repeat,
+):
+    world, events = logged
+    service, fs = world.meta.service, client_of(world, CountingMeta(world))
+    made = await fs.mkdir("/d")
+    one = {"name": b"x", "mode": 0o755, "directory": b"/d"}
+    if is_repeat:
+        await service.mkdir(CALL, request_of(meta.MkdirReq, b"1" * 16, **one))
+        await fs.rename("/d", "/moved")
+        await fs.mkdir("/d")
+        await service.mkdir(CALL, request_of(meta.MkdirReq, b"1" * 16, is_repeat=True, **one))
+    else:
+        fault = CommitFault(Fate.UNKNOWN_COMMITTED, delay_after_s=1.0)
+        world.engine.faults = ScriptedFaults([fault])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.mkdir, CALL, request_of(meta.MkdirReq, b"1" * 16, **one))
+            await trio.sleep(0.5)
+            await fs.rename("/d", "/moved")
+            await fs.mkdir("/d")
+        world.engine.faults = None
+    assert await fs.listdir("/d") == []
+    found = [event for event in await events() if event.get("name") == "x"]
+    assert [event.get("parent") for event in found] == [made.inode_id, None][: 1 + is_repeat]
+    assert [event.get("parent_path") for event in found[1:]] == ["/d"][:is_repeat]
 
 
 async def test_a_change_that_takes_its_own_path_away_is_done_once(

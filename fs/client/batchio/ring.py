@@ -222,7 +222,10 @@ class Ring:
             else:
                 nursery.start_soon(self._do_in_turn, [work])
 
-        begun = work.begin(batches, end)
+        try:
+            begun = work.begin(batches, end)
+        except Exception:  # noqa: BLE001 - an edge, as `_do_alike`, whose way comes next
+            _log.exception("bug in beginning a batch of %d entries", len(group.rows))
         if begun is None:
             self._turns.end(self._uid)
             return False

@@ -91,6 +91,21 @@ async def test_what_cannot_be_finished_is_done_the_ordinary_way(autojump_clock, 
         assert it.ring._turns._free == 4
 
 
+async def test_a_bug_in_beginning_one_ends_no_ring(autojump_clock, flushed, monkeypatch, caplog):
+    async with flushed as (it, chunks):
+
+        def begin_read(*_, **__):
+            raise RuntimeError("broken invariant")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(chunks, "begin_read", begin_read)
+            assert await it.do({"offset": 3, "length": 1000}) == [1000]
+        assert "broken invariant" in caplog.text
+        assert it.ring._turns._free == 4
+        assert await it.do({"length": 10}) == [10]
+        assert len(chunks.begun) == 1
+
+
 async def test_the_ring_goes_on_while_one_is_under_way(autojump_clock, flushed):
     async with flushed as (it, chunks):
         chunks.begun_gate = trio.Event()
