@@ -22,6 +22,7 @@ from rich.table import Table
 from ..client.vfs.profile import PROFILE_ATTRIBUTE
 from ..runtime.figures import BOUNDS_S
 from ..schema.status import FsError, Status
+from .cells import cell
 from .scraped import quantile
 from .status_view import bytes_text
 from .top import FILE_WIDTH, duration_text
@@ -193,7 +194,7 @@ def _process_table(view: View) -> Table:
     for row in view.rows[:ROW_COUNT]:
         table.add_row(
             str(row.pid),
-            row.command,
+            cell(row.command),
             row.operation,
             f"{row.calls_per_s:.1f}",
             bytes_text(row.bytes_per_s),
@@ -212,7 +213,7 @@ def _file_table(view: View) -> Table:
             f"{file.calls_per_s:.1f}",
             bytes_text(file.bytes_per_s),
             str(file.pid),
-            file.path or f"inode {file.inode_id}",
+            cell(file.path or f"inode {file.inode_id}"),
         )
     return table
 

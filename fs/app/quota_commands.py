@@ -18,6 +18,7 @@ from rich.table import Table
 from ..client.blocking import BlockingFs, connect_blocking
 from ..client.entries import DirectoryUsage
 from ..schema.status import FsError, Status
+from .cells import cell
 from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
 from .entry import NO_ENTRY, current_entry
 from .mount_point import is_mounted
@@ -88,7 +89,7 @@ def _show(entries: list[DirectoryUsage], *, as_json: bool) -> None:
     for entry in entries:
         inode_count = entry.file_count + entry.directory_count
         table.add_row(
-            entry.path or "(too deep)",
+            cell(entry.path or "(too deep)"),
             bytes_text(entry.byte_count),
             bytes_text(entry.bytes_max) if entry.bytes_max else "-",
             str(inode_count),

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ..client.entries import TrashEntry
 from ..schema.status import FsError, Status
+from .cells import cell
 from .quota_commands import DirOption, JsonOption, connected, path_inside
 
 rm = typer.Typer()
@@ -101,7 +102,8 @@ def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     table = Table("name", "was", "removed", "kept until")
     for entry in sorted(found, key=lambda e: e.removed_ns):
         name = entry.name + "/" * entry.is_dir
-        table.add_row(name, entry.path or "-", _when(entry.removed_ns), _when(entry.due_ns))
+        where = cell(entry.path or "-")
+        table.add_row(cell(name), where, _when(entry.removed_ns), _when(entry.due_ns))
     Console().print(table)
 
 

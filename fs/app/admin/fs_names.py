@@ -20,6 +20,7 @@ from ...schema.inode import Inode, InodeType, inode_to_pb
 from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
+from ..cells import printable
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
@@ -187,7 +188,7 @@ def realpath(path: PathArgument, *, directory: DirOption = None, config: ConfigO
         return await found.paths_of((await found.stat(absolute(path))).inode_id)
 
     for line in run_fs(use, directory, config):
-        typer.echo(shown(line))
+        typer.echo(printable(shown(line)))
 
 
 @fs.command("mkdir")

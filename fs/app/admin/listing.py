@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ..cells import cell, printable
+
 EXIT_FOUND: Final = 3
 EXIT_DECLINED: Final = 4
 WIDTH: Final = 200
@@ -36,7 +38,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Columns, *, as_json: 
         return
     table = Table(*(re.sub("_(bytes|ns)$", "", key).replace("_", " ") for key in columns))
     for row in rows:
-        table.add_row(*(_cell(row[key], form) for key, form in columns.items()))
+        table.add_row(*(cell(_cell(row[key], form)) for key, form in columns.items()))
     console().print(table)
 
 
@@ -55,7 +57,7 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         shown = (
             ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         )
-        table.add_row(key.removesuffix("_ns").replace("_", " "), _cell(shown, None))
+        table.add_row(key.removesuffix("_ns").replace("_", " "), cell(_cell(shown, None)))
     console().print(table)
 
 
@@ -91,7 +93,7 @@ def confirm(plan: Sequence[str], *, dry_run: bool, yes: bool) -> None:
         typer.Exit: 0 after a dry run; EXIT_DECLINED after a no, or when there is nobody to ask.
     """
     for line in plan:
-        typer.echo(line)
+        typer.echo(printable(line))
     if dry_run:
         raise typer.Exit(0)
     if yes:
