@@ -4,7 +4,8 @@ Invariants:
     - What is measured is read on the event loop, in one go, and never by another thread; the text is made of the
       reading by a thread.
     - Nothing is loaded, and no thread is there, until somebody asks; nothing waits for a thread at the end.
-    - A client that does not speak is given up after CLIENT_TIMEOUT_S, and at most CLIENTS_MAX are served at once.
+    - A client that does not speak is given up after CLIENT_TIMEOUT_S, one that speaks for ever after CLIENT_TIME_S_MAX.
+    - At most CLIENTS_MAX are served at once; of those beyond WAITING_MAX that wait no descriptor is kept.
 
 Asks nobody who he is: schema/config.py checks that the address is of this machine only, unless somebody wanted otherwise.
 
@@ -15,6 +16,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +42,11 @@ Document = Callable[[], Callable[[], Content]]
 """Called on the event loop, to take what is known; what it returns is called by another thread, and makes the answer of it."""
 
 CLIENT_TIMEOUT_S: Final = 5.0
+CLIENT_TIME_S_MAX: Final = 60.0
+"""From being accepted, also for who sends a byte now and then."""
 CLIENTS_MAX: Final = 4
+WAITING_MAX: Final = 32
+"""Descriptors are what the process serves its cluster with."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -71,6 +77,8 @@ class Exposition:
         self._token: trio.lowlevel.TrioToken
         self._server: WSGIServer | None = None
         self._limiter = trio.CapacityLimiter(CLIENTS_MAX)
+        self._answered: set[socket.socket] = set()
+        """Connections that a thread has, and closes."""
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; reports the bound address.
@@ -99,22 +107,34 @@ class Exposition:
         return figures
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        """Hand a connection to a thread, which closes it."""
+        """Hand a connection to a thread, which closes it; end it when that takes too long."""
         taken = socket.socket(fileno=stream.socket.detach())
-        await trio.to_thread.run_sync(
-            self._answer, taken, abandon_on_cancel=True, limiter=self._limiter
-        )
+        is_one_too_many = self._limiter.statistics().tasks_waiting >= WAITING_MAX
+        try:
+            with trio.move_on_after(0 if is_one_too_many else CLIENT_TIME_S_MAX):
+                await trio.to_thread.run_sync(
+                    self._answer, taken, abandon_on_cancel=True, limiter=self._limiter
+                )
+        finally:
+            if taken in self._answered:
+                with suppress(OSError):  # it has just been closed
+                    taken.shutdown(socket.SHUT_RDWR)
+            else:
+                taken.close()
 
     def _answer(self, taken: socket.socket) -> None:
         """Answer one request; in a thread."""
-        with taken:
-            taken.setblocking(True)
-            if self._server is None:
-                self._server = _make_server(self)
-            try:
+        self._answered.add(taken)
+        try:
+            with taken:
+                taken.setblocking(True)
+                if self._server is None:
+                    self._server = _make_server(self)
                 self._server.finish_request(taken, taken.getsockname()[:2])
-            except OSError as error:
-                log.debug("a reader of metrics left: %s", error)
+        except OSError as error:
+            log.debug("a reader of metrics left: %s", error)
+        finally:
+            self._answered.discard(taken)
 
     def content(self, path: str) -> Content | None:
         """Return a document; None: there is none at this path.  In a thread."""

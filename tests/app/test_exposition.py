@@ -8,7 +8,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from fs.app.exposition import CLIENTS_MAX, Exposition, split_address
+from fs.app.exposition import CLIENTS_MAX, WAITING_MAX, Exposition, split_address
 from fs.app.metrics_commands import fetch, targets_of
 from fs.runtime.config_file import parse_config
 from fs.runtime.figures import Histogram
@@ -70,6 +70,33 @@ async def test_who_connects_and_says_nothing_holds_up_neither_the_process_nor_it
         await trio.aclose_forcefully(stream)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(place)
+
+
+async def test_whoever_opens_many_connections_does_not_use_up_the_descriptors(monkeypatch):
+    monkeypatch.setattr("fs.app.exposition.CLIENT_TIMEOUT_S", 600.0)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(Exposition("tcp:127.0.0.1:0", []).run)
+            place = split_address(address)
+            count = CLIENTS_MAX + WAITING_MAX + 3
+            streams = [await trio.open_tcp_stream(*place) for _ in range(count)]
+            for stream in streams[-3:]:
+                assert await stream.receive_some() == b""
+            nursery.cancel_scope.cancel()
+    for stream in streams:
+        await trio.aclose_forcefully(stream)
+
+
+async def test_who_never_comes_to_an_end_is_given_up(monkeypatch):
+    monkeypatch.setattr("fs.app.exposition.CLIENT_TIMEOUT_S", 600.0)
+    monkeypatch.setattr("fs.app.exposition.CLIENT_TIME_S_MAX", 0.1)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(Exposition("tcp:127.0.0.1:0", []).run)
+            async with await trio.open_tcp_stream(*split_address(address)) as stream:
+                await stream.send_all(b"GET / HTTP/1.0\r\nX-Drop: ")
+                assert await stream.receive_some() == b""
+            nursery.cancel_scope.cancel()
 
 
 async def test_an_address_in_use_is_said_at_the_start():
