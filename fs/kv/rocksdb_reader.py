@@ -20,7 +20,7 @@ from ..runtime.ports import Runtime
 from ..schema.status import FsError, Status
 from .buffer import Mutations
 from .local import LocalEngine
-from .rocksdb_store import check_known, opening_error, reading_options
+from .rocksdb_store import check_known, check_readable, opening_error, reading_options
 from .rocksdb_view import KnownRows, RocksDbView
 
 TRIES: Final = 20
@@ -88,9 +88,12 @@ def _open_links(path: str) -> tuple[Path, Rdict]:
             for file in Path(path).absolute().iterdir():
                 if file.name not in OWN_NAMES:
                     (links / file.name).symlink_to(file)
+            check_readable(Path(path).absolute())
             return links, Rdict(str(links), **reading_options(), access_type=AccessType.read_only(False))  # fmt: skip
         except Exception as error:
             shutil.rmtree(links)
+            if isinstance(error, FsError):
+                raise
             if not tries_left or "No such file" not in str(error):
                 raise opening_error(path, error) from error
     raise AssertionError

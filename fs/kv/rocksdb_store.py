@@ -104,7 +104,7 @@ def open_store(path: str) -> Rdict:
         if not directory.is_dir():
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
-        _check_readable(directory)
+        check_readable(directory)
         try:
             return _open_checked(directory)
         except Exception as error:
@@ -148,8 +148,8 @@ def _remedy(directory: Path) -> str:
     )
 
 
-def _check_readable(directory: Path) -> None:
-    """Refuse what RocksDB would read for ever."""
+def check_readable(directory: Path) -> None:
+    """Refuse what RocksDB would read for ever; raises FsError(KV_DAMAGED), OSError."""
     found = find_trap(directory)
     if found is not None:
         path, at = found

@@ -1,5 +1,6 @@
 """Reading the embedded store while its process serves it."""
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -70,6 +71,22 @@ async def test_files_that_go_while_they_are_opened_are_looked_for_again(tmp_path
     assert await everything(reader) == [(b"1", b"x")]
     await reader.aclose()
     await engine.aclose()
+
+
+async def test_a_log_that_rocksdb_would_read_for_ever_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = await open_at(str(tmp_path / "kv"))
+    await put(engine, b"1")
+    shutil.copytree(tmp_path / "kv", tmp_path / "rotten")
+    await engine.aclose()
+    (log,) = (tmp_path / "rotten").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[6] ^= 4
+    log.write_bytes(data)
+    with pytest.raises(FsError, match=f"{log} is damaged at byte 0") as caught:
+        await RocksDbReader.open(str(log.parent), inline_runtime(), cluster_id=CLUSTER_ID)
+    assert caught.value.status is Status.KV_DAMAGED
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["kv", "rotten"]
 
 
 async def test_a_store_of_another_cluster_and_no_store_are_refused(tmp_path, monkeypatch):
