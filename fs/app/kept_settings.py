@@ -63,9 +63,13 @@ async def begin_by_asking(process: "Process") -> None:
 
 def _begin(process: "Process", kept: KeptSettings, newest: list[StoredSettingsPb] | None) -> None:
     remembered = read_remembered(process.config.process.directory)
-    if newest is None:
-        newest = remembered.settings()
-        if newest:
-            log.info("no manager says which settings are kept: going on with those remembered")
-    kept.settings.remember(newest, remembered.changes, process.runtime.clock.wall_ns())
+    before = remembered.settings()
+    if newest is None and before:
+        log.info("no manager says which settings are kept: going on with those remembered")
+    # first those of before: a newer text that this process refuses leaves them in force, as it did while it ran
+    stored = [*before, *(newest or [])]
+    kept.settings.remember(stored, remembered.changes, process.runtime.clock.wall_ns())
     process.config = kept.settings.start()
+    known, _ = kept.settings.to_remember()
+    if [one for one in known if one.version] != [one for one in before if one.version]:
+        kept.remember_soon()

@@ -132,8 +132,12 @@ class KeptSettings:
         for one in settings:
             self.settings.take_stored(one, self._runtime.clock.wall_ns())
         if settings:
-            self._has_news.set()
+            self.remember_soon()
             self.trigger()
+
+    def remember_soon(self) -> None:
+        """Have `run` write what is to be remembered."""
+        self._has_news.set()
 
     async def change(self, text: str, *, is_live_only: bool, is_reset: bool) -> SettingsChangePb:
         """Change settings of this process alone; see `Settings.change`.

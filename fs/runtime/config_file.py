@@ -21,8 +21,8 @@ from ..schema.config import ProcessConfig, check_relations
 from ..schema.status import FsError, Status
 from .durable_file import write_durable
 
-_AT: Final = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$")
-_UNKNOWN: Final = re.compile(r"unknown field `(?P<key>.*?)`")
+_AT: Final = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"unknown field `(?P<key>.*?)`", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -61,6 +61,11 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _bad(path, f"is not valid TOML: {error}") from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # numbers of thousands of digits, brackets without end
+        raise _bad(path, f"is no TOML for a configuration: {error}") from error
 
 
 def convert_config(values: Mapping[str, Any], path: Path) -> ProcessConfig:

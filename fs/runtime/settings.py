@@ -152,6 +152,18 @@ class Settings:
             self._refused.pop(role, None)
             self._take(plan, change)
         self._note(change)
+        if not change.problem:
+            self._try_refused(wall_ns)
+
+    def _try_refused(self, wall_ns: int) -> None:
+        """Take over what was refused before and is fine beside what there is now."""
+        for role, refused in list(self._refused.items()):
+            if not self.try_stored(role, refused.text).problem:
+                del self._refused[role]
+                pb_role = NodeRole.ValueType(role)
+                again = StoredSettingsPb(role=pb_role, version=refused.version, text=refused.text)
+                self.take_stored(again, wall_ns)
+                return  # which has tried the others
 
     def try_stored(self, role: Role, text: str) -> SettingsChangePb:
         """Return what would happen if this were kept for a role; nothing changes."""
@@ -198,6 +210,7 @@ class Settings:
         self._kept, self._live_only = kept, live_only
         self._take(plan, change)
         self._note(change)
+        self._try_refused(wall_ns)
         return change
 
     # ---- what outlives the process -----------------------------------------------------------------
@@ -226,6 +239,7 @@ class Settings:
         self._kept = kept
         self._take(plan, SettingsChangePb())
         self._report = None
+        self._try_refused(wall_ns)
 
     # ---- what is told ------------------------------------------------------------------------------
 

@@ -4,14 +4,20 @@ import random
 from types import SimpleNamespace
 
 import pytest
+import trio
 
 from fs.app.compose import Process, read_keys_again
-from fs.app.kept_settings import kept_settings
+from fs.app.kept_settings import begin_by_asking, begin_from_store, kept_settings
+from fs.kv.memory import MemoryEngine
+from fs.kv.transact import transact
+from fs.mgmtd.settings_book import SettingsBook, with_settings
 from fs.rpc.credential_files import read_keys, write_new_key
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.secret_file import write_secret_file
 from fs.runtime.simulated import simulated_runtime
-from fs.schema.config import AuthSection, ProcessConfig
+from fs.schema.config import AuthSection, ProcessConfig, ProcessSection
+from fs.schema.routing import Role
+from fs.schema.stored_settings import ROLES
 
 
 class Taker:
@@ -69,3 +75,48 @@ def test_who_begins_to_follow_late_misses_nothing():
     assert seen == [7, 7]
     nobody = kept_settings("kv", ProcessConfig(), runtime)
     assert nobody.settings.roles == ()
+
+
+async def test_a_process_begins_with_the_newest_settings_that_it_could_take_over(
+    tmp_path,
+    monkeypatch,
+    autojump_clock,  # noqa: ARG001
+):
+    """Of version 2 no process can make anything, which only processes know; nobody answers the third time."""
+    runtime = simulated_runtime(MemoryNetwork(seed=1).endpoint("x"), 7)
+    monkeypatch.setattr("fs.app.kept_settings.ask_for_settings", nobody_answers)
+    section = ProcessSection(directory=str(tmp_path), mgmtd_addresses=["unix:x"])
+    config = ProcessConfig(process=section)
+    engine, book = MemoryEngine(runtime.clock), SettingsBook()
+    found = []
+    for text in ("[meta]\ngc_batch_count = 7\n", "[meta]\nchunk_size_bytes = 500000\n", None):
+        kept = kept_settings("meta", config, runtime)
+        process = Process(config, runtime, None, None, None, kept=kept)
+        if text is None:
+            await begin_by_asking(process)
+        else:
+            after = with_settings(book, ROLES["meta"], text, note="", based_on_version=0, now_ns=1)
+            await transact(engine, writer(book.records(after)), runtime=runtime)
+            book = after
+            await begin_from_store(process, engine)
+        with trio.move_on_after(5) as scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(kept.run)
+                while not (tmp_path / "settings.json").exists():  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.1)
+                nursery.cancel_scope.cancel()
+        assert not scope.cancelled_caught
+        found.append((process.config.meta.gc_batch_count, kept.settings.version(Role.META)))
+    assert found == [(7, 1), (7, 2), (7, 1)]
+
+
+async def nobody_answers(_link, _settings):
+    return None
+
+
+def writer(records):
+    async def body(tr):
+        for key, value in records:
+            tr.set(key, value)
+
+    return body

@@ -44,6 +44,9 @@ def running(base=None, roles=(Role.STORAGE,)):
         ("[meta]\ngc_delay_s = 3.0\n", ["x, line 2", "storage does not use this section"]),
         ("read_concurrency = 3\n", ["x, line 1", "stands in a section"]),
         ("[storage\n", ["x", "not valid TOML", "line 1"]),
+        ('[storage]\n"a\\nb" = 1\n', ["x", "unknown key"]),
+        ("[storage]\nread_concurrency = " + "1" * 5000, ["x", "TOML", "digits"]),
+        ("[storage]\nread_concurrency = " + "[" * 5000, ["x", "TOML", "recursion"]),
         ("# " + "x" * 40_000, ["longer than"]),
     ],
 )
@@ -135,6 +138,19 @@ def test_a_process_that_cannot_begin_with_a_text_begins_without_it():
     assert (settings.state, settings.version(Role.STORAGE)) == (FAILED, 2)
     settings.take_stored(stored("", 3))
     assert settings.state == NORMAL
+
+
+def test_what_was_refused_is_taken_over_when_nothing_speaks_against_it_any_more():
+    base = ProcessConfig(mgmtd=MgmtdSection(node_failed_after_s=9.5))
+    settings = running(base)
+    settings.take_stored(stored(READS.format(5) + "link_failed_after_s = 9.0\n"))
+    assert settings.state == FAILED
+    settings.change("[storage]\nlink_failed_after_s = 30.0\n", is_live_only=False)
+    anew = Settings(base, [Role.STORAGE])
+    anew.remember(*settings.to_remember())
+    for one in (settings, anew):
+        assert (one.state, one.report().versions[0].refused_version) == (DIRTY, 0)
+        assert one.config.storage.read_concurrency == 5
 
 
 def test_a_trial_changes_nothing():
