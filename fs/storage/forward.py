@@ -193,6 +193,16 @@ def commit(
     return state
 
 
+async def take_back(target: LocalTarget, chunk_id: ChunkId) -> None:
+    """Drop a pending version that was refused for lack of space below, so that no power loss brings it back.
+
+    It may be durable: others have their updates flushed at any time.
+    """
+    await target.disk.run(target.disk.engine.drop_pending, target.target_id, chunk_id)
+    await target.disk.sync()
+    target.unsettled.pop(chunk_id, None)
+
+
 async def transfer(
     context: StorageContext,
     target: LocalTarget,

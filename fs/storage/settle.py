@@ -26,7 +26,7 @@ from ..schema.routing import Chain, PublicState
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .copies import find_bytes
-from .forward import Outgoing, commit, forward, made_whole, result_of, whole
+from .forward import Outgoing, commit, forward, made_whole, result_of, take_back, whole
 from .replica import UpdateType
 from .target import LocalTarget
 from .targets import Place
@@ -87,7 +87,7 @@ async def settle(
     except FsError as error:
         if error.status is not Status.NO_SPACE:
             raise
-        await _drop(target, chunk_id)
+        await take_back(target, chunk_id)
         return False
     result = result_of(state)
     commit(target, result, forwarded.chain_version, tag)

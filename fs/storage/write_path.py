@@ -36,7 +36,7 @@ from .copies import Repaired, repair_copy
 from .damage import note_damage
 from .finished_cuts import WHOLE
 from .flusher import Flush
-from .forward import Forwarded, Outgoing, commit, forward, result_of
+from .forward import Forwarded, Outgoing, commit, forward, result_of, take_back
 from .local_state import Hold
 from .replica import Action, Decision, Position, UpdateType, decide_update
 from .settle import settle
@@ -259,11 +259,7 @@ async def _pass_on(
         )
     except FsError as error:
         if error.status is Status.NO_SPACE:
-            engine = target.disk.engine
-            await target.disk.run(engine.drop_pending, target.target_id, update.chunk_id)
-            if request.is_durable:  # so may be what was dropped
-                await target.disk.sync()
-            target.unsettled.pop(update.chunk_id, None)
+            await take_back(target, update.chunk_id)
         raise
 
 

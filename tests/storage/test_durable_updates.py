@@ -165,3 +165,21 @@ async def test_who_comes_during_a_flush_shares_the_next(mock_clock, monkeypatch)
         for flush in others:
             assert await flush.wait(trio.current_time() + 5)
         assert begun == 2
+
+
+async def test_what_was_refused_for_lack_of_space_does_not_come_back(mock_clock, monkeypatch):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        assert (await attempt(client, 0, b"kept")).is_durable
+        first, second = cluster.nodes[1], cluster.nodes[2]
+
+        def refuse(*_arguments, **_named):
+            first.engine.sync()  # asked for by another update
+            raise FsError(Status.NO_SPACE, "injected")
+
+        with monkeypatch.context() as full:
+            full.setattr(second.engine, "prepare_write", refuse)
+            with pytest.raises(FsError) as caught:
+                await client.attempt(client.write_request(0, b"LOST"), b"LOST")
+        assert caught.value.status is Status.NO_SPACE
+        await cut_power(cluster, (2, 1), random.Random(3))
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"kept"}
