@@ -15,7 +15,7 @@ from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from .closing import Closing
-from .open_file import FileHandle, FileSession
+from .open_file import FileHandle, FileSession, InodeState
 from .ports import Caller
 from .reading import Reading
 from .writing import Writing
@@ -77,9 +77,18 @@ class Files(Reading, Writing, Closing):
         else:
             inode, is_metered = await self._open_at_meta(request)
         opened = await self._opened(inode, flags, session, caller)
+        if session is None and request.HasField("session"):
+            self._keep(self._core.states[inode_id], SessionId(request.session.session_id))
         if is_metered is not None:
             self._core.states[inode_id].note_metering(is_metered, inode)
         return opened
+
+    def _keep(self, state: InodeState, session_id: SessionId) -> None:
+        """Note what keeps an inode without a name; of two that were opened at once, one does."""
+        if state.keep_session is None:
+            state.keep_session = session_id
+        elif state.keep_session != session_id:
+            self._core.ending.end(state.inode_id, session_id)
 
     def begin_open(
         self, inode_id: InodeId, flags: int, caller: Caller, on_end: OnOpened
@@ -113,7 +122,12 @@ class Files(Reading, Writing, Closing):
         return core.begins.begin(services.META_OPEN, request, end)
 
     def _opened_from(self, inode: Inode, flags: int, caller: Caller) -> Opened:
-        """Make a handle for reading; raises TakesTaskError when the kernel has to forget something first."""
+        """Make a handle for reading.
+
+        Raises:
+            TakesTaskError: the kernel has to forget something first, or the last name went before this reply came, and with it
+                maybe the content.
+        """
         if inode.file is None:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
         state, known = (
@@ -125,6 +139,8 @@ class Files(Reading, Writing, Closing):
             state.absorb(inode)
             length = state.local_length()
         if known is not None and known.given_length not in (-1, length):
+            raise TakesTaskError
+        if state is None and known is not None and known.removed is not None:
             raise TakesTaskError
         return self._handed_out(inode, flags, None, caller)[0]
 
@@ -190,8 +206,12 @@ class Files(Reading, Writing, Closing):
 
     def _session_of_unnamed(self, inode_id: InodeId) -> meta_pb2.FileSessionPb | None:
         """Return a session that keeps an inode without a name for its readers, too; None when it has a name, or one already."""
-        state = self._core.states.get(inode_id)
-        if state is None or state.inode.nlink or state.keep_session is not None:
+        state, known = self._core.states.get(inode_id), self._core.known.get(inode_id)
+        if state is None:
+            if known is None or known.removed is None:
+                return None
+            return meta_pb2.FileSessionPb(session_id=self._core.new_session_id())
+        if state.inode.nlink or state.keep_session is not None:
             return None
         state.keep_session = self._core.new_session_id()
         return meta_pb2.FileSessionPb(session_id=state.keep_session)

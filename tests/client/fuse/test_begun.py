@@ -194,3 +194,17 @@ async def test_an_open_is_refused_and_tried_again_as_by_a_task(kernel, cluster):
     for flags in (os.O_WRONLY, os.O_RDONLY | os.O_TRUNC):
         assert (await kernel.ask(Opcode.OPEN, p.OPEN_IN.pack(flags, 0), inode_id))[0] == 0
     assert len(cluster.only.begun) == 2
+
+
+async def test_an_open_whose_file_was_removed_before_its_reply_came_is_done_again(kernel, cluster):  # noqa: F811
+    inode_id = await written(kernel, b"f", b"data")
+    asked = await kernel.send(Opcode.OPEN, p.OPEN_IN.pack(os.O_RDONLY, 0), inode_id)
+    one = await begun_at(cluster, 1)
+    reply = await cluster.only.call(one.method, one.request)
+    assert await kernel.ask(Opcode.UNLINK, b"f\0") == (0, b"")
+    one.end(reply)
+    unique, error, _ = await kernel.receive()
+    assert (unique, error) == (asked, 0)
+    # A session keeps what has no name, also when that of its writer has ended.
+    keep_session = kernel.vfs._core.states[inode_id].keep_session
+    assert keep_session in cluster.sessions[inode_id]
