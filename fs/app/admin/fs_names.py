@@ -222,10 +222,11 @@ def mkdir(
 
     async def cut(mgmtd: MgmtdLink, channels: ChannelPool) -> None:
         info = await newest_routing(mgmtd, TIMEOUT_S)
-        inode = await inode_of(where, channels, info, path, 0)
+        who = identity_of(where.auth)
+        inode = await inode_of(where, channels, info, path, 0, who=who)
         base = (await inherited(where, channels, info, inode))[0]
         made = chosen_layout(info, base, chunk_size, stripe_size, table_id)
-        request = meta_pb2.SetAttrReq(caller=caller(where, channels), inode_id=inode.inode_id, default_layout=made)  # fmt: skip
+        request = meta_pb2.SetAttrReq(caller=caller(where, channels, who), inode_id=inode.inode_id, default_layout=made)  # fmt: skip
         await ask_meta(channels, info, services.META_SET_ATTR, request)
 
     where.run(cut)
@@ -252,9 +253,10 @@ def create(
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> None:
         info = await newest_routing(mgmtd, TIMEOUT_S)
-        parent = await inode_of(where, channels, info, above, 0)
+        who = identity_of(where.auth)
+        parent = await inode_of(where, channels, info, above, 0, who=who)
         request = meta_pb2.CreateReq(
-            caller=caller(where, channels), parent_inode_id=parent.inode_id, name=os.fsencode(name), mode=bits, is_exclusive=True,
+            caller=caller(where, channels, who), parent_inode_id=parent.inode_id, name=os.fsencode(name), mode=bits, is_exclusive=True,
         )  # fmt: skip
         if chunk_size or stripe_size or table_id:
             base = (await inherited(where, channels, info, parent))[0]

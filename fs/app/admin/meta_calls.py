@@ -34,10 +34,10 @@ async def ask_meta(
     raise problem
 
 
-def caller(where: Where, channels: ChannelPool) -> common_pb2.CallerPb:
-    """Return on whose behalf a command asks."""
+def caller(where: Where, channels: ChannelPool, who: Identity | None = None) -> common_pb2.CallerPb:
+    """Return on whose behalf a command asks; None: of an administrator, who has no token, root's."""
     uid = configured_uid(where.auth) or 0
-    who = standing().identity or Identity(uid, uid)
+    who = who or standing().identity or Identity(uid, uid)
     return common_pb2.CallerPb(
         uid=who.uid,
         gid=who.gid,
@@ -48,12 +48,18 @@ def caller(where: Where, channels: ChannelPool) -> common_pb2.CallerPb:
 
 
 async def inode_of(
-    where: Where, channels: ChannelPool, info: RoutingInfo, path: str, inode_id: int
+    where: Where,
+    channels: ChannelPool,
+    info: RoutingInfo,
+    path: str,
+    inode_id: int,
+    *,
+    who: Identity | None = None,
 ) -> common_pb2.InodePb:
-    """Return an inode by path, or by id if that is not 0; raises FsError."""
-    who = caller(where, channels)
+    """Return an inode by path, or by id if that is not 0, as `caller` says; raises FsError."""
+    asking = caller(where, channels, who)
     if inode_id:
-        by_id = meta_pb2.GetAttrReq(caller=who, inode_id=inode_id)
+        by_id = meta_pb2.GetAttrReq(caller=asking, inode_id=inode_id)
         return (await ask_meta(channels, info, services.META_GET_ATTR, by_id)).inode
-    by_path = meta_pb2.ResolvePathReq(caller=who, path=os.fsencode(absolute(path)))
+    by_path = meta_pb2.ResolvePathReq(caller=asking, path=os.fsencode(absolute(path)))
     return (await ask_meta(channels, info, services.META_RESOLVE_PATH, by_path)).inode
