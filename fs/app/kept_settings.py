@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ..kv.api import KvEngine
-from ..kv.transact import snapshot_read
+from ..kv.transact import transact
 from ..mgmtd.store import read_settings
 from ..node.kept_settings import KeptSettings, ask_for_settings, read_remembered
 from ..node.mgmtd_link import MgmtdLink
@@ -44,11 +44,12 @@ def kept_settings(root_name: str, config: ProcessConfig, runtime: Runtime) -> Ke
 
 
 async def begin_from_store(process: "Process", engine: KvEngine) -> None:
-    """Begin with what the store has for the roles of this process; raises FsError when the store does not answer."""
+    """Begin with what the store has for the roles of this process; raises FsError when the store does not answer in time."""
     kept = process.kept
     if kept is None:
         return
-    book = await snapshot_read(engine, read_settings)
+    # tried again, unlike a snapshot: the store may be starting, too
+    book = await transact(engine, read_settings, runtime=process.runtime)
     _begin(process, kept, [book.newest(role) for role in kept.settings.roles])
 
 

@@ -1,0 +1,33 @@
+"""How processes begin with the settings that the managers keep."""
+
+from types import SimpleNamespace
+
+import trio
+
+from fs.app import kept_settings
+from fs.kv.memory import MemoryEngine
+from fs.rpc.transport_memory import MemoryNetwork
+from fs.runtime.simulated import simulated_runtime
+from fs.schema.config import ProcessConfig
+from fs.schema.status import FsError, Status
+
+
+async def test_a_store_that_is_starting_is_waited_for(monkeypatch, autojump_clock):
+    """A manager and the store that are killed together come back in any order."""
+    del autojump_clock
+    runtime = simulated_runtime(MemoryNetwork(seed=1).endpoint("x"), 1)
+    config = ProcessConfig()
+    process = SimpleNamespace(
+        kept=kept_settings.kept_settings("mgmtd", config, runtime), runtime=runtime, config=config
+    )
+    up_s = trio.current_time() + 3.0
+    read = kept_settings.read_settings
+
+    async def read_when_up(tr):
+        if trio.current_time() < up_s:
+            raise FsError(Status.KV_UNAVAILABLE, "starting")
+        return await read(tr)
+
+    monkeypatch.setattr(kept_settings, "read_settings", read_when_up)
+    await kept_settings.begin_from_store(process, MemoryEngine(runtime.clock))
+    assert trio.current_time() >= up_s
