@@ -37,6 +37,7 @@ def refused(made: bytes) -> str:
     return caught.value.detail
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.binary(max_size=40), st.binary(max_size=40)))
 def test_what_was_written_is_read(rows):
     rows = sorted(rows.items())

@@ -146,6 +146,7 @@ async def test_a_repair_that_came_too_late_changes_nothing(place):
     assert await place.world.dump() == before
 
 
+@pytest.mark.slow
 async def test_repairs_are_idempotent():
     for name, (_, is_repairable, plant) in DEFECTS.items():
         if (
@@ -182,6 +183,7 @@ async def test_sorting_on_disk_and_in_memory_find_the_same(place, run_count):
     assert [f.kind for f in found] == [Kind.WRONG_NLINK]
 
 
+@pytest.mark.slow
 async def test_a_check_while_others_write_finds_nothing(lab):
     """On every engine: names, links, lengths and directories change all the time."""
     world = World(PausableEngine(lab.engine, RealClock()))

@@ -95,6 +95,7 @@ async def test_what_is_unsure_is_not_repaired(place, autojump_clock, name):  # n
     assert await place.world.dump() == planted
 
 
+@pytest.mark.slow
 async def test_while_others_change_what_is_counted():
     """Repairs add what was missing: what others add meanwhile stays counted."""
     engine = MemoryEngine(SimulatedClock())

@@ -15,6 +15,7 @@ def row(number):
     return {"number": number, "name": b"n\xff%d" % number, "is_odd": bool(number % 2)}
 
 
+@pytest.mark.slow
 def test_both_forms_hold_all_rows(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     count = BATCH_ROWS + 3

@@ -91,6 +91,7 @@ def test_paths_are_found_by_what_a_process_has_open(tmp_path):
     assert path_of(2**22 + 1, 1, tmp_path) == ""
 
 
+@pytest.mark.slow
 def test_what_is_no_mount_says_so(tmp_path):
     command = [sys.executable, "-m", "fs.app.main", "profile", str(tmp_path), "--count", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

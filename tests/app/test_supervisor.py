@@ -82,6 +82,7 @@ async def test_without_restarts_a_dead_service_stays_dead(directory):
         await supervisor.stop()
 
 
+@pytest.mark.slow
 async def test_restarts_back_off(directory, monkeypatch):
     monkeypatch.setattr(module, "RESTART_PAUSE_S_MIN", 0.05)
     supervisor = Supervisor(directory, command=command(DIES))

@@ -98,6 +98,7 @@ class Books:
         }
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(STEPS)
 def test_blocks_are_handed_out_once_and_reload_equals_live(steps) -> None:

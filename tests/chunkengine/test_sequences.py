@@ -20,6 +20,7 @@ def test_the_engine_does_what_its_model_does() -> None:
     assert outcome["restarts"] > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_synced", [True, False])
 def test_each_operation_may_be_cut_anywhere(is_synced) -> None:
     for name in exhaustive.NAMES:

@@ -178,6 +178,7 @@ def test_the_unit_runs_every_role():
     assert [service_of(role) for role in ("mgmtd", "mount")] == ["mgmtd", "mountd"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (package systemd)"
 )

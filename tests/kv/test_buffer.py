@@ -32,6 +32,7 @@ def read_through(buffer: WriteBuffer, base: Model, bounds, *, limit: int, revers
     return read
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(
     st.dictionaries(keys, values, max_size=25),

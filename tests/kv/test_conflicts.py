@@ -1,5 +1,6 @@
 """The conflict window against a list of everything that was ever written."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ class Everything:
         return True
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(commits, st.lists(keys, max_size=3), st.lists(ranges, max_size=3), st.data())
 def test_check_equals_looking_at_everything(history, read_keys, read_ranges, data):
@@ -50,6 +52,7 @@ def test_check_equals_looking_at_everything(history, read_keys, read_ranges, dat
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_long_histories_use_the_index_and_stay_exact(source):

@@ -493,6 +493,7 @@ async def test_a_silent_server_is_told_within_the_time(runtime, server, monkeypa
     assert engine.waiting_count == 0
 
 
+@pytest.mark.slow
 @only_fake
 async def test_a_cancelled_read_leaves_nothing_behind(runtime, server):
     engine = await open_at(server, runtime)

@@ -235,6 +235,7 @@ def mounted_tmpfs(path, size_mb: int) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 async def test_full_disk_refuses_commits_only_and_recovers(tmp_path, autojump_clock):
     disk = tmp_path / "disk"
     if not mounted_tmpfs(disk, 80):

@@ -1,5 +1,6 @@
 """The table of locks against a model that knows one holder set per byte."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ def spread(table):
     return {place: holders for place, holders in model.held.items() if holders}
 
 
+@pytest.mark.slow
 @given(steps)
 def test_table_and_model_agree(steps):
     table, model = [], Model()

@@ -102,6 +102,7 @@ async def test_other_kinds_of_inodes_go_too(world, root, autojump_clock):
     assert world.chunks.removed == []
 
 
+@pytest.mark.slow
 async def test_a_tree_of_thousands(world, root, autojump_clock):
     top = (await root.mkdir(ROOT, b"t")).inode_id
     kept = await root.create(ROOT, b"kept")

@@ -32,6 +32,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", PAIRS, ids=" and ".join)
 async def test_every_schedule_is_explained(names, autojump_clock):  # noqa: ARG001
     tree = await prepare()

@@ -23,6 +23,7 @@ DEED_COUNT = 70 if CHOSEN_KIND != "foundationdb" else 12
 """Each is followed by a list of every directory."""
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12 if CHOSEN_KIND != "foundationdb" else 2,
     deadline=None,

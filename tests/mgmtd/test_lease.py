@@ -182,6 +182,7 @@ async def stand(election: Election, source: random.Random) -> None:
         await trio.sleep(source.uniform(0.1, 1.0))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=15, deadline=None)
 def test_no_two_managers_act_at_once(seed):

@@ -170,6 +170,7 @@ def serving(cluster, node_ids):
     return lambda info: set(info.chain(1).serving) == wanted
 
 
+@pytest.mark.slow
 async def test_a_restored_manager_waits_for_those_who_can_know(autojump_clock):
     async with cluster_of() as cluster:
         first, (second, third) = await restored_without_the_first(cluster)

@@ -160,6 +160,7 @@ async def test_the_deadline_reaches_the_method(net, process, core_service):
         assert 40 < float(deadline) - trio.current_time() <= 50
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("core_service")
 async def test_each_call_ends_at_its_own_time_limit(net, process):
     async with process(net) as p:
@@ -221,6 +222,7 @@ async def test_a_cancelled_call_cancels_the_method_and_the_channel_lives(
         assert p.server.connection_count == 1
 
 
+@pytest.mark.slow
 async def test_cancelled_in_the_middle_of_a_payload_the_buffers_rest(net, process):
     """Whatever moment a call is cancelled at, its buffers are left alone and later calls are whole."""
     size = 2_000_000

@@ -23,6 +23,7 @@ def test_defaults_come_back(tmp_path):
     assert read_config(path) == ProcessConfig()
 
 
+@pytest.mark.slow
 @given(
     process=st.builds(
         ProcessSection,

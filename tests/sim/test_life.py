@@ -115,6 +115,7 @@ async def test_a_dead_process_connects_to_nobody(autojump_clock):
         await endpoint.connect("mem:other")
 
 
+@pytest.mark.slow
 def test_a_frozen_process_does_nothing_until_it_is_thawed():
     seen = []
 
@@ -158,6 +159,7 @@ def test_a_disk_that_loses_writes_and_one_that_reports_errors():
     assert raised.value.status is Status.IO_ERROR and errors.fired_count == 1
 
 
+@pytest.mark.slow
 def test_what_is_due_at_one_time_happens_in_an_order_that_the_seed_decides():
     """Whether a sleep or the scope around it ends first must not depend on where they lie in memory."""
 

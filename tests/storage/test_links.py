@@ -61,6 +61,7 @@ async def test_a_cut_link_is_a_pause(mock_clock, victim, is_one_way):
         assert {content(cluster, n) for n in cluster.nodes} == {(7, 0, b"during")}
 
 
+@pytest.mark.slow
 async def test_of_two_that_do_not_reach_each_other_one_goes_on(mock_clock):
     async with open_cluster(2, forward_timeout_s=30.0) as cluster, open_caller(cluster) as client:
         await client.write(0, b"before")

@@ -31,6 +31,7 @@ def assert_equal(cluster, indexes=INDEXES):
         assert len(copies(cluster, index)) == 1, (index, copies(cluster, index))
 
 
+@pytest.mark.slow
 async def test_only_what_changed_is_transferred(mock_clock, monkeypatch):
     monkeypatch.setattr(resync, "PAGE_CHUNK_COUNT", 7)
     async with open_cluster(3) as cluster, open_caller(cluster) as client:

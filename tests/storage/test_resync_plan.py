@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ listings = st.lists(chunks, unique_by=lambda c: c.chunk_id).map(
 )
 
 
+@pytest.mark.slow
 @given(listings, listings)
 def test_merge_decides_every_chunk_once(local, remote):
     items = list(merge(local, remote))
@@ -60,6 +62,7 @@ def test_merge_decides_every_chunk_once(local, remote):
                 assert (mine.commit_ver, mine.checksum) == (other.commit_ver, other.checksum)
 
 
+@pytest.mark.slow
 @given(listings, listings, st.integers(1, 4))
 def test_windows_cover_both_listings_once(local, remote, page):
     seen, after = [], b""

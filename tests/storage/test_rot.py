@@ -40,6 +40,7 @@ async def fill(client, rng):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_in_one_replica(mock_clock, monkeypatch):
     monkeypatch.setattr(scrub, "PASS_S_MIN", 5.0)

@@ -62,6 +62,7 @@ async def one_pass():
     await trio.sleep(scrub.BEGIN_AFTER_S + 30)
 
 
+@pytest.mark.slow
 async def test_what_a_successor_lacks_is_brought_there(mock_clock, monkeypatch):
     monkeypatch.setattr(scrub, "PAGE_CHUNK_COUNT", 3)
     async with open_cluster(3) as cluster, open_caller(cluster) as client:

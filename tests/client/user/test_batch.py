@@ -357,6 +357,7 @@ def test_a_spawned_child_makes_its_own(implementation, client, folder, method, m
     assert answers.get() == (True, True)
 
 
+@pytest.mark.slow
 def test_no_descriptor_stays_behind(implementation, folder):
     path = write_file(folder, "f", b"abc")
 

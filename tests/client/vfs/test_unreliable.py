@@ -152,6 +152,7 @@ async def explore(seed):
     return meta.try_count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lost_repeated_and_late_requests_show_nowhere(seed):
     assert run_deterministic(partial(explore, seed), seed) > STEP_COUNT
