@@ -55,7 +55,7 @@ def test_unsynced_writes_may_be_lost_and_torn(tmp_path) -> None:
 @pytest.mark.parametrize("spoil", [spoils.sync_no_data, spoils.sync_no_metadata])
 def test_lost_writes_catch_a_sync_that_does_not_flush(spoil, tmp_path) -> None:
     with pytest.raises(AssertionError, match=r"not one of|wrong checksum|missing"):
-        torn.run_lot(3, tmp_path, cuts=15, spoil=spoil)
+        torn.run_lot(3, tmp_path, cuts=90, spoil=spoil)
 
 
 @NO_FUSE

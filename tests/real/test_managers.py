@@ -60,6 +60,9 @@ FAULTS = (
 SHORT = ("kill primary", "kill kv", "kill meta", "stop primary", "kill all managers")
 """About 20 s on an idle machine."""
 
+EXTRA_STARTS_MAX = 2
+"""More of them would be a process that keeps dying."""
+
 
 class Lab:
     """A cluster under load and watch."""
@@ -208,7 +211,14 @@ async def test_processes_die_and_fall_silent(several, report_figure):
         )
     status = await trio.to_thread.run_sync(lab.status)
     restarts = {s["name"]: s["restart_count"] for s in status["services"]}
-    assert sum(restarts.values()) == lab.kill_count, restarts
+    # On a machine that has no time for it a start may fail, and is done again: that is the supervisor's work.
+    extra_count = sum(restarts.values()) - lab.kill_count
+    assert 0 <= extra_count <= EXTRA_STARTS_MAX, restarts
+    logs = (lab.cluster.directory / "logs").glob("*.log*")
+    ends = [line for log in logs for line in log.read_text().splitlines() if " ended" in line]
+    assert not [line for line in ends if "a bug ended" in line]
+    if extra_count:
+        report_figure(f"  starts that had to be repeated: {extra_count}; {restarts}; {ends}")
     for fault, pauses in lab.pauses.items():
         promised_s = KILL_PAUSE_S_MAX if fault.startswith("kill") else SILENCE_PAUSE_S_MAX
         assert max(pauses) < promised_s * LOAD_FACTOR, (fault, pauses)
