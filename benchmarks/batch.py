@@ -20,9 +20,10 @@ from typing import Self
 
 from emberfs.batch import Transfer
 from emberfs.connection import socket_address
-from emberfs.ring import RingClient, RingFile
+from emberfs.ring import RingClient
+from emberfs.ring_file import RingFile
 
-from .cluster import Nodes, fresh_cluster
+from .cluster import Nodes, fresh_cluster, warm_up
 from .machine import direct_reads, direct_writes, loopback_mib_s, processor_s
 from .table import Row, print_rows
 from .workloads import MIB, drop_page_cache
@@ -149,22 +150,24 @@ def latency_us(client: RingClient, file: RingFile, sizes: Sizes) -> float:
     return statistics.median(taken) * 1e6
 
 
-def measure(mount_point: Path, local: Path, sizes: Sizes, storage: Sequence[int]) -> list[Row]:
-    """Measure everything on a mount; `local` is a file of the same length on its disk, `storage` its processes."""
-    rows = []
+def measure(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
+    """Measure everything on the mount of a cluster in a directory; `local` is a file of the same length on its disk."""
+    rows, path = [], mount_point / "batch-benchmark"
+    storage = Nodes(cluster).pids().values()
     stream = loopback_mib_s(sizes.seconds / 2)
     pids = (os.getpid(), daemon_pid(mount_point), *storage)
     with RingClient(mount_point) as client:
         disk = direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS
-        file = client.open(str(mount_point / "batch-benchmark"), "x")
+        file = client.open(str(path), "x")
         written = sequential(client, file, sizes, is_write=True)
         rows.append(Row("1 MiB batches, written (of disk / 3)", written, "MiB/s", disk))
         file.close()
-        file = client.open(str(mount_point / "batch-benchmark"))
+        file = client.open(str(path))
         drop_page_cache()
         disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
         cold = sequential(client, file, sizes, is_write=False)
         rows.append(Row("1 MiB batches, cold (of disk, stream)", cold, "MiB/s", min(disk, stream)))
+        warm_up(cluster, path)
         with Spent(pids) as spent:
             warm = max(sequential(client, file, sizes, is_write=False) for _ in range(3))
         rows.append(Row("1 MiB batches, cached (of stream)", warm, "MiB/s", stream))
@@ -184,7 +187,7 @@ def measure(mount_point: Path, local: Path, sizes: Sizes, storage: Sequence[int]
             limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
             rate = random_reads(client, file, count, sizes)
             rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit))
-        sequential(client, file, sizes, is_write=False)  # all is cached again
+        warm_up(cluster, path)
         one = latency_us(client, file, sizes)
         name = "one 4 KiB read, median (of the goal)"
         rows.append(Row(name, one, "us", LATENCY_GOAL_US, is_smaller_better=True))
@@ -205,8 +208,7 @@ def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
         for _ in range(sizes.file_mib):
             local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
         local.flush()
-        storage = list(Nodes(cluster).pids().values())
-        return measure(mounted, Path(local.name), sizes, storage)
+        return measure(cluster, mounted, Path(local.name), sizes)
 
 
 if __name__ == "__main__":

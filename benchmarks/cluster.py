@@ -47,6 +47,11 @@ def fresh_cluster(parent: Path | None = None, *options: str) -> Iterator[tuple[P
             ember("down", "--dir", str(directory), "--wipe")
 
 
+def warm_up(directory: Path, path: Path) -> None:
+    """Have every replica read a file into its page cache; `path` is in the cluster's mount."""
+    ember("warmup", "--dir", str(directory), str(path))
+
+
 class Nodes:
     """The storage processes of a local cluster, as `ember status` shows them."""
 

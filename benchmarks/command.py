@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fs.app.progress import Progress
+from fs.kernels.in_use import kernels_in_use
 
 from .plot import is_there, plot_rows
 from .table import Row, print_rows
@@ -73,7 +74,7 @@ def bench_command(
     finally:
         signal.signal(signal.SIGTERM, before)
     progress.close("measured")
-    print_rows(name, rows)
+    print_rows(f"{name}; kernels: {kernels_in_use()}", rows)
     if options.plot is not None:
         plot_rows(name, rows, options.plot)
         sys.stderr.write(f"ember: drawn in {options.plot}\n")

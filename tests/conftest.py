@@ -4,13 +4,19 @@ Property tests try the same examples in every run, so that a run says something 
 EMBER_TEST_RANDOM set they look for new ones.  What such a run finds becomes an `@example` or a test of its own.
 """
 
+import gc
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 FIGURE = "figure"
+LONG = ("timeout", "mount", "slow", "thorough")
+"""Marks of tests that take long, longest first: those with a limit of their own need it."""
 
 BUSY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A machine that others use, too, is slow at drawing examples, and that is no fault of the test."""
@@ -22,6 +28,47 @@ settings.load_profile("random" if os.environ.get("EMBER_TEST_RANDOM") else "same
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in what a shell begins in the background; programs that tests begin, and interrupt, would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Let the collector of garbage leave alone what stays until the end: modules and tests, a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Where several workers share the files, begin with those that take long: short ones are left for the end.
+
+    That ends the run for all workers at about the same time, which xdist's own order, by the number of tests, does not.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    ranks: dict[Path, int] = {}
+    for item in items:
+        rank = next((n for n, mark in enumerate(LONG) if item.get_closest_marker(mark)), len(LONG))
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.fixture(scope="session")
+def disk_folder():
+    """A folder on a disk, for tests that ask what the system has cached: `ember test` puts `tmp_path` in memory where it can."""
+    made = Path(tempfile.mkdtemp(prefix="ember-test-", dir="/var/tmp"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def disk_path(disk_folder):
+    """A fresh folder there."""
+    made = Path(tempfile.mkdtemp(dir=disk_folder))
+    yield made
+    shutil.rmtree(made)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
 
-pytestmark = pytest.mark.timeout(600)  # mypy without its cache on a loaded machine
+pytestmark = pytest.mark.timeout(1800)  # mypy without its cache on a loaded machine
 
 
 @pytest.mark.parametrize(

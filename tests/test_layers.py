@@ -83,4 +83,5 @@ def test_cores_touch_no_loop_socket_file_clock_thread_or_randomness(core):
 def test_nothing_imports_tests():
     for folder in ("fs", "placement", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
-            assert "tests" not in imported_roots(path), path
+            is_suspect = "tests" in path.read_text()
+            assert not is_suspect or "tests" not in imported_roots(path), path

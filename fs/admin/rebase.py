@@ -2,7 +2,9 @@
 
 A restore may come later than its backup.  Disks, nodes and clients remember numbers that were given out in between:
 chunks carry inode ids and chain versions, nodes the routing version and the epoch of the manager.  Were one of these
-given to something else, a new file could get the bytes of an old one.  So each counter goes on far beyond.
+given to something else, a new file could get the bytes of an old one.  So each counter goes on far beyond, and those of inode ids, of
+routing versions and of epochs from a number that grows with the time of the restore: the same backup may be restored again after the
+cluster has gone on from it.
 
 Who had the newest data of a chain then may have missed what was written since: so nobody serves a chain before those have been
 heard who can know.
@@ -16,7 +18,7 @@ from typing import Final
 
 from ..kv.api import KeyValue
 from ..meta import records
-from ..meta.inode_ids import SHARD_COUNT
+from ..meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT
 from ..mgmtd import store as mgmtd
 from ..mgmtd.lease import LeaseRecord
 from ..mgmtd.move_book import pack_book, unpack_book
@@ -24,8 +26,14 @@ from ..schema.proto.record_pb2 import ChainRecordPb, FormatRecordPb, MoveBookRec
 from ..schema.routing import RESTORED_LOSSES, Chain, PublicState, chain_from_pb, chain_to_pb
 from .backup import UNFINISHED_VERSION
 
+BEGAN_NS: Final = 1_735_689_600 * 10**9
+"""From here on time counts in numbers: the year 2025."""
+BLOCK_NS: Final = 1 << 16
+"""Nobody takes a block of each shard so often, year after year; ids last for a century at this pace."""
+VERSION_NS: Final = 10**6
+"""Nor are routing versions published, or primaries elected, so often."""
 INODE_BLOCKS: Final = 1 << 20
-"""Per shard: 137 billion files may have been made since; leaves room for 30 million restores."""
+"""Per shard: 137 billion files may have been made since."""
 ROUTING_VERSIONS: Final = 1 << 32
 EPOCHS: Final = 1 << 32
 CHAIN_VERSIONS: Final = 1 << 16
@@ -53,6 +61,15 @@ def is_unfinished(value: bytes | None, cluster_id: str) -> bool:
     """True if this format record was written by a restore of the same cluster that has not finished."""
     record = FormatRecordPb.FromString(value or b"")
     return record.format_version == UNFINISHED_VERSION and record.cluster_id == cluster_id
+
+
+def beyond(value: int, step: int, now_ns: int, unit_ns: int) -> int:
+    """Return a number beyond all that were given out since the backup, also after an earlier restore of it.
+
+    By `step` only, where a clock was ahead: then a second restore of the same backup gives the same.
+    """
+    by_time = max(0, now_ns - BEGAN_NS) // unit_ns
+    return by_time if by_time > value else value + step
 
 
 def guarded(chain: Chain, now_ns: int) -> Chain:
@@ -84,9 +101,10 @@ class Rebase:
             return None
         if key in _INODE_IDS:
             self._unused_shards.discard(key)
-            return records.pack_u64(records.unpack_u64(value) + INODE_BLOCKS)
+            return records.pack_u64(self._block_after(records.unpack_u64(value)))
         if key == mgmtd.ROUTING_VERSION_KEY:
-            return (int.from_bytes(value, "big") + ROUTING_VERSIONS).to_bytes(8, "big")
+            version = int.from_bytes(value, "big")
+            return beyond(version, ROUTING_VERSIONS, self._now_ns, VERSION_NS).to_bytes(8, "big")
         if key.startswith(mgmtd.CHAIN_PREFIX):
             chain = chain_from_pb(ChainRecordPb.FromString(value).chain)
             record = ChainRecordPb(chain=chain_to_pb(guarded(chain, self._now_ns)))
@@ -95,6 +113,12 @@ class Rebase:
             target_id = int.from_bytes(key[len(mgmtd.TARGET_PREFIX) :], "big")
             self._target_id_max = max(self._target_id_max, target_id)
         return value
+
+    def _block_after(self, block: int) -> int:
+        if block < NEW_STORE_BLOCK:  # of a store whose release knows no larger ids
+            return block + INODE_BLOCKS
+        taken = block - NEW_STORE_BLOCK
+        return NEW_STORE_BLOCK + beyond(taken, INODE_BLOCKS, self._now_ns, BLOCK_NS)
 
     def last_rows(self) -> list[KeyValue]:
         """Return what is written in the last transaction."""
@@ -110,7 +134,8 @@ class Rebase:
     def _lease(self) -> bytes:
         """The lease of nobody, in a later epoch: whoever is first becomes primary."""
         before = mgmtd.unpack_lease(self._held.get(mgmtd.LEASE_KEY))
-        return mgmtd.pack_lease(LeaseRecord(epoch=before.epoch + EPOCHS))
+        epoch = beyond(before.epoch, EPOCHS, self._now_ns, VERSION_NS)
+        return mgmtd.pack_lease(LeaseRecord(epoch=epoch))
 
     def _book(self) -> bytes:
         value = self._held.get(mgmtd.BOOK_KEY) or pack_book(unpack_book(None))

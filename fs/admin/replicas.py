@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import trio
 
 from ..rpc.api import Channels
+from ..rpc.frame import decode_error
 from ..schema import services
 from ..schema.ids import ChainId, InodeId, TargetId
 from ..schema.layout import FileRef, chain_of_chunk, chains_in_use
 from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Chain, PublicState, RoutingInfo
-from ..schema.status import FsError, Status
+from ..schema.status import FsError
 from .chunks import RECHECK_COUNT, RECHECK_PAUSE_S, listed_chunks
 
 WINDOW_CHUNKS = 1000
@@ -171,7 +172,10 @@ async def range_digests(
         try:
             channel = channels.get(node.address, node_id=node.node_id)
             result = (await channel.call(services.STORAGE_BATCH_READ, request)).message.results[0]
-            trouble = f"{Status(result.status).name}: {result.detail}" if result.status else ""
+            trouble = ""
+            if result.status:
+                bad = decode_error(result.status, result.detail.encode())
+                trouble = f"{bad.status.name}: {bad.detail}"
             found.append(
                 Digest(target_id, node.node_id, result.length, result.checksum, result.commit_ver, trouble)
             )  # fmt: skip

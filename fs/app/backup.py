@@ -61,7 +61,8 @@ def backup(file: str, choice: StoreChoice, *, may_pause: bool, as_json: bool) ->
     """Write a backup of a store into a file, which is there whole or not at all, or to stdout.
 
     Raises:
-        FsError: as `write_backup`; IO_ERROR when the file cannot be written.
+        FsError: as `write_backup`.
+        OSError: the file cannot be written; it names it.
     """
     check_exists(choice)
     with _target(file) as out, _progress("rows read") as step:
@@ -117,7 +118,9 @@ def _target(file: str) -> Iterator[IO[bytes]]:
                 with suppress(OSError):  # it has its name
                     Path(out.name).unlink()
     except OSError as error:
-        raise FsError(Status.IO_ERROR, f"{path}: {error.strerror}") from error
+        raise OSError(
+            error.errno, error.strerror, str(path)
+        ) from error  # not of the temporary name
 
 
 # ---- restore -----------------------------------------------------------------------------------
@@ -229,11 +232,8 @@ def _source(file: str) -> Iterator[BinaryIO]:
     if file == PIPE:
         yield sys.stdin.buffer
         return
-    try:
-        with Path(file).open("rb") as source:
-            yield source
-    except OSError as error:
-        raise FsError(Status.IO_ERROR, f"{file}: {error.strerror}") from error
+    with Path(file).open("rb") as source:
+        yield source
 
 
 # ---- both --------------------------------------------------------------------------------------

@@ -15,16 +15,15 @@ from typing import Any, Final
 
 import trio
 
-from ..runtime.config_file import read_config
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .bring_up import add_mount
 from .cluster_dir import ClusterDir, need_record
-from .errors import first_error
+from .errors import unwrapped
 from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .process_id import open_pidfd, send_signal
-from .running import Command, commands
+from .running import Command, mount_daemon_at
 from .supervisor import Supervisor, take_over
 from .supervisor_link import read_state
 
@@ -45,10 +44,8 @@ async def _stop_orphans(directory: ClusterDir) -> bool:
 
 def _stop(directory: ClusterDir, *, did_answer: bool) -> bool:
     """Stop services that have lost their supervisor; return whether anything ran."""
-    try:
+    with unwrapped():
         return trio.run(_stop_orphans, directory) or did_answer
-    except ExceptionGroup as group:
-        raise first_error(group) from group
 
 
 def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
@@ -112,7 +109,7 @@ def mount(directory: ClusterDir, mount_point: Path, *, recovers: bool = False) -
     name = next(f"mount-{i}" for i in range(1, len(taken) + 2) if f"mount-{i}" not in taken)
     try:
         add_mount(directory, record, name, mount_point)
-    except FsError:
+    except BaseException:  # also Ctrl-C: it would go on by itself, and mount later
         with suppress(FsError):  # the first error is the one to tell
             supervisor_link.ask(directory, command="remove", name=name)
         raise
@@ -147,7 +144,8 @@ def unmount(given: ClusterDir | None, mount_point: Path) -> None:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one, is mounted there; NOT_FLUSHED: it is
             unmounted, and not everything that was buffered could be written.
     """
-    daemon = _daemon_at(mount_point) if given is None else None
+    found = mount_daemon_at(mount_point) if given is None else None
+    daemon = found[0] if found is not None else None
     owner = ClusterDir(daemon.directory) if daemon and daemon.directory else None
     if given is not None:
         _unmount_supervised(given, mount_point)
@@ -159,20 +157,6 @@ def unmount(given: ClusterDir | None, mount_point: Path) -> None:
         clear_dead_mount(mount_point)
     else:
         raise FsError(Status.BAD_MOUNT_POINT, f"no cluster is mounted at {mount_point}")
-
-
-def _daemon_at(mount_point: Path) -> Command | None:
-    """Return the mount daemon whose configuration names this mount point."""
-    for command in commands():
-        if command.role != "mountd":
-            continue
-        try:
-            config = read_config(command.path)
-        except FsError:  # its file has gone or changed since it started: it cannot be the one
-            continue
-        if config.client.mount_point == str(mount_point):
-            return command
-    return None
 
 
 def _unmount_supervised(directory: ClusterDir, mount_point: Path) -> None:

@@ -18,8 +18,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from ..rpc.credential_files import write_new_key
-from ..runtime.config_file import read_config, write_config
-from ..schema.config import ProcessConfig
+from ..runtime.config_file import readable_config, write_config
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Status
 from . import supervisor_link
@@ -251,19 +250,11 @@ def write_configs(directory: ClusterDir, record: ClusterRecord) -> None:
         if not path.exists():
             write_config(path, config)
             continue
-        found = _readable_config(path)
+        found = readable_config(path)  # of a mistake its process will tell
         addresses = config.process.mgmtd_addresses
         if found is not None and found.process.mgmtd_addresses != addresses:
             process = structs.replace(found.process, mgmtd_addresses=addresses)
             write_config(path, structs.replace(found, process=process))
-
-
-def _readable_config(path: Path) -> ProcessConfig | None:
-    """Return what a file says; None for one with a mistake, of which its process will tell."""
-    try:
-        return read_config(path)
-    except FsError:
-        return None
 
 
 class ServiceFailedError(FsError):
@@ -291,7 +282,8 @@ def wait_running(directory: ClusterDir, name: str) -> None:
             reason = f"{service['last_exit']}: {supervisor_link.last_line(log_path)}"
             raise ServiceFailedError(Status.START_FAILED, f"{name}: {reason} (log: {log_path})")
         if time.monotonic() > deadline_s:
-            reason = f"not ready after {SERVICE_TIMEOUT_S:g} s"
+            last = supervisor_link.last_line(log_path)  # says for what it waits
+            reason = f"not ready after {SERVICE_TIMEOUT_S:g} s: {last}"
             raise ServiceFailedError(Status.START_FAILED, f"{name}: {reason} (log: {log_path})")
         time.sleep(POLL_S)
 

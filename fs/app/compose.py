@@ -2,7 +2,8 @@
 
 Each composition root (control.py, mgmtd.py, meta.py, storage.py, mountd.py) is one async function that gets a
 `Process`, builds its objects, calls `Process.ready` once it serves, and returns after `stopping` is set.
-SIGTERM and SIGINT set it; a second one ends the process at once.  SIGHUP has the cluster's key read again.
+SIGTERM and SIGINT set it; a second one ends the process at once.  A process that does not serve yet is cancelled: it may be
+waiting for others (starting.py).  SIGHUP has the cluster's key read again.
 
 Errors end here: an FsError becomes one line and exit code 1, a bug a traceback in the log and exit code 70.
 """
@@ -11,6 +12,7 @@ import gc
 import inspect
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -33,6 +35,7 @@ from ..rpc.credentials import Secret, new_client_id
 from ..rpc.observer import RpcObserver
 from ..rpc.server import Server
 from ..rpc.transport import SocketNetwork
+from ..runtime import readiness
 from ..runtime.config_file import read_config
 from ..runtime.figures import Figures, Source
 from ..runtime.log import LOG_BYTES_VARIABLE, set_log_level, set_up_logging
@@ -48,6 +51,8 @@ from ..schema.status import FsError, Status
 from .errors import check_interpreter, first_error
 from .exposition import Document, Exposition
 from .kept_settings import kept_settings
+from .page_rule import PageRule
+from .readiness import tell_ready
 from .release import RELEASE
 from .systemd import SystemdLink
 
@@ -58,7 +63,6 @@ log = logging.getLogger(__name__)
 
 EXIT_ERROR: Final = 1
 EXIT_BUG: Final = 70
-READY_VARIABLE: Final = "EMBERFS_READY_FD"
 GC_ALLOCATION_COUNT: Final = 20_000
 """Requests leave next to no cycles: looking for them every 700 objects only costs time."""
 
@@ -66,6 +70,7 @@ SPANS_S_MAX: Final = 3.0
 """So long a process that ends goes on to send spans."""
 
 INCARNATION_BYTES: Final = 16
+DESCRIPTORS_MAX: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -94,6 +99,9 @@ class Process:
     systemd: SystemdLink = field(default_factory=SystemdLink)
     kept: KeptSettings | None = None
     """How its settings change while it runs; None: they do not."""
+    start: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Of its root."""
+    has_served: bool = False
 
     def follow(self, act: Callable[[ProcessConfig], None]) -> None:
         """Have `act` called with the settings whenever others are in force than at the start; at once if they are already."""
@@ -155,11 +163,9 @@ class Process:
     def ready(self) -> None:
         """Tell whoever started this process that it serves, and where its metrics are."""
         log.info("node %d serves", self.identity.node_id)
-        self.systemd.say("READY=1")
-        descriptor = os.environ.pop(READY_VARIABLE, "")
-        if descriptor:
-            os.write(int(descriptor), f"{self.metrics_address}\n".encode())
-            os.close(int(descriptor))
+        self.has_served = True
+        self.systemd.say("READY=1\nSTATUS=serving")
+        tell_ready(self.metrics_address)
 
 
 Root = Callable[[Process], Awaitable[None]]
@@ -212,6 +218,13 @@ async def _watch_signals(stopping: trio.Event, systemd: SystemdLink) -> None:
             stopping.set()
 
 
+async def _end_start(process: Process) -> None:
+    """Cancel a root that is asked to stop before it serves; nothing that it was about to tell others counts yet."""
+    await process.stopping.wait()
+    if not process.has_served:
+        process.start.cancel()
+
+
 def read_keys_again(auth: AuthSection, guard: UserGuard | None, channels: ChannelPool) -> None:
     """Take over what `auth.key_file` holds now; a mistake in it is logged, and changes nothing.
 
@@ -237,6 +250,7 @@ async def _watch_hangups(read_again: Callable[[], None]) -> None:
 
 
 async def _run(root: Root, config: ProcessConfig) -> None:
+    readiness.install()
     runtime = real_runtime(SocketNetwork())
     secrets = configured_secrets(config.auth)
     identity = new_identity(config, runtime, secrets)
@@ -268,9 +282,16 @@ async def _run(root: Root, config: ProcessConfig) -> None:
             process.follow(partial(_adopt, observer=observer, tracer=process.tracer))
             process.sources += [partial(_say_who, root, identity), observer.say]
             if section.metrics_address:
-                exposition = Exposition(section.metrics_address, process.sources, process.documents)
+                exposition = Exposition(
+                    section.metrics_address,
+                    process.sources,
+                    process.documents,
+                    PageRule.of(section).refusal,
+                )
                 process.metrics_address = await nursery.start(exposition.run)
-            await root(process)
+            nursery.start_soon(_end_start, process)
+            with process.start:
+                await root(process)
         nursery.cancel_scope.cancel()
 
 
@@ -316,6 +337,14 @@ def _say_who(root: Root, identity: Identity, figures: Figures) -> None:
     figures.note(metrics.PROCESS_INFO, 1, *names)
 
 
+def _use_all_descriptors() -> None:
+    """Allow this process as many as it may allow itself: shells start it with 1024, which one large disk takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run_process(root: Root, config_path: Path) -> NoReturn:
     """Run one process of the cluster until SIGTERM; ends the interpreter."""
     try:
@@ -329,6 +358,7 @@ def run_process(root: Root, config_path: Path) -> NoReturn:
             line_format=config.process.log_format,
             bytes_max=int(os.environ.get(LOG_BYTES_VARIABLE, "0")),
         )
+        _use_all_descriptors()
         gc.freeze()
         gc.set_threshold(GC_ALLOCATION_COUNT)
         trio.run(_run, root, config)

@@ -30,6 +30,7 @@ from ..schema.proto.mgmtd_pb2 import ListMovesRsp
 from ..schema.routing import Role
 from .compose import Process, main
 from .kept_settings import begin_from_store
+from .starting import wait_for_store
 from .status_page import Taken, documents
 from .store import boot_number, open_store
 
@@ -43,7 +44,7 @@ async def run(process: Process) -> None:
 
 async def run_roles(process: Process, roles: frozenset[Role]) -> None:
     """Run the given services over the configured store until asked to stop."""
-    async with open_store(process) as engine:
+    async with open_store(process, waits=True) as engine:
         await begin_from_store(process, engine)
         await serve_control(process, roles, engine)
 
@@ -67,7 +68,8 @@ async def make_meta(
     uid, gid = owner_of_the_root(config.process.listen)
     if isinstance(engine, FoundationDbEngine):  # which keeps no state for as long as a backup reads
         engine = PausableEngine(engine, process.runtime.clock)
-    await initialise(
+    make = partial(
+        initialise,
         engine,
         runtime=process.runtime,
         cluster_id=config.process.cluster_id,
@@ -75,6 +77,7 @@ async def make_meta(
         uid=uid,
         gid=gid,
     )
+    await wait_for_store(process, make)
     return Meta(engine, process.runtime, config, membership.routing, chunks, membership.caller)
 
 
@@ -103,6 +106,18 @@ def _status(process: Process, mgmtd: Mgmtd, membership: Membership) -> Taken:
     )
 
 
+async def _run_meta(
+    process: Process,
+    meta: Meta,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run the loops of the metadata service; a store that is away at the start is waited for."""
+    async with trio.open_nursery() as nursery:
+        await wait_for_store(process, partial(nursery.start, meta.run))
+        task_status.started()
+
+
 async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngine) -> None:
     """Run the given services over an open store until asked to stop; the caller owns it."""
     config, node = process.config, process.node(roles)
@@ -118,7 +133,8 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         targets["Mgmtd"] = mgmtd.service
         process.sources.append(mgmtd.say)
         process.follow(lambda new: mgmtd.adopt(new.mgmtd))
-        process.documents.update(documents(partial(_status, process, mgmtd, membership)))
+        known = partial(_status, process, mgmtd, membership)
+        process.documents.update(documents(known, process.runtime.clock.monotonic_s))
         loops.append(mgmtd.run)
         find_tokens = mgmtd.find_tokens
     loops.append(membership.run)
@@ -132,7 +148,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         process.sources.append(meta.say)
         process.follow(lambda new: meta.adopt(new.meta))
         process.follow(lambda new: chunks.adopt(new.client))
-        loops += [chunks.run, meta.run]
+        loops += [chunks.run, partial(_run_meta, process, meta)]
     if process.guard is not None:
         process.guard.find = find_tokens
         loops.append(process.guard.run)

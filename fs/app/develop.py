@@ -16,9 +16,13 @@ from typing import Final, NoReturn
 from ..schema.status import FsError, Status
 from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 
-FULL_OPTIONS: Final = ("-n", "2", "--dist", "loadfile")
-"""Two files at a time: much of the time of tests with real processes is spent waiting."""
+FULL_OPTIONS: Final = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Two files at a time, in the order of tests/conftest.py: much of the time of tests with real processes is spent waiting."""
 FAST_OPTIONS: Final = ("-m", "not slow and not thorough and not mount", *FULL_OPTIONS)
+SOME_FAILED: Final = 1
+"""What pytest ends with when it ran all tests and some of them failed; what else than 0 is an interruption or a wrong option."""
+MEMORY_FOLDER: Final = "/dev/shm"  # noqa: S108 - a folder with a random name is made in it
+MEMORY_BYTES_MIN: Final = 4 << 30
 KV_SUITES: Final = ("tests/kv", "tests/meta", "tests/mgmtd")
 EMBEDDED_KINDS: Final = ("memory", "rocksdb", "remote")
 FAKE_FOUNDATIONDB: Final = "foundationdb-fake"
@@ -64,15 +68,27 @@ def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
     """Run pytest, which also runs the static checks (tests/test_checks.py); return its exit code.
 
     The temporary files are in a folder of this run alone, because pytest's usual place is cleaned up by every
-    other run of the same user; they stay when something failed.
+    other run of the same user; what failed leaves its own there.  Compiled files are kept, also where the
+    environment says not to (PYTHONDONTWRITEBYTECODE): the tests start hundreds of processes.
     """
     options = FAST_OPTIONS if fast else FULL_OPTIONS
-    folder = Path(tempfile.mkdtemp(prefix="ember-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="ember-test-", dir=_quick_folder()))
     place = f"--basetemp={folder / 'run'}"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     code = run([sys.executable, "-m", "pytest", place, *options, *arguments], checkout())
-    if code == 0:
+    if code != SOME_FAILED:
         shutil.rmtree(folder, ignore_errors=True)
     return code
+
+
+def _quick_folder() -> str | None:
+    """Return a folder in memory with room for all tests, where nothing waits for a disk; None: the usual place.
+
+    A usual place that was chosen (TMPDIR) stays.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY_FOLDER, os.W_OK):
+        return None
+    return MEMORY_FOLDER if shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_BYTES_MIN else None
 
 
 def run_kv_tests(kv: str, *, fast: bool, arguments: Sequence[str]) -> int:

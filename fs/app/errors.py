@@ -1,6 +1,8 @@
 """The process edge: how errors leave EmberFS.  Standard library and schema only, so that it loads quickly."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..schema.status import FsError, Status
 
@@ -14,8 +16,22 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
-def error_line(error: FsError) -> str:
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Raise operating errors and interruptions of the block without the groups that nurseries make of them; a bug as it is."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        leaf = first_error(group)
+        if isinstance(leaf, FsError | OSError | KeyboardInterrupt):
+            raise leaf from group
+        raise
+
+
+def error_line(error: FsError | OSError) -> str:
     """Return an operating error for people, with the trace that an operator finds in the logs, if there is one."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'error'}: {error.strerror or error}"
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return f"{error}{notes}"
 

@@ -7,7 +7,8 @@ Invariants:
     - A client that does not speak is given up after CLIENT_TIMEOUT_S, one that speaks for ever after CLIENT_TIME_S_MAX.
     - At most CLIENTS_MAX are served at once; of those beyond WAITING_MAX that wait no descriptor is kept.
 
-Asks nobody who he is: schema/config.py checks that the address is of this machine only, unless somebody wanted otherwise.
+Asks nobody who he is: schema/config.py checks that the address is of this machine only, unless somebody wanted otherwise.  Documents
+have a rule of their own (page_rule.py).
 
 Concurrency: trio; one worker thread per request.
 """
@@ -26,6 +27,7 @@ from ..runtime.figures import BOUNDS_S, Figures, Histogram, Source
 from ..schema import metrics
 from ..schema.metrics import Kind
 from ..schema.status import FsError, Status
+from .page_rule import Asked
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -45,6 +47,7 @@ CLIENT_TIMEOUT_S: Final = 5.0
 CLIENT_TIME_S_MAX: Final = 60.0
 """From being accepted, also for who sends a byte now and then."""
 CLIENTS_MAX: Final = 4
+OWN_ADDRESS: Final = "ember.own_address"
 WAITING_MAX: Final = 32
 """Descriptors are what the process serves its cluster with."""
 
@@ -63,6 +66,7 @@ class Exposition:
         address: str,
         sources: Sequence[Source],
         documents: Mapping[str, Document] | None = None,
+        refusal: Callable[[Asked], str] = lambda _: "",
     ) -> None:
         """Serve nothing yet.
 
@@ -70,7 +74,9 @@ class Exposition:
             address: `tcp:HOST:PORT`; port 0: a free one.
             sources: asked at every reading; more may be added meanwhile.
             documents: what is served besides, by path; more may be added meanwhile.
+            refusal: says why a document is not shown; empty: it is.  Called in a thread.
         """
+        self.refusal = refusal
         self._documents = {} if documents is None else documents
         self._address = address
         self._sources = sources
@@ -130,11 +136,15 @@ class Exposition:
                 taken.setblocking(True)
                 if self._server is None:
                     self._server = _make_server(self)
-                self._server.finish_request(taken, taken.getsockname()[:2])
+                self._server.finish_request(taken, taken.getpeername()[:2])
         except OSError as error:
             log.debug("a reader of metrics left: %s", error)
         finally:
             self._answered.discard(taken)
+
+    def has(self, path: str) -> bool:
+        """True if there is a document at this path."""
+        return path in self._documents
 
     def content(self, path: str) -> Content | None:
         """Return a document; None: there is none at this path.  In a thread."""
@@ -203,6 +213,9 @@ def _make_server(exposition: Exposition) -> "WSGIServer":
     class Handler(WSGIRequestHandler):
         timeout = CLIENT_TIMEOUT_S
 
+        def get_environ(self) -> "WSGIEnvironment":
+            return super().get_environ() | {OWN_ADDRESS: self.connection.getsockname()[0]}
+
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the standard library
             log.debug(format, *args)
 
@@ -221,7 +234,15 @@ def _app(exposition: Exposition, of_metrics: "WSGIApplication") -> "WSGIApplicat
     """Return what answers requests: documents at their paths, metrics at all others."""
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        found = exposition.content(environ["PATH_INFO"])
+        path = environ["PATH_INFO"]
+        if exposition.has(path):
+            asked = Asked(
+                environ["REMOTE_ADDR"], environ[OWN_ADDRESS], environ.get("HTTP_HOST", "")
+            )
+            if why := exposition.refusal(asked):
+                start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+                return [f"{why}\n".encode()]
+        found = exposition.content(path)
         if found is None:
             return of_metrics(environ, start_response)
         headers, body = found

@@ -22,7 +22,7 @@ from ..runtime.log import set_up_logging
 from ..schema.proto.mgmtd_pb2 import ListClientSessionsReq
 from ..schema.services import MGMTD_LIST_CLIENT_SESSIONS
 from ..schema.status import FsError
-from .errors import first_error
+from .errors import unwrapped
 from .mgmtd_link import newest_routing
 from .store_access import OpenStore, StoreChoice, check_exists, open_chosen
 
@@ -71,15 +71,12 @@ def fsck(
         set_up_logging("warning")
     try:
         check_exists(choice)
-        with show_progress() as step:
+        with unwrapped(), show_progress() as step:
             is_repair = is_repair or removes_chunks
             how = _How(managers, is_repair, removes_chunks, may_pause, is_paced, step)
             report = trio.run(_run, choice, how)
-    except (FsError, ExceptionGroup) as error:
-        leaf = first_error(error) if isinstance(error, ExceptionGroup) else error
-        if not isinstance(leaf, FsError):
-            raise
-        sys.stderr.write(f"ember: {leaf}\n")
+    except FsError as error:
+        sys.stderr.write(f"ember: {error}\n")
         return CANNOT
     _tell(choice, report, has_chunks=bool(managers), as_json=as_json)
     return FOUND if report.left else 0

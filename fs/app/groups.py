@@ -1,6 +1,7 @@
 """Groups of commands with an application of their own, which is loaded when it is used."""
 
 from collections.abc import Callable
+from inspect import getdoc
 from typing import Any, Final
 
 import typer
@@ -13,17 +14,34 @@ GROUPS: Final[dict[str, Callable[[], typer.Typer]]] = {}
 """Commands with an application of their own, loaded when it is used."""
 
 
+def _tell_whole_lines(group: typer.Typer) -> None:
+    """Have lists of commands tell the first line of each, however long; else it is cut short with dots."""
+    for command in group.registered_commands:
+        command.short_help = next(iter((getdoc(command.callback) or "").splitlines()), None)
+    for below in group.registered_groups:
+        if below.typer_instance is not None:
+            below.short_help = below.typer_instance.info.help
+            _tell_whole_lines(below.typer_instance)
+
+
 def _group(load: Callable[[], typer.Typer]) -> Callable[[], typer.Typer]:
     """Register a command that passes everything on to the application that `load` returns."""
     name = load.__name__.removeprefix("_")
 
+    def loaded() -> typer.Typer:
+        found = load()
+        # as `ember` itself, in one way everywhere: without frames, and a bug with a plain traceback
+        found.rich_markup_mode, found.pretty_exceptions_enable = None, False
+        _tell_whole_lines(found)
+        return found
+
     def run(context: typer.Context) -> None:
-        load()(context.args, prog_name=f"ember {name}")
+        loaded()(context.args, prog_name=f"ember {name}")
 
     metavar = "PATH ..." if name == "rm" else "COMMAND ..."
     settings: dict[str, Any] = PASS_ON | {"help_option_names": []}
     app.command(name, help=load.__doc__, context_settings=settings, options_metavar=metavar)(run)
-    GROUPS[name] = load
+    GROUPS[name] = loaded
     return load
 
 

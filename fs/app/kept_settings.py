@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ..kv.api import KvEngine
-from ..kv.transact import transact
+from ..kv.transact import snapshot_read
 from ..mgmtd.store import read_settings
 from ..node.kept_settings import KeptSettings, ask_for_settings, read_remembered
 from ..node.mgmtd_link import MgmtdLink
@@ -19,6 +19,7 @@ from ..runtime.settings import Settings
 from ..schema.config import ProcessConfig
 from ..schema.proto.common_pb2 import StoredSettingsPb
 from ..schema.routing import Role
+from .starting import wait_for_store
 
 if TYPE_CHECKING:
     from .compose import Process
@@ -44,12 +45,11 @@ def kept_settings(root_name: str, config: ProcessConfig, runtime: Runtime) -> Ke
 
 
 async def begin_from_store(process: "Process", engine: KvEngine) -> None:
-    """Begin with what the store has for the roles of this process; raises FsError when the store does not answer in time."""
+    """Begin with what the store has for the roles of this process, waiting for a store that is away; raises FsError."""
     kept = process.kept
     if kept is None:
         return
-    # tried again, unlike a snapshot: the store may be starting, too
-    book = await transact(engine, read_settings, runtime=process.runtime)
+    book = await wait_for_store(process, lambda: snapshot_read(engine, read_settings))
     _begin(process, kept, [book.newest(role) for role in kept.settings.roles])
 
 

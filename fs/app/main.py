@@ -35,9 +35,7 @@ app = typer.Typer(
 
 def _print_release(wanted: bool) -> None:
     if wanted:
-        from .release import RELEASE  # noqa: PLC0415
-
-        typer.echo(RELEASE)
+        version()
         raise typer.Exit
 
 
@@ -288,10 +286,11 @@ def probe(
 
 @app.command()
 def version() -> None:
-    """Print the release."""
+    """Print the release, and which of its kernels are compiled on this machine."""
+    from ..kernels.in_use import kernels_in_use  # noqa: PLC0415
     from .release import RELEASE  # noqa: PLC0415
 
-    typer.echo(RELEASE)
+    typer.echo(f"{RELEASE}\nkernels: {kernels_in_use()}")
 
 
 def main() -> None:
@@ -301,11 +300,9 @@ def main() -> None:
         if COMPLETE_VARIABLE in os.environ:
             groups.load_all(app)
         app()
-    except OSError as error:
-        sys.exit(f"ember: {error.filename or 'error'}: {error.strerror}")
-    except (FsError, KeyboardInterrupt, BaseExceptionGroup) as error:
+    except (FsError, OSError, KeyboardInterrupt, BaseExceptionGroup) as error:
         leaf = first_error(error)
-        if isinstance(leaf, FsError):
+        if isinstance(leaf, FsError | OSError):
             sys.exit(f"ember: {error_line(leaf)}")
         if not isinstance(leaf, KeyboardInterrupt):
             raise

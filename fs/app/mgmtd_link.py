@@ -31,7 +31,7 @@ from .cluster_dir import (
 )
 from .cluster_plan import PlannedChain
 from .command_trace import begin_command
-from .errors import first_error
+from .errors import unwrapped
 from .release import RELEASE
 
 T = TypeVar("T")
@@ -70,13 +70,8 @@ def run_with_mgmtd(
         at = ", ".join(addresses)
         raise FsError(Status.RPC_TIMEOUT, f"no primary manager at {at} within {timeout_s:g} s")
 
-    try:
+    with unwrapped():
         return trio.run(run)
-    except ExceptionGroup as group:  # what a nursery makes of an error inside it
-        leaf = first_error(group)
-        if isinstance(leaf, FsError):
-            raise leaf from group
-        raise
 
 
 async def newest_routing(mgmtd: MgmtdLink, timeout_s: float) -> RoutingInfo:

@@ -10,20 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from ..schema.status import FsError, Status
+from .running import mount_daemon_at
 
 FUSE_DEVICE: Final = Path("/dev/fuse")
 
 
-def is_dead(path: Path, *, may_wait: bool = True) -> bool:
-    """True if a FUSE mount stands here whose daemon has died.
-
-    Args:
-        path: the mount point.
-        may_wait: ask the daemon itself, which may take as long as the cluster needs; False: the kernel's
-            cache may answer, and hide a death for a second.
-    """
+def is_dead(path: Path) -> bool:
+    """True if a FUSE mount stands here whose daemon has died; one that lives is asked, which takes as long as the cluster needs."""
     try:
-        os.statvfs(path) if may_wait else path.stat()
+        os.statvfs(path)
     except OSError as error:
         return error.errno in {errno.ENOTCONN, errno.ECONNABORTED}
     return False
@@ -83,6 +78,10 @@ def check_mount_point(path: Path) -> None:
     Raises:
         FsError: BAD_MOUNT_POINT (missing, no directory, in use, not empty).
     """
+    if (
+        is_mounted(path) and mount_daemon_at(path) is not None
+    ):  # not asked: it may have to wait itself
+        raise FsError(Status.BAD_MOUNT_POINT, f"{path}: something is mounted there already")
     clear_dead_mount(path)
     try:
         names = os.listdir(path)  # noqa: PTH208 - only whether it is empty matters

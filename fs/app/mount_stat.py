@@ -6,11 +6,10 @@ from typing import Final
 
 import typer
 
-from ..runtime.config_file import read_config
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import ClusterDir
-from .running import commands
+from .running import mount_daemon_at
 from .scraped import Reading, Span, fetch, parse
 from .status_view import bytes_text
 from .top import KERNEL, duration_text
@@ -33,25 +32,22 @@ def metrics_of_mount(mount_point: Path) -> str:
         FsError: NOT_RUNNING when no daemon of this user is mounted there, or it shows none.
     """
     wanted = mount_point.absolute()
-    for command in commands():
-        if command.role != "mountd" or command.path.is_dir():
-            continue
-        process = read_config(command.path)
-        if Path(process.client.mount_point) != wanted:
-            continue
-        address = process.process.metrics_address
-        if (directory := command.directory) is not None:
-            services = supervisor_link.ask(ClusterDir(directory), command="status")["services"]
-            address = next(
-                (s["metrics_address"] for s in services if s["mount_point"] == str(wanted)), address
-            )
-        if not address or address.endswith(":0"):
-            raise FsError(
-                Status.NOT_RUNNING,
-                f"the daemon of {wanted} shows no metrics: set process.metrics_address in {command.path}",
-            )
-        return address.removeprefix("tcp:")
-    raise FsError(Status.NOT_RUNNING, f"no mount daemon serves {wanted}")
+    found = mount_daemon_at(wanted)
+    if found is None:
+        raise FsError(Status.NOT_RUNNING, f"no mount daemon serves {wanted}")
+    command, config = found
+    address = config.process.metrics_address
+    if (directory := command.directory) is not None:
+        services = supervisor_link.ask(ClusterDir(directory), command="status")["services"]
+        address = next(
+            (s["metrics_address"] for s in services if s["mount_point"] == str(wanted)), address
+        )
+    if not address or address.endswith(":0"):
+        raise FsError(
+            Status.NOT_RUNNING,
+            f"the daemon of {wanted} shows no metrics: set process.metrics_address in {command.path}",
+        )
+    return address.removeprefix("tcp:")
 
 
 def cells(span: Span) -> list[str]:

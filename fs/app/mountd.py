@@ -6,6 +6,7 @@ Ends when asked to (after flushing everything), or with exit code 0 when somebod
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import trio
 
 from ..client.connect import open_client
@@ -17,10 +18,12 @@ from .compose import Process, main
 from .kept_settings import begin_by_asking
 from .mount_point import clear_dead_mount, is_mounted
 from .release import RELEASE
+from .starting import wait_for_manager
 
 
 async def run(process: Process) -> None:
     """Mount, serve, unmount."""
+    await wait_for_manager(process)
     await begin_by_asking(process)
     config = process.config
     if not config.client.mount_point:
@@ -38,7 +41,14 @@ async def run(process: Process) -> None:
         vfs = Vfs(client.meta, client.chunks, process.runtime, config.client, tracer=process.tracer)
         process.follow(lambda new: client.adopt(new.client))
         process.follow(lambda new: vfs.adopt(new.client))
+        vfs.tell_settings(partial(_settings, process))
         await _serve(process, vfs)
+
+
+def _settings(process: Process) -> bytes:
+    """Return what is in force, as JSON."""
+    config = process.config if process.kept is None else process.kept.settings.config
+    return msgspec.json.encode(config)
 
 
 def _clear_own_mount(mount_point: Path) -> None:

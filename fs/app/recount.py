@@ -16,7 +16,7 @@ from ..admin.recount import recount as count
 from ..meta.fsck_scan import Tally
 from ..runtime.log import set_up_logging
 from ..schema.status import FsError
-from .errors import first_error
+from .errors import unwrapped
 from .fsck import show_progress
 from .store_access import StoreChoice, check_exists, open_chosen
 
@@ -42,13 +42,10 @@ def recount(
         set_up_logging("warning")
     try:
         check_exists(choice)
-        with show_progress() as step:
+        with unwrapped(), show_progress() as step:
             report = trio.run(_run, choice, path, is_repair, may_pause, step)
-    except (FsError, ExceptionGroup) as error:
-        leaf = first_error(error) if isinstance(error, ExceptionGroup) else error
-        if not isinstance(leaf, FsError):
-            raise
-        sys.stderr.write(f"ember: {leaf}\n")
+    except FsError as error:
+        sys.stderr.write(f"ember: {error}\n")
         return CANNOT
     _tell(report, path, as_json=as_json)
     if report.uncertain:

@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from ..runtime.config_file import readable_config
+from ..schema.config import ProcessConfig
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import RECORD_NAME, ClusterDir, default_directory
@@ -79,6 +81,21 @@ def commands() -> list[Command]:
     pids = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
     found = (_command_of(PROC / str(pid)) for pid in pids)
     return [command for command in found if command is not None]
+
+
+def mount_daemon_at(mount_point: Path) -> tuple[Command, ProcessConfig] | None:
+    """Return the mount daemon whose configuration names this mount point, and the configuration."""
+    for command in commands():
+        if command.role != "mountd":
+            continue
+        config = readable_config(command.path)
+        if (
+            config is None
+        ):  # gone or changed since its start, or of another release: it cannot be the one
+            continue
+        if config.client.mount_point == str(mount_point):
+            return command, config
+    return None
 
 
 def cluster_directories() -> list[Path]:

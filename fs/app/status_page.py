@@ -3,10 +3,12 @@
 Any manager tells what it knows: the acting one also of moves.  The page is one text without anything from elsewhere, so it
 works without a network beyond this one; it asks for the JSON every few seconds.  Nothing can be changed through it.
 
-Asks nobody who he is, as the metrics beside it do not: schema/config.py checks the address.
+Asks nobody who he is, as the metrics beside it do not; whom it is shown says page_rule.py.  However many look, and however often, it is
+made once in AGE_S_MAX.
 """
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +23,9 @@ from .status_view import move_row
 
 FORMAT: Final = 1
 """Of /status.json: grows when a key changes its meaning or goes."""
+
+AGE_S_MAX: Final = 1.0
+"""Of what is told: making it takes a while in a large cluster, and many may look."""
 
 PAGE_PATH: Final = Path(__file__).with_name("status.html")
 
@@ -71,14 +76,37 @@ HTML_HEADERS: Final = (
 JSON_HEADERS: Final = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
 
 
-def documents(take: Callable[[], Taken]) -> dict[str, Document]:
-    """Return what a manager shows besides its metrics, by path; `take` is called on the event loop."""
+class _Made:
+    """What was known at one moment, made a document of by the first thread that wants it."""
+
+    def __init__(self, taken: Taken, at_s: float) -> None:
+        self.at_s = at_s
+        self._taken = taken
+        self._lock = threading.Lock()
+        self._content: Content | None = None
+
+    def content(self) -> Content:
+        with self._lock:
+            if self._content is None:
+                self._content = (JSON_HEADERS, json.dumps(status_document(self._taken)).encode())
+            return self._content
+
+
+def documents(take: Callable[[], Taken], now_s: Callable[[], float]) -> dict[str, Document]:
+    """Return what a manager shows besides its metrics, by path.
+
+    Args:
+        take: called on the event loop, at most once in AGE_S_MAX.
+        now_s: a clock that never goes back.
+    """
+    newest: list[_Made] = []
 
     def page() -> Content:
         return HTML_HEADERS, PAGE_PATH.read_bytes()
 
     def status() -> Callable[[], Content]:
-        taken = take()
-        return lambda: (JSON_HEADERS, json.dumps(status_document(taken)).encode())
+        if not newest or now_s() - newest[0].at_s >= AGE_S_MAX:
+            newest[:] = [_Made(take(), now_s())]
+        return newest[0].content
 
     return {"/": lambda: page, "/status.json": status}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..schema.status import FsError
 from . import supervisor_link
 from .cluster_dir import ClusterDir, ClusterRecord, mgmtd_names, need_record, node_id_of
-from .mount_point import is_dead, is_mounted
+from .mount_point import is_mounted
 
 if TYPE_CHECKING:  # loads protobuf, which a cluster that is down does not need
     from ..schema.proto.mgmtd_pb2 import MovePb
@@ -62,9 +62,10 @@ def _is_healthy(services: list[dict[str, Any]], chains: list[dict[str, Any]]) ->
 
 
 def _mount(service: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a mount, without touching it: that would wait for as long as metadata is away."""
     path = Path(service["mount_point"])
-    state = "mounted" if is_mounted(path) else "not mounted"
-    return {"mount_point": str(path), "state": "dead" if is_dead(path, may_wait=False) else state}
+    served = "mounted" if service["pid"] else "dead"
+    return {"mount_point": str(path), "state": served if is_mounted(path) else "not mounted"}
 
 
 def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..schema.status import FsError, Status
 from ..storage.storage import Storage
 from .compose import Process, main
 from .kept_settings import begin_by_asking
+from .starting import tell_until_joined
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,9 @@ async def open_disks(
     """
     errors = []
     for index, disk in enumerate(process.config.storage.disks):
+        await (
+            trio.lowlevel.checkpoint_if_cancelled()
+        )  # opening one takes long, and is no place to stop
         try:
             engines.append(await open_disk(index))
         except FsError as error:
@@ -157,6 +161,7 @@ async def serve_storage(
         if process.kept is not None:
             await nursery.start(process.kept.run)
         process.ready()
+        nursery.start_soon(tell_until_joined, process, membership)
         await process.stopping.wait()
         await membership.announce_stop()
         nursery.cancel_scope.cancel()

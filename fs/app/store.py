@@ -5,7 +5,7 @@
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
@@ -21,11 +21,22 @@ from ..runtime.real import BOOT_ID_PATH
 from ..schema.config import KvSection
 from ..schema.status import FsError, Status
 from .compose import Process
+from .starting import wait_for_store
 
 
 def boot_number() -> int:
     """Return a number that is another one after each start of the machine."""
     return int(BOOT_ID_PATH.read_text().strip().replace("-", "")[:16], 16)
+
+
+@asynccontextmanager
+async def _closing(engine: KvEngine) -> AsyncIterator[None]:
+    """Close an engine at the end of the block, also of one that is cancelled."""
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await engine.aclose()
 
 
 @asynccontextmanager
@@ -44,13 +55,9 @@ async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
     engine = await RocksDbEngine.open(
         section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
     )
-    try:
-        async with open_background() as nursery:
-            await nursery.start(engine.run)
-            yield engine
-    finally:
-        with trio.CancelScope(shield=True):
-            await engine.aclose()
+    async with _closing(engine), open_background() as nursery:
+        await nursery.start(engine.run)
+        yield engine
 
 
 @asynccontextmanager
@@ -59,24 +66,17 @@ async def open_local_reader(process: Process) -> AsyncIterator[RocksDbReader]:
     cluster_id = process.config.process.cluster_id
     path = process.config.kv.path
     engine = await RocksDbReader.open(path, process.runtime, cluster_id=cluster_id)
-    try:
+    async with _closing(engine):
         yield engine
-    finally:
-        with trio.CancelScope(shield=True):
-            await engine.aclose()
 
 
 @asynccontextmanager
 async def _open_remote_store(process: Process) -> AsyncIterator[RemoteEngine]:
     address = process.config.kv.address
     engine = RemoteEngine(process.channels.get(address), address, process.runtime)
-    try:
-        async with open_background() as nursery:
-            await nursery.start(engine.run)
-            yield engine
-    finally:
-        with trio.CancelScope(shield=True):
-            await engine.aclose()
+    async with _closing(engine), open_background() as nursery:
+        await nursery.start(engine.run)
+        yield engine
 
 
 @asynccontextmanager
@@ -85,16 +85,13 @@ async def open_foundationdb(
 ) -> AsyncIterator[FoundationDbEngine]:
     """Open FoundationDB for the length of the block; raises what fs.kv.foundationdb.open_engine says."""
     engine = await open_engine(section, runtime, cluster_id=cluster_id)
-    try:
+    async with _closing(engine):
         yield engine
-    finally:
-        with trio.CancelScope(shield=True):
-            await engine.aclose()
 
 
 @asynccontextmanager
-async def open_store(process: Process) -> AsyncIterator[KvEngine]:
-    """Open the store that kv.engine names for the length of the block.
+async def open_store(process: Process, *, waits: bool = False) -> AsyncIterator[KvEngine]:
+    """Open the store that kv.engine names for the length of the block; with `waits`, wait for one that is away.
 
     Raises:
         FsError: as `open_local_store` and `open_foundationdb`; a remote store that is away raises nothing until
@@ -105,11 +102,14 @@ async def open_store(process: Process) -> AsyncIterator[KvEngine]:
             async with _open_remote_store(process) as remote:
                 yield remote
         case "foundationdb":
-            cluster_id = process.config.process.cluster_id
-            async with open_foundationdb(
-                process.config.kv, process.runtime, cluster_id
-            ) as foundationdb:
-                yield foundationdb
+            async with AsyncExitStack() as stack:
+
+                async def enter() -> FoundationDbEngine:
+                    cluster_id = process.config.process.cluster_id
+                    opened = open_foundationdb(process.config.kv, process.runtime, cluster_id)
+                    return await stack.enter_async_context(opened)
+
+                yield await (wait_for_store(process, enter) if waits else enter())
         case "memory":
             yield MemoryEngine(process.runtime.clock)
         case _:

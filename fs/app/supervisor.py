@@ -42,6 +42,7 @@ from .process_id import (
     process_id,
     send_signal,
 )
+from .readiness import READY_VARIABLE
 from .supervisor_link import last_line, read_state
 
 log = logging.getLogger(__name__)
@@ -59,10 +60,6 @@ END_TIMEOUT_S: Final = 10.0
 """Of a supervisor, after all its services have stopped."""
 POLL_S: Final = 0.02
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
-READY_VARIABLE: Final = "EMBERFS_READY_FD"
-"""Environment variable with the descriptor a service writes a line to once it serves: where its metrics are."""
-
-
 READY_BYTES_MAX: Final = 1024
 
 

@@ -34,7 +34,7 @@ def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:
             with connection.makefile("rb") as file:
                 line = file.readline()
     except OSError as error:
-        raise _silence(directory) from error
+        raise _silence(directory, error) from error
     if not line:
         raise FsError(Status.NOT_RUNNING, f"the supervisor of {directory.path} has just ended")
     answer: dict[str, Any] = json.loads(line)
@@ -69,8 +69,11 @@ def has_orphans(directory: ClusterDir) -> bool:
     return False
 
 
-def _silence(directory: ClusterDir) -> FsError:
+def _silence(directory: ClusterDir, error: OSError) -> FsError:
     """Return what it means that no supervisor answers."""
+    if isinstance(error, PermissionError):
+        detail = f"{directory.path} belongs to somebody else: run this as its owner"
+        return FsError(Status.BAD_CLUSTER_DIR, detail)
     if has_orphans(directory):
         detail = f"the supervisor of {directory.path} has died, its services go on; take them over: ember up"
     else:
@@ -108,6 +111,14 @@ def start(directory: ClusterDir, *, restarts: bool, until: ProcessId | None = No
             start_new_session=True,
             env=os.environ,
         )
+    try:
+        _wait_answering(directory, child)
+    except BaseException:  # also Ctrl-C: nothing is left behind that would count as running
+        _end(child)
+        raise
+
+
+def _wait_answering(directory: ClusterDir, child: subprocess.Popen[bytes]) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s:
         if is_answering(directory):
@@ -115,7 +126,19 @@ def start(directory: ClusterDir, *, restarts: bool, until: ProcessId | None = No
         if child.poll() is not None:
             break
         time.sleep(0.02)
+    log_path = directory.log_path("supervisor")
     raise FsError(Status.START_FAILED, f"supervisor: {last_line(log_path)} (log: {log_path})")
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a supervisor that has started nothing, or stops what it has taken over."""
+    child.terminate()
+    try:
+        child.wait(ANSWER_TIMEOUT_S)
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
 
 
 def last_line(path: os.PathLike[str]) -> str:

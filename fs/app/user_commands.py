@@ -24,6 +24,7 @@ from ..schema.status import FsError, Status
 from .where import ConfigOption, DirOption, find
 
 SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
+EXPIRE_DAYS_MAX: Final = 36_500
 
 user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True)
 token = typer.Typer(help="What lets a user in.", no_args_is_help=True)
@@ -40,12 +41,24 @@ def parse_ids(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def parse_time_s(text: str) -> int:
-    """Return the seconds of 30m, 12h or 90d; raises FsError(INVALID_ARGUMENT)."""
-    match = re.fullmatch(r"([1-9]\d*)([mhd])", text)
+def parse_time_s(text: str, option: str, *, days_max: int) -> int:
+    """Return the seconds of 30m, 12h or 90d.
+
+    Args:
+        text: what was said.
+        option: with which it was said, for people.
+        days_max: more than this is refused.
+
+    Raises:
+        FsError: INVALID_ARGUMENT.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,9})([mhd])", text)
     if match is None:
-        raise FsError(Status.INVALID_ARGUMENT, f"--expire {text}: say for example 12h or 90d")
-    return int(match[1]) * SECONDS[match[2]]
+        raise FsError(Status.INVALID_ARGUMENT, f"{option} {text!r}: say for example 30m, 12h or 5d")
+    seconds = int(match[1]) * SECONDS[match[2]]
+    if seconds > days_max * SECONDS["d"]:
+        raise FsError(Status.INVALID_ARGUMENT, f"{option} {text}: at most {days_max}d")
+    return seconds
 
 
 @user.command("add")
@@ -151,7 +164,11 @@ def new(
     source = random.SystemRandom()
     made = Token(uid, source.randbytes(TOKEN_ID_BYTES), source.randbytes(SECRET_BYTES))
     verifier = made.secret.verifier()
-    expires_ns = time.time_ns() + parse_time_s(expire) * 10**9 if expire else 0
+    expires_ns = (
+        time.time_ns() + parse_time_s(expire, "--expire", days_max=EXPIRE_DAYS_MAX) * 10**9
+        if expire
+        else 0
+    )
     record = pb.TokenPb(
         token_id=made.token_id,
         stored_key=verifier.stored_key,

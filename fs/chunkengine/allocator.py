@@ -81,6 +81,16 @@ class SizeClass:
         """Hand out a block, and say what space to claim first, if any."""
         return self._allocate_in(self._fullest())
 
+    def next_claimed(self) -> Position | None:
+        """Return the block that `allocate` would hand out, if its space has been claimed already."""
+        if not self._open_levels:
+            return None
+        group = self._fullest()
+        block = (~group.busy & (group.busy + 1)).bit_length() - 1
+        if not group.reserved >> block & 1:
+            return None
+        return make_position(self.size_class, group.number, block)
+
     def allocate_elsewhere(
         self, avoid: Collection[int]
     ) -> tuple[Position, Reservation | None] | None:

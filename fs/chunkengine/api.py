@@ -12,12 +12,13 @@ disk; `sync` makes everything acknowledged so far durable with one grouped flush
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId, TargetId
+from .format import ChunkKey
 
 NOTE_KEY_BYTES_MAX: Final = 64
 NOTE_VALUE_BYTES_MAX: Final = 512
@@ -100,8 +101,16 @@ class ReadDone(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-ReadRow = tuple[int, int, int, int]
-"""Of many reads: position of the chunk among those named, offset in it, length, and where its bytes end in the buffer of all."""
+class ReadRows(NamedTuple):
+    """Many reads, by columns."""
+
+    numbers: list[int]
+    """Which of the chunks that are named with them."""
+    offsets: list[int]
+    """Bytes from the start of the chunk."""
+    lengths: list[int]
+    ends: list[int]
+    """Where the bytes of each end in the buffer of all."""
 
 
 class RowsRead(msgspec.Struct):
@@ -152,6 +161,18 @@ class ChunkEngine(Protocol):
 
     def get(self, target_id: TargetId, chunk_id: ChunkId) -> ChunkState | None:
         """Return the chunk, None if it has neither a committed nor a pending version."""
+        ...
+
+    def takes_at_once(
+        self, target_id: TargetId, chunk_id: ChunkId, offset: int, length: int
+    ) -> bool:
+        """Return whether `prepare_write` of some bytes would only copy them to memory of the kernel, and write a record.
+
+        Nothing would have to be read, claimed, opened or flushed before.  A hint: another thread may change that until then.
+
+        Raises:
+            FsError: NOT_SERVING, IO_ERROR: the disk is not served any more.
+        """
         ...
 
     def prepare_write(
@@ -237,8 +258,8 @@ class ChunkEngine(Protocol):
 
     def read_cached_rows(
         self,
-        chunks: Sequence[tuple[TargetId, ChunkId]],
-        rows: Sequence[ReadRow],
+        keys: Sequence[ChunkKey],
+        rows: ReadRows,
         view: memoryview,
         *,
         want_checksums: bool,
@@ -246,7 +267,7 @@ class ChunkEngine(Protocol):
         """Read and verify what needs no wait for the disk, of committed versions, each row whole or not at all.
 
         Args:
-            chunks: what rows name by their positions.
+            keys: of the chunks that rows name by their positions.
             rows: what is to be read, and where in `view` it is to be put.
             view: holds anything where a row is left.
             want_checksums: of each row's bytes.
@@ -254,6 +275,12 @@ class ChunkEngine(Protocol):
         Raises:
             FsError: NOT_SERVING, IO_ERROR: the disk is not served any more.
         """
+        ...
+
+    def read_rows(
+        self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
+    ) -> RowsRead:
+        """As `read_cached_rows`, but waits for the disk; what is then left cannot be read whole."""
         ...
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
@@ -361,6 +388,10 @@ class ChunkEngine(Protocol):
         Raises:
             FsError: TARGET_UNKNOWN while it is being removed.
         """
+        ...
+
+    def begin_removal(self, target_id: TargetId) -> None:
+        """Record, durably, that a target is to be removed: who opens the disk next does it.  Until `remove_target` it is all there."""
         ...
 
     def remove_target(self, target_id: TargetId) -> None:

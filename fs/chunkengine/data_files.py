@@ -1,4 +1,4 @@
-"""`DataFiles` on a local file system: buffered preadv/pwritev through the page cache.
+"""`DataFiles` on a local file system: preadv/pwritev through the page cache, and large new versions past it.
 
 Descriptors are opened once and kept, at most FD_COUNT_MAX of them besides those in use or written since
 their last flush: an unflushed file keeps its descriptor, because a write-back error is reported to the
@@ -9,6 +9,7 @@ Concurrency: a short lock around the table of descriptors; I/O runs outside it.
 
 import ctypes
 import errno
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,10 +22,20 @@ from typing import Final
 from ..runtime.durable_file import sync_directory
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
+from .direct_write import (
+    DIRECT_UNIT_BYTES,
+    why_not_direct,
+    writable_part,
+    writes_wait_for_reads,
+)
 from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
 from .ports import Lent
 
+_log = logging.getLogger(__name__)
+
 FD_COUNT_MAX: Final = 400
+"""Files kept open; one that is written past the page cache has two descriptors."""
+
 SPARE_NAME: Final = "SPARE"
 """Holds space that is given up in need; its content means nothing."""
 
@@ -32,13 +43,24 @@ _IOV_MAX: Final = 1024
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x03
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NOT_DIRECT: Final = (errno.EINVAL, errno.EOPNOTSUPP)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(slots=True)
 class _Open:
     fd: int
+    direct_fd: int = -1
+    """For writes past the page cache; -1: not opened."""
+    holder_count: int = 0
+    """Calls under way that keep its lock, which writes need, while they wait for the disk."""
     user_count: int = 0
     is_dirty: bool = False
+
+    def close(self) -> None:
+        os.close(self.fd)
+        if self.direct_fd >= 0:
+            os.close(self.direct_fd)
 
 
 class LocalDataFiles:
@@ -51,12 +73,16 @@ class LocalDataFiles:
         self._lock = threading.Lock()
         self._open: dict[FileId, _Open] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._does_read_hold = writes_wait_for_reads(self._libc, directory)
         self._can_ask_cache = True
         self._has_asked_cache = False
+        self._why_not_direct: str | None = None
+        """Empty: large writes go past the page cache; None: not found out."""
 
     def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
         """See `DataFiles`."""
-        file = self._acquire(file_id, is_write=False)
+        holds = self._does_read_hold
+        file = self._acquire(file_id, is_write=False, holds=holds)
         if file is None:
             return 0
         try:
@@ -70,7 +96,7 @@ class LocalDataFiles:
         except OSError as error:
             raise self._failed(file_id, error) from error
         finally:
-            self._release(file)
+            self._release(file, holds=holds)
         return done
 
     def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
@@ -91,14 +117,20 @@ class LocalDataFiles:
                 self._can_ask_cache = False
                 return False
 
-    def lend(self, file_id: FileId) -> Lent | None:
+    def lend(self, file_id: FileId, *, may_wait: bool = False) -> Lent | None:
         """See `DataFiles`: a file that nobody has opened yet is left to those that may wait for the disk."""
+        if may_wait:
+            holds = self._does_read_hold
+            opened = self._acquire(file_id, is_write=False, holds=holds)
+            if opened is None:
+                return None
+            return Lent(opened.fd, partial(self._release, opened, holds=holds))
         with self._lock:
             file = self._open.get(file_id) if self._can_ask_cache else None
             if file is None or not (self._has_asked_cache or self._ask_cache(file)):
                 return None
             file.user_count += 1
-            return Lent(partial(os.preadv, file.fd), partial(self._release, file))
+            return Lent(file.fd, partial(self._release, file))
 
     def _ask_cache(self, file: _Open) -> bool:
         """Find out, once, whether the file system can tell what is cached."""
@@ -127,7 +159,62 @@ class LocalDataFiles:
         except OSError as error:
             raise self._failed(file_id, error) from error
         finally:
-            self._release(file)
+            with self._lock:
+                file.is_dirty = True  # a flush that began meanwhile may not have had all of it
+                file.user_count -= 1
+
+    def is_open(self, file_id: FileId) -> bool:
+        """See `DataFiles`; a write would wait for whatever has the lock of the file."""
+        file = self._open.get(file_id)
+        return file is not None and not file.holder_count
+
+    def write_past_cache(self, file_id: FileId, offset: int, data: Buffer) -> int:
+        """See `DataFiles`; nothing where the file system is not made for it, `data` does not begin with a page, or descriptors are out."""
+        part = writable_part(data)
+        if not part or offset % DIRECT_UNIT_BYTES or not self._can_write_directly():
+            return 0
+        file = self._acquire(file_id, is_write=True)
+        assert file is not None, file_id
+        try:
+            fd = self._begin_direct(file_id, file)
+            return os.pwritev(fd, [part], offset)
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                return 0
+            if error.errno not in _NOT_DIRECT:
+                raise self._failed(file_id, error) from error
+            self._forgo_direct(str(error.strerror))
+            return 0
+        finally:
+            with self._lock:
+                file.is_dirty = True
+                file.holder_count -= 1
+                file.user_count -= 1
+
+    def _can_write_directly(self) -> bool:
+        if self._why_not_direct is None:
+            try:
+                self._forgo_direct(why_not_direct(self._libc, self._directory))
+            except OSError as error:
+                raise FsError(Status.IO_ERROR, f"{self._directory}: {error.strerror}") from error
+        return not self._why_not_direct
+
+    def _forgo_direct(self, why: str) -> None:
+        """Write everything through the page cache from now on, and say so once; not if `why` is empty."""
+        with self._lock:
+            is_new = why and not self._why_not_direct
+            self._why_not_direct = why or self._why_not_direct or ""
+        if is_new:
+            where = self._directory
+            _log.info("%s: large writes go through the page cache, too: %s", where, why)
+
+    def _begin_direct(self, file_id: FileId, file: _Open) -> int:
+        with self._lock:
+            file.holder_count += 1
+            if file.direct_fd < 0:
+                path = self._directory / file_name(file_id)
+                file.direct_fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+            return file.direct_fd
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; what cannot be begun, or fails on its way, the flush does and reports."""
@@ -142,7 +229,7 @@ class LocalDataFiles:
         A file system that cannot is left alone.  Not posix_fallocate: without help of the file system it reads a byte of
         each block and writes it again, and would undo what another thread has written there in between.
         """
-        with self._using(file_id, is_write=True) as file:
+        with self._using(file_id, is_write=True, holds=True) as file:
             assert file is not None, file_id
             if self.free_bytes() < length:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -150,7 +237,7 @@ class LocalDataFiles:
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; a file system that cannot is left alone, the space then stays claimed."""
-        with self._using(file_id) as file:
+        with self._using(file_id, holds=True) as file:
             if file is None:
                 return
             self._fallocate(file.fd, _PUNCH_HOLE_KEEP_SIZE, offset, length)
@@ -247,52 +334,68 @@ class LocalDataFiles:
         """See `DataFiles`."""
         with self._lock:
             for file in self._open.values():
-                os.close(file.fd)
+                file.close()
             self._open.clear()
 
     @contextmanager
-    def _using(self, file_id: FileId, *, is_write: bool = False) -> Iterator[_Open | None]:
+    def _using(
+        self, file_id: FileId, *, is_write: bool = False, holds: bool = False
+    ) -> Iterator[_Open | None]:
         """Lend the descriptor; OSError becomes FsError.  The two data paths do without, for speed."""
-        file = self._acquire(file_id, is_write=is_write)
+        file = self._acquire(file_id, is_write=is_write, holds=holds)
         try:
             yield file
         except OSError as error:
             raise self._failed(file_id, error) from error
         finally:
             if file is not None:
-                self._release(file)
+                self._release(file, holds=holds)
 
     def _failed(self, file_id: FileId, error: OSError) -> FsError:
         status = Status.NO_SPACE if error.errno in _NO_ROOM else Status.IO_ERROR
         return FsError(status, f"{self._directory / file_name(file_id)}: {error.strerror}")
 
-    def _acquire(self, file_id: FileId, *, is_write: bool) -> _Open | None:
-        """Return the open file; None if there is no such file and it is not to be written."""
+    def _acquire(self, file_id: FileId, *, is_write: bool, holds: bool = False) -> _Open | None:
+        """Return the open file; None if there is no such file and it is not to be written.
+
+        With `holds`, for a call that keeps the file's lock; until `_release` with it.
+        """
         with self._lock:
             file = self._open.get(file_id)
             if file is None:
                 try:
-                    self._make_room()
-                    file = self._open[file_id] = _Open(self._open_file(file_id, is_write=is_write))
+                    file = self._open[file_id] = _Open(self._opened(file_id, is_write=is_write))
                 except FileNotFoundError:
                     return None
                 except OSError as error:
                     raise self._failed(file_id, error) from error
             file.user_count += 1
+            file.holder_count += holds
             file.is_dirty |= is_write
             return file
 
-    def _release(self, file: _Open) -> None:
+    def _release(self, file: _Open, *, holds: bool = False) -> None:
         with self._lock:
             file.user_count -= 1
+            file.holder_count -= holds
 
-    def _make_room(self) -> None:
-        if len(self._open) < FD_COUNT_MAX:
-            return
+    def _opened(self, file_id: FileId, *, is_write: bool) -> int:
+        if len(self._open) >= FD_COUNT_MAX:
+            self._close_one()
+        while True:
+            try:
+                return self._open_file(file_id, is_write=is_write)
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR or not self._close_one():
+                    raise
+
+    def _close_one(self) -> bool:
+        """Close a file that nobody needs; False if there is none."""
         for file_id, file in self._open.items():
             if file.user_count == 0 and not file.is_dirty:
-                os.close(self._open.pop(file_id).fd)
-                return
+                self._open.pop(file_id).close()
+                return True
+        return False
 
     def _open_file(self, file_id: FileId, *, is_write: bool) -> int:
         path = self._directory / file_name(file_id)

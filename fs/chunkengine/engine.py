@@ -52,22 +52,20 @@ from .api import (
     Note,
     ReadDone,
     ReadIo,
-    ReadRow,
+    ReadRows,
     RowsRead,
     SpaceInfo,
 )
 from .books import Books
-from .cached_rows import CachedRows
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
-from .content import UpdatePlan, cut_content, new_content
+from .content import cut_content
 from .format import (
     NO_POSITION,
     ChunkKey,
     ChunkRecord,
     DiskFormat,
     PendingRecord,
-    Position,
     chunk_key,
     note_key,
     place_of,
@@ -78,8 +76,10 @@ from .ports import DataFiles, MetaStore
 from .reads import Reads
 from .recovery import open_ledger
 from .registry import Registry
+from .rows import Rows
 from .space import BlockSpace
 from .verified import VerifiedReader
+from .version_writer import VersionWriter
 from .versions import (
     check_version,
     kept_base,
@@ -94,10 +94,6 @@ _log = logging.getLogger(__name__)
 
 QUARANTINE_BYTES_MAX: Final = 512 << 20
 """More freed and not yet durable blocks than this, and the next update flushes first."""
-
-WRITE_BEHIND_BYTES_MIN: Final = 128 << 10
-"""Updates of at least this many bytes are on their way to the disk at once: else it idles until the next flush, which
-then waits for all of them.  Smaller ones may be overwritten, or grow together, before that; so are copies for their sake."""
 
 UNDO_COUNT_MAX: Final = 100_000
 """The same for chunks changed since the last flush."""
@@ -118,8 +114,11 @@ class DiskEngine:
         self._books = Books(ledger, disk_format.disk_uuid)
         self._listing = Listing(meta, self._books)
         self._reads = Reads(self._books, self._reader)
-        self._rows = CachedRows(self._books, files, self._block)
+        self._rows = Rows(self._books, files, self._block)
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
+        self._writer = VersionWriter(
+            files, self._books, self._space, self._reader, section.direct_write_bytes_min
+        )
         self._flush_done = threading.Condition(self._books.lock)
         self._is_closed = False
         self._flushes_begun = 0
@@ -185,6 +184,19 @@ class DiskEngine:
 
     # ---------------------------------------------------------------- prepare
 
+    def takes_at_once(
+        self, target_id: TargetId, chunk_id: ChunkId, offset: int, length: int
+    ) -> bool:
+        """See `ChunkEngine`."""
+        with self._books as ledger:
+            old = ledger.record(chunk_key(target_id, chunk_id))
+            if old is not None and (offset or length < old.length):
+                return False
+            position = ledger.allocator.classes[size_class_of(offset + length)].next_claimed()
+        if position is None or self._is_epoch_full() or self._writer.goes_past_cache(length):
+            return False
+        return self._files.is_open(place_of(position)[0])
+
     def prepare_write(
         self,
         target_id: TargetId,
@@ -217,7 +229,7 @@ class DiskEngine:
             plan = plan_on(base, offset, len(data), self._block, may_append=may_append)
             ledger.begin_update(key, base)
         try:
-            position, checksums = self._write_update(key, base, plan, data)
+            position, checksums = self._writer.write_update(key, base, plan, data, sync=self.sync)
             return self._put_pending(
                 key,
                 new_record(version, position, chunk_size_bytes, plan.new_length, checksums),
@@ -264,7 +276,7 @@ class DiskEngine:
             head_to = min(-(-length // self._block) * self._block, old.length)
             head = self._reader.read(old, 0, head_to)
             parts, checksums = cut_content(head, old.checksums, length, self._block)
-            position = self._write_new(key, parts, length, is_create=False)
+            position = self._writer.write_new(key, parts, length, is_create=False, sync=self.sync)
             return self._put_pending(
                 key, new_record(version, position, chunk_size_bytes, length, checksums), tag
             )
@@ -299,45 +311,6 @@ class DiskEngine:
             else:
                 ledger.change(key, old, removal)
             return known_state(key, old, removal)
-
-    def _write_update(
-        self, key: ChunkKey, base: ChunkRecord | None, plan: UpdatePlan, data: Buffer
-    ) -> tuple[Position, bytes]:
-        """Write the bytes of an update; return where the new version lies and its checksums."""
-        empty = memoryview(b"")
-        head = self._reader.read(base, plan.head_from, plan.head_to) if base else empty
-        tail = self._reader.read(base, plan.tail_from, plan.old_length) if base else empty
-        old_checksums = base.checksums if base else b""
-        parts, checksums = new_content(plan, old_checksums, head, tail, data)
-        if plan.is_in_place:
-            position = base.position if base else NO_POSITION
-            if parts:
-                file_id, start = place_of(position)
-                self._files.write_at(file_id, start + plan.old_length, parts)
-        else:
-            position = self._write_new(key, parts, plan.new_length, is_create=base is None)
-        if len(data) >= max(WRITE_BEHIND_BYTES_MIN, sum(map(len, parts)) // 2):
-            file_id, start = place_of(position)
-            self._files.begin_write_back(file_id, start + plan.offset, len(data))
-        return position, checksums
-
-    def _write_new(
-        self, key: ChunkKey, parts: Sequence[Buffer], length: int, *, is_create: bool
-    ) -> Position:
-        """Write a version into a block of its own; on failure the block is free again."""
-        if not length:
-            return NO_POSITION
-        position = self._space.allocate(
-            key, size_class_of(length), is_create=is_create, sync=self.sync
-        )
-        file_id, start = place_of(position)
-        try:
-            self._files.write_at(file_id, start, parts)
-        except FsError:
-            with self._books.lock:
-                self._books.ledger.abandon(position)
-            raise
-        return position
 
     def _put_pending(self, key: ChunkKey, record: ChunkRecord, tag: bytes) -> ChunkState:
         assert len(tag) <= TAG_BYTES_MAX, len(tag)
@@ -401,7 +374,7 @@ class DiskEngine:
         checksums = packed_checksums([data], self._block)
         if len(data) != old.length or digest_of(checksums, old.length) != old.digest:
             return False
-        position = self._write_new(key, [data], old.length, is_create=False)
+        position = self._writer.write_new(key, [data], old.length, is_create=False, sync=self.sync)
         whole = replace(old, position=position, checksums=checksums, is_damaged=False)
         with self._books as ledger:
             ledger.change(key, whole, None, has_written=True)
@@ -488,6 +461,10 @@ class DiskEngine:
         """See `ChunkEngine`."""
         self._registry.add(target_id)
 
+    def begin_removal(self, target_id: TargetId) -> None:
+        """See `ChunkEngine`."""
+        self._registry.begin_removal(target_id)
+
     def remove_target(self, target_id: TargetId) -> None:
         """See `ChunkEngine`; the lock is given up between lots of chunks."""
         self._space.help_store()
@@ -510,14 +487,20 @@ class DiskEngine:
 
     def read_cached_rows(
         self,
-        chunks: Sequence[tuple[TargetId, ChunkId]],
-        rows: Sequence[ReadRow],
+        keys: Sequence[ChunkKey],
+        rows: ReadRows,
         view: memoryview,
         *,
         want_checksums: bool,
     ) -> RowsRead:
         """See `ChunkEngine`."""
-        return self._rows.read(chunks, rows, view, want_checksums=want_checksums)
+        return self._rows.read_cached(keys, rows, view, want_checksums=want_checksums)
+
+    def read_rows(
+        self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
+    ) -> RowsRead:
+        """See `ChunkEngine`."""
+        return self._rows.read(keys, rows, view, want_checksums=want_checksums)
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""
@@ -537,8 +520,9 @@ class DiskEngine:
                 return
             self._flushes_begun += 1
             closing = self._books.ledger.begin_flush()
-        self._space.help_store()
         with self._waking_others():
+            with self._books.poison_on_failure("making room for a flush"):
+                self._space.help_store()
             with self._books.poison_on_failure("flush of data", is_metadata=False):
                 self._files.flush(closing.dirty)
             with self._books.poison_on_failure("flush"):
@@ -564,9 +548,12 @@ class DiskEngine:
             self._meta.close()
 
     def _limit_epoch(self) -> None:
-        epoch = self._books.ledger.epoch
-        if epoch.quarantined_bytes > QUARANTINE_BYTES_MAX or len(epoch.undone) > UNDO_COUNT_MAX:
+        if self._is_epoch_full():
             self.sync()
+
+    def _is_epoch_full(self) -> bool:
+        epoch = self._books.ledger.epoch
+        return epoch.quarantined_bytes > QUARANTINE_BYTES_MAX or len(epoch.undone) > UNDO_COUNT_MAX
 
     @contextmanager
     def _waking_others(self) -> Iterator[None]:

@@ -51,6 +51,9 @@ from .ports import MetaStore
 CACHE_BYTES_MAX: Final = 32 << 20
 """Of decoded chunk records kept in memory."""
 
+ABSENT_COUNT_MAX: Final = 1000
+"""Keys of chunks remembered not to be there, oldest forgotten first."""
+
 _RECORD_OVERHEAD_BYTES: Final = 400
 
 
@@ -92,6 +95,8 @@ class Ledger:
         """Targets that are not held any more, whatever the configuration says."""
         self._cache: OrderedDict[ChunkKey, ChunkRecord] = OrderedDict()
         self._cache_bytes = 0
+        self._absent: dict[ChunkKey, None] = {}
+        """Chunks known to have no committed version: the making of one asks for it half a dozen times."""
         self._readers: dict[Position, _Readers] = {}
         self._left_to_readers: set[Position] = set()
         self._updating: set[ChunkKey] = set()
@@ -103,12 +108,29 @@ class Ledger:
         if record is not None:
             self._cache.move_to_end(key)
             return record
+        if key in self._absent:
+            return None
         value = self._meta.get(CHUNK_PREFIX + key)
         if value is None:
+            if len(self._absent) >= ABSENT_COUNT_MAX:
+                del self._absent[next(iter(self._absent))]
+            self._absent[key] = None
             return None
         record = ChunkRecord.unpack(value)
         self._remember(key, record)
         return record
+
+    def records(self, keys: Sequence[ChunkKey]) -> list[ChunkRecord | None]:
+        """Return the committed version of each."""
+        cache, found = self._cache, list[ChunkRecord | None]()
+        for key in keys:
+            record = cache.get(key)
+            if record is None:
+                record = self.record(key)
+            else:
+                cache.move_to_end(key)
+            found.append(record)
+        return found
 
     def allocate(self, size_class: int) -> tuple[Position, Reservation | None]:
         """Hand out a block for a version about to be written."""
@@ -363,6 +385,7 @@ class Ledger:
             self._remember(key, record)
 
     def _remember(self, key: ChunkKey, record: ChunkRecord) -> None:
+        self._absent.pop(key, None)
         self._cache[key] = record
         self._cache_bytes += len(record.checksums) + _RECORD_OVERHEAD_BYTES
         while self._cache_bytes > CACHE_BYTES_MAX:

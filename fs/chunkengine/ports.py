@@ -9,6 +9,7 @@ Concurrency: every method may be called from several threads at once, except `cl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from ..kernels.reads_twin import ReadNow
 from ..runtime.ports import Buffer
 from .format import FileId
 
@@ -46,15 +47,11 @@ class MetaStore(Protocol):
         ...
 
 
-ReadNow = Callable[[Sequence[memoryview], int, int], int]
-"""Called as os.preadv without its descriptor, with os.RWF_NOWAIT: fills buffers in order from an offset on, returns how many bytes
-there were.  Raises OSError, BlockingIOError if it would have to wait for the disk, and FsError."""
-
-
 class Lent(NamedTuple):
     """A data file that stays open until it is given back."""
 
-    read_now: ReadNow
+    source: int | ReadNow
+    """Its descriptor, or what stands for it."""
     give_back: Callable[[], None]
 
 
@@ -72,8 +69,8 @@ class DataFiles(Protocol):
         """Fill the buffers if that needs no wait for the disk; False: not done, the buffers hold anything."""
         ...
 
-    def lend(self, file_id: FileId) -> Lent | None:
-        """Return a file for many reads without waiting; None: nothing of it can be read so."""
+    def lend(self, file_id: FileId, *, may_wait: bool = False) -> Lent | None:
+        """Return a file for many reads, without waiting unless that is said; None: nothing of it can be read so."""
         ...
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
@@ -82,6 +79,18 @@ class DataFiles(Protocol):
 
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers one after the other; without waiting for the disk."""
+        ...
+
+    def is_open(self, file_id: FileId) -> bool:
+        """Return whether a write needs neither to make nor to open the file first, nor to wait for another; a hint, not a promise."""
+        ...
+
+    def write_past_cache(self, file_id: FileId, offset: int, data: Buffer) -> int:
+        """Write the first bytes of `data` past the page cache, waiting for the disk; return how many, often 0.
+
+        The rest is for `write_at`.  Nobody else reads or writes the range meanwhile, nor changes `data`.  Not durable before
+        the next flush; where it fails, or the process dies in it, any sectors of the range may be written.
+        """
         ...
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:

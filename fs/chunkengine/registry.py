@@ -73,6 +73,14 @@ class Registry:
             if target_id not in removed:
                 self.add(target_id)
 
+    def begin_removal(self, target_id: TargetId) -> None:
+        """See `ChunkEngine.begin_removal`."""
+        with self._books as ledger:
+            if target_id not in ledger.targets:
+                return
+        with self._books.poison_on_failure("recording a removal"):
+            self._meta.write_synced([(target_key(target_id), TARGET_REMOVING)])
+
     def remove(self, target_id: TargetId, limit_epoch: Callable[[], None]) -> None:
         """Remove a target but for making the end durable; `limit_epoch` is called between lots."""
         with self._books as ledger:

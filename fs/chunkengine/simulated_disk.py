@@ -6,21 +6,27 @@ of the data written since the last flush of its file every 512-byte sector of ev
 random, a file that has grown since is as short again as what is kept allows, of the metadata batches a random
 prefix, at least the synced ones, is kept.
 
+What is written past the page cache is in the device's own, volatile cache until the next flush: a power loss treats it alike, a
+failed flush and `drop_cache` do not take it back.  A process that dies in it leaves any sectors of it, not the first ones.
+
 `on_step` is called with the name of the operation before each one; it may raise, to inject a fault
 (FsError NO_SPACE, IO_ERROR), to act in between (the engine is then at that very point), or to stop the process there (SimulatedCrash: a write is then half done).
 
 Deterministic: the same calls and the same `random` give the same disk.  Concurrency: one re-entrant lock.
 """
 
+import errno
+import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
+from .direct_write import DIRECT_UNIT_BYTES
 from .format import FileId, file_name
 from .ports import Batch, Lent
 
@@ -75,37 +81,45 @@ class _Image:
         return twin
 
 
+class _Unsynced(NamedTuple):
+    offset: int
+    data: bytes
+    is_direct: bool
+    """In the device's cache, not in the kernel's."""
+
+
 class _File:
     """Live and durable image, and the writes that separate them."""
 
     def __init__(self) -> None:
         self.live = _Image()
         self.durable = _Image()
-        self.unsynced: list[tuple[int, bytes]] = []
+        self.unsynced: list[_Unsynced] = []
         self.has_lost = False
         """Something in the live image was refused by the disk, and nobody will write it again."""
         self.reserved: set[int] = set()
 
     def flush(self) -> None:
-        for offset, data in self.unsynced:
+        for offset, data, _ in self.unsynced:
             self.durable.write(offset, memoryview(data))
         self.durable.size = self.live.size
         self.unsynced.clear()
 
     def fail_flush(self) -> None:
         """What the kernel could not write it takes for clean: it can be read for as long as it is in memory."""
-        self.has_lost |= bool(self.unsynced)
-        self.unsynced.clear()
+        kept = [write for write in self.unsynced if write.is_direct]
+        self.has_lost |= len(kept) < len(self.unsynced)
+        self.unsynced = kept
 
     def drop_cache(self) -> None:
         if self.has_lost:
             self.live = self.durable.copy()
-            for offset, data in self.unsynced:
+            for offset, data, _ in self.unsynced:
                 self.live.write(offset, memoryview(data))
             self.has_lost = False
 
     def lose_power(self, rng: random.Random) -> None:
-        for offset, data in self.unsynced:
+        for offset, data, _ in self.unsynced:
             keep = rng.choice((0.0, 0.5, 1.0))
             for at in range(0, len(data), SECTOR_BYTES):
                 if rng.random() < keep:
@@ -122,6 +136,10 @@ class SimulatedDisk:
         self.capacity_bytes = capacity_bytes
         self.spare_bytes = 0
         self.on_step: Callable[[str], None] | None = None
+        self.is_cached: Callable[[], bool] = lambda: True
+        """Whether what is read is in memory, so that it needs no wait."""
+        self.is_quick: Callable[[], bool] = lambda: True
+        """Whether a write would not have to wait, for all that its caller can know."""
         self.place_write: Callable[[FileId, int, int], int | None] | None = None
         """Given (file, offset, length): where a write really goes; None: nowhere.  Nobody is told."""
         self.tear: Callable[[bytes], list[tuple[int, bytes]]] = _first_half
@@ -168,6 +186,12 @@ class SimulatedDisk:
 
 def _first_half(data: bytes) -> list[tuple[int, bytes]]:
     return [(0, data[: len(data) // 2])]
+
+
+def _other_sectors(data: bytes) -> list[tuple[int, bytes]]:
+    """What of a direct write in which the process dies is written: every other sector, from the second on."""
+    step = 2 * SECTOR_BYTES
+    return [(at, data[at : at + SECTOR_BYTES]) for at in range(SECTOR_BYTES, len(data), step)]
 
 
 def _apply(records: dict[bytes, bytes] | SortedDict[bytes, bytes], batch: Batch) -> None:
@@ -249,13 +273,23 @@ class SimulatedDataFiles:
             return total
 
     def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
-        """See `DataFiles`; memory is always at hand."""
-        return self.read_at(file_id, offset, buffers) == sum(map(len, buffers))
+        """See `DataFiles`."""
+        is_cached = self._disk.is_cached()
+        return is_cached and self.read_at(file_id, offset, buffers) == sum(map(len, buffers))
 
-    def lend(self, file_id: FileId) -> Lent | None:
-        """See `DataFiles`; memory is always at hand."""
-        read_at = self.read_at
-        return Lent(lambda buffers, offset, _: read_at(file_id, offset, buffers), lambda: None)
+    def lend(self, file_id: FileId, *, may_wait: bool = False) -> Lent | None:
+        """See `DataFiles`."""
+        del may_wait
+
+        def read_now(buffers: Sequence[memoryview], offset: int, flags: int) -> int:
+            if flags & os.RWF_NOWAIT and not self._disk.is_cached():
+                raise BlockingIOError(errno.EAGAIN, "not in memory")
+            try:
+                return self.read_at(file_id, offset, buffers)
+            except FsError as error:
+                raise OSError(errno.EIO, error.detail) from error
+
+        return Lent(read_now, lambda: None)
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`: nothing."""
@@ -270,22 +304,46 @@ class SimulatedDataFiles:
                 for at, piece in self._disk.tear(data):
                     self._put(file_id, offset + at, piece)
                 raise
-            place_write, where = self._disk.place_write, offset
-            if place_write is not None:
-                self._file(file_id)
-                found = place_write(file_id, offset, len(data))
-                if found is None:
-                    return
-                where = found
-            self._put(file_id, where, data)
+            self._put_where_it_goes(file_id, offset, data)
 
-    def _put(self, file_id: FileId, offset: int, data: bytes) -> None:
+    def write_past_cache(self, file_id: FileId, offset: int, data: Buffer) -> int:
+        """See `DataFiles`; whole blocks of it, wherever they lie in memory."""
+        part = bytes(memoryview(data)[: len(data) - len(data) % DIRECT_UNIT_BYTES])
+        if not part:
+            return 0
+        with self._disk.lock:
+            try:
+                self._disk.step("write_direct")
+            except SimulatedCrash:
+                for at, piece in _other_sectors(part):
+                    self._put(file_id, offset + at, piece, is_direct=True)
+                raise
+            self._put_where_it_goes(file_id, offset, part, is_direct=True)
+        return len(part)
+
+    def _put_where_it_goes(
+        self, file_id: FileId, offset: int, data: bytes, *, is_direct: bool = False
+    ) -> None:
+        place_write, where = self._disk.place_write, offset
+        if place_write is not None:
+            self._file(file_id)
+            found = place_write(file_id, offset, len(data))
+            if found is None:
+                return
+            where = found
+        self._put(file_id, where, data, is_direct=is_direct)
+
+    def _put(self, file_id: FileId, offset: int, data: bytes, *, is_direct: bool = False) -> None:
         file = self._file(file_id)
         if data:
             file.live.write(offset, memoryview(data))
-            file.unsynced.append((offset, data))
+            file.unsynced.append(_Unsynced(offset, data, is_direct))
             last = (offset + len(data) - 1) // _EXTENT_BYTES
             file.reserved.update(range(offset // _EXTENT_BYTES, last + 1))
+
+    def is_open(self, file_id: FileId) -> bool:
+        """See `DataFiles`."""
+        return file_id in self._disk.files and self._disk.is_quick()
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`: nothing, since any unsynced write may reach the durable image as it is."""
@@ -311,7 +369,7 @@ class SimulatedDataFiles:
             self._disk.step("punch")
             file = self._file(file_id)
             end = offset + length
-            file.unsynced = [w for w in file.unsynced if not offset <= w[0] < end]
+            file.unsynced = [w for w in file.unsynced if not offset <= w.offset < end]
             file.live.punch(offset, length)
             file.durable.punch(offset, length)
             file.reserved.difference_update(

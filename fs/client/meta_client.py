@@ -145,7 +145,7 @@ class MetaClient:
         caller_of(request).client_id = self._client_id
         server = servers[0]
 
-        def end(received: Received[RspT] | None, error: FsError | None) -> None:
+        def end(received: "Received[RspT] | None", error: "FsError | None") -> None:
             on_end(None if received is None else received.message, error)
 
         return self._channels.get(server.address, node_id=server.node_id).begin(

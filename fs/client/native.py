@@ -233,6 +233,8 @@ class EmberFs(Trash, Limits, Trees):
                 piece = FileRead(reading.ref, offset, memoryview(bytearray(length)))
                 try:
                     await self._chunks.read([piece])
+                    if piece.hole_bytes:
+                        await reading.require_still_there()
                     if piece.hole_bytes < length:
                         await give.send(piece)
                 except FsError as error:
@@ -274,6 +276,10 @@ class EmberFs(Trash, Limits, Trees):
             for file, offset, buffer in reads
         ]
         await self._chunks.read([read for read in wanted if len(read.buffer)])
+        for file in {
+            file for (file, *_), read in zip(reads, wanted, strict=True) if read.hole_bytes
+        }:
+            await file.require_still_there()
         return [len(read.buffer) for read in wanted]
 
     async def read_each(

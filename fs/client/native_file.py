@@ -23,6 +23,7 @@ from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
 from .ending import EndingSessions
 from .entries import Identity
+from .still_there import require_still_there
 
 
 def check_offset(path: str, offset: int) -> None:
@@ -88,12 +89,24 @@ class EmberFile:
         return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe, cut)
 
     async def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file."""
+        """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file.
+
+        Raises:
+            FsError: STALE: the file was removed, and not open for writing here; and others.
+        """
         check_offset(self.path, offset)
         wanted = buffer[: max(0, self._length - offset)]
         if len(wanted):
-            await self._chunks.read([FileRead(self.ref, offset, wanted)])
+            read = FileRead(self.ref, offset, wanted)
+            await self._chunks.read([read])
+            if read.hole_bytes:
+                await self.require_still_there()
         return len(wanted)
+
+    async def require_still_there(self) -> None:
+        """Return if what was read as a hole was none of a removed file's; raises FsError(STALE)."""
+        if not self._session_id:
+            await require_still_there(self._meta, self._identity.caller(), self._inode.inode_id)
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset` on."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import Message
 
+from ..rpc.frame import decode_error
 from ..schema import services
 from ..schema.ids import ROOT_INODE_ID, InodeId
 from ..schema.inode import Inode, InodeType, inode_from_pb
@@ -86,7 +87,7 @@ class Paths:
         return [
             inode_from_pb(slot.inode)
             if slot.HasField("inode")
-            else FsError(Status(slot.status), slot.detail)
+            else decode_error(slot.status, slot.detail.encode())
             for slot in await self._resolve_many(paths, follow=follow)
         ]
 

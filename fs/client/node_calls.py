@@ -109,7 +109,8 @@ class NodeCalls:
         except trio.WouldBlock:
             return None
 
-        def end(received: Received[RspT] | None, error: FsError | None) -> None:
+        # Quoted: they would be evaluated for every call.
+        def end(received: "Received[RspT] | None", error: "FsError | None") -> None:
             limiter.release()
             on_end(received, error)
 

@@ -13,6 +13,7 @@ import trio
 
 from ..node.api import MgmtdCaller, RoutingView
 from ..rpc.api import Channels, UnderWay
+from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.config import ClientSection
@@ -329,7 +330,7 @@ class StorageClient:
             received = await self._nodes.call(node_id, services.STORAGE_REMOVE_CHUNKS, request)
             for (job, _), result in zip(part, received.message.results, strict=True):
                 if result.status != Status.OK:
-                    outcome.fail([job], FsError(Status(result.status), result.detail))
+                    outcome.fail([job], decode_error(result.status, result.detail.encode()))
                 elif result.has_more:
                     outcome.left.append(job)
 
@@ -360,7 +361,7 @@ class StorageClient:
                 )
                 for (job, _), result in zip(part, received.message.results, strict=True):
                     if result.status != Status.OK:
-                        outcome.fail([job], FsError(Status(result.status), result.detail))
+                        outcome.fail([job], decode_error(result.status, result.detail.encode()))
                     else:
                         found[job] = result
 

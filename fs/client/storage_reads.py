@@ -15,8 +15,10 @@ import trio
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
+from ..kernels.batches import have_come, windows_of
 from ..node.api import RoutingView
 from ..rpc.api import Received, UnderWay
+from ..rpc.frame import decode_error
 from ..runtime.ports import Runtime
 from ..schema import services
 from ..schema.config import ClientSection
@@ -27,6 +29,8 @@ from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .node_calls import NodeCalls
+from .read_plans import ReadPlans, TableRequest
+from .read_table import ReadTable
 from .retry import RetryBudget
 from .routing_math import (
     TOGETHER_BYTES,
@@ -64,6 +68,7 @@ class StorageReads:
         self._runtime = runtime
         self._section = section
         self._start = 0
+        self._plans = ReadPlans()
         self._known_info: RoutingInfo | None = None
         self._known: dict[int, Readable] = {}
         """Of chains in `_known_info`."""
@@ -74,10 +79,15 @@ class StorageReads:
 
     async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
         """See `fs.client.api.ChunkStore.read`."""
-        pieces = cut_reads(self._routing.info, reads)
         budget = RetryBudget(self._section, self._runtime)
         avoid: set[tuple[TargetId, int]] = set()
         damaged: set[tuple[str, int, TargetId]] = set()
+        table, requests = self._by_rows(reads)
+        if table is None:
+            pieces = cut_reads(self._routing.info, reads)
+        else:
+            failures = await self._run_table(table, requests, is_relaxed)
+            pieces = await self._judge(failures, avoid, damaged, budget)
         while pieces:
             # 1. choose a target for each piece and group by node
             batches, failures = self._plan(pieces, avoid)
@@ -85,6 +95,52 @@ class StorageReads:
             failures += await self._run(batches, is_relaxed)
             # 3. what failed: elsewhere, later, or never
             pieces = await self._judge(failures, avoid, damaged, budget)
+
+    def _by_rows(
+        self, reads: Sequence[FileRead]
+    ) -> tuple[ReadTable | None, Sequence[TableRequest]]:
+        """Return a table and what is asked for it, where that can be planned by rows."""
+        if isinstance(reads, ReadTable):
+            self._start += 1
+            requests = self._plans.plan(self._routing.info, reads, self._start, self._section)
+            if requests is not None:
+                return reads, requests
+        return None, ()
+
+    async def _run_table(
+        self, table: ReadTable, requests: Sequence[TableRequest], is_relaxed: bool
+    ) -> Failures:
+        failures: Failures = []
+        if len(requests) == 1:
+            await self._run_rows(table, requests[0], is_relaxed, failures)
+            return failures
+        async with trio.open_nursery() as nursery:
+            for request in requests[1:]:
+                nursery.start_soon(self._run_rows, table, request, is_relaxed, failures)
+            await self._run_rows(table, requests[0], is_relaxed, failures)  # a task less
+        return failures
+
+    async def _run_rows(
+        self, table: ReadTable, one: TableRequest, is_relaxed: bool, failures: Failures
+    ) -> None:
+        """Do as `_run_batch`; an object for each row is made where not all of them are there, whole and good."""
+        verifies = self._section.verify_reads
+        request = pb.BatchReadReq.FromString(one.message)
+        request.is_relaxed, request.want_checksums = is_relaxed, verifies
+        try:
+            received = await self._nodes.call(
+                one.node_id,
+                services.STORAGE_BATCH_READ,
+                request,
+                into=partial(_windows, table, one),
+            )
+            reply = received.message
+            checksums = reply.checksums[:] if verifies else None
+            has_come = have_come(table.view, one.rows, reply.lengths[:], checksums)
+            if reply.failures or not has_come:
+                failures += self._finish(one.pieces(table), reply, verifies=verifies)
+        except FsError as error:
+            failures.extend((piece, error) for piece in one.pieces(table))
 
     def begin(
         self, reads: Sequence[FileRead], on_end: Callable[[bool], None], *, is_relaxed: bool
@@ -230,7 +286,7 @@ class StorageReads:
         results = read_results(received.message, len(batch.pieces))
         for piece, result in zip(batch.pieces, results, strict=True):
             if result.status not in {0, Status.CHUNK_NOT_FOUND}:
-                raise FsError(Status(result.status), f"{piece.name}: {result.detail}")
+                raise decode_error(result.status, f"{piece.name}: {result.detail}".encode())
         return received.payload_bytes
 
     def _finish(
@@ -264,7 +320,7 @@ class StorageReads:
             fill_hole(piece, 0)
             return None
         if status:
-            return FsError(Status(status), f"{piece.name}: {result.detail}")
+            return decode_error(status, f"{piece.name}: {result.detail}".encode())
         if length != len(got):
             got = got[:length]
         if length and verifies and xxh3_64_intdigest(got) != result.checksum:
@@ -323,6 +379,14 @@ def _request(pieces: Sequence[Piece], *, is_relaxed: bool, want_checksums: bool)
         offsets=[piece.offset for piece in pieces],
         lengths=[len(piece.buffer) for piece in pieces],
     )
+
+
+def _windows(
+    table: ReadTable, one: TableRequest, reply: pb.BatchReadRsp, payload_bytes: int
+) -> list[memoryview]:
+    """Do as `scatter_list`, with one window for neighbours."""
+    found = windows_of(table.view, one.rows, reply.lengths[:], payload_bytes)
+    return scatter_list(one.pieces(table), reply, payload_bytes) if found is None else found
 
 
 def fill_hole(piece: Piece, filled: int) -> None:

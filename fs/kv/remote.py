@@ -112,6 +112,8 @@ class RemoteEngine:
 
     async def aclose(self) -> None:
         """See KvEngine.aclose.  A store that does not answer makes durable by itself what it holds."""
+        if not self._store.epoch:
+            return  # it has never answered
         try:
             await self.call(KV_SYNC, kv_pb2.KvSyncReq(), Status.KV_UNAVAILABLE)
         except FsError as error:

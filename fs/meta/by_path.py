@@ -16,6 +16,7 @@ from ..schema.ids import ROOT_INODE_ID
 from ..schema.proto import meta_pb2 as meta
 from ..schema.status import FsError, Status
 from .context import OpContext
+from .dentries import told
 from .idempotency import is_remembered
 from .inodes import load_inode
 from .resolve import walk
@@ -63,5 +64,5 @@ async def _find(tr: Transaction, ctx: OpContext, path: bytes) -> int:
     root = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
     here, missing = await walk(tr, ctx, root, path)
     if missing:
-        raise FsError(Status.NOT_FOUND, f"{missing[0]!r} in directory {here.inode_id:#x}")
+        raise FsError(Status.NOT_FOUND, told(missing[0], here.inode_id))
     return here.inode_id

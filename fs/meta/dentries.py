@@ -17,6 +17,11 @@ def check_name(name: bytes) -> None:
         raise FsError(Status.NAME_TOO_LONG, f"{len(name)} bytes, at most {NAME_BYTES_MAX}")
 
 
+def told(name: bytes, parent_id: int) -> str:
+    """Return a name and where it is, for people."""
+    return f"{name.decode(errors='backslashreplace')!r} in directory {parent_id:#x}"
+
+
 def is_dot(name: bytes) -> bool:
     """Return whether `name` is `.` or `..`, which are never stored."""
     return name in (b".", b"..")
@@ -37,7 +42,7 @@ async def load_dentry(
     """Return the dentry of a name; raises FsError(NOT_FOUND)."""
     found = await find_dentry(tr, parent_id, name, snapshot=snapshot)
     if found is None:
-        raise FsError(Status.NOT_FOUND, f"{name!r} in directory {parent_id:#x}")
+        raise FsError(Status.NOT_FOUND, told(name, parent_id))
     return found
 
 

@@ -5,7 +5,7 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.status import FsError, Status
 from . import acl, permissions, records
 from .context import OpContext
-from .dentries import check_name, find_dentry, is_dot, store_dentry
+from .dentries import check_name, find_dentry, is_dot, store_dentry, told
 from .inodes import (
     add_subdirectories,
     load_directory,
@@ -28,7 +28,7 @@ async def find_place(tr: Transaction, ctx: OpContext, parent_id: int, name: byte
     if is_dot(name):
         raise FsError(Status.EXISTS, f"name {name!r}")
     if await find_dentry(tr, parent_id, name) is not None:
-        raise FsError(Status.EXISTS, f"{name!r} in directory {parent_id:#x}")
+        raise FsError(Status.EXISTS, told(name, parent_id))
     require_changeable(ctx, parent)
     return parent
 

@@ -12,7 +12,7 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.proto import meta_pb2 as meta
 from ..schema.status import FsError, Retry, Status
 from .context import OpContext
-from .dentries import check_name, load_dentry
+from .dentries import check_name, load_dentry, told
 from .inodes import complete, load_directory, load_inode
 from .ops.open import check_open
 
@@ -85,7 +85,7 @@ async def _resolve(
     root = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
     here, missing = await walk(tr, ctx, root, path, follow_last=follow_last)
     if missing:
-        raise FsError(Status.NOT_FOUND, f"{missing[0]!r} in directory {here.inode_id:#x}")
+        raise FsError(Status.NOT_FOUND, told(missing[0], here.inode_id))
     inode = await complete(tr, here, snapshot=True)
     if wants_read:
         check_open(ctx, inode, reads=True, writes=False)

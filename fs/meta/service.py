@@ -7,6 +7,7 @@ states what they mean; what they raise is what their operation raises, and RPC_B
 How an operation is run stands in fs/meta/runner.py, with its invariants.  Concurrency: as there.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +15,7 @@ import trio
 from google.protobuf.message import Message
 
 from ..kv.api import KvEngine
+from ..kv.local import LocalEngine
 from ..kv.transact import transact
 from ..rpc.api import Call, Identity
 from ..runtime.ports import Runtime
@@ -82,6 +84,11 @@ class MetaService(RequestRunner):
         self._space = (0, 0)
         self._space_until_s = -1.0
         self._space_lock = trio.Lock()
+
+    @property
+    def tried_methods(self) -> Sequence[str]:
+        """Methods that need not wait where the store is part of this process; see `Server.add_service`."""
+        return ("GetAttr", "Lookup") if isinstance(self._engine, LocalEngine) else ()
 
     def admit(self, user: User, peer: Identity, request: Message) -> None:
         """See fs/meta/users.py."""

@@ -9,6 +9,9 @@ Why the newest note is enough, once all that it names have been heard: who keeps
 from them.  Whoever acknowledged anything without one of them has noted that, and whoever was brought up to date is named by the note of the one
 that did it, so that note would be the newer one (tests/mgmtd/test_restored.py walks through failures and restores).
 
+A target that has noted nothing though the newest note names it among those that served is on another disk, empty since: the
+one that served may have known more, so a person has to give it up.
+
 Does not see what nobody who was heard can know: after a restore of an old state, a restore of one that is newer than that one, or from
 before a last server was given up by hand, may believe a target of the other history, if those that served since are away.
 
@@ -38,13 +41,33 @@ def settled(chain: Chain, heard: Heard) -> Chain:
     return _believing(chain, newest.keepers, heard)
 
 
+def outranked(chain: Chain, noted: Standing | None) -> bool:
+    """Return whether a note counts as newer than the chain itself, though the chain goes on.
+
+    So it is after a restore by a clock that was behind, and after a manager of a release that knows no generations.
+    """
+    if noted is None or noted.chain_id != chain.chain_id or chain.restored is not None:
+        return False
+    return noted.age_key > (chain.generation, chain.chain_version)
+
+
+def beyond(chain: Chain, heard: Heard) -> Chain:
+    """Return the chain with numbers beyond all notes, so that after another restore its own count as the newer ones."""
+    above = [s for s in heard.values() if s is not None and outranked(chain, s)]
+    if not above:
+        return chain
+    newest = max(above, key=lambda standing: standing.age_key)
+    version = max(chain.chain_version, newest.chain_version) + 1
+    return replace(chain, generation=newest.generation, chain_version=version)
+
+
 def missing(chain: Chain, heard: Heard) -> Sequence[TargetId]:
     """Return the targets that have to be heard, as far as is known now; empty: nobody has.
 
     If only targets that are no members in the backup have the newest data: those.
     """
     newest = _newest(chain, heard)
-    unheard = [t for t in newest.heirs if t not in heard]
+    unheard = [t for t in newest.heirs if t not in heard or _has_forgotten(t, newest, heard)]
     if unheard or any(chain.state_of(t) is not None for t in newest.keepers):
         return unheard
     return list(newest.keepers)
@@ -65,7 +88,8 @@ def given_up(chain: Chain, heard: Heard, lost: TargetId, chosen: TargetId | None
         others = ", ".join(map(str, awaited)) or "nobody"
         detail = f"{name} does not wait for target {lost}, but for {others}"
         raise FsError(Status.UNSAFE_CHANGE, detail)
-    candidates = [m.target_id for m in chain.targets if m.target_id in heard]
+    members = [m.target_id for m in chain.targets]
+    candidates = [t for t in members if t in heard and t != lost]
     if chosen is not None and chosen not in candidates:
         raise FsError(Status.CONFLICTING_CHANGE, f"{name} has not heard of a member {chosen}")
     after = _believing(chain, candidates if chosen is None else [chosen], heard)
@@ -80,6 +104,18 @@ def _newest(chain: Chain, heard: Heard) -> Standing:
     return max((chain.restored, *noted), key=lambda standing: standing.age_key)
 
 
+def _has_forgotten(target: TargetId, newest: Standing, heard: Heard) -> bool:
+    """Return whether a disk does not remember what another one says of it: it is not the one that served then, so it was not heard.
+
+    A target that was told to serve, and died before it had noted that, looks the same; to wait for a person then does no harm.
+    """
+    others = [s for t, s in heard.items() if t != target and s is not None]
+    return heard.get(target) is None and any(
+        target in s.keepers and (s.chain_id, s.age_key) == (newest.chain_id, newest.age_key)
+        for s in others
+    )
+
+
 def _believing(chain: Chain, keepers: Sequence[TargetId], heard: Heard) -> Chain:
     """Return the chain that waits for the one of `keepers` with the latest note; the same object if no one is a member."""
     members = [t for t in keepers if chain.state_of(t) is not None]
@@ -92,10 +128,11 @@ def _believing(chain: Chain, keepers: Sequence[TargetId], heard: Heard) -> Chain
 
     last = max(members, key=age_key)
     others = [m.target_id for m in chain.targets if m.target_id != last]
-    version = max(chain.chain_version, _newest(chain, heard).chain_version) + 1
+    newest = _newest(chain, heard)
     return replace(
         chain,
-        chain_version=version,
+        chain_version=max(chain.chain_version, newest.chain_version) + 1,
+        generation=max(chain.generation, newest.generation),
         targets=(
             ChainTarget(last, PublicState.LASTSRV),
             *(ChainTarget(t, PublicState.OFFLINE) for t in others),

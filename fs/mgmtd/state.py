@@ -38,7 +38,7 @@ from .chain_state import keeping_state, next_chain, with_loss
 from .destinations import Disk
 from .moves import finished
 from .node_lease import is_silent
-from .restored import settled
+from .restored import beyond, outranked, settled
 from .store import BookChange, Change, Loaded
 
 logger = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class ClusterState:
 
     def _judged(self, chain: Chain) -> Chain:
         if chain.restored is None:
-            return next_chain(chain, self.local_states(chain))
+            return next_chain(beyond(chain, self.standings), self.local_states(chain))
         after = settled(chain, self.standings)
         if after is not chain:
             last = after.keepers[0]
@@ -348,7 +348,6 @@ class ClusterState:
         moved, lossy = list[Target](), set[TargetId]()
         for report in reports:
             target_id = TargetId(report.target_id)
-            self._hear_standing(node_id, target_id, report)
             target = self.info.targets.get(target_id)
             if target is None:
                 target = Target(
@@ -368,6 +367,7 @@ class ClusterState:
                     continue
                 target = replace(target, node_id=node_id, disk_index=report.disk_index)
                 moved.append(_told(target, report))
+            self._hear_standing(node_id, target_id, report)  # not that of a copy of a disk
             if report.disk_loss_count > target.disk_loss_count:
                 lossy.add(target_id)
                 target = replace(target, disk_loss_count=report.disk_loss_count)
@@ -449,7 +449,11 @@ class ClusterState:
         if target_id in self.standings and self.standings[target_id] == standing:
             return
         self.standings[target_id] = standing
-        self._unsettled.update(c for c, chain in self.info.chains.items() if chain.restored)
+        self._unsettled.update(
+            c
+            for c, chain in self.info.chains.items()
+            if chain.restored or outranked(chain, standing)
+        )
 
     def _hear_resync(self, chain: Chain, progress: ResyncProgress) -> None:
         """Note how far the chain's syncing target is; what is said of another version is out of date."""

@@ -139,6 +139,7 @@ class Membership:
         """
         self._is_stopping = True
         self.lease.revoke()
+        reason = ""
         with trio.move_on_after(timeout_s):
             while True:
                 try:
@@ -146,7 +147,9 @@ class Membership:
                 except FsError as error:
                     if error.status is Status.NODE_FAILED:  # it knows
                         return
-                    logger.info("stop not announced: %s", error)
+                    if str(error) != reason:
+                        reason = str(error)
+                        logger.info("stop not announced: %s", error)
                     if not is_transient(error):
                         return
                     await trio.sleep(RETRY_PAUSE_S)

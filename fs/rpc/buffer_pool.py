@@ -3,6 +3,9 @@
 A buffer is anonymous memory from `mmap`, so it may be handed to O_DIRECT writes.  Sizes are powers of two
 from one page up, so that a buffer serves many payload sizes; the view handed out has the exact length.
 
+Large buffers are huge pages where the kernel has some: touching them first takes a sixth of the time, and a disk takes 4 MiB of
+them in one request instead of four.  Buffers of half a huge page are made in pairs.
+
 Invariants:
     - Buffers in use never sum to more than `bytes_max`, except that one buffer alone may be larger.
     - Kept (idle) buffers never sum to more than `idle_bytes_max`.
@@ -12,12 +15,15 @@ Concurrency: trio; `acquire` waits in line, `release` never waits.
 
 import mmap
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 import trio
 
 SIZE_MIN: Final = mmap.PAGESIZE
 IDLE_BYTES_MAX: Final = 64 * 1024 * 1024
+HUGE_BYTES: Final = 2 * 1024 * 1024
+"""A huge page; a half of it is the smallest buffer that lies in one."""
 
 
 class Lease:
@@ -25,10 +31,10 @@ class Lease:
 
     __slots__ = ("memory", "size", "view")
 
-    def __init__(self, memory: mmap.mmap, size: int, length: int) -> None:
+    def __init__(self, memory: memoryview, size: int, length: int) -> None:
         self.memory = memory
         self.size = size
-        self.view = memoryview(memory)[:length]
+        self.view = memory[:length]
 
 
 class BufferPool:
@@ -37,7 +43,7 @@ class BufferPool:
     def __init__(self, bytes_max: int, *, idle_bytes_max: int = IDLE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._idle_bytes_max = idle_bytes_max
-        self._idle: dict[int, list[mmap.mmap]] = {}
+        self._idle: dict[int, list[memoryview]] = {}
         self._idle_bytes = 0
         self._used_bytes = 0
         self._line: deque[tuple[int, trio.Event]] = deque()
@@ -70,19 +76,38 @@ class BufferPool:
         return self._take(size, length)
 
     def _take(self, size: int, length: int) -> Lease:
-        idle = self._idle.get(size)
+        idle = self._idle.pop(size, None)
         if idle:
+            self._idle[size] = idle  # behind the sizes that nobody has asked for since
             self._idle_bytes -= size
             return Lease(idle.pop(), size, length)
-        return Lease(mmap.mmap(-1, size), size, length)
+        has_room = self._idle_bytes + size <= self._idle_bytes_max
+        try:
+            memory, *twin = _fresh(size, may_have_twin=has_room)
+        except BaseException:  # no memory: nobody has it, and others may wait for room
+            self._used_bytes -= size
+            self._admit()
+            raise
+        for other in twin:
+            self._keep(size, other)
+        return Lease(memory, size, length)
+
+    def _keep(self, size: int, memory: memoryview) -> None:
+        """Keep a buffer for reuse, rather than those of sizes that were last asked for longer ago."""
+        while self._idle_bytes + size > self._idle_bytes_max:
+            other = next((other for other, idle in self._idle.items() if idle), size)
+            if other == size or size > self._idle_bytes_max:
+                return
+            self._idle[other].pop()
+            self._idle_bytes -= other
+        self._idle.setdefault(size, []).append(memory)
+        self._idle_bytes += size
 
     def release(self, lease: Lease) -> None:
         """Take a buffer back; its contents may be overwritten at once."""
         lease.view.release()
         self._used_bytes -= lease.size
-        if self._idle_bytes + lease.size <= self._idle_bytes_max:
-            self._idle.setdefault(lease.size, []).append(lease.memory)
-            self._idle_bytes += lease.size
+        self._keep(lease.size, lease.memory)
         self._admit()
 
     def _fits(self, size: int) -> bool:
@@ -111,3 +136,15 @@ class BufferPool:
 
 def _size_for(length: int) -> int:
     return max(SIZE_MIN, 1 << (length - 1).bit_length())
+
+
+def _fresh(size: int, *, may_have_twin: bool) -> list[memoryview]:
+    """Return a new buffer, and its twin if there is one; they are unmapped when nobody has them any more."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    if size < (HUGE_BYTES // 2 if may_have_twin else HUGE_BYTES):
+        return [memoryview(mmap.mmap(-1, size, flags))]
+    memory = mmap.mmap(-1, max(size, HUGE_BYTES), flags)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    view = memoryview(memory)
+    return [view[at : at + size] for at in range(0, len(view), size)]

@@ -10,8 +10,8 @@ Invariants:
 Concurrency: one event loop; one task waits.
 """
 
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import trio
 
@@ -19,6 +19,9 @@ from ..runtime.ports import Buffer
 from .frame import Header
 
 T = TypeVar("T")
+
+Fill = Callable[[Header, Buffer], None]
+"""Called with the header and the message of a reply without error."""
 
 
 class TimeUpError(Exception):
@@ -33,11 +36,14 @@ class CallUnderWay:
         "_has_ended",
         "_scope",
         "_task",
+        "buffers",
         "deadline_s",
+        "fill",
         "header",
         "message",
         "payload",
         "payload_taken",
+        "reply",
     )
 
     def __init__(self, deadline_s: float) -> None:
@@ -49,6 +55,12 @@ class CallUnderWay:
         """Of the reply, if it is small and came with it; else the calling task receives it."""
         self.payload_taken: trio.Event | None = None
         """Set by the calling task when it has no more business with the stream."""
+        self.fill: Fill | None = None
+        """Whoever has the reply may put its payload where it belongs, as far as it need not wait for it, until this call has ended."""
+        self.reply: Any = None
+        """Once `fill` has decoded it."""
+        self.buffers: Sequence[memoryview] = ()
+        """Then: where the rest of the payload goes."""
         self._error: Exception | None = None
         self._has_ended = False
         self._scope: trio.CancelScope | None = None

@@ -119,8 +119,11 @@ class RpcChannel:
         observer = self._pool.observer
         began_s = trio.current_time()
         observed = None if observer is None else observer.called(method)
+        received_before = connection.received_count
 
-        def end(call: BegunCall, error: Exception | None) -> None:
+        def end(
+            call: BegunCall, error: "Exception | None"
+        ) -> None:  # quoted: evaluated for every call
             under_way.discard(call)
             received: Received[RspT] | None = None
             failure: FsError | None = None
@@ -133,7 +136,7 @@ class RpcChannel:
             elif isinstance(error, FsError):
                 failure = error
             else:  # its time is up
-                if connection.last_received_s <= began_s:
+                if connection.received_count == received_before:
                     connection.retire()
                 detail = f"{method} to {self.address}: no reply in {timeout_s:g} s"
                 failure = FsError(Status.RPC_TIMEOUT, detail)
@@ -168,22 +171,26 @@ class RpcChannel:
         under_way: set[UnderWay] | None,
     ) -> Received[RspT]:
         limit_s = self._pool.limits.call_timeout_s if timeout_s is None else timeout_s
-        begin_s = trio.current_time()
-        call = CallUnderWay(begin_s + limit_s)
+        call = CallUnderWay(trio.current_time() + limit_s)
         if under_way is not None:
             under_way.add(call)
         used = None
+        received_before = (
+            -1
+        )  # of a connection that is yet to be made, a hello since this call began
         try:
             connection = self._connection
             if connection is None or not connection.is_usable:
                 connection = await call.within(self._connected())
+            else:
+                received_before = connection.received_count
             used = connection
             return await connection.call(method, request, payload, into, call)
         except TimeUpError:
             if used is None:
                 detail = f"{self.address}: not connected within {limit_s:g} s"
                 raise FsError(Status.RPC_CONNECT_FAILED, detail) from None
-            if used.last_received_s <= begin_s:
+            if used.received_count == received_before:
                 used.retire()
             detail = f"{method} to {self.address}: no reply in {limit_s:g} s"
             raise FsError(Status.RPC_TIMEOUT, detail) from None

@@ -1,10 +1,10 @@
 """One connection as its caller sees it: handshake, calls by request id, replies in any order.
 
 Invariants:
-    - Only the calling task itself fills the caller's buffers.  The receiving task reads headers, messages and
-      small payloads, and lends the stream to the calling task for larger ones; when that task is cancelled
-      in the middle it returns the stream, and the receiving task drops the rest.  So once a call has
-      returned or raised, nothing touches its buffers.
+    - Only the calling task waits for bytes that go into the caller's buffers.  The receiving task reads headers, messages and
+      small payloads, and what has come of larger ones, while the call is under way; for the rest it lends the stream to
+      the calling task.  When that task is cancelled in the middle it returns the stream, and the receiving task drops
+      the rest.  So once a call has returned or raised, nothing touches its buffers.
     - A reply nobody waits for any more is received and dropped.
     - When the connection ends, every call in flight fails with RPC_CONNECTION_LOST.
     - A call that waits for its reply ends when its time is up: one task looks after all of them.
@@ -69,8 +69,8 @@ class Connection:
         self.key_id = b""
         """Of the secret that both sides proved; empty: none."""
         self.is_closed = False
-        self.last_received_s = trio.current_time()
-        """When a reply last arrived."""
+        self.received_count = 0
+        """Of receipts so far, each of one reply or several."""
         self._stream = stream
         self._limits = limits
         self._identity = identity
@@ -129,6 +129,7 @@ class Connection:
             self.key_id = secret.key_id
         check_node(peer, expected_node_id)
         framed.version = version
+        framed.serve_whole = self._hand_out_whole
         self.peer = peer
 
     async def _next(self, wanted: Kind) -> bytes:
@@ -198,6 +199,8 @@ class Connection:
         timeout_s = call.deadline_s - trio.current_time()
         request_id, frame = self._encode_request(method, message, payload, timeout_s)
         self._calls[request_id] = call
+        if into is not None:
+            call.fill = partial(self._fill, method, call, into)
         if call.deadline_s < self._next_look_s:
             self._next_look_s = self._next_look.deadline = call.deadline_s
         try:
@@ -300,6 +303,11 @@ class Connection:
         self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
     ) -> Received[RspT]:
         """Decode the reply and receive its payload, if it has one, in the calling task."""
+        if call.reply is not None:
+            if call.buffers:
+                await call.within(self._framed.receive_payload(call.buffers))
+            assert call.header is not None
+            return Received(call.reply, call.header.payload_bytes)
         reply, size = reply_to(method, call)
         if not size:
             return Received(reply)
@@ -309,9 +317,7 @@ class Connection:
             view = memoryview(bytearray(size))
             await call.within(self._framed.receive_payload([view]))
             return Received(reply, size, view)
-        buffers = into(reply, size)
-        found = sum(map(len, buffers))
-        assert found == size, f"{method}: buffers for {found} bytes given, {size} come"
+        buffers = _buffers(method, into, reply, size)
         if call.payload is None:
             await call.within(self._framed.receive_payload(buffers))
             return Received(reply, size)
@@ -322,13 +328,30 @@ class Connection:
             start = end
         return Received(reply, size)
 
+    def _fill(
+        self,
+        method: Method[ReqT, RspT],
+        call: CallUnderWay,
+        into: Into,
+        header: Header,
+        message: Buffer,
+    ) -> None:
+        """Put what has come of a payload where it belongs, which spares turns of the event loop."""
+        try:
+            reply = _parse(method, message)
+            buffers = _buffers(method, into, reply, header.payload_bytes)
+        except Exception:  # noqa: BLE001 - the calling task meets it, too, and it is its own
+            return
+        call.buffers = self._framed.receive_payload_now(buffers)
+        call.reply = reply
+
     # ---- the receiving task ------------------------------------------------------------------
 
     async def _receive_replies(self) -> str:
         """Hand out replies until the stream ends; return why it ended."""
         try:
             while (header := await self._framed.receive_header()) is not None:
-                self.last_received_s = trio.current_time()
+                self.received_count += 1
                 if header.kind == Kind.REPLY:
                     await self._hand_out(header)
                 elif header.kind == Kind.GOODBYE:
@@ -342,6 +365,27 @@ class Connection:
             return str(error)
         return "the peer closed the connection"
 
+    def _hand_out_whole(self) -> None:
+        """Give small replies that have come entirely to their calls; see `FramedStream.serve_whole`."""
+        framed, calls = self._framed, self._calls
+        header = framed.whole_frame()
+        if header is not None:
+            self.received_count += 1
+        while header is not None:
+            if header.kind != Kind.REPLY or header.payload_bytes > SMALL_PAYLOAD_BYTES_MAX:
+                return
+            message = framed.take_message(header)
+            call = calls.pop(header.request_id, None)
+            if header.payload_bytes:
+                payload = framed.take_small_payload()
+                if call is not None:
+                    call.payload = payload
+            if call is not None:
+                call.replied(header, message)
+                if self._is_retired:
+                    self._close_if_idle()
+            header = framed.whole_frame()
+
     async def _hand_out(self, header: Header) -> None:
         """Give one reply to its call, or drop it."""
         framed = self._framed
@@ -350,11 +394,13 @@ class Connection:
         if isinstance(call, BegunCall):
             await self._end_begun(call, header, message)
         elif call is not None:
-            del self._calls[header.request_id]
             if header.payload_bytes:
                 call.payload = framed.take_small_payload()
-                if call.payload is None:
+                if call.payload is None and call.fill is not None and not header.status:
+                    call.fill(header, message)
+                if framed.payload_left:
                     call.payload_taken = trio.Event()
+            del self._calls[header.request_id]
             call.replied(header, message)
             if call.payload_taken is not None:
                 await call.payload_taken.wait()
@@ -420,6 +466,15 @@ def reply_to(method: Method[ReqT, RspT], call: CallUnderWay | BegunCall) -> tupl
     if header.status:
         raise decode_error(header.status, call.message)
     return _parse(method, call.message), header.payload_bytes
+
+
+def _buffers(
+    method: Method[ReqT, RspT], into: Into, reply: RspT, size: int
+) -> Sequence[memoryview]:
+    buffers = into(reply, size)
+    found = sum(map(len, buffers))
+    assert found == size, f"{method}: buffers for {found} bytes given, {size} come"
+    return buffers
 
 
 def _parse(method: Method[ReqT, RspT], message: Buffer) -> RspT:

@@ -55,9 +55,10 @@ HELLO_VERSION: Final = 1
 HEADER_BYTES: Final = 48
 _BODY: Final = struct.Struct("<4sBBHQHHHHIIQ")
 _CHECKSUM: Final = struct.Struct("<Q")
+_WHOLE: Final = struct.Struct("<4sBBHQHHHHIIQQ")
 _CHECKED_BYTES: Final = 40
 assert _BODY.size == _CHECKED_BYTES
-assert _BODY.size + _CHECKSUM.size == HEADER_BYTES
+assert _WHOLE.size == _BODY.size + _CHECKSUM.size == HEADER_BYTES
 
 FLAG_TRACED: Final = 1
 TRACE_BYTES: Final = 24
@@ -92,6 +93,10 @@ class Header(NamedTuple):
     message_bytes: int
     payload_bytes: int
     flags: int = 0
+
+
+_new: Final = tuple.__new__
+"""Makes a header of all its fields, without the call that looks for defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +162,10 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
         timeout_ms,
         message_bytes,
         payload_bytes,
-    ) = _BODY.unpack_from(data)
+        checksum,
+    ) = _WHOLE.unpack_from(data)
     if magic != MAGIC:
         raise FsError(Status.RPC_BAD_FRAME, f"magic {magic!r} instead of {MAGIC!r}")
-    (checksum,) = _CHECKSUM.unpack_from(data, _CHECKED_BYTES)
     if xxh3_64_intdigest(data[:_CHECKED_BYTES]) != checksum:
         raise FsError(Status.RPC_BAD_FRAME, f"header checksum {checksum:#x} does not hold")
     if found_version != version:
@@ -173,7 +178,7 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
             f"{message_bytes} message bytes and {payload_bytes} payload bytes; at most"
             f" {limits.message_bytes_max} and {limits.payload_bytes_max} are accepted",
         )
-    return Header(
+    fields = (
         found_version,
         kind,
         request_id,
@@ -185,6 +190,7 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
         payload_bytes,
         flags,
     )
+    return _new(Header, fields)
 
 
 def _may_flag(data: Buffer, version: int) -> bool:

@@ -80,6 +80,8 @@ class FramedStream:
         self._view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._start = 0
         self._end = 0
+        self._header: Header | None = None
+        """Decoded, not taken: that of the frame that begins at `_start`."""
         self._is_receiving = False
         """Waiting for bytes of a frame that has begun."""
         self._is_sending = False
@@ -91,6 +93,10 @@ class FramedStream:
         self._held: list[Buffer] = []
         self._may_hold = True
         """Whoever receives sends what is held before it waits; False while it waits."""
+        self.serve_whole: Callable[[], None] | None = None
+        """Called when bytes have come while `receive_header` waits, maybe outside of any task: takes whole frames
+        (`whole_frame`, `take_message`, `take_small_payload`) for as long as it can do what they ask for without waiting.  What it
+        leaves, and what it raises, is for `receive_header`."""
 
     @property
     def is_inside_frame(self) -> bool:
@@ -112,16 +118,44 @@ class FramedStream:
             FsError: RPC_BAD_FRAME, RPC_BAD_VERSION, RPC_TOO_LARGE: the stream is unusable.
             trio.BrokenResourceError: the stream broke or ended inside a frame.
         """
-        while self._end - self._start < HEADER_BYTES:
+        while (header := self._next_header()) is None:
             if not await self._fill():
                 if self._start == self._end:
                     return None
                 raise trio.BrokenResourceError("the stream ended inside a header")
-        start = self._start
-        self._start = start + HEADER_BYTES
-        header = decode_header(self._view[start : start + HEADER_BYTES], self._limits, self.version)
+        self._header = None
+        self._start += HEADER_BYTES
         self.payload_left = header.payload_bytes
         return header
+
+    def _next_header(self) -> Header | None:
+        """Return the next header if it has been received; nothing is taken by that."""
+        start = self._start
+        if self._header is None and self._end - start >= HEADER_BYTES:
+            view = self._view[start : start + HEADER_BYTES]
+            self._header = decode_header(view, self._limits, self.version)
+        return self._header
+
+    def whole_frame(self) -> Header | None:
+        """Return the header of the next frame if all of it has been received; nothing is taken by that.
+
+        Raises:
+            FsError: as `receive_header`.
+        """
+        left = self._end - self._start - HEADER_BYTES
+        if left < 0:
+            return None
+        header = self._header or self._next_header()
+        assert header is not None
+        return header if left >= header.message_bytes + header.payload_bytes else None
+
+    def take_message(self, header: Header) -> bytes:
+        """Take the frame that `whole_frame` has returned; its payload is left to be taken."""
+        start = self._start + HEADER_BYTES
+        self._start = end = start + header.message_bytes
+        self._header = None
+        self.payload_left = header.payload_bytes
+        return bytes(self._view[start:end])
 
     async def receive_message(self, size: int) -> Buffer:
         """Receive the `size` bytes of the current frame's message; the caller owns the result."""
@@ -144,13 +178,29 @@ class FramedStream:
         Cancelled, it touches the buffers no more, and `payload_left` is exact.
         """
         rest: Sequence[memoryview] = buffers
-        if self._start < self._end:
+        if self._start < self._end and self.payload_left:
             rest = self._take_first(buffers)
         while self.payload_left:
             count = await self._receive_scatter(rest)
             self.payload_left -= count
             if self.payload_left:
                 rest = skip_bytes(rest, count)  # type: ignore[assignment]
+
+    def receive_payload_now(self, buffers: Sequence[memoryview]) -> Sequence[memoryview]:
+        """Receive as much of the current payload as has come; return what `receive_payload` is to fill."""
+        rest: Sequence[memoryview] = buffers
+        if self._start < self._end:
+            rest = self._take_first(buffers)
+        if self._held:
+            return rest
+        while self.payload_left:
+            count = self.stream.receive_now(rest)
+            if not count:
+                break
+            self.payload_left -= count
+            self.progress += 1
+            rest = skip_bytes(rest, count) if self.payload_left else ()  # type: ignore[assignment]
+        return rest
 
     def _take_first(self, buffers: Sequence[memoryview]) -> list[memoryview]:
         """Move what the receive buffer holds of the payload; return the buffers that are left to be filled."""
@@ -199,10 +249,38 @@ class FramedStream:
             kept = self._end - self._start
             self._view[:kept] = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, kept
-        count = await self.stream.receive_into(self._view[self._end :])
-        self._end += count
+        if self.serve_whole is None:
+            count = await self.stream.receive_into(self._view[self._end :])
+            self._end += count
+        else:
+            count = await self.stream.receive_into(self._view[self._end :], self._note_bytes)
         self._may_hold = True
         return count
+
+    def _note_bytes(self, count: int) -> memoryview | None:
+        """Have whole frames served that have come; return where the next bytes go if that was all."""
+        self._end += count
+        self._may_hold = True
+        assert self.serve_whole is not None
+        self.serve_whole()
+        if self._start < self._end or (self._held and not self._send_held()):
+            return None
+        self._may_hold = False
+        self._start = self._end = 0
+        return self._view
+
+    def _send_held(self) -> bool:
+        """Send what is held if nothing has to be waited for."""
+        if self._is_sending or self._is_closed:
+            return False
+        frames = b"".join(self._held)
+        count = self.stream.send_now([frames])
+        if count:
+            self._held.clear()
+            self.progress += 1
+            if count < len(frames):
+                self._finish_later(frames[count:])
+        return bool(count)
 
     async def _receive_scatter(self, buffers: Sequence[memoryview]) -> int:
         self._may_hold = False
@@ -245,9 +323,12 @@ class FramedStream:
             return False
         self.progress += 1
         if count < size:
-            self._is_sending = True
-            self._spawn(self._finish, b"".join(skip_bytes(buffers, count)))
+            self._finish_later(b"".join(skip_bytes(buffers, count)))
         return True
+
+    def _finish_later(self, rest: bytes) -> None:
+        self._is_sending = True
+        self._spawn(self._finish, rest)
 
     def _post(self, buffers: Sequence[Buffer], size: int) -> None:
         self._queue.append(b"".join(buffers))

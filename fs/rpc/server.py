@@ -136,7 +136,8 @@ class Server:
 
         Args:
             service: the service's name in the schema, or the methods themselves.
-            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`.
+            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`, and names in
+                `tried_methods`: of methods without effects that hardly ever wait, which are tried outside of any task first.
         """
         methods = methods_of(service) if isinstance(service, str) else list(service)
         missing = [
@@ -150,7 +151,8 @@ class Server:
             observed = None if self.observer is None else self.observer.served(method)
             admit = getattr(target, "admit", None)
             is_plain = not iscoroutinefunction(handler)
-            self._bindings[key] = Binding(method, handler, admit, observed, is_plain)
+            is_tried = method.name in getattr(target, "tried_methods", ())
+            self._bindings[key] = Binding(method, handler, admit, observed, is_plain, is_tried)
 
     async def run(
         self,

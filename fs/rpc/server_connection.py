@@ -4,8 +4,7 @@ Part of fs/rpc/server.py, which states the invariants.
 """
 
 import logging
-import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,6 +141,7 @@ class ServerConnection:
             if welcomed is None:
                 return False
             self._peer, self._grant, framed.version = welcomed
+            framed.serve_whole = self._serve_whole
             return True
         raise FsError(Status.RPC_TIMEOUT, "no hello, or no proof, in time")
 
@@ -248,8 +248,7 @@ class ServerConnection:
             except BaseException:
                 self._server.pool.release(lease)
                 raise
-        limit_s = header.timeout_ms / 1000 or math.inf
-        work = turn.work = Work(binding, header, lease, trio.current_time() + limit_s)
+        work = turn.work = Work(binding, header, lease, trio.current_time())
         if (
             binding.is_plain
             and lease is None
@@ -270,27 +269,100 @@ class ServerConnection:
         await until_wait(self._execute(work, message, turn), note_wait)
         return not work.has_waited
 
+    def _serve_whole(self) -> None:
+        """Serve plain methods whose requests have come entirely; see `FramedStream.serve_whole`."""
+        framed, bindings = self._framed, self._server.bindings
+        for _ in range(SERVED_IN_A_ROW_MAX):
+            header = framed.whole_frame()
+            if header is None or header.kind != Kind.REQUEST:
+                return
+            binding = bindings.get((header.service, header.method))
+            if binding is None or not (binding.is_plain or self._is_tried(binding)):
+                return
+            if not self._may_run(header, binding):
+                return
+            message = framed.take_message(header)
+            work = Work(binding, header, None, trio.current_time())
+            if not self._ends_at_once(work, message):
+                scope = trio.CancelScope(deadline=work.deadline_s)
+                self._scopes[header.request_id] = scope
+                self._nursery.start_soon(self._go_on, work, scope)
+
+    @staticmethod
+    def _is_tried(binding: Binding) -> bool:
+        """Tell whether a coroutine is to be tried; a task that runs anyway loses nothing by simply awaiting it."""
+        return binding.is_tried and not trio.lowlevel.in_trio_task()
+
+    def _may_run(self, header: Header, binding: Binding) -> bool:
+        """Tell whether a request that nothing is unusual about may run; the usual way says what there is about others."""
+        scopes = self._scopes
+        if header.payload_bytes or header.flags or header.request_id in scopes:
+            return False
+        if len(scopes) >= self._server.limits.inflight_per_connection_max:
+            return False
+        return self._grant is OPEN_GRANT or self._judge(binding) is None
+
+    async def _go_on(self, work: Work, scope: trio.CancelScope) -> None:
+        """Run what is left of a request that could not be answered at once."""
+        try:
+            with scope:
+                begun = work.result
+                if isinstance(begun, CoroutineType):
+                    work.result = None
+                    work.result = await self._run_method(work, begun)
+        except Exception as error:  # noqa: BLE001 - what is left of a group of which the scope took its part
+            work.result = self._failed(work, error)
+        except BaseException:
+            self._give_back(work)
+            raise
+        await self._finish(work)
+
     def _ends_at_once(self, work: Work, message: Buffer) -> bool:
         """Call a plain method, and answer if it has ended with a small reply: that needs no coroutine."""
         self._begin(work, message)
-        result = work.result
-        if not isinstance(result, Reply) or not self._is_answered_at_once(work, result):
+        if work.binding.is_tried and isinstance(work.result, CoroutineType):
+            work.result = self._tried(work, work.result, message)
+        if isinstance(work.result, CoroutineType) or not self._is_answered_at_once(work):
             return False
         self._give_back(work)
         return True
 
+    def _tried(
+        self, work: Work, begun: Coroutine[Any, Any, Any], message: Buffer
+    ) -> Message | FsError | Coroutine[Any, Any, Any]:
+        """Return what a method without effects ends with if it need not wait; else it is forgotten, and begun anew by a task.
+
+        What waits has asked for the current task before it leaves word anywhere to wake it, and there is none.
+        """
+        try:
+            begun.send(None)
+            begun.close()
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except FsError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - it may have wanted a task; one that has it tells what is wrong
+            log.debug("%s: %s", work, error)
+        return self._call_method(work, message)  # type: ignore[no-any-return]
+
     def _begin(self, work: Work, message: Buffer) -> None:
         if work.binding.observed is not None:
-            work.began_s = work.binding.observed.begin()
+            work.binding.observed.in_flight += 1
         work.is_begun = True
         work.result = self._call_method(work, message)
 
-    def _is_answered_at_once(self, work: Work, reply: Reply[Any]) -> bool:
+    def _is_answered_at_once(self, work: Work) -> bool:
         """Send a small reply if nothing has to be waited for."""
-        framed = self._framed
-        if sum(map(len, reply.payload)) > SMALL_REPLY_BYTES_MAX:
-            return False
-        frame, size = self._frame_of(work.header.request_id, reply.message, reply.payload)
+        framed, result, request_id = self._framed, work.result, work.header.request_id
+        frame: list[Buffer]
+        if isinstance(result, FsError):
+            frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
+        elif isinstance(result, Reply):
+            if sum(map(len, result.payload)) > SMALL_REPLY_BYTES_MAX:
+                return False
+            frame, size = self._frame_of(request_id, result.message, result.payload)
+        else:
+            frame, size = self._frame_of(request_id, result, ())
         try:
             if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes) + 1):
                 work.sent_bytes = size

@@ -3,6 +3,7 @@
 Part of fs/rpc/server_connection.py, which runs requests.  No I/O here.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ class Binding:
     observed: MethodObserver | None = None
     is_plain: bool = False
     """The handler is a plain function: it returns its result, or what has to be awaited for that."""
+    is_tried: bool = False
+    """The handler is a coroutine function without effects that hardly ever waits: it is tried outside of any task first."""
 
 
 class Work:
@@ -50,14 +53,15 @@ class Work:
     )
 
     def __init__(
-        self, binding: Binding, header: Header, lease: Lease | None, deadline_s: float
+        self, binding: Binding, header: Header, lease: Lease | None, began_s: float
     ) -> None:
         self.binding = binding
         self.header = header
         self.lease = lease
-        self.deadline_s = deadline_s
+        self.began_s = began_s
         """Trio time."""
-        self.began_s = 0.0
+        self.deadline_s = began_s + (header.timeout_ms / 1000 or math.inf)
+        """Trio time."""
         self.span: Span | None = None
         self.result: Any = None
         """What the method returned, or an FsError to answer with; None: it was given up."""

@@ -19,9 +19,11 @@ import stat
 from collections.abc import Sequence
 from typing import Any, Final
 
+import outcome
 import trio
 
-from ..runtime.ports import Buffer, Stream, StreamHandler
+from ..runtime import readiness
+from ..runtime.ports import Buffer, OnBytes, Stream, StreamHandler
 from ..schema.status import FsError, Status
 from .api import ConnectionRefused
 
@@ -60,6 +62,11 @@ class SocketStream:
         self._peer_name = peer_name
         self._busy_count = 0
         self._is_closed = False
+        self._watch = readiness.watch(sock.fileno(), self._readable)
+        self._receiver: trio.lowlevel.Task | None = None
+        """Waits for what the watch finds: with a buffer, for bytes in it."""
+        self._buffer: memoryview | None = None
+        self._on_bytes: OnBytes | None = None
 
     @property
     def peer_name(self) -> str:
@@ -86,7 +93,10 @@ class SocketStream:
                 return self._socket.sendmsg(buffers)
             except BlockingIOError:
                 self._busy_count = 0
-                await trio.lowlevel.wait_writable(self._socket)
+                if self._watch is None:
+                    await trio.lowlevel.wait_writable(self._socket)
+                else:
+                    await self._watch.wait_writable()
             except OSError as error:
                 raise self._broken(error) from error
 
@@ -104,7 +114,7 @@ class SocketStream:
         except OSError as error:
             raise self._broken(error) from error
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, on_bytes: OnBytes | None = None) -> int:
         """Receive at least one byte; 0 at end of stream."""
         if self._is_closed or self._busy_count >= BUSY_COUNT_MAX:
             await self._take_turn()
@@ -112,12 +122,21 @@ class SocketStream:
             self._busy_count += 1  # the same, without a coroutine
         while True:
             try:
-                return self._socket.recv_into(buffer)
+                count = self._socket.recv_into(buffer)
             except BlockingIOError:
                 self._busy_count = 0
+                if self._watch is not None:
+                    self._wait_with(buffer, on_bytes)
+                    return await trio.lowlevel.wait_task_rescheduled(self._abort)  # type: ignore[no-any-return]
                 await trio.lowlevel.wait_readable(self._socket)
+                continue
             except OSError as error:
                 raise self._broken(error) from error
+            rest = on_bytes(count) if on_bytes is not None and count else None
+            if rest is None:
+                return count
+            buffer = rest
+            await self._take_turn()
 
     async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
         """Receive at least one byte into several buffers; 0 at end of stream."""
@@ -129,16 +148,40 @@ class SocketStream:
                 return self._socket.recvmsg_into(buffers)[0]
             except BlockingIOError:
                 self._busy_count = 0
-                await trio.lowlevel.wait_readable(self._socket)
+                if self._watch is not None:
+                    self._wait_with(None, None)
+                    await trio.lowlevel.wait_task_rescheduled(self._abort)
+                else:
+                    await trio.lowlevel.wait_readable(self._socket)
             except OSError as error:
                 raise self._broken(error) from error
 
+    def receive_now(self, buffers: Sequence[memoryview]) -> int:
+        """As `receive_scatter`, without waiting."""
+        if self._is_closed:
+            raise _closed()
+        if self._busy_count >= BUSY_COUNT_MAX:
+            return 0
+        self._busy_count += 1
+        try:
+            return self._socket.recvmsg_into(buffers[:IOV_MAX])[0]
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._broken(error) from error
+
     async def aclose(self) -> None:
         """Close at once."""
-        if not self._is_closed:
-            self._is_closed = True
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._watch is None:
             trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
+        else:
+            self._watch.close(_closed())
+            if self._receiver is not None:
+                self._wake(outcome.Error(_closed()))
+        self._socket.close()
 
     async def _take_turn(self) -> None:
         """Let other tasks run now and then, also when the socket never makes this one wait."""
@@ -153,6 +196,57 @@ class SocketStream:
         if self._is_closed:
             return _closed()
         return trio.BrokenResourceError(f"{self._peer_name}: {error.strerror}")
+
+    # ---- with a watch ------------------------------------------------------------------------
+
+    def _wait_with(self, buffer: memoryview | None, on_bytes: OnBytes | None) -> None:
+        """The current task is about to wait for bytes."""
+        assert self._watch is not None
+        if self._receiver is not None:
+            raise trio.BusyResourceError("another task is already receiving")
+        self._watch.begin()  # first: should it fail, nobody waits
+        self._receiver = trio.lowlevel.current_task()
+        self._buffer, self._on_bytes = buffer, on_bytes
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._receiver = self._buffer = self._on_bytes = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _wake(self, result: outcome.Outcome[int]) -> None:
+        task = self._receiver
+        assert task is not None
+        self._receiver = self._buffer = self._on_bytes = None
+        trio.lowlevel.reschedule(task, result)
+
+    def _readable(self) -> None:
+        """Something has come, or the stream has ended: give it to who waits for it."""
+        if self._receiver is None:
+            assert self._watch is not None
+            self._watch.stop()
+            return
+        self._busy_count = 0
+        result: outcome.Outcome[int] = outcome.Value(0)
+        if self._buffer is not None:
+            try:
+                count = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._wake(outcome.Error(self._broken(error)))
+                return
+            result = outcome.Value(count)
+            if count and self._on_bytes is not None:
+                try:
+                    rest = self._on_bytes(count)
+                except BaseException as error:  # noqa: BLE001 - raised by the task that waits
+                    result = outcome.Error(error)
+                else:
+                    if rest is not None:
+                        if self._receiver is not None:  # else closed meanwhile
+                            self._buffer = rest
+                        return
+        if self._receiver is not None:
+            self._wake(result)
 
 
 class SocketNetwork:

@@ -30,7 +30,7 @@ from typing import Final
 
 import trio
 
-from ..runtime.ports import Buffer, Stream, StreamHandler
+from ..runtime.ports import Buffer, OnBytes, Stream, StreamHandler
 from ..schema.status import FsError, Status
 from .api import ConnectionRefused
 
@@ -137,21 +137,25 @@ class MemoryStream:
             self.abandon(self._network.late_s())
         return len(data)
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, on_bytes: OnBytes | None = None) -> int:
         """Receive at least one byte; 0 at end of stream."""
-        await self._wait_arrival()
-        return self._take(buffer)
+        while True:
+            await self._wait_arrival()
+            count = self._take(buffer)
+            rest = on_bytes(count) if on_bytes is not None and count else None
+            if rest is None:
+                return count
+            buffer = rest
 
     async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
         """Receive at least one byte into several buffers; 0 at end of stream."""
         await self._wait_arrival()
-        total = 0
-        for buffer in buffers:
-            count = self._take(buffer)
-            total += count
-            if count < len(buffer):
-                break
-        return total
+        return self._take_scatter(buffers)
+
+    def receive_now(self, buffers: Sequence[memoryview]) -> int:
+        """As `receive_scatter`, without waiting."""
+        self._check()
+        return self._take_scatter(buffers) if self._silence_end_s() is None else 0
 
     async def aclose(self) -> None:
         """Close this end; the other end reads what was sent, then the end of the stream."""
@@ -236,6 +240,15 @@ class MemoryStream:
         if was_full:
             self.other.wake()
         return done
+
+    def _take_scatter(self, buffers: Sequence[memoryview]) -> int:
+        total = 0
+        for buffer in buffers:
+            count = self._take(buffer)
+            total += count
+            if count < len(buffer):
+                break
+        return total
 
     def _check(self) -> None:
         if self._is_closed:

@@ -41,6 +41,14 @@ def read_config(path: Path) -> ProcessConfig:
     return parse_config(text, path)
 
 
+def readable_config(path: Path) -> ProcessConfig | None:
+    """Return what a file says; None for one that is gone or has a mistake: not of interest to whoever looks for another one."""
+    try:
+        return read_config(path)
+    except FsError:
+        return None
+
+
 def parse_config(text: str, path: Path) -> ProcessConfig:
     """Check the text of a configuration file; `path` is for messages.
 

@@ -79,6 +79,10 @@ DESCRIPTORS: Final = (1, STDERR)
 """Of a process that whoever started it has write both to its log."""
 
 
+ROTATION_PAUSE_S: Final = 60.0
+"""After a new file could not be begun."""
+
+
 class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to stderr; when that is a file that has grown too large, begins a new one, keeping the last.
 
@@ -90,19 +94,22 @@ class StderrHandler(logging.StreamHandler[TextIO]):
         """Begin a new file beyond `bytes_max` bytes; 0: never."""
         super().__init__(sys.stderr)
         self._bytes_max = bytes_max
+        self._next_try_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, then see how much there is."""
         super().emit(record)
         if not self._bytes_max:
             return
+        now_s = time.monotonic()
+        if now_s < self._next_try_s:
+            return
         try:
             rotate(self._bytes_max)
-        except OSError:
-            self._bytes_max = (
-                0  # such as of a folder that cannot be written to: it will not get better
-            )
-            self.handleError(record)
+        except OSError as error:  # no descriptor is left, or the folder cannot be written to: until somebody helps
+            self._next_try_s = now_s + ROTATION_PAUSE_S
+            refused = f"no new log file is begun, next try in {ROTATION_PAUSE_S:g} s: {error}"
+            super().emit(logging.makeLogRecord({"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR", "msg": refused}))  # fmt: skip
 
 
 def rotate(bytes_max: int) -> None:

@@ -19,6 +19,9 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 """Contiguous bytes."""
 
+OnBytes = Callable[[int], memoryview | None]
+"""Told how many bytes have come; returns where the next ones go, or None: who waits for them is to look at these."""
+
 
 class Clock(Protocol):
     """Two clocks: wall time for records people see, monotonic time for every decision."""
@@ -54,8 +57,12 @@ class Stream(Protocol):
         """As `send_some`, without waiting; 0 where that would have to wait, or lets others have their turn."""
         ...
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Receive 1..len(buffer) bytes to the start of `buffer`; return how many, 0 at end of stream."""
+    async def receive_into(self, buffer: memoryview, on_bytes: OnBytes | None = None) -> int:
+        """Receive 1..len(buffer) bytes to the start of `buffer`; return how many, 0 at end of stream.
+
+        With `on_bytes`: whatever comes is told to it first, maybe outside of any task, and this returns only when it returns
+        None.  What it raises is raised here.  It is not called any more once this has returned, or was cancelled.
+        """
         ...
 
     async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
@@ -63,6 +70,10 @@ class Stream(Protocol):
 
         Cancelled, it has received nothing and touches the buffers no more.
         """
+        ...
+
+    def receive_now(self, buffers: Sequence[memoryview]) -> int:
+        """As `receive_scatter`, without waiting; 0 where that would have to wait, lets others have their turn, or is at the end."""
         ...
 
     async def aclose(self) -> None:
@@ -112,6 +123,18 @@ class RunBlocking(Protocol):
         ...
 
 
+OnEnd = Callable[[BaseException | None], None]
+"""Told what a blocking function raised, on the event loop, outside of any task."""
+
+
+class BeginBlocking(Protocol):
+    """Begins a blocking function that no task waits for: that saves the task, and turns of the event loop."""
+
+    def __call__(self, function: Callable[[], object], on_end: OnEnd) -> None:
+        """Have `function()` called, and then `on_end`; the event loop has to run until then."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Everything impure that a process may use."""
@@ -122,3 +145,5 @@ class Runtime:
     random: random.Random
     boot_id: str = ""
     """Of this machine: stays the same for as long as its page cache does; empty: not known."""
+    begin_blocking: BeginBlocking | None = None
+    """None: a task has to call `run_blocking`."""

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from .ports import Network, Runtime
+from . import readiness
+from .ports import Network, OnEnd, Runtime
 
 T = TypeVar("T")
 
@@ -64,13 +65,13 @@ def _boot_ahead_s() -> float:
 class _Job:
     """One call: what a thread does, and the task that waits for it."""
 
-    __slots__ = ("args", "error", "function", "result", "task", "token")
+    __slots__ = ("args", "call_soon", "error", "function", "result", "task")
 
     def __init__(self, function: Callable[..., Any], args: tuple[object, ...]) -> None:
         self.function = function
         self.args = args
-        self.task = trio.lowlevel.current_task()
-        self.token = trio.lowlevel.current_trio_token()
+        self.task: trio.lowlevel.Task | None = None
+        self.call_soon = readiness.call_soon_here()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -81,7 +82,20 @@ class _Job:
             self.error = error
 
     def report(self) -> None:
-        self.token.run_sync_soon(trio.lowlevel.reschedule, self.task)
+        self.call_soon(trio.lowlevel.reschedule, self.task)
+
+
+class _Begun(_Job):
+    """One call that no task waits for."""
+
+    __slots__ = ("on_end",)
+
+    def __init__(self, function: Callable[[], object], on_end: OnEnd) -> None:
+        super().__init__(function, ())
+        self.on_end = on_end
+
+    def report(self) -> None:
+        self.call_soon(self.on_end, self.error)
 
 
 class _Worker:
@@ -120,6 +134,7 @@ class ThreadRunBlocking:
     async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
         """Call `function(*args)` in a thread; cancellation is noticed after it, never during it."""
         job = _Job(function, args)
+        job.task = trio.lowlevel.current_task()
         self._give(job)
         await trio.lowlevel.wait_task_rescheduled(_never_abort)
         if job.error is not None:
@@ -130,16 +145,14 @@ class ThreadRunBlocking:
         result: T = job.result
         return result
 
+    def begin(self, function: Callable[[], object], on_end: OnEnd) -> None:
+        """See `BeginBlocking`."""
+        self._give(_Begun(function, on_end))
+
     def _give(self, job: _Job) -> None:
         """Have a thread run the job: an idle one, else a new one, else the first that has time."""
         with self._lock:
-            if self._idle:
-                worker = self._idle.pop()
-                worker.job = job
-                worker.wake.release()
-                return
-            if self._thread_count >= self._thread_count_max:
-                self._waiting.append(job)
+            if self._is_given(job, self._thread_count_max):
                 return
             self._thread_count += 1
         thread = threading.Thread(
@@ -147,10 +160,24 @@ class ThreadRunBlocking:
         )
         try:
             thread.start()
-        except RuntimeError:  # the machine has no more threads
+        except RuntimeError:  # the machine has no more threads: those that are there have to do
             with self._lock:
                 self._thread_count -= 1
-            raise
+                if not self._thread_count:
+                    raise
+                self._is_given(job, self._thread_count)
+
+    def _is_given(self, job: _Job, thread_count_max: int) -> bool:
+        """Give the job to an idle thread, or leave it to the first that has time if there are so many; the caller has the lock."""
+        if self._idle:
+            worker = self._idle.pop()
+            worker.job = job
+            worker.wake.release()
+        elif self._thread_count >= thread_count_max:
+            self._waiting.append(job)
+        else:
+            return False
+        return True
 
     def _work(self, worker: _Worker) -> None:
         while True:
@@ -196,10 +223,12 @@ def _boot_id() -> str:
 
 def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:
     """Return the runtime of a real process."""
+    threads = ThreadRunBlocking(thread_count_max)
     return Runtime(
         RealClock(),
         network,
-        ThreadRunBlocking(thread_count_max),
+        threads,
         random.SystemRandom(),  # nonces and session ids must not be foretold from earlier ones
         _boot_id(),
+        threads.begin,
     )

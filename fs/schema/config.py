@@ -44,6 +44,11 @@ class ProcessSection(Section, frozen=True):
     free one; empty: nowhere."""
     is_open_metrics_allowed: bool = False
     """True: serve metrics, which ask nobody for a key, beyond this machine."""
+    status_page: Annotated[str, Meta(pattern="^(off|local|open)$")] = "local"
+    """Whom a manager shows its status page beside the metrics, without a key: nobody, browsers of this machine, everybody whom
+    metrics_address reaches."""
+    status_page_names: list[str] = []
+    """Names besides those of its machine and addresses under which browsers may ask for the page, such as that of a proxy."""
     directory: str = ""
     """Where the process keeps its own state; empty: it keeps none."""
 
@@ -189,6 +194,9 @@ class StorageSection(Section, frozen=True):
     """Per disk: how fast chunks are moved out of sparse groups of blocks, to give space back; 0: they are not."""
     read_concurrency: Count = 4
     write_concurrency: Count = 16
+    direct_write_bytes_min: Annotated[int, Meta(ge=0)] = 1 * MIB
+    """New versions of chunks of at least this many bytes go to the disk past the page cache, without a copy, on ext4 and XFS; the first to
+    read one then reads it from the disk; 0: never."""
     reject_create_free_bytes_min: Annotated[int, Meta(ge=0)] = 64 * MIB
     """Below this much free space new chunks are refused with NO_SPACE."""
     low_space_fraction: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.05

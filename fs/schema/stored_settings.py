@@ -97,6 +97,8 @@ _OWN: Final = frozenset(
         "process.mgmtd_addresses",
         "process.metrics_address",
         "process.is_open_metrics_allowed",
+        "process.status_page",
+        "process.status_page_names",
         "process.directory",
         "process.log_format",
         "meta.event_log_directory",

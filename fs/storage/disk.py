@@ -7,7 +7,7 @@ disk fails is for others (`on_failure`): see failed_disks.py and `Targets`.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -19,6 +19,17 @@ from ..schema.status import FsError, Status
 from .disk_pace import DiskPace
 
 T = TypeVar("T")
+
+AT_ONCE_BYTES_MAX: Final = 64 << 10
+"""Of a write on the event loop; copying them takes some 20 us."""
+
+AT_ONCE_FLUSH_S_MAX: Final = 0.05
+"""A disk that has been flushing for longer than that may let writes wait as well."""
+
+AT_ONCE_S_MAX: Final = 0.02
+"""Who takes longer than that on the event loop leaves it alone for AT_ONCE_PAUSE_S."""
+
+AT_ONCE_PAUSE_S: Final = 1.0
 
 
 class Disk:
@@ -55,7 +66,10 @@ class Disk:
         self._flushes_begun = 0
         self._flushes_ended = 0
         self._flush_done: trio.Event | None = None
+        self._flush_began_s = 0.0
+        self._at_once_from_s = 0.0
         self._run_blocking = runtime.run_blocking
+        self._begin_blocking = runtime.begin_blocking
         self._clock = runtime.clock
         self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
         self.on_pace_change: Callable[[Disk, DiskPace], None] = lambda _disk, _pace: None
@@ -75,11 +89,15 @@ class Disk:
         try:
             return await self._run_blocking(function, *arguments)
         except FsError as error:
-            if error.status is Status.IO_ERROR and taken_count == self._taken_count:
-                self._fail(error)
+            self._judge(error, taken_count)
             raise
         finally:
             self.inside_count -= 1
+
+    def _judge(self, error: FsError, taken_count: int) -> None:
+        """Take the disk out of service after an IO_ERROR of an engine that was not exchanged since `taken_count`."""
+        if error.status is Status.IO_ERROR and taken_count == self._taken_count:
+            self._fail(error)
 
     @property
     def has_failed(self) -> bool:
@@ -101,9 +119,12 @@ class Disk:
             return await self.run(function, *arguments)
         finally:
             self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
-            if span is not None:
-                span.attributes.update(disk=self.index, bytes=byte_count)
-                span.end()
+            self._end_span(span, byte_count)
+
+    def _end_span(self, span: tracing.Span | None, byte_count: int) -> None:
+        if span is not None:
+            span.attributes.update(disk=self.index, bytes=byte_count)
+            span.end()
 
     async def write_timed(self, byte_count: int, function: Callable[..., T]) -> T:
         """As `run_timed`, `storage.write_concurrency` at a time; a free place costs no turn of the event loop."""
@@ -116,6 +137,33 @@ class Disk:
             return await self.run_timed(byte_count, function)
         finally:
             limiter.release()
+
+    def may_write_at_once(self, byte_count: int) -> bool:
+        """Return whether a write that only goes to memory of the kernel may be made on the event loop.
+
+        Such a write hardly ever waits: for a log that the file system is writing just now, or when far too much is unwritten.
+        So nobody makes one while the disk looks as if it hung, nor for a while after one that took long.
+        """
+        if byte_count > AT_ONCE_BYTES_MAX:
+            return False
+        now_s = self._clock.monotonic_s()
+        is_stuck = (
+            self._flush_done is not None and now_s - self._flush_began_s > AT_ONCE_FLUSH_S_MAX
+        )
+        return now_s >= self._at_once_from_s and not is_stuck
+
+    def write_at_once(self, byte_count: int, function: Callable[..., T]) -> T:
+        """As `write_timed`, right here; for what `may_write_at_once` and the engine say takes no time."""
+        span = tracing.enter("disk access") if tracing.live.count else None
+        began_s = self._clock.monotonic_s()
+        try:
+            return self.run_inline(function)
+        finally:
+            took_s = self._clock.monotonic_s() - began_s
+            self.pace.note(took_s, byte_count)
+            self._end_span(span, byte_count)
+            if took_s > AT_ONCE_S_MAX:
+                self._at_once_from_s = began_s + AT_ONCE_PAUSE_S
 
     async def sync(self) -> None:
         """Make everything acknowledged durable; those who come while a flush is under way share the next one.
@@ -134,22 +182,63 @@ class Disk:
 
     async def _flush(self, engine: ChunkEngine) -> None:
         """One flush; counts for the disk's pace."""
-        done = self._flush_done = trio.Event()
-        self._flushes_begun += 1
-        number = self._flushes_begun
+        done = self._begin_flush()
         byte_count, self._unflushed_bytes = self._unflushed_bytes, 0
         span = tracing.enter("disk flush") if tracing.live.count else None
-        began_s = self._clock.monotonic_s()
+        is_flushed = False
         try:
             await self.run(engine.sync)
-            self._flushes_ended = number
+            is_flushed = True
         finally:
-            if span is not None:
-                span.attributes.update(disk=self.index, bytes=byte_count)
-                span.end()
-            self._flush_done = None
-            done.set()
-        self.flush_pace.note(self._clock.monotonic_s() - began_s, byte_count)
+            self._end_span(span, byte_count)
+            self._end_flush(done, byte_count, is_flushed=is_flushed)
+
+    def begin_sync(self, on_end: Callable[[FsError | None], None]) -> bool:
+        """Begin what `sync` does where nobody flushes just now, without a task; else return False, with nothing done.
+
+        Args:
+            on_end: told on the event loop what `sync` would have raised.
+        """
+        begin, engine = self._begin_blocking, self.engine
+        if begin is None or self._flush_done is not None or self.is_failed or tracing.live.count:
+            return False
+        done, taken_count = self._begin_flush(), self._taken_count
+        byte_count, self._unflushed_bytes = self._unflushed_bytes, 0
+        self.inside_count += 1
+
+        def ended(error: BaseException | None) -> None:
+            self.inside_count -= 1
+            failure = error if isinstance(error, FsError) else None
+            if failure is not None:
+                self._judge(failure, taken_count)
+            self._end_flush(done, byte_count, is_flushed=error is None)
+            if error is not None and failure is None:
+                on_end(FsError(Status.INTERNAL_ERROR, f"{self.path}: {error!r}"))
+                raise error
+            on_end(failure)
+
+        try:
+            begin(engine.sync, ended)
+        except BaseException:  # no thread: those who wait for this flush begin another one
+            self.inside_count -= 1
+            self._end_flush(done, byte_count, is_flushed=False)
+            raise
+        return True
+
+    def _begin_flush(self) -> trio.Event:
+        done = self._flush_done = trio.Event()
+        self._flushes_begun += 1
+        self._flush_began_s = self._clock.monotonic_s()
+        return done
+
+    def _end_flush(self, done: trio.Event, byte_count: int, *, is_flushed: bool) -> None:
+        """One flush at a time: the one that ends is the last that has begun."""
+        self._flush_done = None
+        done.set()
+        if not is_flushed:
+            return
+        self._flushes_ended = self._flushes_begun
+        self.flush_pace.note(self._clock.monotonic_s() - self._flush_began_s, byte_count)
         if self.flush_pace.end_window():
             self.on_pace_change(self, self.flush_pace)
 

@@ -8,17 +8,23 @@ The tail, which commits at once, flushes the commit.
 Invariants:
     - A flush that says yes began after it was asked for, and on the engine that was there then.
     - Who asks for one while another runs shares the next with all others of its disk.
+    - The event loop runs until all flushes under way have ended: a thread cannot be stopped.
 
 Does not: raise.  A flush that fails, or takes longer than somebody waits for it, has not happened; its disk tells of a failure
 by itself, and whoever needs the answer asks for a sync.
 """
 
 import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from typing import Final
 
 import trio
 
-from ..schema.status import FsError
+from ..chunkengine.api import ChunkEngine
+from ..schema.status import FsError, Status
 from .disk import Disk
 
 log = logging.getLogger(__name__)
@@ -29,22 +35,34 @@ flushes of one update begin together, so all of a chain have had their time toge
 
 
 class Flush:
-    """One flush of a disk, under way or about to begin."""
+    """One flush of a disk, under way or about to begin; one task may wait for it."""
 
-    __slots__ = ("asked_s", "ended", "engine", "is_durable")
+    __slots__ = ("_task", "asked_s", "engine", "has_ended", "is_durable")
 
     def __init__(self, disk: Disk) -> None:
         self.engine = disk.engine
         self.asked_s = trio.current_time()
-        self.ended = trio.Event()
+        self.has_ended = False
         self.is_durable = False
+        self._task: trio.lowlevel.Task | None = None
 
-    async def wait(self, deadline_s: float) -> bool:
-        """Return whether what was there when it was asked for is durable; False at trio time `deadline_s`, or before."""
-        if not self.ended.is_set():
-            with trio.move_on_at(min(deadline_s, self.asked_s + WAIT_S_MAX)):
-                await self.ended.wait()
+    async def wait(self) -> bool:
+        """Return whether what was there when it was asked for is durable; False WAIT_S_MAX later."""
+        if not self.has_ended:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
         return self.is_durable
+
+    def end(self) -> None:
+        """Let who waits go on: it has ended, or nobody waits for it any longer."""
+        self.has_ended = True
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class Flusher:
@@ -52,50 +70,89 @@ class Flusher:
 
     def __init__(self) -> None:
         self._nursery: trio.Nursery | None = None
+        self._under_way: dict[Disk, list[Flush]] = {}
+        """Of disks that are being flushed."""
         self._waiting: dict[Disk, list[Flush]] = {}
-        """Disks that are being flushed, and what is asked for since."""
+        """What is asked for since."""
+        self._changed = trio.Event()
+        self._look_s = math.inf
+        self._look = trio.CancelScope()
 
     async def run(self) -> None:
         """Flush until cancelled; nothing is flushed before or after."""
         try:
             async with trio.open_nursery() as self._nursery:
-                await trio.sleep_forever()
+                await self._end_late()
         finally:
             self._nursery = None
+            with trio.CancelScope(shield=True):  # a thread that flushes cannot be stopped
+                while self._under_way:
+                    self._changed = trio.Event()
+                    await self._changed.wait()
 
     def begin(self, disk: Disk) -> Flush | None:
         """Have a disk flushed, without waiting for it; None while nothing is flushed here."""
-        if self._nursery is None:
+        nursery = self._nursery
+        if nursery is None:
             return None
         flush = Flush(disk)
-        if (waiting := self._waiting.get(disk)) is not None:
-            waiting.append(flush)
+        if disk in self._under_way:
+            self._waiting.setdefault(disk, []).append(flush)
         else:
-            self._waiting[disk] = [flush]
-            self._nursery.start_soon(self._work, disk)
+            self._flush(nursery, disk, [flush])
+        if self._look_s == math.inf:
+            self._look_s = self._look.deadline = flush.asked_s + WAIT_S_MAX
         return flush
 
-    async def _work(self, disk: Disk) -> None:
-        """Flush a disk until nobody asks for more."""
-        flushes = waiting = self._waiting[disk]
+    def _flush(self, nursery: trio.Nursery, disk: Disk, flushes: list[Flush]) -> None:
+        self._under_way[disk] = flushes
+        on_end = partial(self._ended, disk, disk.engine)
         try:
-            while waiting:
-                flushes, waiting = waiting, []
-                self._waiting[disk] = waiting
-                await self._flush(disk, flushes)
-        finally:
-            del self._waiting[disk]
-            for flush in (*flushes, *waiting):
-                flush.ended.set()
+            if not disk.begin_sync(on_end):
+                nursery.start_soon(self._flush_in_task, disk, on_end)
+        except RuntimeError as error:  # no thread to be had, or the process stops just now
+            on_end(FsError(Status.INTERNAL_ERROR, str(error)))
 
-    async def _flush(self, disk: Disk, flushes: list[Flush]) -> None:
-        engine = disk.engine
+    @staticmethod
+    async def _flush_in_task(disk: Disk, on_end: Callable[[FsError | None], None]) -> None:
+        failure: FsError | None = FsError(Status.RPC_CANCELLED, "the process stops")
         try:
             await disk.sync()
-            for flush in flushes:
-                flush.is_durable = flush.engine is engine
+            failure = None
         except FsError as error:
-            log.warning("disk %d (%s): not flushed: %s", disk.index, disk.path, error)
+            failure = error
         finally:
+            on_end(failure)
+
+    def _ended(self, disk: Disk, engine: ChunkEngine, failure: FsError | None) -> None:
+        """Tell who waits how it went, and flush for those who have come since."""
+        if failure is not None and failure.status is not Status.RPC_CANCELLED:
+            log.warning("disk %d (%s): not flushed: %s", disk.index, disk.path, failure)
+        for flush in self._under_way.pop(disk):
+            if not flush.has_ended:
+                flush.is_durable = failure is None and flush.engine is engine
+                flush.end()
+        waiting = self._waiting.pop(disk, None)
+        if waiting and self._nursery is not None:
+            self._flush(self._nursery, disk, waiting)
+        else:
+            for flush in waiting or ():
+                flush.end()
+            self._changed.set()
+
+    async def _end_late(self) -> None:
+        """Have nobody wait for too long; one time limit for all of them costs less than one each."""
+        while True:
+            flushes = [
+                f for asked in (self._under_way, self._waiting) for f in chain(*asked.values())
+            ]
+            now_s = trio.current_time()
             for flush in flushes:
-                flush.ended.set()
+                if flush.asked_s + WAIT_S_MAX <= now_s and not flush.has_ended:
+                    flush.end()
+            for disk, asked in self._waiting.items():  # a flush may hang for long
+                self._waiting[disk] = [flush for flush in asked if not flush.has_ended]
+            left = (flush.asked_s for flush in flushes if not flush.has_ended)
+            self._look_s = min(left, default=math.inf) + WAIT_S_MAX
+            with trio.CancelScope(deadline=self._look_s) as self._look:
+                await trio.sleep_forever()

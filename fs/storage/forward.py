@@ -45,6 +45,14 @@ _NO_ANSWER = {
 }
 """Not said by the successor: there may be no link to it."""
 
+
+class NotSuccessorError(FsError):
+    """A call was given up because its callee is not our successor any more: nobody waits for its answer."""
+
+    def __init__(self, target_id: TargetId) -> None:
+        super().__init__(Status.RPC_CANCELLED, f"target {target_id} is no longer successor")
+
+
 _CONTRADICTIONS = {Status.MISSING_UPDATE, Status.CHUNK_DIVERGED}
 
 
@@ -352,30 +360,31 @@ async def _attempt(
         request.tag.sequence = update.tag.sequence
         request.tag.request_id = update.tag.request_id
     is_known = has_answered = False
-    scope = trio.CancelScope()
-    target.unanswered_since_s = target.unanswered_since_s or trio.current_time()
-    target.forward_scopes[scope] = successor.target_id
+    now_s = trio.current_time()
+    target.unanswered_since_s = target.unanswered_since_s or now_s
+    calls = target.forwards.setdefault(successor.target_id, set())
     try:
-        with scope:
-            received = await context.channel_to(successor.target_id).call(
-                services.STORAGE_UPDATE,
-                request,
-                payload=[update.payload] if len(update.payload) else (),
-                timeout_s=max(0.001, deadline_s - trio.current_time()),
-            )
-            is_known = has_answered = True
-            return received.message
+        received = await context.channel_to(successor.target_id).call(
+            services.STORAGE_UPDATE,
+            request,
+            payload=[update.payload] if len(update.payload) else (),
+            timeout_s=max(0.001, deadline_s - now_s),
+            under_way=calls,
+        )
+        is_known = has_answered = True
     except FsError as error:
-        is_known, has_answered = error.definite, error.status not in _NO_ANSWER
+        is_known = error.definite
+        has_answered = error.status not in _NO_ANSWER or isinstance(error, NotSuccessorError)
         raise
     finally:
-        del target.forward_scopes[scope]
-        if has_answered or scope.cancelled_caught:
+        if not calls:
+            target.forwards.pop(successor.target_id, None)
+        if has_answered:
             # Whoever else waits for the successor begins to wait now.
-            target.unanswered_since_s = trio.current_time() if target.forward_scopes else 0.0
+            target.unanswered_since_s = trio.current_time() if target.forwards else 0.0
         if not is_known:
             target.epoch += 1
-    raise FsError(Status.RPC_CANCELLED, f"target {successor.target_id} is no longer successor")
+    return received.message
 
 
 def _agrees(reply: storage_pb2.UpdateRsp, update: Outgoing, prepared: ChunkState | None) -> bool:

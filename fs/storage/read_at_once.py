@@ -1,104 +1,171 @@
-"""The part of a batch of reads that needs no wait: committed versions that nobody doubts, out of the page cache.
+"""The usual part of a batch of reads: committed versions that nobody doubts, whole, out of the page cache or from the disk.
 
 Most reads of a busy node are such.  They are done by columns, without an object for each, and nothing is said here of those
-that are not: read_path.py does them.
+that are not, or that fail: read_path.py does them.
 
-Concurrency: event loop only, no checkpoint: between the look at our place in the chain and the bytes nothing can come in.
+Concurrency: `find_rows` and `read_at_once` have no checkpoint: between the look at our place in the chain and the bytes
+nothing can come in.  `read_the_rest` waits for the disk; an update that comes in meanwhile came after the read, which may return what
+was committed before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from typing import cast
 
-from ..chunkengine.api import ReadRow, RowsRead
-from ..schema.ids import ChunkId, TargetId
+import trio
+
+from ..chunkengine.api import ReadRows, RowsRead
+from ..chunkengine.format import ChunkKey, chunk_id_of_key, target_of_key
+from ..kernels.reads import chunk_keys, distinct_pairs
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError
 from .context import StorageContext
+from .disk import Disk
 from .target import LocalTarget
 
 
-def read_at_once(
-    context: StorageContext,
-    request: storage_pb2.BatchReadReq,
-    lengths: Sequence[int],
-    view: memoryview,
-) -> RowsRead | None:
-    """Read what can be read at once, the bytes one after the other in `view`.
+@dataclass(slots=True)
+class RowsWanted:
+    """The reads of a request, by columns, and what has become of them."""
 
-    Args:
-        context: of the process.
-        request: checked.
-        lengths: of the request.
-        view: as long as all of them.
+    targets: Sequence[LocalTarget]
+    """Of the chains that are named."""
+    chains: Sequence[int]
+    """Which of them each row is of."""
+    keys: Sequence[ChunkKey]
+    rows: ReadRows
+    want_checksums: bool
+    done: RowsRead
 
-    Returns:
-        None: nothing was done, since our place in a chain or the version of a chunk is in doubt.
-    """
-    chain_ids, chain_versions = request.chain_ids[:], request.chain_versions[:]
-    target_of: dict[tuple[int, int], LocalTarget] = {}
-    for pair in dict.fromkeys(zip(chain_ids, chain_versions, strict=True)):
+    def by_disk(self, positions: Iterable[int]) -> dict[Disk, list[int]]:
+        """Return which of some rows each disk has."""
+        found: dict[Disk, list[int]] = {}
+        for position in positions:
+            found.setdefault(self.targets[self.chains[position]].disk, []).append(position)
+        return found
+
+    def some(self, positions: Sequence[int]) -> ReadRows:
+        """Return some of the rows."""
+        if len(positions) == len(self.chains):
+            return self.rows
+        return ReadRows(*[[column[n] for n in positions] for column in self.rows])
+
+    def take(self, positions: Sequence[int], some: RowsRead) -> None:
+        """Take in what has become of some rows."""
+        for position, version in zip(positions, some.versions, strict=True):
+            self.done.versions[position] = version
+        for position, checksum in zip(positions, some.checksums, strict=False):
+            self.done.checksums[position] = checksum
+        self.done.left += [positions[n] for n in some.left]
+
+    def count_bytes(self) -> None:
+        """Enter in the figures of the targets that all has been read."""
+        totals = [0] * len(self.targets)
+        for chain, length in zip(self.chains, self.rows.lengths, strict=True):
+            totals[chain] += length
+        for target, total in zip(self.targets, totals, strict=True):
+            target.read_bytes += total
+
+
+def find_rows(
+    context: StorageContext, request: storage_pb2.BatchReadReq, lengths: list[int]
+) -> RowsWanted | None:
+    """Return what a checked request wants; None: our place in a chain or the version of a chunk is in doubt."""
+    # 1. Our places in the chains.  Columns as lists: looking into one of a message costs more than what is done with it.
+    pairs, chains = distinct_pairs(request.chain_ids[:], request.chain_versions[:])
+    targets: list[LocalTarget] = []
+    for pair in pairs:
         place = context.place_known(*pair)
         if place is None or not place.can_read:
             return None
-        target_of[pair] = place.target
-    # 1. What reads of the same chunk have in common.
-    inode_ids, chunk_indexes, offsets = (
-        request.inode_ids[:],
-        request.chunk_indexes[:],
-        request.offsets[:],
-    )  # as lists: looking into a column of a message costs more than what is done with it
-    keys = list(zip(chain_ids, chain_versions, inode_ids, chunk_indexes, strict=True))
-    numbers: dict[tuple[int, int, int, int], int] = {}
-    chunks: list[tuple[TargetId, ChunkId]] = []
-    targets: list[LocalTarget] = []
-    for key in dict.fromkeys(keys):
-        target = target_of[key[:2]]
-        chunk_id = ChunkId(key[2], key[3])  # type: ignore[arg-type]
-        if target.unsettled and chunk_id in target.unsettled and not request.is_relaxed:
-            return None
-        numbers[key] = len(chunks)
-        chunks.append((target.target_id, chunk_id))
-        targets.append(target)
-    # 2. The bytes.
-    each = list(map(numbers.__getitem__, keys))
-    rows = list(zip(each, offsets, lengths, accumulate(lengths), strict=True))
-    try:
-        done = _read_disks(targets, chunks, rows, view, want_checksums=request.want_checksums)
-    except FsError:  # of a disk; whoever asks it next says so
+        targets.append(place.target)
+    # 2. The chunks, and whether an update of one is inside.
+    owners: list[int] = [target.target_id for target in targets]
+    packed, numbers = chunk_keys(owners, chains, request.inode_ids[:], request.chunk_indexes[:])
+    keys = cast("list[ChunkKey]", packed)
+    if not request.is_relaxed and _is_one_unsettled(targets, keys):
         return None
-    if not done.left:  # else the way that reads the rest counts
-        totals = [0] * len(targets)
-        for number, length in zip(each, lengths, strict=True):
-            totals[number] += length
-        for target, total in zip(targets, totals, strict=True):
-            target.read_bytes += total
-    return done
+    rows = ReadRows(numbers, request.offsets[:], lengths, list(accumulate(lengths)))
+    count, want_checksums = len(lengths), request.want_checksums
+    done = RowsRead([0] * count, [0] * count if want_checksums else [], list(range(count)))
+    return RowsWanted(targets, chains, keys, rows, want_checksums, done)
 
 
-def _read_disks(
-    targets: Sequence[LocalTarget],
-    chunks: Sequence[tuple[TargetId, ChunkId]],
-    rows: Sequence[ReadRow],
-    view: memoryview,
-    *,
-    want_checksums: bool,
-) -> RowsRead:
-    """Ask each disk for its rows."""
-    disks = {target.disk for target in targets}
+def _is_one_unsettled(targets: Sequence[LocalTarget], keys: Sequence[ChunkKey]) -> bool:
+    unsettled = {target.target_id: target.unsettled for target in targets if target.unsettled}
+    return bool(unsettled) and any(
+        (inside := unsettled.get(target_of_key(key))) is not None and chunk_id_of_key(key) in inside
+        for key in keys
+    )
+
+
+def read_at_once(wanted: RowsWanted, view: memoryview) -> bool:
+    """Read what needs no wait for the disk, the bytes of all rows one after the other in `view`.
+
+    Returns:
+        Whether all that is left would have to wait.
+    """
+    disks = {target.disk for target in wanted.targets}
     if len(disks) == 1:
         (disk,) = disks
-        read = disk.engine.read_cached_rows
-        return disk.run_inline(partial(read, chunks, rows, view, want_checksums=want_checksums))
-    found = RowsRead([0] * len(rows), [0] * len(rows) if want_checksums else [], [], is_cold=True)
-    for disk in disks:
-        positions = [n for n, row in enumerate(rows) if targets[row[0]].disk is disk]
-        some, read = [rows[n] for n in positions], disk.engine.read_cached_rows
-        done = disk.run_inline(partial(read, chunks, some, view, want_checksums=want_checksums))
-        for position, version in zip(positions, done.versions, strict=True):
-            found.versions[position] = version
-        for position, checksum in zip(positions, done.checksums, strict=False):
-            found.checksums[position] = checksum
-        found.left += [positions[n] for n in done.left]
-        found.is_cold &= done.is_cold
-    return found
+        done = _read_cached(wanted, disk, wanted.rows, view)
+        if done is not None:
+            wanted.done = done
+        return done is not None and done.is_cold
+    wanted.done.left, is_cold = [], True
+    for disk, positions in wanted.by_disk(range(len(wanted.chains))).items():
+        done = _read_cached(wanted, disk, wanted.some(positions), view)
+        if done is None:
+            wanted.done.left += positions
+            is_cold = False
+        else:
+            wanted.take(positions, done)
+            is_cold &= done.is_cold
+    return is_cold
+
+
+def _read_cached(
+    wanted: RowsWanted, disk: Disk, rows: ReadRows, view: memoryview
+) -> RowsRead | None:
+    """Ask a disk for its rows; None: it refuses, which whoever asks it next says."""
+    read = disk.engine.read_cached_rows
+    want_checksums = wanted.want_checksums
+    try:
+        return disk.run_inline(
+            partial(read, wanted.keys, rows, view, want_checksums=want_checksums)
+        )
+    except FsError:
+        return None
+
+
+async def read_the_rest(wanted: RowsWanted, view: memoryview) -> None:
+    """Read what is left, one blocking call for each disk; what is then left cannot be read whole."""
+    by_disk = wanted.by_disk(wanted.done.left)
+    wanted.done.left = []
+    if len(by_disk) == 1:
+        ((disk, positions),) = by_disk.items()
+        await _read_disk(wanted, disk, positions, view)
+    else:
+        async with trio.open_nursery() as nursery:
+            for disk, positions in by_disk.items():
+                nursery.start_soon(_read_disk, wanted, disk, positions, view)
+    wanted.done.left.sort()
+
+
+async def _read_disk(
+    wanted: RowsWanted, disk: Disk, positions: Sequence[int], view: memoryview
+) -> None:
+    rows = wanted.some(positions)
+    want_checksums = wanted.want_checksums
+    try:
+        async with disk.read_limiter:
+            read = partial(disk.engine.read_rows, wanted.keys, rows, view)
+            done = await disk.run_timed(
+                sum(rows.lengths), partial(read, want_checksums=want_checksums)
+            )
+    except FsError:  # whoever asks the disk next says so
+        wanted.done.left += positions
+    else:
+        wanted.take(positions, done)

@@ -25,6 +25,7 @@ import trio
 import xxhash
 
 from ..chunkengine.api import ReadDone, ReadIo, RowsRead
+from ..kernels.reads import row_checksums
 from ..rpc.api import Reply
 from ..rpc.buffer_pool import Lease
 from ..schema import services
@@ -35,7 +36,7 @@ from ..schema.status import FsError, Status
 from .context import StorageContext
 from .damage import note_damage
 from .disk import Disk
-from .read_at_once import read_at_once
+from .read_at_once import RowsWanted, find_rows, read_at_once, read_the_rest
 from .read_elsewhere import DAMAGED, BadRead, read_elsewhere
 from .settle import settle_if_left
 from .targets import Place
@@ -88,21 +89,57 @@ def read_batch(
         return _read_batch(context, request, None, None, deadline_s=deadline_s)
     is_given = False
     try:
-        read = None
-        if size <= INLINE_BYTES_MAX:
-            read = read_at_once(context, request, wanted, lease.view)
-        if read is None or read.left:
+        rows = find_rows(context, request, wanted)
+        if rows is None:
             is_given = True
-            return _read_batch(context, request, lease, read, deadline_s=deadline_s)
-        context.check_lease()
-        message = storage_pb2.BatchReadRsp(
-            lengths=wanted, commit_vers=read.versions, checksums=read.checksums
-        )
+            return _read_batch(context, request, lease, None, deadline_s=deadline_s)
+        may_pay = size > INLINE_BYTES_MAX or read_at_once(rows, lease.view)
+        if rows.done.left:
+            is_given = True
+            if may_pay:
+                return _read_rows(context, request, lease, rows, deadline_s=deadline_s)
+            return _read_batch(context, request, lease, rows.done, deadline_s=deadline_s)
+        reply = _reply_of(context, rows, lease)
         is_given = True
-        return Reply(message, [lease.view], partial(buffers.release, lease))
+        return reply
     finally:
         if not is_given:
             buffers.release(lease)
+
+
+def _reply_of(
+    context: StorageContext, rows: RowsWanted, lease: Lease
+) -> Reply[storage_pb2.BatchReadRsp]:
+    """Return the reply when all has been read; `lease` is taken over unless this raises LEASE_EXPIRED."""
+    context.check_lease()
+    rows.count_bytes()
+    message = storage_pb2.BatchReadRsp(
+        lengths=rows.rows.lengths, commit_vers=rows.done.versions, checksums=rows.done.checksums
+    )
+    return Reply(message, [lease.view], partial(context.buffers.release, lease))
+
+
+async def _read_rows(
+    context: StorageContext,
+    request: storage_pb2.BatchReadReq,
+    lease: Lease,
+    rows: RowsWanted,
+    *,
+    deadline_s: float,
+) -> Reply[storage_pb2.BatchReadRsp]:
+    """Read what has to wait for the disk, and then what is unusual; `lease` is taken over."""
+    is_given = False
+    try:
+        await read_the_rest(rows, lease.view)
+        if not rows.done.left:
+            reply = _reply_of(context, rows, lease)
+            is_given = True
+            return reply
+        is_given = True
+        return await _read_batch(context, request, lease, rows.done, deadline_s=deadline_s)
+    finally:
+        if not is_given:
+            context.buffers.release(lease)
 
 
 async def _read_batch(
@@ -129,6 +166,7 @@ async def _read_batch(
         batch, unsettled = _begin(request, keys, known, lease.view)
         if read is not None:
             _take_read(batch, wanted, read)
+            unsettled = [n for n in unsettled if batch.done[n] is None]
         # 4. Find out which version is the committed one.
         if unsettled:
             await _ask_tails(context, batch, unsettled, deadline_s)
@@ -357,9 +395,12 @@ async def _query_versions(
 
 
 def _take_read(batch: _Batch, lengths: Sequence[int], read: RowsRead) -> None:
-    """Take in what has been read at once."""
-    rows = zip(lengths, read.versions, strict=True)
-    batch.done = [ReadDone(0, length, version) if version else None for length, version in rows]
+    """Take in what has been read, but for what came into trouble since."""
+    rows = zip(batch.done, lengths, read.versions, strict=True)
+    batch.done = [
+        trouble or (ReadDone(0, length, version) if version else None)
+        for trouble, length, version in rows
+    ]
 
 
 async def _read_disks(batch: _Batch, *, may_be_cached: bool) -> None:
@@ -473,8 +514,7 @@ def _make_reply(
     if [done.length for done in batch.done if done is not None] == wanted:  # mostly: all is there
         reply = storage_pb2.BatchReadRsp(lengths=wanted, commit_vers=versions)
         if want_checksums:
-            buffers = [io.buffer for io in batch.ios if io is not None]
-            reply.checksums.extend(map(xxhash.xxh3_64_intdigest, buffers))
+            reply.checksums.extend(row_checksums(view, list(accumulate(wanted))))
         for place, length in zip(batch.places, wanted, strict=True):
             if place is not None:
                 place.target.read_bytes += length

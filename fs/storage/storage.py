@@ -31,6 +31,7 @@ from .damage import Repair, note_damage
 from .disk import Disk
 from .failed_disks import FailedDisks, Reopen
 from .figures import say
+from .forward import NotSuccessorError
 from .leftovers import Leftovers
 from .links import Links
 from .local_state import Hold, Step
@@ -218,9 +219,10 @@ class Storage:
             info = self.targets.look()
             for place in self.targets.places():
                 successor_id = place.successor.target_id if place.successor else None
-                for scope, callee in list(place.target.forward_scopes.items()):
+                for callee, calls in list(place.target.forwards.items()):
                     if callee != successor_id:
-                        scope.cancel()
+                        for call in list(calls):
+                            call.fail(NotSuccessorError(callee))
             for scope, (chain_id, tail) in list(self._context.tail_scopes.items()):
                 chain = info.chains.get(chain_id)
                 if chain is None or chain.serving[-1:] != (tail,):

@@ -9,8 +9,7 @@ Which chain a target is in, and what its local state becomes, is decided in targ
 
 from dataclasses import dataclass, field
 
-import trio
-
+from ..rpc.api import UnderWay
 from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import common_pb2
 from ..schema.routing import LocalState
@@ -103,8 +102,8 @@ class LocalTarget:
     """Since when (trio time) calls to the successor have been waiting without any answer; 0: they are not."""
     heard_s: float = 0.0
     """When the predecessor last said anything, in trio time."""
-    forward_scopes: dict[trio.CancelScope, TargetId] = field(default_factory=dict)
-    """Calls to successors in flight; one is cancelled when its callee stops being our successor."""
+    forwards: dict[TargetId, set[UnderWay]] = field(default_factory=dict)
+    """Calls to successors in flight; they are given up when their callee stops being our successor."""
     cuts: FinishedCuts = field(default_factory=FinishedCuts)
     used_bytes: int = 0
     read_bytes: int = 0

@@ -4,8 +4,9 @@ Invariants:
     - A target is in its disk's own record before anybody hears of it.
     - A target that is a member of a chain by the newest routing info is neither removed nor made anew; only one
       whose chain has put it OFFLINE may be made anew (a replaced disk), since it then comes back through resync.
-    - A removed target is out of the heartbeats at once; until its chunks are gone its number is not given again, also
-      while its disk has failed: when that is in use again, they are dropped there.
+    - A removed target is out of the heartbeats, with which its removal ends for the manager, once its disk remembers that
+      it is to go.  Until its chunks are gone its number is not given again, also while its disk has failed: when that is in
+      use again, they are dropped there.
 
 Why routing info that is not the newest does no harm to a removal: a target holds what its chain needs only after this
 node has seen itself in that chain (it was resynced, or promoted, under that version).
@@ -70,7 +71,7 @@ class TargetChanges:
         """Take a target that is in no chain out of service for good and have its chunks dropped.
 
         Raises:
-            FsError: BUSY while it is a member of a chain.
+            FsError: BUSY while it is a member of a chain; IO_ERROR.
         """
         targets = self._context.targets
         async with self._lock:
@@ -85,6 +86,8 @@ class TargetChanges:
                         f"target {target_id} is in chain {chain.chain_id}: take it out first",
                     )
             targets.put_offline(target, Hold.REMOVED, "it is being removed")
+            if not target.disk.is_failed:  # of such a one nothing is known after a start anyway
+                await target.disk.run(target.disk.engine.begin_removal, target_id)
             targets.forget(target)
             self._removed[target_id] = target
             self._has_removed.set()

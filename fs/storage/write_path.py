@@ -148,7 +148,7 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
         forwarded = await _pass_on(context, place, update, decision.version, prepared)
         if flush is not None and not (
             forwarded.is_durable_at(request.chain_version)
-            and await flush.wait(update.deadline_s)  # before the commit: see flusher.py
+            and await flush.wait()  # before the commit: see flusher.py
         ):
             flush = None
         # 10. Commit here.
@@ -314,9 +314,14 @@ async def _prepare(
     )
     if update.kind is UpdateType.REMOVE:  # a metadata batch, as a commit is
         return disk.run_inline(work)
-    disk.note_written(len(update.payload))
-    place.target.written_bytes += len(update.payload)
-    return await disk.write_timed(len(update.payload), work)
+    byte_count = len(update.payload)
+    disk.note_written(byte_count)
+    place.target.written_bytes += byte_count
+    if byte_count and disk.may_write_at_once(byte_count):
+        about = place.target.target_id, update.chunk_id, update.request.offset, byte_count
+        if disk.run_inline(disk.engine.takes_at_once, *about):
+            return disk.write_at_once(byte_count, work)
+    return await disk.write_timed(byte_count, work)
 
 
 def _prepare_blocking(
@@ -439,7 +444,7 @@ async def _answer(
 ) -> storage_pb2.UpdateRsp:
     """Make the reply: with a flush at its end, and for a client under a valid lease only."""
     result, flush = executed.result, executed.flush
-    is_durable = flush is not None and await flush.wait(update.deadline_s)
+    is_durable = flush is not None and await flush.wait()
     if not context.lease.is_valid():
         if update.is_from_client:
             what = f"the lease of node {context.node_id} ran out meanwhile"

@@ -25,8 +25,9 @@ from fs.kv.pause import PAUSE_KEY, PausableEngine
 from fs.kv.transact import snapshot_read
 from fs.meta import records
 from fs.meta.check import check
-from fs.meta.inode_ids import SHARD_COUNT
+from fs.meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT, block_ids
 from fs.mgmtd import store as mgmtd
+from fs.mgmtd.lease import LeaseRecord
 from fs.runtime.real import RealClock
 from fs.schema.proto import common_pb2
 from fs.schema.proto.backup_pb2 import BackupHeadPb
@@ -56,6 +57,10 @@ CHANGED = {
     mgmtd.BOOK_KEY,
     *map(records.inode_ids_key, range(SHARD_COUNT)),
 }
+
+
+NOW_NS = 1_795_000_000 * 10**9
+FORMAT = mgmtd.FORMAT_KEY
 
 
 @pytest.fixture
@@ -102,7 +107,7 @@ async def test_numbers_go_on_far_beyond_those_of_the_backup(memory):
     rows = await dump(other)
     ids = [records.unpack_u64(rows[records.inode_ids_key(n)]) for n in range(SHARD_COUNT)]
     assert ids == [INODE_BLOCKS + {0: 5, 31: 900}.get(n, 0) for n in range(SHARD_COUNT)]
-    assert int.from_bytes(rows[mgmtd.ROUTING_VERSION_KEY], "big") == 4000 + ROUTING_VERSIONS
+    assert int.from_bytes(rows[mgmtd.ROUTING_VERSION_KEY], "big") > 4000 + ROUTING_VERSIONS
     chain = ChainRecordPb.FromString(rows[mgmtd.chain_key(3)]).chain
     assert (chain.chain_id, chain.chain_version) == (3, 17 + CHAIN_VERSIONS)
     assert chain.loss_count == RESTORED_LOSSES
@@ -111,11 +116,37 @@ async def test_numbers_go_on_far_beyond_those_of_the_backup(memory):
     assert chain.restored.chain_version == 17
     assert list(chain.restored.keepers) == [9]
     lease = PrimaryLeaseRecordPb.FromString(rows[mgmtd.LEASE_KEY])
-    assert lease == PrimaryLeaseRecordPb(epoch=77 + EPOCHS)
+    assert lease == PrimaryLeaseRecordPb(epoch=lease.epoch)
+    assert lease.epoch > 77 + EPOCHS
     book = MoveBookRecordPb.FromString(rows[mgmtd.BOOK_KEY])
     assert book.next_move_id == 3 + MOVES
     biggest_target = 0x0202020202020202
     assert book.next_target_id == biggest_target + 1 + MOVES
+
+
+def restored_at(now_ns, block, version, epoch):
+    """What a restore makes of three counters."""
+    rebase = Rebase(now_ns)
+    block_row = rebase.row(records.inode_ids_key(7), records.pack_u64(block))
+    version_row = rebase.row(mgmtd.ROUTING_VERSION_KEY, version.to_bytes(8, "big"))
+    for key, value in (
+        (mgmtd.LEASE_KEY, mgmtd.pack_lease(LeaseRecord(epoch=epoch))),
+        (FORMAT, b""),
+    ):
+        assert rebase.row(key, value) is None
+    lease = mgmtd.unpack_lease(dict(rebase.last_rows())[mgmtd.LEASE_KEY])
+    return records.unpack_u64(block_row), int.from_bytes(version_row, "big"), lease.epoch
+
+
+def test_a_backup_that_is_restored_again_gives_no_number_again():
+    counters = (NEW_STORE_BLOCK + 5, 4000, 77)
+    once = restored_at(NOW_NS, *counters)
+    again = restored_at(NOW_NS + 10**9, *counters)  # the cluster has gone on for a second
+    assert all(a + 100 < b for a, b in zip(once, again, strict=True))
+    behind = restored_at(NOW_NS - 10**15, *again)  # by a clock that is late
+    assert all(a < b for a, b in zip(again, behind, strict=True))
+    late = restored_at(NOW_NS + 80 * 365 * 86_400 * 10**9, *counters)
+    assert block_ids(SHARD_COUNT - 1, late[0] + INODE_BLOCKS)
 
 
 async def test_a_store_without_metadata_of_files_gets_none(memory):

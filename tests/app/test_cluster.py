@@ -23,7 +23,7 @@ from fs.schema import metrics
 from fs.schema.metrics import METRICS, Shower
 from fs.schema.status import FsError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 needs_fuse = pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
 
 
@@ -45,7 +45,7 @@ class Ember:
             capture_output=True,
             text=True,
             check=False,
-            timeout=150,
+            timeout=300,
         )
         assert not check or done.returncode == 0, (done.stdout, done.stderr)
         return done
@@ -62,7 +62,7 @@ class Ember:
     def kill(self, name):
         os.kill(self.service(name)["pid"], signal.SIGKILL)
 
-    def wait(self, predicate, timeout_s=30.0):
+    def wait(self, predicate, timeout_s=120.0):
         deadline_s = time.monotonic() + timeout_s
         while not predicate(self.status()):
             assert time.monotonic() < deadline_s, self.status()
@@ -261,7 +261,7 @@ def test_data_survives_a_restart(ember):
     assert os.listdir(ember.mount) == []
     began_s = time.monotonic()
     ember.up("--mount", ember.mount)
-    assert time.monotonic() - began_s < 15  # 3 s on an idle machine
+    assert time.monotonic() - began_s < 45  # 3 s on an idle machine
     assert (ember.mount / "link").read_bytes() == content
 
 

@@ -33,6 +33,7 @@ def records(draw):
     return ClusterRecord("c", nodes, replicas, draw(st.integers(1, 40)), "")
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=20)
 @given(records())
 def test_chains_use_distinct_nodes_evenly(record):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fs.app.errors import first_error
+from fs.app.errors import first_error, unwrapped
 from fs.schema.status import FsError, Status
 
 PROGRAM = """
@@ -38,6 +38,7 @@ OPERATING = 'FsError(Status.NOT_FOUND, "here")'
             "ember: interrupted",
         ),
         ('FileNotFoundError(2, "No such file or directory", "/a")', 1, "ember: /a: No such file"),
+        ('ExceptionGroup("", [PermissionError(13, "Denied", "/a")])', 1, "ember: /a: Denied"),
     ],
 )
 def test_an_error_is_one_line(error, code, line):
@@ -70,3 +71,18 @@ def test_an_interruption_is_why_others_failed():
     group = BaseExceptionGroup("", [error, BaseExceptionGroup("", [KeyboardInterrupt()])])
     assert isinstance(first_error(group), KeyboardInterrupt)
     assert first_error(ExceptionGroup("", [error])) is error
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_unwrapped"),
+    [
+        (FsError(Status.NOT_FOUND), True),
+        (OSError(2, "x"), True),
+        (KeyboardInterrupt(), True),
+        (AssertionError(), False),
+    ],
+)
+def test_what_nurseries_wrap_is_unwrapped_but_for_bugs(kind, is_unwrapped):
+    with pytest.raises(BaseException) as caught, unwrapped():  # noqa: PT011 - compared below
+        raise BaseExceptionGroup("", [BaseExceptionGroup("", [kind])])
+    assert (caught.value is kind) == is_unwrapped

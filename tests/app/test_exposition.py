@@ -1,6 +1,7 @@
 """Metrics by HTTP: what is read, by whom, and that nobody who reads can hold the process up."""
 
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -140,4 +141,28 @@ async def test_documents_are_taken_on_the_event_loop_and_made_elsewhere():
         address = await nursery.start(exposition.run)
         assert await trio.to_thread.run_sync(get, "/known") == b"made"
         assert b"process_" in await trio.to_thread.run_sync(get, "/metrics")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_document_that_is_refused_is_told_why_and_metrics_are_shown():
+    def get(path):
+        url = f"http://{address.removeprefix('tcp:')}{path}"
+        request = urllib.request.Request(url, headers={"Host": "evil.example"})
+        try:
+            with urllib.request.urlopen(request) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def refusal(asked):
+        assert (asked.peer, asked.own, asked.host) == ("127.0.0.1", "127.0.0.1", "evil.example")
+        return "not you"
+
+    async with trio.open_nursery() as nursery:
+        exposition = Exposition("tcp:127.0.0.1:0", [], {"/known": lambda: list}, refusal)
+        address = await nursery.start(exposition.run)
+        assert await trio.to_thread.run_sync(get, "/known") == (403, b"not you\n")
+        status, shown = await trio.to_thread.run_sync(get, "/metrics")
+        assert status == 200 and b"process_" in shown
         nursery.cancel_scope.cancel()

@@ -132,7 +132,7 @@ def work(mount: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.mount
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
 def test_a_cluster_with_several_of_each_service(ember, server):
     kv = f"foundationdb:{server.cluster_file}"

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import trio
 
 from fs.app import kept_settings
+from fs.app.systemd import SystemdLink
 from fs.kv.memory import MemoryEngine
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.simulated import simulated_runtime
@@ -18,14 +19,18 @@ async def test_a_store_that_is_starting_is_waited_for(monkeypatch, autojump_cloc
     runtime = simulated_runtime(MemoryNetwork(seed=1).endpoint("x"), 1)
     config = ProcessConfig()
     process = SimpleNamespace(
-        kept=kept_settings.kept_settings("mgmtd", config, runtime), runtime=runtime, config=config
+        kept=kept_settings.kept_settings("mgmtd", config, runtime),
+        runtime=runtime,
+        config=config,
+        systemd=SystemdLink({}),
+        has_served=False,
     )
     up_s = trio.current_time() + 3.0
     read = kept_settings.read_settings
 
     async def read_when_up(tr):
         if trio.current_time() < up_s:
-            raise FsError(Status.KV_UNAVAILABLE, "starting")
+            raise FsError(Status.KV_UNREACHABLE, "starting")
         return await read(tr)
 
     monkeypatch.setattr(kept_settings, "read_settings", read_when_up)

@@ -2,8 +2,10 @@
 
 import pytest
 
+from fs.app.groups import GROUPS
 from fs.app.main import app
 from fs.app.release import RELEASE
+from fs.kernels.in_use import kernels_in_use
 
 
 @pytest.mark.parametrize("words", [["--version"], ["version"]])
@@ -11,4 +13,20 @@ def test_the_release_is_printed(words, capsys):
     with pytest.raises(SystemExit) as ended:
         app(words)
     assert not ended.value.code
-    assert capsys.readouterr().out == f"{RELEASE}\n"
+    assert capsys.readouterr().out == f"{RELEASE}\nkernels: {kernels_in_use()}\n"
+
+
+@pytest.mark.parametrize("name", [*GROUPS])
+def test_groups_look_like_the_rest_and_tell_whole_lines(name, capsys):
+    """A wrong word is told in lines without frames, and no line of a list of commands ends in dots."""
+    load = GROUPS[name]
+    told = []
+    for words in (["--help"], ["--no-such-option"]):
+        with pytest.raises(SystemExit) as ended:
+            load()(words, prog_name=f"ember {name}")
+        printed = capsys.readouterr()
+        told.append((ended.value.code, printed.out + printed.err))
+    assert [code for code, _ in told] == [0, 2]
+    assert "Error: No such option: --no-such-option" in told[1][1]
+    lines = [line for _, text in told for line in text.splitlines() if "Usage: " not in line]
+    assert not [line for line in lines if line.endswith(("...", "\u2502"))]

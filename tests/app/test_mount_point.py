@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from fs.app import mount_point
+from fs.app import bring_down, mount_point
+from fs.app.cluster_dir import ClusterDir
 from fs.app.mount_point import check_fuse, check_mount_point, is_dead
 from fs.schema.status import FsError, Status
 
@@ -31,3 +32,32 @@ def test_an_ordinary_empty_directory_will_do(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FsError, match="not empty"):
         check_mount_point(tmp_path)
+
+
+def test_a_mount_that_is_served_is_refused_without_being_asked(monkeypatch, tmp_path):
+    """While metadata is away it would not answer, nor would the command."""
+    monkeypatch.setattr(mount_point, "is_mounted", lambda path: path == tmp_path)
+    monkeypatch.setattr(mount_point, "mount_daemon_at", lambda path: (path, None))
+    monkeypatch.setattr(mount_point, "is_dead", lambda _: pytest.fail("the mount was asked"))
+    with pytest.raises(FsError, match="mounted there already"):
+        check_mount_point(tmp_path)
+
+
+def test_a_mount_that_is_given_up_is_taken_back(monkeypatch, tmp_path):
+    """Its daemon may still be waiting for a manager, and would mount when nobody expects it."""
+    asked = []
+
+    def ask(_directory, **request):
+        asked.append(request)
+        return {"services": []}
+
+    def add(*_args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bring_down, "need_record", lambda _: None)
+    monkeypatch.setattr(bring_down, "check_fuse", lambda: None)
+    monkeypatch.setattr(bring_down, "add_mount", add)
+    monkeypatch.setattr(bring_down.supervisor_link, "ask", ask)
+    with pytest.raises(KeyboardInterrupt):
+        bring_down.mount(ClusterDir(tmp_path), tmp_path)
+    assert asked[-1] == {"command": "remove", "name": "mount-1"}

@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+import trio
 
 from fs.app.storage import open_disks
+from fs.runtime.real import ThreadRunBlocking
 from fs.schema.config import DiskSection, ProcessConfig, StorageSection
 from fs.schema.status import FsError, Status
 
@@ -47,3 +49,15 @@ async def test_what_is_not_the_disks_fault_ends_the_process(status):
     with pytest.raises(FsError, match=status.name):
         await open_disks(PROCESS, engines, opener({1: status}))
     assert engines == ["/a"]
+
+
+async def test_a_process_that_is_asked_to_stop_opens_no_further_disk():
+    run, engines = ThreadRunBlocking(), []
+
+    async def open_disk(index):
+        scope.cancel()  # while the disk is being opened
+        return await run(lambda: PATHS[index])
+
+    with trio.CancelScope() as scope:
+        await open_disks(PROCESS, engines, open_disk)
+    assert engines == ["/a"], "what was opened is there to be closed"

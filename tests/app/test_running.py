@@ -6,7 +6,8 @@ import pytest
 
 from fs.app import running
 from fs.app.cluster_dir import ClusterDir
-from fs.app.running import chosen_directory, parse_command
+from fs.app.process_id import ProcessId
+from fs.app.running import Command, chosen_directory, mount_daemon_at, parse_command
 from fs.schema.status import FsError, Status
 
 
@@ -48,3 +49,21 @@ def test_several_running_clusters_are_named(monkeypatch, tmp_path):
         chosen_directory(None)
     assert caught.value.status is Status.BAD_CLUSTER_DIR
     assert "--dir: /one, /two" in caught.value.detail
+
+
+def test_the_daemon_of_a_mount_is_found_beside_one_of_another_release(monkeypatch, tmp_path):
+    def daemon(name, text):
+        (tmp_path / name).write_text(text)
+        return Command(ProcessId(1, 1), "mountd", tmp_path / name)
+
+    running_now = [
+        daemon("newer.toml", "[client]\nof_a_newer_release = 1\n"),
+        Command(ProcessId(1, 1), "mountd", tmp_path / "gone.toml"),
+        daemon("other.toml", '[client]\nmount_point = "/mnt/other"\n'),
+        daemon("ours.toml", '[client]\nmount_point = "/mnt/ours"\n'),
+    ]
+    monkeypatch.setattr(running, "commands", lambda: running_now)
+    command, config = mount_daemon_at(Path("/mnt/ours"))
+    assert command == running_now[-1]
+    assert config.client.mount_point == "/mnt/ours"
+    assert mount_daemon_at(Path("/mnt/nowhere")) is None

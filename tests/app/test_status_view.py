@@ -1,7 +1,10 @@
 """What `ember status` says of a chain's member."""
 
+import os
+
 import pytest
 
+from fs.app import status_view
 from fs.app.status_view import loss_texts, move_text, slow_texts, target_text
 
 FINE = {"target_id": 1001, "state": "serving", "resync": None, "is_slow": False, "trouble": ""}
@@ -62,3 +65,20 @@ def test_only_chains_that_lost_something_are_told():
     chains = [{"chain_id": 1, "loss_count": 0}, {"chain_id": 2, "loss_count": 3}]
     (line,) = loss_texts(chains)
     assert line.startswith("losses: chain 2: 3 so far")
+
+
+@pytest.mark.parametrize(
+    ("is_mounted", "pid", "state"),
+    [(True, 7, "mounted"), (True, None, "dead"), (False, 7, "not mounted"), (False, None, "not mounted")],
+)  # fmt: skip
+def test_a_mount_is_judged_without_being_asked(monkeypatch, is_mounted, pid, state):
+    """It answers nothing while metadata is away, which is when somebody looks."""
+
+    def ask(*_args, **_more):
+        pytest.fail("the mount was asked")
+
+    monkeypatch.setattr(status_view, "is_mounted", lambda _path: is_mounted)
+    for name in ("stat", "statvfs", "listdir"):
+        monkeypatch.setattr(os, name, ask)
+    service = {"mount_point": "/mnt/ember", "pid": pid}
+    assert status_view._mount(service) == {"mount_point": "/mnt/ember", "state": state}

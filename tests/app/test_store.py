@@ -36,7 +36,7 @@ async def test_commits_that_nobody_waits_for_become_durable(process):
         tr = engine.transaction()
         tr.set(b"a", b"1")
         await tr.commit()
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while engine._synced_version < engine.version:  # noqa: ASYNC110 - it tells nobody
                 await trio.sleep(0.01)
 
@@ -50,7 +50,7 @@ async def fail(process):
 
 
 async def test_a_store_that_fails_ends_the_process(process):
-    with pytest.raises(FsError) as caught, trio.fail_after(10):
+    with pytest.raises(FsError) as caught, trio.fail_after(60):
         await fail(process)
     assert caught.value.status is Status.IO_ERROR
 

@@ -38,7 +38,7 @@ from .workload import (
     undo_count,
 )
 
-SECTION = StorageSection(checksum_block_bytes=4096)
+SECTION = StorageSection(checksum_block_bytes=4096, direct_write_bytes_min=4096)
 LIVES = 10
 SMALL_GROUP = 4
 """Blocks per group in every other run: so few chunks make sparse groups, too."""

@@ -21,6 +21,7 @@ import pytest
 
 from fs.chunkengine import data_files
 from fs.chunkengine.data_files import LocalDataFiles
+from fs.chunkengine.direct_write import DIRECT_UNIT_BYTES
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.simulated_disk import SimulatedDataFiles, SimulatedDisk
 from fs.schema.status import FsError, Status
@@ -81,8 +82,14 @@ class FailingOs:
 
     @staticmethod
     def _half(fd: int, buffers: Any, offset: int) -> int:
-        data = b"".join(buffers)
-        return os.pwrite(fd, data[: max(1, len(data) // 2)], offset)
+        if len(buffers) > 1:
+            data = b"".join(buffers)
+            return os.pwrite(fd, data[: max(1, len(data) // 2)], offset)
+        view = memoryview(buffers[0])
+        half = max(1, len(view) // 2)
+        if half >= DIRECT_UNIT_BYTES:  # as a disk would, written to directly or not
+            half -= half % DIRECT_UNIT_BYTES
+        return os.pwritev(fd, [view[:half]], offset)
 
 
 def work(engine: DiskEngine, workload: FullWorkload, fault: Fault, steps: int) -> None:

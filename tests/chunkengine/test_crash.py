@@ -172,7 +172,7 @@ def test_a_version_that_was_durable_while_it_was_pending_is_what_a_torn_one_give
                 version=version,
                 chunk_size_bytes=1 << 16,
                 offset=0,
-                data=b"%d" % version * 30_000,
+                data=b"%d" % version * 28_672,
             )
             if version <= 3:
                 engine.sync()
@@ -185,7 +185,7 @@ def test_a_version_that_was_durable_while_it_was_pending_is_what_a_torn_one_give
         assert state is not None
         newest = max(state.commit_ver, state.pending_ver)
         assert newest >= 3
-        assert again.read_whole(target, chunk, version=newest) == b"%d" % newest * 30_000
+        assert again.read_whole(target, chunk, version=newest) == b"%d" % newest * 28_672
         check_disk_of(disk)
         found[newest] += 1
     assert found[3]

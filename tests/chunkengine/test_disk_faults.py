@@ -19,6 +19,7 @@ def test_any_call_to_a_simulated_disk_may_fail(tmp_path) -> None:
     assert outcome["failed calls"] > 60
 
 
+@pytest.mark.thorough
 def test_a_failed_flush_may_lose_what_was_not_durable() -> None:
     """As the kernel does: the process is killed, and what it could not write is gone without a power loss."""
     hits = [

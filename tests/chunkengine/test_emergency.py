@@ -184,6 +184,25 @@ def test_the_spare_file_appears_before_the_disk_is_full_and_not_on_a_roomy_one()
     assert not should_set_aside(0, 0, 1 << 30, 0)
 
 
+def test_a_disk_that_cannot_tell_its_space_before_a_flush_ends_and_holds_nobody_up(
+    monkeypatch,
+) -> None:
+    section = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=16 * MIB)
+    engine = open_on(SimulatedDisk(capacity_bytes=1024 * MIB), section)
+    put(engine, 0, 1, b"bytes")
+
+    def fail() -> int:
+        raise FsError(Status.IO_ERROR, "statfs")
+
+    monkeypatch.setattr(engine._files, "free_bytes", fail)
+    with pytest.raises(FsError, match="statfs"):
+        engine.sync()
+    assert engine._books.failure, "else who comes next waits for that flush for ever"
+    with pytest.raises(FsError, match="statfs"):
+        engine.sync()
+    engine.close()
+
+
 def test_spare_space_lets_removals_go_on_and_comes_back() -> None:
     section = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=16 * MIB)
     disk = SimulatedDisk(capacity_bytes=1024 * MIB)

@@ -60,17 +60,6 @@ def test_a_prepared_version_is_not_readable_until_committed(lab) -> None:
     assert engine.commit(*A, version=1, chain_version=9) == state
 
 
-def test_cached_reads_are_verified_like_others(lab) -> None:
-    put(lab.engine, A, 1, b"a" * 5000)
-    missing = (A[0], ChunkId(InodeId(8), 0))
-    buffers = [memoryview(bytearray(100)) for _ in range(2)]
-    ios = [ReadIo(*A, 4950, 100, buffers[0]), ReadIo(*missing, 0, 100, buffers[1])]
-    found, lost = lab.engine.read_cached(ios)
-    assert (found.status, found.length) == (Status.OK, 50)
-    assert bytes(buffers[0][:50]) == b"a" * 50
-    assert lost.status == Status.CHUNK_NOT_FOUND
-
-
 def test_pending_and_committed_are_both_readable_also_after_reopening(lab) -> None:
     put(lab.engine, A, 1, b"a" * 5000)
     prepare(lab.engine, A, 2, b"b" * 9000, 5000)
@@ -375,6 +364,64 @@ def test_a_repair_restores_exactly_the_committed_version(lab) -> None:
     assert lab.engine.read_whole(target, chunk) == whole
     lab.engine.prepare_remove(target, chunk, version=2)
     assert not lab.engine.repair(target, chunk, version=1, data=whole)
+
+
+def test_what_is_taken_at_once_waits_for_nothing(lab, monkeypatch) -> None:
+    engine, rng, waits = lab.engine, random.Random(5), []
+
+    def watch(owner, name):
+        real = getattr(owner, name)
+
+        def watched(*arguments):
+            waits.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for name in ("read_at", "reserve", "flush", "punch", "set_spare"):
+        watch(engine._files, name)
+    watch(engine._meta, "write_synced")
+    seen = {True: 0, False: 0}
+    for step in range(120):
+        chunk = (A[0], ChunkId(InodeId(rng.randint(1, 4)), rng.randint(0, 20)))
+        old = engine.get(*chunk)
+        offset = rng.choice((0, 0, 0, 0, 1, 5000))
+        data = rng.randbytes(rng.choice((1, 5000, 70 * KIB, 200 * KIB)))
+        waits.clear()
+        at_once = engine.takes_at_once(*chunk, offset, len(data))
+        assert not waits, "asking takes no time either"
+        put(engine, chunk, (old.commit_ver if old else 0) + 1, data, offset)
+        assert not (at_once and waits), (step, chunk, old, offset, len(data), waits)
+        assert not at_once or old is None or (offset == 0 and len(data) >= old.length)
+        seen[at_once] += 1
+    assert min(seen.values()) > 20, seen
+
+
+def test_a_new_chunk_is_looked_up_once(lab, monkeypatch) -> None:
+    engine, looks, real = lab.engine, [], lab.engine._meta.get
+    monkeypatch.setattr("fs.chunkengine.ledger.ABSENT_COUNT_MAX", 3)
+    monkeypatch.setattr(engine._meta, "get", lambda key: looks.append(key) or real(key))
+    assert engine.get(*A) is None
+    assert not engine.takes_at_once(*A, 0, 5)
+    assert put(engine, A, 1, b"first").commit_ver == 1
+    assert len(looks) == 1
+    assert engine.get(*A).length == 5
+    engine.remove(*A, version=2)
+    assert engine.get(*A) is None
+    assert put(engine, A, 1, b"again").length == 5
+    others = [(A[0], ChunkId(InodeId(8), index)) for index in range(5)]
+    for _ in range(2):
+        looks.clear()
+        assert [engine.get(*chunk) for chunk in others] == [None] * 5
+        assert len(looks) == 5, "of many, the latest are remembered"
+    assert engine.get(*A).length == 5
+
+
+def test_nothing_is_taken_at_once_when_a_flush_is_due(lab, monkeypatch) -> None:
+    put(lab.engine, A, 1, b"x" * 5000)
+    assert lab.engine.takes_at_once(*A, 0, 5000)
+    monkeypatch.setattr("fs.chunkengine.engine.UNDO_COUNT_MAX", 0)
+    assert not lab.engine.takes_at_once(*A, 0, 5000)
 
 
 def test_only_updates_that_bring_most_of_what_they_write_are_written_back_at_once(

@@ -17,6 +17,11 @@ KIB = 1024
 FILE = FileId(0x0203)
 
 
+@pytest.fixture
+def tmp_path(disk_path):
+    return disk_path
+
+
 @pytest.fixture(params=["memory", "disk"])
 def meta(request, tmp_path):
     memory = request.param == "memory"
@@ -183,6 +188,12 @@ def test_write_back_that_is_begun_changes_nothing_that_is_read(files) -> None:
     files.write_at(FILE, 8192, [b"b"])
     assert read(files, 4096, 4096, 1) == (4097, [b"a" * 4096, b"b"])
     files.flush([FILE])
+
+
+def test_a_file_is_open_once_it_has_been_written(files) -> None:
+    assert not files.is_open(FILE)
+    files.write_at(FILE, 0, [b"a"])
+    assert files.is_open(FILE)
 
 
 def test_write_back_that_cannot_be_begun_is_left_to_the_flush(tmp_path) -> None:

@@ -1,9 +1,15 @@
 """Short forms of `kills.py`, `power.py` and `torn.py`, and engines that they catch."""
 
+import threading
+
 import pytest
+
+from fs.chunkengine.data_files import LocalDataFiles
+from fs.chunkengine.format import FileId
 
 # By their full names: the processes they start import them again.
 from tests.chunkengine import images, kills, power, spoils, torn
+from tests.chunkengine.workload import in_pages
 
 KINDS = [
     pytest.param(kind, marks=pytest.mark.skipif(bool(why), reason=f"{kind}: {why}"))
@@ -38,6 +44,39 @@ def test_a_power_cut_loses_nothing_synced(kind, tmp_path) -> None:
 def test_a_power_cut_catches_a_sync_that_does_not_flush(kind, spoil, tmp_path) -> None:
     with pytest.raises(AssertionError, match=r"not one of|wrong checksum|missing"):
         power.run_lot(kind, 1, tmp_path, cuts=10, spoil=spoil)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_flush_fails_since_others_use_the_pages_of_a_direct_write(kind, tmp_path) -> None:
+    size, file_id, is_over = 256 << 10, FileId(0x0201), threading.Event()
+
+    def write_and_read(places: tuple[int, ...]) -> None:
+        buffer = memoryview(bytearray(4 * size))
+        while not is_over.is_set():
+            for place in places:
+                files.write_at(file_id, place * size, [b"n" * 100])
+            files.read_at(file_id, 0, [buffer])
+
+    with images.image(kind, tmp_path) as disk:
+        files = LocalDataFiles(disk.mount_point)
+        files.write_at(file_id, 0, [bytes(4 * size)])
+        files.flush([file_id])
+        threads = [threading.Thread(target=write_and_read, args=(p,)) for p in ((0, 2), (1, 3))]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(60):
+                data = in_pages(bytes([number]) * size)
+                assert files.write_past_cache(file_id, number % 3 * size, data) == size
+                if number % 4 == 0:
+                    files.flush([file_id])
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+        files.flush([file_id])
+        files.close()
 
 
 NO_FUSE = pytest.mark.skipif(bool(torn.missing()), reason=torn.missing())

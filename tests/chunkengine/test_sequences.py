@@ -45,7 +45,7 @@ def keep_chunks(_registry, _target_id) -> bool:
 
 
 WRONG = {
-    "an overwrite cuts the chunk": ("fs.chunkengine.engine.new_content", lose_tail),
+    "an overwrite cuts the chunk": ("fs.chunkengine.version_writer.new_content", lose_tail),
     "a removed target keeps its chunks": ("fs.chunkengine.registry.Registry._remove_lot", keep_chunks),
     "lists leave out the last chunk": (
         "fs.chunkengine.listing.Listing._list",
@@ -72,6 +72,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_engine_does_not_survive_all_cuts(monkeypatch, name) -> None:
     monkeypatch.setattr(*BROKEN[name])

@@ -23,9 +23,11 @@ from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
 
-from .workload import tag_of
+from .workload import in_pages, tag_of
 
-SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
+SECTION = StorageSection(
+    checksum_block_bytes=4096, reject_create_free_bytes_min=0, direct_write_bytes_min=4096
+)
 CHUNK_SIZE_BYTES = 64 << 10
 CHUNK_COUNT = 12
 RESERVE_BYTES = 1 << 20
@@ -74,8 +76,11 @@ class Writer:
             return
         old = old or b""
         offset = len(old) if kind < 0.6 else self.rng.randint(0, len(old))
+        sizes: tuple[int, ...] = (100, 4096, 20_000)
+        if kind >= 0.85:  # all of it anew
+            offset, sizes = 0, (len(old), max(len(old), 8192), CHUNK_SIZE_BYTES)
         room = CHUNK_SIZE_BYTES - offset
-        data = self.rng.randbytes(min(room, self.rng.choice((100, 4096, 20_000))))
+        data = self.rng.randbytes(min(room, self.rng.choice(sizes)))
         new = old[:offset] + data + old[offset + len(data) :]
         if room == 0:
             new = old[: self.rng.randint(0, 1000)]
@@ -92,7 +97,7 @@ class Writer:
                 version=version,
                 chunk_size_bytes=CHUNK_SIZE_BYTES,
                 offset=offset,
-                data=data,
+                data=in_pages(data),
                 tag=tag_of(version),
             )
         self._commit(index, version, new)

@@ -1,5 +1,6 @@
 """A random workload on an engine beside a model that knows what each chunk may hold after a crash."""
 
+import mmap
 import random
 from dataclasses import dataclass, field
 
@@ -19,6 +20,13 @@ CHUNKS = [(TargetId(t), ChunkId(InodeId(i), n)) for t in (1, 2) for i in (7, 9) 
 def tag_of(version: int) -> bytes:
     """Return what a pending version is tagged with; every other one is not."""
     return b"whose %d" % version if version % 2 else b""
+
+
+def in_pages(data: bytes) -> memoryview:
+    """Return data as it is received: in memory of whole pages, so that it can be written past the page cache."""
+    memory = mmap.mmap(-1, max(1, len(data)))
+    memory[: len(data)] = data
+    return memoryview(memory)[: len(data)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ class Workload:
             version=version,
             chunk_size_bytes=CHUNK_SIZE_BYTES,
             offset=0,
-            data=data,
+            data=in_pages(data),
             is_full_replace=True,
             tag=tag_of(version),
         )

@@ -85,6 +85,24 @@ async def test_what_one_client_closes_the_other_opens(autojump_clock, client):
             assert buffer[:count] == data[offset : offset + count]
 
 
+async def test_a_file_that_was_removed_is_no_hole(autojump_clock, client, cluster):
+    a, b = client("a"), client("b")
+    await a.write_file("/f", b"x" * CHUNK)
+    async with await b.open("/f") as file, await a.open("/f", is_writable=True) as kept:
+        cluster.names[1].clear()  # the session of `kept` keeps its chunks
+        assert await file.read(0, 10) == b"x" * 10
+        (inode_id,) = (kept.ref.inode_id,)
+        cluster.sessions[inode_id].clear()
+        await cluster.drop_link(cluster.get(inode_id))
+        buffer = memoryview(bytearray(10))
+        for reading in (file.read(0, 10), b.read_batch([(file, 0, buffer)])):
+            with pytest.raises(FsError) as e:
+                await reading
+            assert e.value.status is Status.STALE
+        with pytest.raises(FsError):
+            await kept.close()
+
+
 async def test_small_files_become_durable_on_their_way(autojump_clock, client, cluster):
     fs, chunks, cluster.chunks.can_flush = client(), cluster.chunks, True
     await fs.write_file("/f", b"x" * 10)

@@ -43,6 +43,13 @@ def test_whole_bytes_are_taken():
     assert got.owner.hole_bytes == 0
 
 
+def test_a_status_of_a_newer_release_is_an_error_as_any():
+    error = reads()._finish_one(piece(), result_of(status=60_000, detail="too new"))
+    assert error.status is Status.INTERNAL_ERROR
+    assert "60000" in error.detail
+    assert "too new" in error.detail
+
+
 def test_changed_bytes_are_refused():
     result = result_of(b"content")
     error = reads()._finish_one(piece(b"contend"), result)

@@ -104,6 +104,7 @@ def test_the_example_can_be_planned_with_its_racks_and_weights():
     assert counts[1] == 2 * counts[0] and sum(counts) == len(made.chains)
 
 
+@pytest.mark.thorough
 def test_racks_keep_copies_apart(tmp_path):
     """Four hosts in three racks: no chain has two copies in one."""
     fourth = (
@@ -208,9 +209,12 @@ def test_the_same_code_is_the_same_release(tmp_path):
         (tmp_path / folder / "main.py").write_text("x = 1\n")
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "7.1"\n')
     (tmp_path / "requirements.lock").write_text("trio==1\n")
-    path = changed(tmp_path, "emberfs-0.1.0-py3-none-any.whl", ".")
+    path = changed(tmp_path, "emberfs-0.1.0-cp311-abi3-linux_x86_64.whl", ".")
+    (tmp_path / "fs/app/_kernel.abi3.so").write_bytes(b"\x7fELF")
     first = make_release(read_inventory(path))
     assert first.version == "7.1"
+    with tarfile.open(fileobj=io.BytesIO(first.archive)) as archive:
+        assert "fs/app/_kernel.abi3.so" in archive.getnames()  # hosts have no compiler
     (tmp_path / "fs/app/main.py").touch()
     assert make_release(read_inventory(path)) == first
     (tmp_path / "fs/app/main.py").write_text("x = 2\n")
@@ -221,7 +225,7 @@ def test_the_same_code_is_the_same_release(tmp_path):
 
 
 def test_of_a_wheel_the_packages_are_shipped(tmp_path):
-    name = "emberfs-0.1.0-py3-none-any.whl"
+    name = "emberfs-0.1.0-cp311-abi3-linux_x86_64.whl"
     with zipfile.ZipFile(tmp_path / name, "w") as wheel:
         for file in ("fs/app/main.py", "emberfs-0.1.0.dist-info/RECORD", "emberfs-0.1.0.data/x"):
             wheel.writestr(file, "")

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from fs.app import readiness
 from fs.app.deploy import keeper, on_host
 from fs.app.deploy.reach import BOOT
+from fs.runtime import log
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +50,12 @@ def on(tmp_path):
 
     yield do
     do("stop", services=["one", "two"])
+
+
+def test_a_keeper_stands_alone_and_says_the_same():
+    """It has copies of two names, since it runs without this package."""
+    assert keeper.READY_VARIABLE == readiness.READY_VARIABLE
+    assert keeper.LOG_BYTES_VARIABLE == log.LOG_BYTES_VARIABLE
 
 
 def look(on, **fields):

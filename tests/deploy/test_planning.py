@@ -1,11 +1,13 @@
 """What is planned, from what was found: nothing twice, nothing that runs is touched, nothing unsafe."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 from msgspec import structs
 
+from fs.app.deploy import removal
 from fs.app.deploy.agent import is_reached
 from fs.app.deploy.code_archive import Release
 from fs.app.deploy.installer import Options, on_hosts
@@ -287,6 +289,27 @@ def test_a_host_that_leaves_is_drained_stopped_forgotten_and_keeps_no_key():
     assert lost.nodes and not lost.stops and "cannot be reached" in [*lost.lines()][-1]
     gone = view(nodes=[n for n in view().nodes if n.node_id != 10_002])
     assert plan_leaving(host, bare(host), gone).is_empty
+
+
+async def test_hosts_that_leave_together_are_not_drained_onto_each_other():
+    done = []
+
+    async def command(_host, _version, words, *, timeout_s):
+        assert timeout_s > 0
+        done.append(" ".join(words[2:]))
+
+    progress = SimpleNamespace(step=lambda _: None)
+    reach = SimpleNamespace(command=command, progress=progress, inventory=INVENTORY)
+    hosts = INVENTORY.hosts[1:3]
+    plans = [plan_leaving(host, None, view()) for host in hosts]
+    await removal._let_all_go(reach, plans, INVENTORY.hosts[0], "0.1.0")
+    waits = [index for index, words in enumerate(done) if "--wait" in words]
+    assert done[:2] == ["drain 10002 --yes", "drain 10003 --yes"] and waits[0] == 2, done
+    (line,) = removal.key_lines(INVENTORY, plans)
+    assert "ember-2, ember-3" in line and "replace it" in line
+    facts = [installed(host, bare(host)) for host in hosts]
+    reached = [plan_leaving(host, found, view()) for host, found in zip(hosts, facts, strict=True)]
+    assert not [*removal.key_lines(INVENTORY, reached)]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(SSHD is None, reason="needs sshd (package openssh-server)"),
     pytest.mark.skipif(shutil.which("ssh") is None, reason="needs ssh (package openssh-client)"),
     pytest.mark.skipif(os.geteuid() != 0, reason="sshd needs root"),

@@ -451,7 +451,7 @@ async def test_use_after_the_end_is_a_bug(lab):
 
 async def test_sync_returns(lab):
     await put(lab.engine, a=b"1")
-    with trio.fail_after(1):
+    with trio.fail_after(60):
         await lab.engine.sync()
         await lab.engine.sync()
 

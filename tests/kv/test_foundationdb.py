@@ -282,7 +282,7 @@ async def test_ranges_longer_than_a_page_come_whole(engine):
 
 async def test_many_keys_are_read_side_by_side(engine, monkeypatch):
     tr = engine.transaction()
-    for i in range(0, 1500, 2):
+    for i in range(0, 150, 2):
         tr.set(b"%d" % i, b"%d" % i)
     await tr.commit()
     under_way = []
@@ -294,7 +294,8 @@ async def test_many_keys_are_read_side_by_side(engine, monkeypatch):
         return await is_settled(self, future, timeout_s)
 
     monkeypatch.setattr(foundationdb.FoundationDbEngine, "is_settled", note)
-    keys = [b"%d" % i for i in range(1500)]
+    monkeypatch.setattr(foundationdb, "KEYS_AT_ONCE_MAX", 40)  # a snapshot lives five seconds
+    keys = [b"%d" % i for i in range(150)]
     found = await engine.transaction().get_many(keys)
     assert found == [key if int(key) % 2 == 0 else None for key in keys]
     assert session.is_real() or under_way[0] >= foundationdb.KEYS_AT_ONCE_MAX
@@ -508,7 +509,7 @@ async def test_a_cancelled_read_leaves_nothing_behind(runtime, server):
     with trio.move_on_after(0.1) as scope:
         await engine.transaction().get(b"a")
     assert scope.cancelled_caught
-    with trio.fail_after(5):  # without an answer
+    with trio.fail_after(60):  # without an answer
         while held_count() > before:  # noqa: ASYNC110 - they tell nobody
             await trio.sleep(0.01)
     assert engine.waiting_count == 0

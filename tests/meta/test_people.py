@@ -58,6 +58,7 @@ class Company:
                 self.chooser.directories.remove(node.ident)
 
 
+@pytest.mark.thorough
 @settings(
     max_examples=25 if CHOSEN_KIND != "foundationdb" else 5,
     deadline=None,

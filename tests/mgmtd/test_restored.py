@@ -27,7 +27,7 @@ from fs.schema.routing import (
     chain_from_pb,
     chain_to_pb,
 )
-from fs.schema.standing import Standing
+from fs.schema.standing import Standing, standing_to_pb
 from fs.schema.status import FsError, Status
 from fs.storage.standings import is_noted
 from tests.mgmtd.harness import cluster_of
@@ -93,6 +93,8 @@ def test_a_backup_of_an_unsettled_chain_says_what_the_first_one_said():
         ({A: noted(9, A, D), B: None, C: None}, None),  # D is not known any more, but may exist
         ({A: noted(9, A, D), D: noted(9, A, D)}, A),
         ({D: noted(9, D), A: None, B: None, C: None}, None),  # the data is in no member
+        ({A: None, B: noted(5, A, B, C), C: noted(5, A, B, C)}, None),  # the disk of A is another
+        ({A: None, B: noted(5, A, B, C), C: noted(6, B, C)}, C),  # nobody needs to hear A
     ],
 )
 def test_who_is_believed(heard, last):
@@ -102,6 +104,32 @@ def test_who_is_believed(heard, last):
     else:
         assert last_of(after) == last
         assert after.chain_version > max(AFTER.chain_version, 9)
+
+
+def test_a_chain_goes_on_beyond_every_note_of_itself():
+    """Also after a manager of a release without generations, and after a restore by a clock that was behind."""
+    chain = chain_of(SERVING, version=70, generation=0)
+    assert restored.beyond(chain, {A: None, B: noted(70, A, B, C)}) is chain
+    assert restored.beyond(chain, {B: noted(99, B, generation=9, chain_id=ChainId(8))}) is chain
+    after = restored.beyond(chain, {A: noted(70, A), B: noted(99, B, C, generation=9)})
+    assert (after.generation, after.chain_version) == (9, 100)
+    assert after.targets == chain.targets
+    late = noted(99, B, generation=NOW_NS + 5)
+    settled = restored.settled(AFTER, {B: late})
+    assert settled.generation == NOW_NS + 5
+
+
+async def test_a_note_from_a_later_generation_raises_its_chain(autojump_clock):
+    async with cluster_of() as cluster:
+        await cluster.up()
+        first = cluster.storage_ids[0]
+        before = (await cluster.info()).chain(1)
+        target_id = TargetId(first * 100 + 1)
+        newer = replace(before.standing, generation=NOW_NS, chain_version=500)
+        cluster.standings[target_id] = newer
+        after = (await cluster.until(lambda i: i.chain(1).generation == NOW_NS)).chain(1)
+        assert after.chain_version > 500
+        assert after.serving == before.serving
 
 
 def test_a_version_is_never_given_again_after_many_changes():
@@ -129,6 +157,14 @@ def test_what_only_a_stranger_has_can_be_given_up():
     assert restored.settled(AFTER, heard) is AFTER
     assert restored.missing(AFTER, heard) == [D]
     after = restored.given_up(AFTER, heard, D, None)
+    assert last_of(after) == B
+    assert after.loss_count == AFTER.loss_count + 1
+
+
+def test_an_empty_disk_of_who_served_last_is_given_up_by_a_person():
+    heard = {A: None, B: noted(5, A, B, C), C: noted(5, A, B, C)}
+    assert restored.missing(AFTER, heard) == [A]
+    after = restored.given_up(AFTER, heard, A, None)
     assert last_of(after) == B
     assert after.loss_count == AFTER.loss_count + 1
 
@@ -205,6 +241,32 @@ async def test_a_disk_that_cannot_be_opened_is_not_heard(autojump_clock):
             await cluster.start_storage(node_id)
         info = await cluster.until(lambda i: bool(i.chain(1).serving))
         assert first * 100 + 1 not in info.chain(1).serving
+
+
+async def test_a_copy_of_a_disk_in_another_machine_is_not_heard(autojump_clock):
+    async with cluster_of() as cluster:
+        first, (second, _third) = await restored_without_the_first(cluster)
+        await cluster.start_storage(first)
+        await cluster.start_storage(second)
+        await trio.sleep(5)
+        other = pb.RegisterNodeReq(node={"node_id": 19, "roles": [3], "address": "mem:n19"})
+        await cluster.call(services.MGMTD_REGISTER_NODE, other)
+        info = await cluster.info()
+        target_id = TargetId(second * 100 + 1)
+        newer = replace(info.chain(1).restored, chain_version=10**6, keepers=(target_id,))
+        request = pb.HeartbeatReq(heartbeat_version=1)
+        request.node.node_id, request.node.address = 19, "mem:n19"
+        request.node.incarnation = "new"
+        request.targets.add(
+            target_id=target_id,
+            local_state=int(LocalState.ONLINE),
+            standing=standing_to_pb(newer),
+        )
+        await cluster.call(services.MGMTD_HEARTBEAT, request)
+        await trio.sleep(5)
+        info = await cluster.info()
+        assert not info.chain(1).keepers
+        assert info.chain(1).restored
 
 
 async def test_who_will_not_come_back_after_a_restore_is_given_up(autojump_clock):
@@ -321,6 +383,7 @@ class Walk:
         return set(self.chain.keepers) <= self.complete
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("waits_for_notes", [True, False])
 def test_walks_through_failures_and_restores(waits_for_notes):
     """Without waiting for notes the walks find somebody who is believed and lacks something: they can fail."""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from textwrap import dedent
 
+import pytest
+
 from .mutants import Mutant, compiled, find_mutants
 from .plan import GROUPS, ROOT, Reach
 
@@ -57,6 +59,7 @@ def test_what_is_changed():
     ]
 
 
+@pytest.mark.thorough
 def test_each_mutant_of_the_row_compiles_to_other_code():
     for paths in GROUPS.values():
         source = (ROOT / paths[0]).read_text()
@@ -67,6 +70,7 @@ def test_each_mutant_of_the_row_compiles_to_other_code():
         ast.parse(source)
 
 
+@pytest.mark.thorough
 def test_a_change_reaches_those_who_imported_the_function_before():
     program = dedent(
         """

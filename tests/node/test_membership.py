@@ -279,6 +279,7 @@ async def test_a_cancelled_refresh_does_not_hold_up_the_others(autojump_clock):
     assert trio.current_time() < 1
 
 
+@pytest.mark.thorough
 async def test_a_client_session_is_kept_and_closed(autojump_clock):
     async with cluster_of() as cluster:
         manager = await cluster.start_manager(1)

@@ -213,6 +213,7 @@ async def test_a_manager_that_hangs_costs_a_bounded_time(autojump_clock, guard):
     assert (await refusal(guard)).status is Status.RPC_UNCHECKED
 
 
+@pytest.mark.thorough
 async def test_what_has_no_connection_is_forgotten(autojump_clock, guard, manager):
     challenge = await guard.challenge([KEY_ID], PEER)
     await guard.refresh()

@@ -39,7 +39,7 @@ def test_a_wrong_model_is_noticed():
 
 @pytest.mark.mount
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1, 3))
 def test_the_mount_is_right(seed, posix_place):
     Company(posix_place, random.Random(seed)).run(300)

@@ -17,7 +17,7 @@ from .calls import CHECKS, run_child
 pytestmark = [
     pytest.mark.mount,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users, which only root may"),
 ]
 

@@ -35,7 +35,7 @@ def test_a_difference_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.mount
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_mount_is_equal_to_a_local_file_system(posix_mount: Path, tmp_path: Path):
     with fresh(tmp_path, posix_mount) as (here, there):
         Pair(here, there, seed=2).run(150)

@@ -7,7 +7,7 @@ import pytest
 
 from .calls import LIBC
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 KEEP_SIZE, PUNCH_HOLE = 1, 2
 MIB = 1 << 20

@@ -47,7 +47,7 @@ class Cluster:
     directory: Path
     mount: Path
 
-    def ember(self, *arguments: object, timeout: float = 120) -> str:
+    def ember(self, *arguments: object, timeout: float = 300) -> str:
         return run(EMBER, *arguments, timeout=timeout)
 
     def up(self, *options: object) -> None:
@@ -65,7 +65,7 @@ class Cluster:
         (found,) = [s for s in self.status()["services"] if s["name"] == service]
         return found["pid"]
 
-    def wait_healthy(self, timeout_s: float = 60) -> float:
+    def wait_healthy(self, timeout_s: float = 300) -> float:
         """Wait until every target of every chain serves; return the seconds it took."""
         began = time.monotonic()
         while time.monotonic() - began < timeout_s:

@@ -310,8 +310,12 @@ def test_settings_are_kept_taken_over_and_changed_live(cluster, tmp_path):
     assert "cannot be reached" in try_admin(
         cluster, "config", "change", "mount", "client.verify_reads=true", "--live-only", code=1
     )
-    try_admin(cluster, "config", "change", node_id, "--reset")
+    (told,) = rows(cluster, "config", "change", "mount", "client.verify_reads=true")
+    assert (told["role"], told["live"] + told["restart"]) == ("mount", ["client.verify_reads"])
     text.write_text("")
+    (told,) = rows(cluster, "config", "verify", "mount", text)
+    assert told["live"] + told["restart"] == ["client.verify_reads"]
+    try_admin(cluster, "config", "change", node_id, "--reset")
     try_admin(cluster, "config", "set", "storage", text)
     wait_until(lambda: state() == ("normal", []))
     assert rows(cluster, "config", "diff") == []
@@ -381,6 +385,19 @@ def test_names_are_made_changed_and_removed_from_a_current_directory(cluster, tm
     assert "2 files and 1 directories" in try_admin(cluster, "fs", "rm", "/work", "-r", code=DECLINED)  # fmt: skip
     try_admin(cluster, "fs", "rm", "/work/deep", "-r", "--yes")
     assert "NOT_FOUND" in try_admin(cluster, "fs", "stat", "/work/deep", code=1)
+
+
+def test_what_changes_names_tells_programs(cluster):
+    made = rows(cluster, "fs", "mkdir", "/told")
+    assert (made["path"], made["type"]) == ("/told", "directory")
+    assert rows(cluster, "fs", "create", "/told/one", "--stripe", 1)["stripe_size"] == 1
+    assert rows(cluster, "fs", "ln", "/told/one", "/told/two")["nlink"] == 2
+    assert rows(cluster, "fs", "mv", "/told/two", "/told/deux")["path"] == "/told/deux"
+    assert rows(cluster, "fs", "chmod", "600", "/told/one")["mode"] & 0o777 == 0o600
+    assert rows(cluster, "fs", "chown", "7", "/told/one")["uid"] == 7
+    assert rows(cluster, "fs", "chown", "8", "/told", "-R", "--yes")["changed"] == 3
+    assert rows(cluster, "fs", "write", "/told/one", "--value", "abc")["bytes"] == 3
+    assert rows(cluster, "fs", "rm", "/told", "-r", "--yes")["is_directory"]
 
 
 def test_a_tree_changes_its_owner_and_strangers_may_not(cluster):

@@ -17,7 +17,7 @@ from emberfs.fsspec import EmberFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests import abstract
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,7 +6,7 @@ import pytest
 from emberfs.clusters import disconnect
 from emberfs.fsspec import EmberFileSystem
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROWS = 5000
 

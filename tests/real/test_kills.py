@@ -10,7 +10,13 @@ import pytest
 
 from .conftest import run
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(1800)]
+ENTRIES_BEFORE_KILL = 20
+"""Of the many in the uppermost folder of the copy."""
+EXTRA_STARTS_MAX = 2
+"""On a machine that has no time for it a start may fail, and is done again."""
+PAUSE_S_MAX = 60
+"""A few seconds on an idle machine."""
 
 HEARTBEAT = """
 import os, sys, time
@@ -27,6 +33,10 @@ print(longest, index)
 """
 
 
+def entry_count(folder):
+    return len(os.listdir(folder)) if folder.exists() else 0
+
+
 @pytest.mark.parametrize(
     "victims", [("storage-1",), ("control",), ("storage-2", "control")], ids="+".join
 )
@@ -36,14 +46,17 @@ def test_copy_survives_the_death_of(own_cluster, library_tree, victims, report_f
         stdout=subprocess.PIPE,
         text=True,
     )
-    copy = subprocess.Popen(["cp", "-r", library_tree, own_cluster.mount / "lib"])
-    for victim in victims:
-        time.sleep(1.0)
-        assert copy.poll() is None, "the copy ended before the kill"
-        os.kill(own_cluster.pid_of(victim), signal.SIGKILL)
-    assert copy.wait(300) == 0
+    pids = [own_cluster.pid_of(victim) for victim in victims]
+    copied = own_cluster.mount / "lib"
+    copy = subprocess.Popen(["cp", "-r", library_tree, copied])
+    for index, pid in enumerate(pids, 1):
+        while entry_count(copied) < index * ENTRIES_BEFORE_KILL:
+            assert copy.poll() is None, "the copy ended before the kill"
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+    assert copy.wait(900) == 0
     (own_cluster.mount / "probe.stop").touch()
-    longest, written = probe.communicate(timeout=60)[0].split()
+    longest, written = probe.communicate(timeout=300)[0].split()
     assert probe.returncode == 0
     run("diff", "-r", library_tree, own_cluster.mount / "lib")
     healed_s = own_cluster.wait_healthy()
@@ -54,5 +67,6 @@ def test_copy_survives_the_death_of(own_cluster, library_tree, victims, report_f
         f" {comparison.strip().splitlines()[-1]}"
     )
     restarts = {s["name"]: s["restart_count"] for s in own_cluster.status()["services"]}
-    assert {name: count for name, count in restarts.items() if count} == dict.fromkeys(victims, 1)
-    assert float(longest) < 15
+    assert {name for name, count in restarts.items() if count} == set(victims)
+    assert max(restarts.values()) <= 1 + EXTRA_STARTS_MAX, restarts
+    assert float(longest) < PAUSE_S_MAX

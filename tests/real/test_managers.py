@@ -28,7 +28,7 @@ PRIMARY_LEASE_S = 6.0
 STOPPED_S = PRIMARY_LEASE_S + 2.0
 KILL_PAUSE_S_MAX = 3.0
 SILENCE_PAUSE_S_MAX = PRIMARY_LEASE_S + 1.0
-LOAD_FACTOR = float(os.environ.get("EMBER_LOAD_FACTOR", "5"))
+LOAD_FACTOR = float(os.environ.get("EMBER_LOAD_FACTOR", "10"))
 """The machine may be busy with other tests: promised times are printed, asserted only so much longer."""
 
 WRITER = """
@@ -59,9 +59,6 @@ FAULTS = (
 )  # fmt: skip
 SHORT = ("kill primary", "kill kv", "kill meta", "stop primary", "kill all managers")
 """About 20 s on an idle machine."""
-
-EXTRA_STARTS_MAX = 2
-"""More of them would be a process that keeps dying."""
 
 
 class Lab:
@@ -211,14 +208,10 @@ async def test_processes_die_and_fall_silent(several, report_figure):
         )
     status = await trio.to_thread.run_sync(lab.status)
     restarts = {s["name"]: s["restart_count"] for s in status["services"]}
-    # On a machine that has no time for it a start may fail, and is done again: that is the supervisor's work.
-    extra_count = sum(restarts.values()) - lab.kill_count
-    assert 0 <= extra_count <= EXTRA_STARTS_MAX, restarts
     logs = (lab.cluster.directory / "logs").glob("*.log*")
     ends = [line for log in logs for line in log.read_text().splitlines() if " ended" in line]
     assert not [line for line in ends if "a bug ended" in line]
-    if extra_count:
-        report_figure(f"  starts that had to be repeated: {extra_count}; {restarts}; {ends}")
+    assert sum(restarts.values()) == lab.kill_count, (restarts, ends)
     for fault, pauses in lab.pauses.items():
         promised_s = KILL_PAUSE_S_MAX if fault.startswith("kill") else SILENCE_PAUSE_S_MAX
         assert max(pauses) < promised_s * LOAD_FACTOR, (fault, pauses)

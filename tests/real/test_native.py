@@ -12,7 +12,7 @@ from fs.client.blocking import connect_blocking
 from fs.client.native import Identity
 from fs.schema.status import FsError, Status
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 DOCUMENT = Path(__file__).parents[2] / "specs" / "native.md"
 
@@ -75,4 +75,4 @@ def test_a_wrong_cluster_id_is_told_at_once(where):
     with pytest.raises(FsError) as caught, connect_blocking(addresses, "another-cluster"):
         raise AssertionError("connected to a cluster of another name")
     assert caught.value.status is Status.RPC_WRONG_CLUSTER
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60

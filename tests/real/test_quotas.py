@@ -11,7 +11,7 @@ import pytest
 
 from .conftest import EMBER
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MIB = 1 << 20
 

@@ -20,6 +20,19 @@ def processes(rows):
     return {row["where"].split()[0] for row in rows}
 
 
+def test_a_mount_tells_its_settings(cluster):
+    told = json.loads(cluster.ember("admin", "config", "get", cluster.mount, "--json"))
+    values = {row["key"]: row["value"] for row in told}
+    assert values["client.mount_point"] == str(cluster.mount)
+    refused = subprocess.run(
+        [EMBER, "admin", "config", "get", cluster.directory],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1 and "no mount that tells its settings" in refused.stderr
+
+
 def test_a_write_and_a_read_are_followed_through_all_processes(cluster, place):
     command = [EMBER, "admin", "trace", cluster.mount, "--seconds", "500", "--count", "1000", "--json", "--dir", cluster.directory]  # fmt: skip
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

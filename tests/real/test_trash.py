@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def listed(cluster, place):

@@ -16,7 +16,7 @@ from emberfs.rows import Rows
 from .conftest import EMBER, scaled
 from .visibility import Trials
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 APPENDER = """
 import os, sys

@@ -7,7 +7,7 @@ import pytest
 
 from fs.client.blocking import connect_blocking
 
-pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_every_replica_reads(cluster, place):

@@ -13,10 +13,23 @@ from fs.rpc.core_service import CoreService
 from fs.rpc.server import Server
 from fs.rpc.transport import SocketNetwork
 from fs.rpc.transport_memory import MemoryNetwork
+from fs.runtime import readiness
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import RpcSection
 
 CLUSTER = "test-cluster"
+
+
+class WatchedNetwork(SocketNetwork):
+    """Sockets as the processes of a cluster have them: looked after by the event loop itself."""
+
+    async def connect(self, address):
+        readiness.install()
+        return await super().connect(address)
+
+    async def serve(self, address, handler, *, task_status=trio.TASK_STATUS_IGNORED):
+        readiness.install()
+        await super().serve(address, handler, task_status=task_status)
 
 
 @pytest.fixture(params=["tcp", "unix", "memory"])
@@ -31,7 +44,7 @@ def net(request, tmp_path):
             b=memory.endpoint("b"),
             address=lambda: f"mem:a{next(numbers)}",
         )
-    network = SocketNetwork()
+    network = SocketNetwork() if request.param == "tcp" else WatchedNetwork()
     address = (
         (lambda: "tcp:127.0.0.1:0")
         if request.param == "tcp"

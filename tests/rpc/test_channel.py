@@ -223,6 +223,37 @@ async def test_a_cancelled_call_cancels_the_method_and_the_channel_lives(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("found", [99_999, None])
+async def test_a_payload_that_has_no_place_fails_its_call_alone(net, process, found):
+    """Whoever receives asks where it goes, but what is wrong with the answer is the caller's."""
+
+    def into(_message, _payload_bytes):
+        if found is None:
+            raise FsError(Status.RPC_BAD_FRAME, "not what was asked for")
+        return [memoryview(bytearray(found))]
+
+    async with process(net) as p:
+        with pytest.raises((AssertionError, FsError)):
+            await p.channel.call(ECHO, core.EchoReq(), payload=[bytes(100_000)], into=into)
+        reply = await p.channel.call(ECHO, core.EchoReq(data=b"next"), payload=[b"abc"])
+        assert (reply.message.data, bytes(reply.payload)) == (b"next", b"abc")
+
+
+async def test_a_connection_that_ends_within_a_payload_fails_the_call(net, process):
+    async with process(net) as p:
+        target = bytearray(100_000)
+
+        def into(_message, _payload_bytes):
+            p.channel._connection._framed.stream.receive_now = broken
+            return [memoryview(target)]
+
+        def broken(_buffers):
+            raise trio.BrokenResourceError("reset")
+
+        with pytest.raises(FsError, match="RPC_CONNECTION_LOST"), trio.fail_after(60):
+            await p.channel.call(ECHO, core.EchoReq(), payload=[bytes(100_000)], into=into)
+
+
 async def test_cancelled_in_the_middle_of_a_payload_the_buffers_rest(net, process):
     """Whatever moment a call is cancelled at, its buffers are left alone and later calls are whole."""
     size = 2_000_000

@@ -82,3 +82,59 @@ async def test_who_waits_does_not_hold_up_others(net, process, plain):
         plain.go_on.set()
     assert found[0].message.data == b"wait"
     assert plain.released == 2
+
+
+class Tried:
+    """Echoes by a coroutine that the server tries outside of any task first."""
+
+    def __init__(self):
+        self.steps = []
+
+    async def echo(self, _call, request):
+        self.steps.append("begun")
+        if request.data == b"wait":
+            await trio.sleep(0.001)
+        elif request.data == b"task":
+            trio.lowlevel.current_task()
+            with trio.CancelScope():
+                await trio.lowlevel.checkpoint_if_cancelled()
+        elif request.data == b"error":
+            raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
+        assert request.data != b"bug", "broken invariant"
+        self.steps.append("done")
+        return core.EchoRsp(data=request.data)
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    service = Tried()
+    echo = "fs.rpc.core_service.CoreService.echo"
+
+    async def of_service(_self, call, request):
+        return await service.echo(call, request)
+
+    monkeypatch.setattr(echo, of_service)
+    name = "fs.rpc.core_service.CoreService.tried_methods"
+    monkeypatch.setattr(name, ("Echo",), raising=False)
+    return service
+
+
+@pytest.mark.parametrize("data", [b"at once", b"wait", b"task"])
+async def test_a_method_that_is_tried_ends_once_whether_it_waits_or_not(net, process, tried, data):
+    async with process(net) as p:
+        for _ in range(3):
+            assert (await p.channel.call(ECHO, core.EchoReq(data=data))).message.data == data
+    assert tried.steps.count("done") == 3
+    assert 3 <= tried.steps.count("begun") <= 6
+
+
+async def test_errors_and_bugs_of_a_method_that_is_tried_are_answered(net, process, tried):
+    bugs = []
+    async with process(net, on_bug=lambda where, error: bugs.append((where, error))) as p:
+        for data, status in ((b"error", Status.NOT_EMPTY), (b"bug", Status.INTERNAL_ERROR)):
+            with pytest.raises(FsError) as caught:
+                await p.channel.call(ECHO, core.EchoReq(data=data))
+            assert caught.value.status is status
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+    assert len(bugs) == 1
+    assert tried.steps.count("done") == 1

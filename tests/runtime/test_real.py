@@ -116,3 +116,43 @@ async def test_time_goes_on_while_the_machine_sleeps(monkeypatch, autojump_clock
     assert clock.monotonic_s() - begin_s == pytest.approx(3605, abs=0.1)
     await trio.sleep(1)
     assert clock.monotonic_s() - begin_s == pytest.approx(3606, abs=0.1)
+
+
+async def test_what_is_begun_ends_on_the_event_loop():
+    run, told, here = ThreadRunBlocking(2), [], threading.get_ident()
+    where = []
+    done = trio.Event()
+
+    def on_end(error):
+        told.append((threading.get_ident(), type(error)))
+        if len(told) == 2:
+            done.set()
+
+    run.begin(lambda: where.append(threading.get_ident()), on_end)
+    run.begin(lambda: 1 // 0, on_end)
+    with trio.fail_after(60):
+        await done.wait()
+    assert sorted(told, key=str) == sorted([(here, type(None)), (here, ZeroDivisionError)], key=str)
+    assert where != [here]
+
+
+async def test_a_call_that_finds_no_new_thread_is_left_to_those_that_are_there(monkeypatch):
+    run, may_end, threads = ThreadRunBlocking(), threading.Event(), []
+
+    def refused(_self):
+        raise RuntimeError("can't start new thread")
+
+    async def first():
+        threads.append(await run(lambda: may_end.wait(60) and threading.current_thread()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first)
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        nursery.start_soon(first)
+        await trio.testing.wait_all_tasks_blocked()
+        may_end.set()
+    assert len(threads) == 2
+    assert threads[0] is threads[1]
+    with pytest.raises(RuntimeError):
+        await ThreadRunBlocking()(threading.current_thread)

@@ -83,6 +83,7 @@ def test_what_is_no_rate_or_time_changes_nothing(rate):
     assert not keeper.is_on and names(keeper) == ["a"]
 
 
+@pytest.mark.thorough
 def test_what_is_kept_is_bounded_and_told_in_pages():
     tracer = Tracer(Clock(), random.Random(1))
     keeper = SpanKeeper(tracer)

@@ -85,6 +85,7 @@ def test_lookups_name_what_is_missing():
     assert caught.value.status is Status.CHAIN_UNKNOWN
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(st.tuples(st.sampled_from([1, 2, 3]), states), max_size=3), max_size=5))
 def test_a_reader_of_one_version_after_the_other_reads_what_each_one_says(versions):
     reader, before = RoutingReader(), RoutingInfo()

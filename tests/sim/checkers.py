@@ -14,11 +14,13 @@ from fs.schema.routing import Chain
 
 from .cluster import CLUSTER_ID, SimCluster
 from .recovered import is_linearizable_across
-from .workload import INITIAL, Abandoned, Memory
+from .workload import GIVEN_UP, INITIAL, MOUNTED, Abandoned, Memory
 
 LOOK_INTERVAL_S = 0.05
 LEASE_LOOKS = 4
 """Looks between two at the leases."""
+SETTINGS_LOOKS = 4
+"""Looks between two at what processes were told to set."""
 VERSION_LOOKS = 20
 """Looks between two at all the versions."""
 
@@ -39,12 +41,17 @@ class Observer:
         self._had_lease: dict[str, bool] = {}
         self._last_info: dict[str, Any] = {}
         self._last_chains: dict[ChainId, Chain] = {}
+        self._settings: dict[tuple[int, int], str] = {}
+        """By role and version, as any process had them."""
+        self._settings_generation = 0
 
     async def run(self) -> None:
         """Look until cancelled; raises AssertionError."""
         look_count = 0
         while True:
             self._look_at_managers()
+            if look_count % SETTINGS_LOOKS == 0:
+                self._look_at_settings()
             for name in self.cluster.storages:
                 service = self.cluster.processes[name].services.get("Storage")
                 if service is not None:
@@ -65,6 +72,19 @@ class Observer:
             if self._acting:
                 self.count("mgmtd_failover")
             self._acting = acting[0]
+
+    def _look_at_settings(self) -> None:
+        if self._settings_generation != self.cluster.watch.settings_generation:
+            self._settings_generation = self.cluster.watch.settings_generation
+            self._settings.clear()
+        for name, process in self.cluster.processes.items():
+            if process.settings is None or process.life.is_over:
+                continue
+            for role, stored in process.settings._stored.items():
+                known = self._settings.setdefault((role, stored.version), stored.text)
+                assert known == stored.text, (
+                    f"{name}: version {stored.version} of {role.name} is {stored.text!r}, was {known!r}"
+                )
 
     def _look_at_lease(self, name: str, service: Any) -> None:
         has_lease = service._context.lease.is_valid()
@@ -113,6 +133,21 @@ def check_registers(memory: Memory) -> None:
         assert is_linearizable_across(history, INITIAL, cuts, memory.kept), (
             f"register {slot} is not linearizable: {history}"
         )
+
+
+def check_mounts(memory: Memory) -> None:
+    """What is written between open and close, and read after an open, is as if it were done in one step."""
+    for path, history in memory.mounts.ops.items():
+        cuts = [(cut.time_s, cut.synced_s[path]) for cut in memory.cuts]
+        assert is_linearizable_across(history, MOUNTED, cuts), (
+            f"{path} through mounts is not linearizable: {history}"
+        )
+
+
+def check_given_up(memory: Memory) -> None:
+    """No buffer of a begun read was touched after the read had been given up."""
+    for buffer in memory.given_up:
+        assert buffer == GIVEN_UP, bytes(buffer[:64])
 
 
 def check_contests(memory: Memory) -> None:

@@ -18,16 +18,19 @@ import fs.mgmtd.election as election_module
 import fs.mgmtd.primary as primary_module
 from fs.app.compose import Process, new_identity
 from fs.app.control import serve_control
+from fs.app.kept_settings import begin_by_asking, begin_from_store
 from fs.app.storage import serve_storage
 from fs.chunkengine.api import ChunkEngine
 from fs.chunkengine.factory import memory_engine
 from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
 from fs.client.connect import connect
 from fs.client.native import EmberFs, Identity
+from fs.node.kept_settings import KeptSettings
 from fs.rpc.channel import open_channels
 from fs.rpc.server import Server
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.ports import Runtime
+from fs.runtime.settings import Settings
 from fs.runtime.simulated import SimulatedClock, run_inline, simulated_runtime
 from fs.runtime.tracing import Tracer
 from fs.schema import services
@@ -43,7 +46,7 @@ from fs.schema.config import (
 )
 from fs.schema.ids import NodeId
 from fs.schema.proto import common_pb2, mgmtd_pb2
-from fs.schema.routing import PublicState, Role, RoutingInfo, routing_info_from_pb
+from fs.schema.routing import LocalState, PublicState, Role, RoutingInfo, routing_info_from_pb
 from fs.schema.status import FsError
 
 from .determinism import OWNER, CheapAlarm
@@ -134,6 +137,7 @@ class SimProcess:
     name: str
     node_id: int
     config: ProcessConfig
+    roles: tuple[Role, ...]
     body: Callable[["SimProcess", Process], Awaitable[None]]
     clock: MachineClock
     scope: trio.CancelScope | None = None
@@ -143,6 +147,8 @@ class SimProcess:
     """How often its machine has lost its power."""
     life: Life = field(default_factory=lambda: Life("", lambda: None))
     services: dict[str, Any] = field(default_factory=dict)
+    settings: Settings | None = None
+    """Of the last start."""
     threads: SlowThreads | None = None
     stopping: trio.Event = field(default_factory=trio.Event)
     """Set: it is to stop in order."""
@@ -249,22 +255,31 @@ class SimCluster:
             ),
         )
         rate = self.random.choice(DRIFTS)
-        self.processes[name] = SimProcess(name, node_id, config, body, MachineClock(rate))
+        all_roles = self.shape.roles.get(name, frozenset({Role.STORAGE}))
+        roles = tuple(r for r in (Role.MGMTD, Role.META, Role.STORAGE) if r in all_roles)
+        self.processes[name] = SimProcess(name, node_id, config, roles, body, MachineClock(rate))
 
     # ---- bodies of processes -----------------------------------------------------------------------
 
     async def _control(self, roles: frozenset[Role], this: SimProcess, process: Process) -> None:
-        await serve_control(process, roles, StoreView(self.kv, this.life))
+        store = StoreView(self.kv, this.life)
+        await begin_from_store(process, store)
+        await serve_control(process, roles, store)
 
     async def _storage(self, node_id: int, this: SimProcess, process: Process) -> None:
+        await begin_by_asking(process)
         if self.tear is not None:
             self.disks[node_id].tear = self.tear
+
+        quick = random.Random(f"{self.seed}/{this.name}/{this.start_count}/quick")
 
         async def open_disk(_index: int) -> ChunkEngine:
             disk = self.disks[node_id]
             replaced = [] if disk.records else self.members_of(node_id)  # as an operator would
             return memory_engine(
-                DiskView(disk, this.life, self.errors[node_id]),  # type: ignore[arg-type]
+                DiskView(  # type: ignore[arg-type]
+                    disk, this.life, self.errors[node_id], lambda: quick.random() < 0.5
+                ),
                 cluster_id=CLUSTER_ID,
                 node_id=node_id,
                 section=process.config.storage,
@@ -303,6 +318,7 @@ class SimCluster:
             process.threads,
             random.Random(source.getrandbits(64)),
             f"{process.name}/{process.boot_count}",
+            process.threads.begin,
         )
 
     async def _run(self, process: SimProcess) -> None:
@@ -318,6 +334,8 @@ class SimCluster:
                         process.config, runtime, identity, channels, process.stopping
                     )
                     watched.tracer = self.make_tracer(process.name, runtime)
+                    process.settings = Settings(process.config, process.roles)
+                    watched.kept = KeptSettings(process.settings, runtime)
                     process.services, watched.bugs = watched.services, self.bugs
                     await process.body(process, watched)
             except* (ProcessDead, SimulatedCrash):
@@ -326,7 +344,7 @@ class SimCluster:
         is_stopped |= process.stopping.is_set()
         assert process.life.is_over or is_stopped, f"{process.name} ended by itself"
         self.network.kill(process.name)
-        process.services = {}
+        process.services, process.settings = {}, None
         process.scope = None
         process.ended.set()
 
@@ -473,11 +491,42 @@ class SimCluster:
                 info = await self.routing()
                 states = [t.public_state for c in info.chains.values() for t in c.targets]
                 is_whole = bool(states) and all(s is PublicState.SERVING for s in states)
+                is_whole = is_whole and self._do_members_serve(info)
                 if is_whole and not (is_still and self.watch.moves):
                     return
                 await trio.sleep(0.5)
         raise AssertionError(
             f"chains do not heal: {(await self.routing()).chains} {self.watch.moves}"
+        )
+
+    def _do_members_serve(self, info: RoutingInfo) -> bool:
+        """Return whether each member of a chain says itself that it serves, also one whose new start nobody has noticed yet."""
+        for chain in info.chains.values():
+            for member in chain.targets:
+                process = self.processes[self.node_name(info.target(member.target_id).node_id)]
+                service = process.services.get("Storage") if process.is_running else None
+                target = service and service._context.targets.targets.get(member.target_id)
+                if target is None or target.local_state is not LocalState.UPTODATE:
+                    return False
+        return True
+
+    async def wait_settings(self, timeout_s: float = 30) -> None:
+        """Wait until every process has the newest settings of its roles."""
+        with trio.move_on_after(timeout_s):
+            while True:
+                running = [p for p in self.processes.values() if p.is_running]
+                if all(map(self._has_newest_settings, running)):
+                    return
+                await trio.sleep(0.5)
+        told = {name: str(p.settings and p.settings.report()) for name, p in self.processes.items()}
+        raise AssertionError(f"settings are not taken over: {told}")
+
+    def _has_newest_settings(self, process: SimProcess) -> bool:
+        if process.settings is None or process.settings.report().problem:
+            return False
+        return all(
+            stored.version == self.watch.settings.get(role, (0, ""))[0]
+            for role, stored in process.settings._stored.items()
         )
 
     # ---- clients -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fs.kv.faulty import RandomFaults
 from fs.rpc.transport_memory import DelayRange
 from fs.schema.ids import ChainId
 
-from . import faults_chain, faults_disk, faults_network
+from . import faults_chain, faults_disk, faults_network, faults_restore, faults_settings
 from .cluster import SimCluster
 from .determinism import freeze, thaw
 from .faults_disk import DEAD_S, tear
@@ -40,7 +40,9 @@ OPERATED_SHARE = 0.6
 OPERATOR_PAUSE_S = 4.0
 """They take so many times as long between two changes as a fault is apart from the next."""
 
-assert faults_chain and faults_disk and faults_network  # they register their kinds
+assert (
+    faults_chain and faults_disk and faults_network and faults_restore and faults_settings
+)  # they register their kinds
 
 
 class Faults:
@@ -84,6 +86,8 @@ class Faults:
         cluster.kv.faults = None
         cluster.network.heal()
         cluster.network.delay = DelayRange()
+        if self.world.has_settings:
+            await faults_settings.reset_settings(self.world)
 
     async def _break_network(self, until_s: float) -> None:
         source = self.world.network_random
@@ -109,6 +113,8 @@ class Faults:
             await self._one(kind)
 
     async def _one(self, kind: Fault) -> None:
+        if kind.__name__ in MACHINE_FAULTS:
+            self.world.backups.append(faults_restore.back_up(self.world.cluster))
         self.world.count(kind.__name__)
         if kind.__name__ not in NETWORK_FAULTS:
             await kind(self.world)

@@ -9,6 +9,7 @@ survive its own death.
 
 import random
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 import trio
@@ -16,7 +17,7 @@ import trio
 from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
 from fs.kv.api import KeyValue, KvEngine, Transaction
 from fs.rpc.transport_memory import MemoryEndpoint
-from fs.runtime.ports import Stream, StreamHandler
+from fs.runtime.ports import OnEnd, Stream, StreamHandler
 from fs.runtime.simulated import SimulatedClock
 from fs.schema.status import FsError, Status
 
@@ -25,7 +26,9 @@ from .determinism import sleep_shielded, thaw
 T = TypeVar("T")
 
 NEVER: Final = 1 << 60
-WRITING_STEPS: Final = frozenset({"write", "meta_write", "meta_sync", "flush", "reserve", "punch"})
+WRITING_STEPS: Final = frozenset(
+    {"write", "write_direct", "meta_write", "meta_sync", "flush", "reserve", "punch"}
+)
 
 
 class ProcessDead(BaseException):
@@ -130,10 +133,17 @@ class MachineClock(SimulatedClock):
 class DiskView:
     """A simulated disk as one start of a process sees it."""
 
-    def __init__(self, disk: SimulatedDisk, life: Life, errors: DiskErrors | None = None) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        life: Life,
+        errors: DiskErrors | None = None,
+        quick: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._disk = disk
         self._life = life
         self._errors = errors
+        self.is_quick = quick
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
@@ -241,6 +251,21 @@ class SlowThreads:
         await self._pause()
         self._life.check()
         return result
+
+    def begin(self, function: Callable[[], object], on_end: OnEnd) -> None:
+        """As a task of nobody's: it outlives the process, whose bookkeeping then ends with its death."""
+        trio.lowlevel.spawn_system_task(self._run_begun, function, on_end, context=copy_context())
+
+    async def _run_begun(self, function: Callable[[], object], on_end: OnEnd) -> None:
+        error: BaseException | None = None
+        try:
+            await self(function)
+        except (FsError, ProcessDead, SimulatedCrash) as caught:
+            error = caught
+        try:
+            on_end(error)
+        except (ProcessDead, SimulatedCrash):
+            assert self._life.is_over
 
     async def _pause(self) -> None:
         if self.pause_s_max and self._random.random() < 0.5:

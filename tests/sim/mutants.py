@@ -13,8 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
@@ -51,53 +49,17 @@ from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import read_path, write_path
 
+from . import mutants_by_path, mutants_restore
+from .broken import AIMS, MUTANTS, mutant, nothing
 from .campaign import where
 from .life import ProcessDead, SimulatedCrash
 from .scenario import run_seed
-from .shape import Shape
 
 log = logging.getLogger(__name__)
 
-Patch = Callable[[], None]
+assert mutants_by_path and mutants_restore  # they register their own
 HANG_CPU_S: Final = 60
 """A seed that takes this much longer than the rest of the time given hangs."""
-
-MUTANTS: Final[dict[str, Patch]] = {}
-AIMS: Final[dict[str, "Aim"]] = {}
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What a mutant is most sensitive to: in every second seed nothing else happens."""
-
-    faults: tuple[str, ...]
-    shape: dict[str, Any]
-
-    def run(self, seed: int, work_s: float) -> None:
-        """Run a seed aimed at the mutant; raises what is broken."""
-        shape = replace(Shape.draw(seed, is_dense=True), **self.shape)
-        run_seed(seed, work_s=work_s, only=self.faults, shape=shape)
-
-
-def mutant(*faults: str, **shape: Any) -> Callable[[Patch], Patch]:
-    """Register a mutant under its function's name; the docstring says which rule is broken.
-
-    Args:
-        faults: the kinds of an aimed seed.
-        shape: what its cluster and workload are like; the rest is drawn, and clients hardly pause.
-    """
-
-    def register(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = patch
-        AIMS[patch.__name__] = Aim(faults, shape)
-        return patch
-
-    return register
-
-
-async def _nothing(*_args: Any, **_options: Any) -> None:
-    await trio.lowlevel.checkpoint()
-
 
 # ---- replication ---------------------------------------------------------------------------------
 
@@ -179,13 +141,13 @@ def head_skips_version_check() -> None:
 @mutant("kill_storage")
 def resync_skipped() -> None:
     """A syncing target is told at once that it has everything."""
-    resync_module.Resync._resync_window = _nothing  # type: ignore[assignment,method-assign]
+    resync_module.Resync._resync_window = nothing  # type: ignore[assignment,method-assign]
 
 
 @mutant("rejoin_slowly", is_wide=True, replica_count=2)
 def resync_without_barrier() -> None:
     """Resync does not wait for updates that came in before the target was syncing."""
-    inflight_module.InFlight.wait_older_left = _nothing  # type: ignore[assignment,method-assign]
+    inflight_module.InFlight.wait_older_left = nothing  # type: ignore[assignment,method-assign]
 
 
 @mutant("kill_head_and_clients", is_wide=True)
@@ -264,7 +226,7 @@ def late_copies_accepted() -> None:
 @mutant("slow_network", "slow_disk")
 def tail_not_asked() -> None:
     """A read during an update returns the replica's own committed version."""
-    read_path._ask_tails = _nothing  # type: ignore[assignment]
+    read_path._ask_tails = nothing  # type: ignore[assignment]
 
 
 @mutant("slow_network", "slow_disk", "cut_link")
@@ -321,7 +283,7 @@ def routing_not_durable() -> None:
         def __init__(self, engine: Any) -> None:
             self.transaction = engine.transaction
 
-        sync = _nothing
+        sync = nothing
 
     def init(self: Any, engine: Any, *args: Any) -> None:
         real(self, Unsynced(engine), *args)  # type: ignore[arg-type]
@@ -358,7 +320,7 @@ def unknown_publication_taken_for_failed() -> None:
 def idempotency_record_ignored() -> None:
     """A repeated request is executed again."""
     for module in (idempotency_module, create_module):
-        module.recall = _nothing  # type: ignore[attr-defined]
+        module.recall = nothing  # type: ignore[attr-defined]
 
 
 @mutant("kill_control_at_commit", "cut_all")
@@ -423,7 +385,7 @@ def unknown_commit_taken_for_done() -> None:
 @mutant()
 def chunks_not_collected() -> None:
     """Garbage collection forgets a file without removing its chunks."""
-    gc_module.GarbageCollector._remove_chunks = _nothing  # type: ignore[assignment,method-assign]
+    gc_module.GarbageCollector._remove_chunks = nothing  # type: ignore[assignment,method-assign]
 
 
 def _skip_sync_of_truncation(number: int) -> None:
@@ -522,12 +484,12 @@ def damaged_copies_served() -> None:
 
 
 @mutant("cut_all")
-def sync_does_nothing() -> None:
+def sync_doesnothing() -> None:
     """A storage node answers a sync without flushing its disk."""
     import fs.storage.queries as queries_module  # noqa: PLC0415 - beside its patch
 
-    queries_module.sync_chains = _nothing  # type: ignore[assignment]
-    service_module.queries.sync_chains = _nothing
+    queries_module.sync_chains = nothing  # type: ignore[assignment]
+    service_module.queries.sync_chains = nothing
 
 
 # ---- running -------------------------------------------------------------------------------------

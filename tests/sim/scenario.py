@@ -10,7 +10,9 @@ from fs.client.native import EmberFs
 from .checkers import (
     Observer,
     check_contests,
+    check_given_up,
     check_metadata,
+    check_mounts,
     check_registers,
     check_replicas,
     check_trees,
@@ -51,6 +53,10 @@ class Result:
     shape: Shape
     register_op_count: int
     """Operations in the histories of registers."""
+    name_op_count: int
+    """Operations on names that all clients work on at once."""
+    begun_count: int
+    """Calls that no task waited for."""
 
 
 class Run:
@@ -90,6 +96,7 @@ class Run:
             await self.cluster.wait_healthy(is_still=True)
             while not all(w.is_idle for w in self.memory.workers.values()):  # noqa: ASYNC110
                 await trio.sleep(0.1)
+            await self.cluster.wait_settings()
             self.live_s = trio.current_time() - began_s
             return
         waiting = [w.name for w in self.memory.workers.values() if not w.is_idle]
@@ -118,6 +125,9 @@ class Run:
         await cluster.connect_client("look", look)
         check_registers(memory)
         check_contests(memory)
+        check_given_up(memory)
+        check_mounts(memory)
+        memory.names.check()
         await check_metadata(cluster)
         memory.inode_ids = await wait_collected(cluster)
         await cluster.kill(*cluster.processes)
@@ -168,4 +178,6 @@ def run_seed(
         fault_counts=run.faults.counts,
         shape=run.cluster.shape,
         register_op_count=memory.register_op_count,
+        name_op_count=memory.names.op_count,
+        begun_count=memory.begun_count + memory.names.begun_count + memory.mounts.begun_count,
     )

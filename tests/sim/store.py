@@ -18,6 +18,7 @@ from fs.mgmtd import store as keys
 from fs.mgmtd.chain_state import is_legal
 from fs.mgmtd.lease import LeaseRecord
 from fs.mgmtd.move_book import Move, unpack_move
+from fs.mgmtd.settings_book import SETTINGS_PREFIX
 from fs.schema.ids import ChainId, ChunkId
 from fs.schema.proto import record_pb2
 from fs.schema.routing import Chain, chain_from_pb
@@ -42,6 +43,10 @@ class RoutingWatch:
     """Moves begun, by reason."""
     back_in_order_count: int = 0
     """How often all members of a chain came to serve in its preferred order."""
+    settings: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """By role: the newest version that is kept, and its text."""
+    settings_generation: int = 0
+    """Versions of settings are given again after a restore."""
     versions: dict[int, dict[ChunkId, int]] = field(default_factory=dict)
     """By target: the committed versions seen while it served."""
 
@@ -98,6 +103,10 @@ class RoutingWatch:
                     self.moves.pop(move_id, None)
                 else:
                     self._see_move(unpack_move(value))
+            if key.startswith(SETTINGS_PREFIX) and value is not None:
+                one = record_pb2.SettingsRecordPb.FromString(value).settings
+                kept = (one.version, one.text)
+                self.settings[one.role] = max(self.settings.get(one.role, (0, "")), kept)
 
     def _see_move(self, move: Move) -> None:
         if move.move_id not in self.moves:
@@ -117,9 +126,36 @@ class RoutingWatch:
         last = self.chain_history.get(self.routing_version, {}).get(chain.chain_id)
         if last is None or last == chain:
             return
-        assert chain.chain_version == last.chain_version + 1, f"{chain} after {last}"
+        step = chain.chain_version - last.chain_version
+        is_settled = (
+            last.restored is not None and chain.restored is None
+        )  # beyond all that was noted
+        assert step == 1 or (is_settled and step > 0), f"{chain} after {last}"
         is_reached = chain.serving == chain.preferred_order != last.serving
         self.back_in_order_count += is_reached and len(last.preferred_order) > 1
+
+    def begin_again(self, store: "WatchedStore") -> None:
+        """The managers' records were restored: numbers go on far beyond all that was given out."""
+        rows = store.dump()
+        version = int.from_bytes(rows[keys.ROUTING_VERSION_KEY], "big")
+        assert version > self.routing_version, (version, self.routing_version)
+        self.routing_version = version
+        self.lease = keys.unpack_lease(rows.get(keys.LEASE_KEY))
+        self.chains = {
+            chain.chain_id: chain
+            for key, value in rows.items()
+            if key.startswith(keys.CHAIN_PREFIX)
+            for chain in [chain_from_pb(record_pb2.ChainRecordPb.FromString(value).chain)]
+        }
+        self.chain_history[version] = self.chains
+        self.settings_generation += 1
+        self.look_at_places(rows)
+
+    def look_at_places(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Begin anew with where targets are, what is being moved and what is set."""
+        for known in (self.node_of, self.targets, self.moves, self.settings):
+            known.clear()
+        self.see_places(rows)
 
     def go_back(self, routing_version: int, lease: LeaseRecord, *, seen_version: int) -> None:
         """After a power loss: what anybody has seen must be there still; the rest is as never written."""
@@ -161,7 +197,4 @@ class WatchedStore(MemoryEngine):
                 keys.unpack_lease(self.current(keys.LEASE_KEY)),
                 seen_version=seen_version,
             )
-            self.watch.node_of.clear()
-            self.watch.targets.clear()
-            self.watch.moves.clear()
-            self.watch.see_places(self.dump())
+            self.watch.look_at_places(self.dump())

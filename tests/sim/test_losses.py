@@ -44,7 +44,7 @@ def _run(cluster: SimCluster, use: Callable[[EmberFs], Awaitable[None]]) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("with_power", [True, False])
 def test_what_a_later_fsync_says(with_power):
     async def use(fs: EmberFs) -> None:
@@ -72,7 +72,7 @@ def test_what_a_later_fsync_says(with_power):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_small_files_that_were_closed_survive_the_loss_of_power():
     """Their bytes are made durable on their way, by no request of their own."""
 
@@ -95,7 +95,7 @@ def test_small_files_that_were_closed_survive_the_loss_of_power():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_machines_that_are_stopped_in_order_lose_nothing():
     async def use(fs: EmberFs) -> None:
         file = await fs.create("/f")
@@ -116,7 +116,7 @@ def test_machines_that_are_stopped_in_order_lose_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_what_an_fsync_says_after_flushes_that_failed():
     def refuse(step: str) -> None:
         if step == "flush":

@@ -10,10 +10,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("resync_skipped", 11), ("acknowledge_before_successor", 11), ("tail_not_asked", 11)],
+    [
+        ("resync_skipped", 11),
+        ("acknowledge_before_successor", 11),
+        ("removed_while_opened_not_kept", 1),
+    ],
 )
 def test_a_mutant_is_caught(name, seed):
     done = subprocess.run(

@@ -12,15 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_seed(seed):
     result = run_seed(seed)
     assert result.op_count >= 200 and sum(result.fault_counts.values()) >= 10
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_two_runs_of_one_seed_are_the_same():
     """In two fresh processes with different hash seeds."""
     lines = []

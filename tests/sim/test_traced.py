@@ -7,6 +7,8 @@ from fs.runtime.tracing import SpanKind
 
 from .traced import CLIENT, Told, traced_write
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def told() -> list[Told]:

@@ -15,11 +15,16 @@ from typing import Final, Self
 
 import trio
 
+from fs.client.api import FileRead
 from fs.client.native import EmberFile, EmberFs
+from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
 
 from .cluster import CHUNK_BYTES, SimCluster
 from .linearizable import FOREVER, Op
+from .mounts import PATHS as MOUNT_PATHS
+from .mounts import WORKERS_PER_MOUNT, Mount, MountHistory, MountWorker
+from .names import BEGUN_SHARE, WORKERS_PER_CLIENT, NameHistory, NameWorker, content_of
 from .recovered import Tree, TreeOp, allowed_trees
 from .shape import Shape
 
@@ -39,6 +44,9 @@ wrong in a chunk is neither overwritten nor completed before it is seen."""
 SPOT_S: Final = 2.5
 """So long they write to one of them; they read others, too."""
 INITIAL: Final = 0
+MOUNTED: Final = 10**9
+"""At first in registers of mounts."""
+RETRY_S: Final = 300.0
 CALM_S: Final = 5.0
 """Length of the fault-free phase at the end, in virtual seconds."""
 CALM_OP_S_MAX: Final = 5.0
@@ -53,6 +61,9 @@ HISTORY_OP_COUNT_MIN: Final = 1000
 GOAL: Final = 1.2
 """Clients that are behind so many times as much, by the share of the time that has passed, pause less."""
 LATE_PAUSE: Final = 0.2
+
+GIVEN_UP: Final = b"?" * SLOT_BYTES
+"""In buffers of begun reads that were given up."""
 
 CONTEST_S: Final = 3.0
 """Time between two creations that all clients but that one try at the same instant."""
@@ -111,16 +122,24 @@ class Memory:
     cuts: list[Cut] = field(default_factory=list)
     inode_ids: set[int] = field(default_factory=set)
     """What exists after everything removed has been collected."""
+    names: NameHistory = field(default_factory=NameHistory)
+    mounts: MountHistory = field(default_factory=MountHistory)
     value_next: int = 1
     longest_op_s: float = 0.0
     begin_s: float = 0.0
     """When clients began to work."""
     op_count: int = 0
+    begun_count: int = 0
+    """Reads of registers that were begun, and that no task waited for."""
+    given_up: list[memoryview] = field(default_factory=list)
+    """Buffers of those that were given up."""
     update_count: int = 0
     """Writes of registers under way."""
     workers: dict[int, "SimClient"] = field(default_factory=dict)
     abandoned: list["Abandoned"] = field(default_factory=list)
     shared_inode_ids: set[int] = field(default_factory=set)
+    has_restores: bool = False
+    """The managers were restored, which counts as a loss."""
     is_space_short: bool = False
     """A disk has been full, so NO_SPACE is a legal answer."""
     statuses: dict[str, int] = field(default_factory=dict)
@@ -149,10 +168,15 @@ class Memory:
     def take_error(self, error: FsError) -> None:
         """Count an error told to a client; raises it unless a full disk or a loss of all power explains it."""
         is_full = error.status is Status.NO_SPACE and self.is_space_short
-        is_lost = error.status is Status.WRITES_LOST and self.cuts
+        is_lost = error.status is Status.WRITES_LOST and (self.cuts or self.has_restores)
         if not is_full and not is_lost:
             raise error
         self.statuses[error.status.name] = self.statuses.get(error.status.name, 0) + 1
+
+    def note_synced(self, path: str, begin_s: float) -> None:
+        """What was written to a file before `begin_s` is durable, unless power was lost since."""
+        if not self.cuts or self.cuts[-1].time_s < begin_s:
+            self.synced_s[path] = max(self.synced_s[path], begin_s)
 
     def new_value(self) -> int:
         self.value_next += 1
@@ -161,6 +185,8 @@ class Memory:
     def note_cut(self) -> None:
         """Everything loses its power now."""
         self.cuts.append(Cut(trio.current_time(), dict(self.synced_s)))
+        self.names.note_cut(trio.current_time())
+        self.mounts.cut_count += 1
 
     @property
     def power_cut_count(self) -> int:
@@ -176,6 +202,11 @@ async def prepare(fs: EmberFs, memory: Memory) -> None:
             memory.shared_inode_ids.add(file.ref.inode_id)
             for offset in offsets:
                 await file.write(offset, slot_bytes(INITIAL))
+        memory.synced_s[path] = trio.current_time()
+    for path in MOUNT_PATHS:
+        async with await fs.create(path) as file:
+            await file.write(0, content_of(MOUNTED))
+            memory.shared_inode_ids.add(file.ref.inode_id)
         memory.synced_s[path] = trio.current_time()
 
 
@@ -201,6 +232,7 @@ class SimClient:
         self.weights = [30 * register_share, 40 * register_share, 2 * register_share, 24, 4]
         if number == REGISTER_CLIENT or cluster.shape.is_history:
             self.weights = [20, 60, 0, 0, 0]
+        self.begins = random.Random(f"{cluster.seed}/begun-{self.name}")
         self.hot_share = random.Random(f"{cluster.seed}/hot").choice([0.3, 0.9])
         self.think_s = cluster.shape.think_s
         self.recent: list[Tree] = [{}]
@@ -230,6 +262,9 @@ class SimClient:
                     nursery.start_soon(self._read_hot, until_s)
             elif not self.cluster.shape.is_history:
                 nursery.start_soon(self._contest_regularly, fs, until_s)
+                for worker in self._name_workers():
+                    nursery.start_soon(worker.run, fs, until_s)
+                nursery.start_soon(self._mount, fs, until_s)
             await self._work(fs, until_s, FOREVER)
         self.is_idle = True
         await calm.wait()
@@ -239,6 +274,37 @@ class SimClient:
         await self._find_out_if_cut(fs)
         self.memory.trees[self.home] = self.tree
         self.is_done = True
+
+    def _name_workers(self) -> list[NameWorker]:
+        seed, think_s, history = self.cluster.seed, self.think_s, self.memory.names
+        return [
+            NameWorker(f"{self.name}.{number}", history, seed=seed, think_s=think_s)
+            for number in range(WORKERS_PER_CLIENT)
+        ]
+
+    async def _mount(self, fs: EmberFs, until_s: float) -> None:
+        """Work through a vfs, too."""
+        mount = Mount(fs, ClientSection(retry_time_s_max=RETRY_S, unmount_time_s_max=RETRY_S))
+        async with trio.open_nursery() as running:
+            await running.start(mount.vfs.run)
+            async with trio.open_nursery() as nursery:
+                source = random.Random(f"{self.cluster.seed}/settings-{self.name}")
+                nursery.start_soon(mount.change_settings, source, until_s)
+                for number in range(WORKERS_PER_MOUNT):
+                    worker = MountWorker(
+                        f"{self.name}.{number}",
+                        self.memory.mounts,
+                        seed=self.cluster.seed,
+                        think_s=self.think_s,
+                        take_error=self.memory.take_error,
+                        note_synced=self.memory.note_synced,
+                    )
+                    nursery.start_soon(worker.run, mount, until_s)
+            try:
+                await mount.vfs.shut_down()
+            except FsError as error:  # of files that a loss of power left open
+                if error.status is not Status.NOT_FLUSHED or not self.memory.cuts:
+                    raise
 
     async def _move_in(self, fs: EmberFs) -> None:
         """Begin with a directory of our own."""
@@ -337,12 +403,41 @@ class SimClient:
         await self._read(self._slot(is_read=True))
 
     async def _read(self, slot: Slot) -> None:
-        begin_s = trio.current_time()
-        value = slot_value(await self.files[slot[0]].read(slot[1], SLOT_BYTES))
+        begin_s, file = trio.current_time(), self.files[slot[0]]
+        content: bytes | None = None
+        if self.begins.random() < BEGUN_SHARE:
+            content = await self._read_begun(file, slot[1])
+        if content is None:
+            content = await file.read(slot[1], SLOT_BYTES)
+        value = slot_value(content)
         self.memory.histories[slot].append(
             Op("read", value, begin_s, trio.current_time(), self.name)
         )
         self.cluster.trace.add("read", f"{self.name} {slot} {value}")
+
+    async def _read_begun(self, file: EmberFile, offset: int) -> bytes | None:
+        """Read as rings do, without a task that waits; None: it is to be read the ordinary way."""
+        buffer, ended, told = memoryview(bytearray(SLOT_BYTES)), trio.Event(), list[bool]()
+
+        def end(is_done: bool) -> None:
+            told.append(is_done)
+            ended.set()
+
+        begun = file._chunks.begin_read([FileRead(file.ref, offset, buffer)], end)
+        if begun is None:
+            return None
+        self.memory.begun_count += 1
+        if self.begins.random() < 0.1:  # given up: nothing is touched any more
+            await trio.sleep(self.begins.uniform(0.0, 0.02))
+            if not told:
+                begun.fail(FsError(Status.RPC_TIMEOUT, "given up"))
+                assert told == [False], told
+                buffer[:] = GIVEN_UP
+                self.memory.given_up.append(buffer)
+                return None
+        await ended.wait()
+        assert len(told) == 1, told
+        return bytes(buffer) if told[0] else None
 
     async def sync_slots(self, _fs: EmberFs) -> None:
         """Make what is in the registers of a file durable; it counts if no power was lost in between."""

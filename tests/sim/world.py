@@ -8,6 +8,7 @@ EIO or with other bytes.
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -19,6 +20,15 @@ from .cluster import SimCluster
 from .workload import Memory
 
 HEARD_S_MAX: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What the managers knew at some time."""
+
+    rows: dict[bytes, bytes]
+    members: frozenset[tuple[int, int]]
+    """Chain id, target id."""
 
 
 class World:
@@ -37,6 +47,10 @@ class World:
         """Chains whose members an operator is changing: one that serves may be told to stop."""
         self.has_harmed = False
         """A disk has lost or changed something."""
+        self.backups: list[Backup] = []
+        """Of the history that goes on, oldest first."""
+        self.has_settings = False
+        """Something was set for a role."""
 
     def count(self, name: str, count: int = 1) -> None:
         """Take note that something happened."""

@@ -98,3 +98,66 @@ async def test_another_engine_is_not_taken_for_the_one_that_failed(engine, disk,
     await let_end(engine)
     assert sync.ended == [Status.IO_ERROR] * 2
     assert newer.begun == 0, "its flush says nothing of what the former one had"
+
+
+@pytest.fixture
+def begun(disk):
+    """Have flushes begun without a task; the functions that end them."""
+    ends = []
+
+    def begin(function, on_end):
+        function()
+        ends.append(on_end)
+
+    disk._begin_blocking = begin
+    return ends
+
+
+async def test_a_flush_that_is_begun_is_shared_like_others(engine, disk, sync, begun):
+    told = []
+    assert disk.begin_sync(told.append)
+    assert not disk.begin_sync(told.append), "one at a time"
+    await sync()
+    assert (engine.begun, disk.inside_count) == (1, 1)
+    begun[0](None)
+    assert told == [None]
+    await trio.testing.wait_all_tasks_blocked()
+    assert (engine.begun, sync.ended) == (2, []), "the one that was begun before does not count"
+    await let_end(engine)
+    assert (sync.ended, disk.inside_count) == ([None], 0)
+    assert disk.begin_sync(told.append)
+
+
+async def test_a_failure_of_a_begun_flush_is_told_to_all(engine, disk, sync, begun):
+    told = []
+    assert disk.begin_sync(told.append)
+    await sync()
+    begun[0](FsError(Status.IO_ERROR, "broken"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert [error.status for error in told] == [Status.IO_ERROR]
+    assert sync.ended == [Status.IO_ERROR]
+    assert disk.is_failed
+    assert engine.begun == 1
+    assert not disk.begin_sync(told.append)
+
+
+async def test_a_bug_in_a_begun_flush_is_not_hidden(disk, begun):
+    told = []
+    assert disk.begin_sync(told.append)
+    with pytest.raises(ZeroDivisionError):
+        begun[0](ZeroDivisionError())
+    assert [error.status for error in told] == [Status.INTERNAL_ERROR]
+    assert disk.inside_count == 0
+
+
+async def test_a_flush_that_finds_no_thread_holds_nobody_up(engine, disk, sync):
+    def begin(_function, _on_end):
+        raise RuntimeError("can't start new thread")
+
+    disk._begin_blocking = begin
+    with pytest.raises(RuntimeError):
+        disk.begin_sync(pytest.fail)
+    assert disk.inside_count == 0
+    await sync()
+    await let_end(engine)
+    assert (sync.ended, engine.begun) == ([None], 1)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from fs.schema.status import FsError, Status
-from fs.storage.flusher import WAIT_S_MAX
+from fs.storage.flusher import WAIT_S_MAX, Flusher
 
 from .cluster import content, open_caller, open_cluster
 
@@ -136,10 +136,36 @@ async def test_a_flush_of_another_engine_counts_for_nobody(mock_clock):
     async with open_cluster(1) as cluster:
         context, disk = cluster.nodes[1].storage._context, cluster.nodes[1].target.disk
         flush = context.flusher.begin(disk)
-        assert await flush.wait(trio.current_time() + 5)
+        assert await flush.wait()
         flush = context.flusher.begin(disk)
         flush.engine = object()  # as if it had been opened anew since
-        assert not await flush.wait(trio.current_time() + 5)
+        assert not await flush.wait()
+
+
+async def test_a_flush_that_cannot_be_begun_has_not_happened_and_the_next_is_begun(
+    mock_clock, monkeypatch
+):
+    async with open_cluster(1) as cluster:
+        context, disk = cluster.nodes[1].storage._context, cluster.nodes[1].target.disk
+        with monkeypatch.context() as patch:
+
+            def begin_sync(_on_end):
+                raise RuntimeError("can't start new thread")
+
+            patch.setattr(disk, "begin_sync", begin_sync)
+            assert not await context.flusher.begin(disk).wait()
+        assert await context.flusher.begin(disk).wait()
+
+
+async def test_a_flush_asked_for_in_the_moment_the_flushes_end_holds_nobody_up(mock_clock):
+    flusher = Flusher()
+    async with open_cluster(1) as cluster:
+        async with trio.open_nursery() as closed:
+            pass
+        flusher._nursery = closed
+        flush = flusher.begin(cluster.nodes[1].target.disk)
+        assert not await flush.wait()
+        assert not flusher._under_way, "the process would wait for it for ever"
 
 
 async def test_who_comes_during_a_flush_shares_the_next(mock_clock, monkeypatch):
@@ -157,14 +183,34 @@ async def test_who_comes_during_a_flush_shares_the_next(mock_clock, monkeypatch)
         await trio.sleep(1)
         others = [context.flusher.begin(disk) for _ in range(5)]
         may_end.release()
-        assert await first.wait(trio.current_time() + 5)
+        assert await first.wait()
         await trio.sleep(1)
         assert begun == 2
         assert not any(flush.is_durable for flush in others)
         may_end.release()
         for flush in others:
-            assert await flush.wait(trio.current_time() + 5)
+            assert await flush.wait()
         assert begun == 2
+
+
+async def test_those_who_gave_a_hanging_flush_up_are_forgotten(mock_clock, monkeypatch):
+    async with open_cluster(1) as cluster:
+        context, disk = cluster.nodes[1].storage._context, cluster.nodes[1].target.disk
+        flusher, may_end, begun = context.flusher, trio.Event(), []
+
+        async def sync():
+            begun.append(disk)
+            await may_end.wait()
+
+        monkeypatch.setattr(disk, "sync", sync)
+        flushes = [flusher.begin(disk) for _ in range(5)]
+        for flush in flushes:
+            assert not await flush.wait()
+        assert not flusher._waiting[disk]
+        late = flusher.begin(disk)
+        may_end.set()
+        assert await late.wait(), "who comes later is not"
+        assert len(begun) == 2
 
 
 async def test_what_was_refused_for_lack_of_space_does_not_come_back(mock_clock, monkeypatch):

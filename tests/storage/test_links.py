@@ -38,6 +38,7 @@ def test_the_rule(public, successor, unanswered_s, unheard_s, suspect):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_one_way", [False, True])
 @pytest.mark.parametrize("victim", [1, 2])
 async def test_a_cut_link_is_a_pause(mock_clock, victim, is_one_way):

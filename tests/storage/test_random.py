@@ -18,6 +18,10 @@ pytestmark = pytest.mark.thorough
 SEEDS = range(1, 1 + int(os.environ.get("EMBER_STORAGE_SEEDS", "3")))
 CHUNK_COUNT = 2
 LOAD_S = 12.0
+CACHED_SHARE = 0.6
+"""Of reads."""
+VALUE_BYTES = 16
+"""All that a chunk ever holds: a read of so much is whole, one of more is short."""
 
 
 class History:
@@ -85,7 +89,8 @@ async def run_reader(cluster, seed, number, history, until_s):
             node_id = rng.choice(sorted(cluster.nodes))
             start = trio.current_time()
             try:
-                value, version = await read_version(client, node_id, index)
+                length = rng.choice([CHUNK, VALUE_BYTES])
+                value, version = await read_version(client, node_id, index, length)
             except FsError:
                 await trio.sleep(0.02)
                 continue
@@ -93,11 +98,11 @@ async def run_reader(cluster, seed, number, history, until_s):
             await trio.sleep(rng.random() * 0.05)
 
 
-async def read_version(client, node_id, index):
+async def read_version(client, node_id, index, length=CHUNK):
     """Read at a node under the chain version that this very node knows: the test of fencing."""
     routing = client.cluster.nodes[node_id].routing.info
     version = routing.chain(CHAIN).chain_version
-    request = read_request([WantedRead(INODE, index, CHAIN, version, 0, CHUNK)])
+    request = read_request([WantedRead(INODE, index, CHAIN, version, 0, length)])
     received = await client.channel(node_id).call(
         services.STORAGE_BATCH_READ, request, timeout_s=2.0
     )
@@ -171,6 +176,8 @@ async def test_random_faults(mock_clock, seed, node_count):
     history = History()
     async with open_cluster(node_count, seed=seed, forward_timeout_s=3.0) as cluster:
         until_s = trio.current_time() + LOAD_S
+        for node in cluster.nodes.values():
+            node.disk.is_cached = lambda: rng.random() < CACHED_SHARE
         async with trio.open_nursery() as nursery:
             for number in range(3):
                 nursery.start_soon(run_writer, cluster, seed, number, history, until_s)

@@ -102,6 +102,7 @@ async def test_put_offline_by_an_operator_it_stays_so_over_restarts(mock_clock):
 async def test_a_slow_disk_is_told(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         disk = cluster.nodes[2].target.disk
+        cluster.nodes[2].disk.is_quick = lambda: False
         real, pause_s = disk._run_blocking, [0.0]
 
         async def paused(function, *arguments):

@@ -244,7 +244,7 @@ async def test_a_leftover_that_nobody_has_is_dropped_when_the_successor_lacks_it
         assert cluster.nodes[2].target.epoch_seen[1] > 1, "what was sent before is void"
 
 
-async def test_a_leftover_that_everybody_has_and_nobody_whole_blocks_nothing_for_ever(mock_clock):
+async def test_a_leftover_that_everybody_has_and_nobody_writable_part_nothing_for_ever(mock_clock):
     """It may have been shown: from now on it is known to be lost, until it is written anew."""
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, b"A" * 100)

@@ -104,6 +104,7 @@ async def test_contradicting_content_is_replaced_by_the_predecessors(mock_clock)
         assert len(cluster.history) > 1
 
 
+@pytest.mark.thorough
 async def test_under_load_nothing_differs(mock_clock, monkeypatch):
     monkeypatch.setattr(scrub, "BEGIN_AFTER_S", 0.1)
     monkeypatch.setattr(scrub, "PASS_S_MIN", 0.1)

@@ -15,12 +15,13 @@ from .cluster import CHAIN, INODE, content, open_caller, open_cluster
 
 
 class Stopped:
-    """While it is entered, every blocking call of a node's disk ends after the lease has run out."""
+    """While it is entered, every blocking call of a node's disk, and every write on the event loop, ends after the lease has run out."""
 
     def __init__(self, cluster, node_id):
         self.cluster, self.node = cluster, cluster.nodes[node_id]
         self.disk = self.node.target.disk
         self.real = self.disk._run_blocking
+        self.real_write = self.disk.write_at_once
 
     async def __aenter__(self):
         self.cluster.is_frozen = True
@@ -31,10 +32,16 @@ class Stopped:
             self.node.lease.until_s = trio.current_time() - 10.0
             return done
 
+        def write_then_stop(*arguments):
+            done = self.real_write(*arguments)
+            self.node.lease.until_s = trio.current_time() - 10.0
+            return done
+
         self.disk._run_blocking = stop_then_wake
+        self.disk.write_at_once = write_then_stop
 
     async def __aexit__(self, *_exc):
-        self.disk._run_blocking = self.real
+        self.disk._run_blocking, self.disk.write_at_once = self.real, self.real_write
         self.cluster.cut_off.clear()
         self.cluster.is_frozen = False
 

@@ -223,6 +223,7 @@ async def test_a_tail_that_has_not_committed_names_the_old_version(mock_clock):
 async def test_a_reader_is_shown_nothing_that_a_target_above_could_lose(mock_clock):
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, b"old")
+        cluster.nodes[1].disk.is_quick = lambda: False
         limiter = cluster.nodes[1].target.disk.write_limiter = trio.CapacityLimiter(1)
         async with limiter:
             request = client.write_request(0, b"new")

@@ -68,6 +68,20 @@ async def test_a_member_of_a_chain_is_not_removed(mock_clock):
         assert await status_of(remove, client, 102, 2) is Status.BUSY
 
 
+async def test_a_removed_target_does_not_come_back_with_the_next_process(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await create(client, NEW)
+        cluster.nodes[1].storage.targets.targets[TargetId(NEW)].inflight.enter(1)
+        await remove(client, NEW)
+        assert NEW not in reported(cluster)  # for the manager it is gone
+        await cluster.nodes[1].kill()
+        await cluster.start_node(1)
+        await trio.sleep(1)
+        assert NEW not in reported(cluster)
+        await create(client, NEW)
+        assert reported(cluster)[NEW] == LocalState.ONLINE
+
+
 async def test_a_removed_target_loses_its_chunks_in_the_background(mock_clock):
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
         await create(client, NEW)

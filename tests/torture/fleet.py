@@ -39,16 +39,16 @@ from .network import Network
 ROOT: Final = Path(__file__).resolve().parents[2]
 CLUSTER_ID: Final = "torture"
 START_TIMEOUT_S: Final = 150.0
-STOP_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 180.0
 RESTART_PAUSE_S: Final = 0.1
 RESTART_PAUSE_S_MAX: Final = 3.0
 POLL_S: Final = 0.05
 DEAD_ERRNOS: Final = {errno.ENOTCONN, errno.ECONNABORTED}
 DEAD_TIMEOUT_S: Final = 1.0
 """The mount point of a killed mount daemon must say ENOTCONN by then."""
-REMOUNT_TIMEOUT_S: Final = 60.0
+REMOUNT_TIMEOUT_S: Final = 180.0
 """A new mount takes less than ten seconds on a machine that has time for it."""
-LEFTOVER_TIMEOUT_S: Final = 60.0
+LEFTOVER_TIMEOUT_S: Final = 180.0
 LOOP_NODE: Final = "storage-1"
 
 T = TypeVar("T")

@@ -300,6 +300,8 @@ class FileLoad:
         model = self._models[name]
         if len(model.cells) >= BLOCKS_MAX:
             return self._read(name)
+        if model.cells:  # else what follows goes to another place than planned, if buffered bytes were lost meanwhile
+            self._told(name, model.check_length(self._files.length(name)))
         data = model.write(len(model.cells), self._generator.randint(1, RUN_BLOCKS_MAX))
         with self._telling(model):
             self._files.append(name, data)

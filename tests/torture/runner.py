@@ -30,7 +30,7 @@ from .plan import Fault, draw
 
 HEALTHY_TIMEOUT_S: Final = 120.0
 LOAD_KINDS: Final = ("files", "files", "fsx", "fsx", "native")
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 300.0
 HOLD_TIMEOUT_S: Final = 30.0
 """An operation may still last this long once the cluster is healthy."""
 LOAD_END_TIMEOUT_S: Final = 240.0

@@ -11,7 +11,7 @@ __all__ = ["pytestmark"]
 def histories(*options: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.torture.histories", *options],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=290,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=1500,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

@@ -17,7 +17,7 @@ MISSING = [
 pytestmark = [
     pytest.mark.mount,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces, loop devices"),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
 ]
@@ -26,7 +26,7 @@ pytestmark = [
 def torture(tmp_path, *options: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.torture", "--dir", str(tmp_path), "--seed", "11", *options],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=290,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=1500,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

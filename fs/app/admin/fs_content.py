@@ -15,8 +15,8 @@ from ...schema.status import FsError, Status
 from ..quota_commands import parse_number
 from ..where import ConfigOption, DirOption
 from .fs_names import PathArgument
-from .listing import progress_bar
-from .standing import absolute, run_fs
+from .listing import JsonOption, print_facts, progress_bar
+from .standing import absolute, run_fs, shown
 
 PIECE_BYTES = 8 * MIB
 HEX_BYTES = 16
@@ -86,6 +86,7 @@ def write(
     source: Annotated[Path | None, typer.Option("-i", "--input", metavar="FILE", help="Of this machine, to copy.")] = None,
     offset: OffsetOption = "0",
     keep: Annotated[bool, typer.Option("--keep", help="Leave what the file holds besides; else it is emptied first.")] = False,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -109,7 +110,11 @@ def write(
                     step(at - first)
         return at - first
 
-    typer.echo(f"{run_fs(use, directory, config)} bytes written")
+    count = run_fs(use, directory, config)
+    if as_json:
+        print_facts({"path": shown(absolute(path)), "offset": first, "bytes": count}, as_json=True)
+    else:
+        typer.echo(f"{count} bytes written")
 
 
 def pieces(value: str | None, source: Path | None) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from ...schema.status import FsError, Status
 from ..cells import printable
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .listing import (
     DryRunOption,
@@ -166,15 +166,29 @@ def stat(
         return await found.stat(absolute(path), follow=follow)
 
     inode = run_fs_at(use, where)
-    row = dict(inode_row(inode_to_pb(inode)))
+    row = _facts(inode)
     if not as_json:
         row["mode"] = stat_bits.filemode(inode.st_mode)
         row |= {key: time_text(row[key]) for key in row if key.endswith("_ns")}
     if chains and inode.type is InodeType.FILE and inode.file is not None:
         ref = FileRef(inode.inode_id, inode.file.layout, inode.file.dyn_stripe)
         row["chains"] = list(file_chains(where.routing(), ref))
+    print_facts(row, as_json=as_json)
+
+
+def _facts(inode: Inode) -> dict[str, Any]:
+    """Return what `stat` says of an inode, for programs."""
+    row = dict(inode_row(inode_to_pb(inode)))
     texts = {key: value.decode(errors="backslashreplace") for key, value in row.items() if isinstance(value, bytes)}  # fmt: skip
-    print_facts(row | texts, as_json=as_json)
+    return row | texts
+
+
+def _tell(where: Where, path: str, *, as_json: bool) -> None:
+    """Print for programs what a path names now; people who gave the command know."""
+    if as_json:
+        what = absolute(path)
+        inode = run_fs_at(lambda found: found.stat(what, follow=False), where)
+        print_facts({"path": shown(what), **_facts(inode)}, as_json=True)
 
 
 @fs.command("realpath")
@@ -200,6 +214,7 @@ def mkdir(
     chunk_size: ChunkSizeOption = "",
     stripe_size: StripeOption = 0,
     table_id: TableOption = 0,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -218,6 +233,7 @@ def mkdir(
 
     run_fs_at(use, where)
     if not (chunk_size or stripe_size or table_id):
+        _tell(where, path, as_json=as_json)
         return
 
     async def cut(mgmtd: MgmtdLink, channels: ChannelPool) -> None:
@@ -230,6 +246,7 @@ def mkdir(
         await ask_meta(channels, info, services.META_SET_ATTR, request)
 
     where.run(cut)
+    _tell(where, path, as_json=as_json)
 
 
 @fs.command("create")
@@ -240,6 +257,7 @@ def create(
     chunk_size: ChunkSizeOption = "",
     stripe_size: StripeOption = 0,
     table_id: TableOption = 0,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -264,6 +282,7 @@ def create(
         await ask_meta(channels, info, services.META_CREATE, request)
 
     where.run(use)
+    _tell(where, path, as_json=as_json)
 
 
 @fs.command("ln")
@@ -272,6 +291,7 @@ def ln(
     path: PathArgument,
     *,
     symbolic: Annotated[bool, typer.Option("-s", "--symbolic", help="Make a symbolic link.")] = False,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -286,7 +306,9 @@ def ln(
         else:
             await found.link(absolute(target), absolute(path))
 
-    run_fs(use, directory, config)
+    where = find(directory, config)
+    run_fs_at(use, where)
+    _tell(where, path, as_json=as_json)
 
 
 @fs.command("mv")
@@ -296,6 +318,7 @@ def mv(
     *,
     no_replace: Annotated[bool, typer.Option("--no-replace", help="Fail if the target is there.")] = False,
     exchange: Annotated[bool, typer.Option("--exchange", help="Let both change places.")] = False,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -307,7 +330,9 @@ def mv(
     async def use(found: EmberFs) -> None:
         await found.rename(absolute(source), absolute(target), no_replace=no_replace, exchange=exchange)  # fmt: skip
 
-    run_fs(use, directory, config)
+    where = find(directory, config)
+    run_fs_at(use, where)
+    _tell(where, target, as_json=as_json)
 
 
 async def _below(found: EmberFs, path: str) -> str:
@@ -325,6 +350,7 @@ def rm(
     recursive: Annotated[bool, typer.Option("-r", "--recursive", help="A directory, with all below it.")] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -344,8 +370,11 @@ def rm(
         return inode.is_dir, await _below(found, what)
 
     is_directory, below = run_fs_at(look, where)
-    confirm([f"{shown(what)} is removed for good: {below}"], dry_run=dry_run, yes=yes)
+    plan = [f"{shown(what)} is removed for good: {below}"]
+    confirm(plan, dry_run=dry_run, yes=yes, as_json=as_json)
     run_fs_at(lambda found: found.remove_tree(what) if is_directory else found.unlink(what), where)
+    if as_json:
+        print_facts({"path": shown(what), "is_directory": is_directory}, as_json=True)
 
 
 @fs.command("chmod")
@@ -353,6 +382,7 @@ def chmod(
     mode: Annotated[str, typer.Argument(metavar="OCTAL", help="Permission bits.")],
     path: PathArgument,
     *,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -361,7 +391,9 @@ def chmod(
     Example: ember admin fs chmod 644 /admin-example
     """
     bits = parse_mode(mode)
-    run_fs(lambda found: found.set_attributes(absolute(path), mode=bits), directory, config)
+    where = find(directory, config)
+    run_fs_at(lambda found: found.set_attributes(absolute(path), mode=bits), where)
+    _tell(where, path, as_json=as_json)
 
 
 def parse_owner(text: str) -> tuple[int | None, int | None]:
@@ -381,6 +413,7 @@ def chown(
     recursive: Annotated[bool, typer.Option("-R", "--recursive", help="And all below it.")] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -397,11 +430,16 @@ def chown(
     what = absolute(path)
     if not recursive and not dry_run:
         run_fs_at(lambda found: found.set_attributes(what, uid=uid, gid=gid, follow=False), where)
+        _tell(where, path, as_json=as_json)
         return
     below = run_fs_at(lambda found: _below(found, what), where)
-    confirm([f"{shown(what)} is given to {owner}: {below}"], dry_run=dry_run, yes=yes)
+    plan = [f"{shown(what)} is given to {owner}: {below}"]
+    confirm(plan, dry_run=dry_run, yes=yes, as_json=as_json)
     with progress_bar("names changed") as step:
         count = run_fs_at(
             lambda found: found.change_owner_below(what, uid=uid, gid=gid, told=step), where
         )
-    typer.echo(f"{count} changed")
+    if as_json:
+        print_facts({"path": shown(what), "changed": count}, as_json=True)
+    else:
+        typer.echo(f"{count} changed")

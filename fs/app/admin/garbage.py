@@ -6,7 +6,7 @@ Garbage is collected by the metadata services, by themselves and as soon as it i
 import time
 from collections import Counter
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from ..status_view import age_text, bytes_text
 from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, find
 from .listing import JsonOption, print_facts, print_rows, time_text
+
+PAUSE_DAYS_MAX: Final = 7
+"""Who forgets it is not to find the disks full; whoever needs longer says it again."""
 
 gc = typer.Typer(help="What was removed and is still to be cleared away.", no_args_is_help=True)
 
@@ -61,7 +64,7 @@ def status(
 @gc.command("pause")
 def pause(
     *,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="30m, 4h, 2d: then it goes on by itself.")] = "4h",
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="30m, 4h, 2d, at most 7d: then it goes on by itself.")] = "4h",
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
@@ -71,7 +74,7 @@ def pause(
 
     Example: ember admin gc pause --for 30m
     """
-    until_ns = time.time_ns() + parse_time_s(for_) * 10**9
+    until_ns = time.time_ns() + parse_time_s(for_, "--for", days_max=PAUSE_DAYS_MAX) * 10**9
     find(directory, config).change_store(
         lambda opened: pause_until(opened.engine, opened.runtime, until_ns)
     )

@@ -86,20 +86,20 @@ def _cell(value: object, form: Callable[[Any], str] | None) -> str:
     return "" if value is None else str(value)
 
 
-def confirm(plan: Sequence[str], *, dry_run: bool, yes: bool) -> None:
-    """Show what is going to happen, and ask, unless told not to.
+def confirm(plan: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool = False) -> None:
+    """Show what is going to happen, and ask, unless told not to; on stderr when what is printed is for programs.
 
     Raises:
         typer.Exit: 0 after a dry run; EXIT_DECLINED after a no, or when there is nobody to ask.
     """
     for line in plan:
-        typer.echo(printable(line))
+        typer.echo(printable(line), err=as_json)
     if dry_run:
         raise typer.Exit(0)
     if yes:
         return
     try:
-        is_wanted = typer.confirm("Go on?")
+        is_wanted = typer.confirm("Go on?", err=as_json)
     except typer.Abort:
         is_wanted = False
         typer.echo("nobody to ask: say --yes", err=True)

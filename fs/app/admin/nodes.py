@@ -3,7 +3,7 @@
 Does not decide anything: fs/mgmtd/ops does.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,6 +21,9 @@ from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, star
 from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
 from .settings import kept_settings
 from .tags import has_tags, tag, tags_text
+
+MAINTENANCE_DAYS_MAX: Final = 30
+"""As the manager has it (fs/mgmtd/ops/set_maintenance.py)."""
 
 node = typer.Typer(help="The machines and their processes.", no_args_is_help=True)
 maintenance = typer.Typer(help="Work on a machine.", no_args_is_help=True)
@@ -188,7 +191,10 @@ def maintenance_on(
     node_id: NodeArgument,
     *,
     for_: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="30m, 4h, 2d: then it is over by itself.")
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="30m, 4h, 2d, at most 30d: then it is over by itself."
+        ),
     ] = "4h",
     accept_unavailable: Annotated[
         bool,
@@ -207,7 +213,10 @@ def maintenance_on(
 
     Example: ember admin node maintenance on 12 --for 30m --yes
     """
-    where, seconds = find(directory, config), parse_time_s(for_)
+    where, seconds = (
+        find(directory, config),
+        parse_time_s(for_, "--for", days_max=MAINTENANCE_DAYS_MAX),
+    )
     info = where.routing()
     chains = chains_of(info, node_id)
     plan = [

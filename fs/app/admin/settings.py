@@ -4,6 +4,7 @@ How they are changed: stored_settings.py.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import trio
 import typer
 
 from ...admin.settings import differences, flattened, status_rows, stored_differences
+from ...client.vfs.watched import SETTINGS_ATTRIBUTE
 from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
 from ...runtime.settings_text import Overlay, parse_stored
@@ -32,6 +34,13 @@ config_group = typer.Typer(
 WhoArgument = Annotated[
     str,
     typer.Argument(metavar="NODE|ROLE", help="A node's number; or mgmtd, meta, storage, mount."),
+]
+ShownArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE|ROLE|MOUNT",
+        help="A node's number; mgmtd, meta, storage, mount; or where a mount of this machine is: /mnt/ember.",
+    ),
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="mgmtd, meta, storage or mount.")]
 
@@ -66,6 +75,15 @@ async def config_of(channels: ChannelPool, address: str, node_id: int) -> str:
     return received.message.json
 
 
+def settings_of_mount(mount: str) -> str:
+    """Return the settings of a mount of this machine, as JSON; raises FsError(INVALID_ARGUMENT)."""
+    try:
+        return os.getxattr(mount, SETTINGS_ATTRIBUTE).decode()
+    except OSError as error:
+        detail = f"{mount}: no mount that tells its settings: {error.strerror}"
+        raise FsError(Status.INVALID_ARGUMENT, detail) from error
+
+
 def role_named(name: str) -> Role:
     """Return the role of a name; raises FsError(BAD_CONFIG)."""
     if name not in ROLES:
@@ -94,7 +112,7 @@ async def kept_settings(mgmtd: MgmtdLink) -> mgmtd_pb2.ListSettingsRsp:
 
 @config_group.command("get")
 def get(
-    who: WhoArgument,
+    who: ShownArgument,
     *,
     key: Annotated[
         str, typer.Option("--key", help="Only this setting or section: mgmtd, meta.gc_delay_s.")
@@ -104,7 +122,7 @@ def get(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show the settings that a node runs with, defaults included; or those that the managers keep for a role.
+    """Show the settings that a node or a mount runs with, defaults included; or those that the managers keep for a role.
 
     Example: ember admin config get 1
 
@@ -112,6 +130,9 @@ def get(
 
     Example: ember admin config get storage
     """
+    if "/" in who:
+        _print_settings(flattened(settings_of_mount(who)), key, as_json=as_json)
+        return
     where = find(directory, config)
     if not who.isdecimal():
         role = role_named(who)

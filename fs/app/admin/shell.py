@@ -46,12 +46,9 @@ class Shell:
             self._admin(words, prog_name="ember admin")
         except SystemExit as ended:  # how the command line says that it is done
             return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        except OSError as error:
-            sys.stderr.write(f"ember: {error.filename or 'error'}: {error.strerror}\n")
-            return 1
-        except (FsError, ExceptionGroup) as error:
+        except (FsError, OSError, ExceptionGroup) as error:
             leaf = first_error(error)
-            if not isinstance(leaf, FsError):
+            if not isinstance(leaf, FsError | OSError):
                 raise
             sys.stderr.write(f"ember: {error_line(leaf)}\n")
             return 1

@@ -23,7 +23,7 @@ from ...runtime.real import real_runtime
 from ...schema.config import AuthSection, ProcessConfig
 from ...schema.status import FsError, Status
 from ..command_trace import begin_command
-from ..errors import first_error
+from ..errors import unwrapped
 from ..where import Where, find
 
 T = TypeVar("T")
@@ -116,13 +116,8 @@ def run_fs_at(use: Callable[[EmberFs], Awaitable[T]], where: Where) -> T:
             with begin_command(runtime):
                 return await use(fs)
 
-    try:
+    with unwrapped():
         return trio.run(run)
-    except ExceptionGroup as group:  # what a nursery makes of an error inside it
-        leaf = first_error(group)
-        if isinstance(leaf, FsError):
-            raise leaf from group
-        raise
 
 
 def shown(path: str) -> str:

@@ -42,8 +42,11 @@ Answers = Mapping[NodeId, SettingsChangePb]
 def _read(path: Path, role: Role) -> str:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FsError(Status.BAD_CONFIG, f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise FsError(Status.BAD_CONFIG, f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        detail = f"{path}: is not UTF-8 text: byte {error.start}"
+        raise FsError(Status.BAD_CONFIG, detail) from error
     parse_stored(text, role, str(path))
     return text
 
@@ -106,10 +109,13 @@ def _changed_keys(before: Overlay, after: Overlay) -> list[str]:
     return [key for key in {**old, **new} if old.get(key) != new.get(key)]
 
 
-def _tell_mounts(before: str, after: str) -> None:
+def _tell_mounts(before: str, after: str, *, as_json: bool) -> None:
     """Say what mounts make of it, which listen nowhere and cannot be asked."""
     keys = _changed_keys(*(parse_stored(text, Role.CLIENT, "") for text in (before, after)))
     live, waiting = split_by_effect(keys)
+    if as_json:  # as of the others, of all mounts
+        print_rows([{"role": ROLE_NAMES[Role.CLIENT], "live": live, "restart": waiting, "problem": ""}], {}, as_json=True)  # fmt: skip
+        return
     typer.echo(f"mounts take over: {' '.join(live) or '-'}; after a restart: {' '.join(waiting) or '-'}")  # fmt: skip
 
 
@@ -138,7 +144,7 @@ def verify(
 
     answers, before = find(directory, config).run(use)
     if role is Role.CLIENT:
-        _tell_mounts(before, text)
+        _tell_mounts(before, text, as_json=as_json)
         return
     _print_effect(answers, as_json=as_json)
     if any(answer.problem for answer in answers.values()):
@@ -176,9 +182,14 @@ def set_(
         return version, answers, before.text
 
     version, answers, before = find(directory, config).run(use)
-    typer.echo(f"version {version} of {role_name}", err=as_json)
+    _tell_kept(role, version, answers, before, text, as_json=as_json)
+
+
+def _tell_kept(role: Role, version: int, answers: Answers, before: str, after: str, *, as_json: bool) -> None:  # fmt: skip
+    """Say what became of what is kept for a role."""
+    typer.echo(f"version {version} of {ROLE_NAMES[role]}", err=as_json)
     if role is Role.CLIENT:
-        _tell_mounts(before, text)
+        _tell_mounts(before, after, as_json=as_json)
     else:
         _print_effect(answers, as_json=as_json)
 
@@ -264,7 +275,8 @@ def change(
         raise FsError(Status.BAD_CONFIG, detail)
     if is_stored:
         role = role_named(who)
-        typer.echo(f"version {where.run(_change_stored(role, text, note))} of {who}")
+        version, answers, before, after = where.run(_change_stored(role, text, note))
+        _tell_kept(role, version, answers, before, after, as_json=as_json)
         return
     parse_change(text, "the change")
 
@@ -303,9 +315,9 @@ def _listening(role: Role) -> Role:
 
 
 def _change_stored(role: Role, text: str, note: str) -> Any:
-    """Return what makes a new version with some settings changed, and returns its number."""
+    """Return what makes a new version with some settings changed; returns its number, and as `_tell_kept` takes them."""
 
-    async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> int:
+    async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> tuple[int, Answers, str, str]:
         before = await stored_of(mgmtd, role)
         values = {s: dict(keys) for s, keys in parse_stored(before.text, role, "").items()}
         for section, keys in parse_stored(text, role, "the change").items():
@@ -313,7 +325,8 @@ def _change_stored(role: Role, text: str, note: str) -> Any:
         after = format_overlay(values)
         answers = await _try_all(channels, await _nodes_of(mgmtd, role), role, after)
         _check_accepted(answers, accept_refusals=False)
-        return await _keep(mgmtd, role, after, note=note, based_on_version=before.version)
+        version = await _keep(mgmtd, role, after, note=note, based_on_version=before.version)
+        return version, answers, before.text, after
 
     return use
 

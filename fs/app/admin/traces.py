@@ -8,24 +8,28 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import trio
 import typer
 
+from ...admin.settings import flattened
 from ...admin.traces import Row, Trace, join
 from ...client.vfs.watched import TRACE_ATTRIBUTE
 from ...node.mgmtd_link import MgmtdLink
+from ...rpc.api import Channel
 from ...rpc.channel import ChannelPool
 from ...runtime import tracing
 from ...schema import services
 from ...schema.proto import core_pb2
-from ...schema.routing import Node, NodeState, RoutingInfo
+from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
 from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
 from .listing import JsonOption, print_rows
+from .settings import configs_of
 
 ASK_TIMEOUT_S: Final = 10.0
 AFTER_S: Final = 30.0
@@ -55,7 +59,10 @@ def trace(
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> list[Trace]:
         info = await newest_routing(mgmtd, TIMEOUT_S)
         own = tracing.current()
-        found = await _watch(_sources(info, channels, mount), seconds)
+        sources = _sources(info, channels, mount)
+        for address in await store_addresses(channels, info):
+            sources[f"kv {address}"] = _ask_process(channels.get(address))
+        found = await _watch(sources, seconds)
         return [one for one in found if own is None or one.trace_id != own.trace_id.hex()]
 
     found = find(directory, config).run(use)
@@ -79,17 +86,29 @@ def _ms(time_s: float) -> str:
     return f"{time_s * 1e3:.2f} ms"
 
 
+def _ask_process(channel: Channel) -> Ask:
+    async def ask(watch_s: float | None, after: int) -> str:
+        request = core_pb2.GetSpansReq(watch_s=watch_s, after=after)
+        received = await channel.call(services.CORE_GET_SPANS, request, timeout_s=ASK_TIMEOUT_S)
+        return received.message.json
+
+    return ask
+
+
+async def store_addresses(channels: ChannelPool, info: RoutingInfo) -> list[str]:
+    """Return where the kv processes are: no nodes of the cluster, but what managers and metadata services are configured with."""
+    users = {
+        node_id: node
+        for node_id, node in info.nodes.items()
+        if node.roles & {Role.MGMTD, Role.META} and node.state is not NodeState.FAILED
+    }
+    found, _ = await configs_of(channels, replace(info, nodes=users))
+    settings = [flattened(text) for text in found.values()]
+    return sorted({str(one["kv.address"]) for one in settings if one["kv.engine"] == "remote"})
+
+
 def _sources(info: RoutingInfo, channels: ChannelPool, mount: Path | None) -> dict[str, Ask]:
     """Return how each process is asked, by what it is called."""
-
-    def of_node(node: Node) -> Ask:
-        async def ask(watch_s: float | None, after: int) -> str:
-            request = core_pb2.GetSpansReq(watch_s=watch_s, after=after)
-            channel = channels.get(node.address, node_id=node.node_id)
-            received = await channel.call(services.CORE_GET_SPANS, request, timeout_s=ASK_TIMEOUT_S)
-            return received.message.json
-
-        return ask
 
     async def ask_mount(watch_s: float | None, after: int) -> str:
         words = "" if watch_s is None else str(round(watch_s))
@@ -101,7 +120,7 @@ def _sources(info: RoutingInfo, channels: ChannelPool, mount: Path | None) -> di
             raise FsError(Status.INVALID_ARGUMENT, f"{mount}: no mount that tells traces: {error.strerror}") from error  # fmt: skip
 
     found = {
-        f"{'+'.join(sorted(role.name.lower() for role in node.roles))} {node.node_id}": of_node(node)
+        f"{'+'.join(sorted(role.name.lower() for role in node.roles))} {node.node_id}": _ask_process(channels.get(node.address, node_id=node.node_id))
         for node in info.nodes.values()
         if node.state is not NodeState.FAILED
     }  # fmt: skip

@@ -33,7 +33,7 @@ from ...schema.proto import common_pb2, mgmtd_pb2
 from ...schema.routing import RoutingInfo
 from ...schema.status import FsError
 from ..admin.doctor import look
-from ..errors import first_error
+from ..errors import unwrapped
 from ..mgmtd_link import newest_routing, run_with_mgmtd
 from ..release import RELEASE
 from ..where import Where, find
@@ -236,14 +236,10 @@ def _run(where: Where, use: Any, timeout_s: float) -> Json:
 def main() -> None:
     """Answer the request on stdin; an error is one line and exit code 1."""
     try:
-        sys.stdout.buffer.write(msgspec.json.encode(answer(json.load(sys.stdin))))
+        with unwrapped():
+            sys.stdout.buffer.write(msgspec.json.encode(answer(json.load(sys.stdin))))
     except FsError as error:
         sys.exit(str(error))
-    except ExceptionGroup as group:
-        leaf = first_error(group)
-        if not isinstance(leaf, FsError):
-            raise
-        sys.exit(str(leaf))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from ...rpc.credential_files import read_keys, write_new_key
 from ...runtime.durable_file import write_durable
 from ...schema.status import FsError, Status
 from ..admin.listing import EXIT_FOUND, confirm
-from ..errors import first_error
+from ..errors import unwrapped
 from ..progress import Progress
 from .code_archive import Release, make_release
 from .inventory import FIRST_NODE_IDS, HostPart, Inventory
@@ -79,13 +79,8 @@ def run_deploy(inventory: Inventory, options: Options) -> int:
 
 def on_hosts(inventory: Inventory, use: Callable[[Reach], Awaitable[int]]) -> int:
     """Do something with ways to all hosts; raises what it raises, without the groups that nurseries make."""
-    try:
+    with unwrapped():
         return trio.run(_with_reach, inventory, use)
-    except BaseExceptionGroup as group:
-        leaf = first_error(group)
-        if isinstance(leaf, FsError | KeyboardInterrupt):
-            raise leaf from group
-        raise
 
 
 async def _with_reach(inventory: Inventory, use: Callable[[Reach], Awaitable[int]]) -> int:

@@ -52,6 +52,10 @@ class ClusterPart(Part, frozen=True):
     """Of a new cluster; 0: a number that suits nodes and disks."""
     is_open_metrics_allowed: bool = False
     """Metrics are shown beyond each machine, without a key."""
+    status_page: Annotated[str, Meta(pattern="^(off|local|open)$")] = "local"
+    """Whom managers show their status page, without a key: see process.status_page."""
+    status_page_names: list[str] = []
+    """Names, besides those of the hosts, under which browsers may ask for it."""
 
 
 class CodePart(Part, frozen=True):

@@ -176,11 +176,14 @@ def _place(inventory: Inventory, host: HostPart, role: str) -> dict[str, Any]:
     """Return [process] of one role: who it is and where."""
     is_open = inventory.cluster.is_open_metrics_allowed
     port = getattr(inventory.ports, f"metrics_{role}")
-    found = {
+    found: dict[str, Any] = {
         "node_id": host.node_id(role),
         "metrics_address": f"tcp:{host.address if is_open else '127.0.0.1'}:{port}",
         "is_open_metrics_allowed": is_open,
     }
+    if role == "mgmtd":
+        found["status_page"] = inventory.cluster.status_page
+        found["status_page_names"] = list(inventory.cluster.status_page_names)
     if role != "mount":
         found["listen"] = inventory.address(host, role)
     if role == "storage":

@@ -4,7 +4,9 @@ For each host: drain what it stores, stop its processes, make the cluster forget
 inventory still names it meanwhile, since that says how it is reached; without it there afterwards the cluster is as the inventory says.
 
 Every step may be repeated: an interrupted run is taken up by the next one.  A host that cannot be reached is drained and
-forgotten all the same.  Disks keep what is on them.
+forgotten all the same; as it keeps the key, that has to be replaced, and is said.  Disks keep what is on them.
+
+All drains begin before anybody waits for one, so that nothing moves from one leaving host to another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,12 +123,39 @@ async def _remove(reach: Reach, leaving: Sequence[HostPart], options: Options) -
         typer.echo("nothing to do")
     else:
         confirm(lines, dry_run=options.is_dry_run, yes=options.is_yes)
-        for plan in plans:
-            await _let_go(reach, plan, asked, version)
+        await _let_all_go(reach, plans, asked, version)
         reach.progress.close("removed")
+    for line in key_lines(reach.inventory, plans):
+        typer.echo(line)
     names = ", ".join(host.name for host in leaving)
     typer.echo(f"take {names} out of the inventory: a deploy would install it again")
     return EXIT_FAILED if reach.failed else 0
+
+
+def key_lines(inventory: Inventory, plans: Sequence[Leaving]) -> Iterator[str]:
+    """Yield what is to be done about keys that nobody could take away; pure."""
+    names = [plan.host.name for plan in plans if not plan.is_reached]
+    if names and inventory.cluster.is_closed:
+        yield (
+            f"{', '.join(names)} could not be reached and may have the cluster's key still, which opens all of it: replace"
+            ' it on the other hosts and here (specs/deploying.md, "A key that got away")'
+        )
+
+
+async def _let_all_go(
+    reach: Reach, plans: Sequence[Leaving], asked: HostPart, version: str
+) -> None:
+    """Carry out what is planned; raises FsError."""
+    for plan in plans:
+        if "storage" in plan.nodes:
+            reach.progress.step(f"beginning to drain {plan.host.name}")
+            await reach.command(asked, version, _drain(plan), timeout_s=ADMIN_TIMEOUT_S)
+    for plan in plans:
+        await _let_go(reach, plan, asked, version)
+
+
+def _drain(plan: Leaving) -> list[str]:
+    return ["admin", "node", "drain", str(plan.nodes["storage"]), "--yes"]
 
 
 async def _let_go(reach: Reach, plan: Leaving, asked: HostPart, version: str) -> None:
@@ -134,7 +163,7 @@ async def _let_go(reach: Reach, plan: Leaving, asked: HostPart, version: str) ->
     name, node = plan.host.name, ["admin", "node"]
     if "storage" in plan.nodes:
         reach.progress.step(f"draining {name}")
-        drain = [*node, "drain", str(plan.nodes["storage"]), "--wait", "--yes"]
+        drain = [*_drain(plan), "--wait"]
         await reach.command(asked, version, drain, timeout_s=DRAIN_TIMEOUT_S)
     if plan.stops:
         reach.progress.step(f"stopping {', '.join(plan.stops)} of {name}")

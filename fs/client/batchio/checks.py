@@ -99,14 +99,22 @@ def sort_out(
     return [group for group in known.values() if isinstance(group, Group) and group.rows], ended
 
 
-def _group(
-    op: int, flags: int, share: Share | None, memory: MemoryT | None
-) -> Group[MemoryT] | int:
-    """Return what entries of one kind are put into, or why none of them can be done, as an errno."""
+def fault_of(op: int, flags: int, share: Share | None) -> int:
+    """Return why nothing of a kind can be done with a file, as an errno; 0: it can."""
     if op not in _KNOWN_OPS or flags & _UNKNOWN_FLAGS:
         return errno.EINVAL
     if share is None or not (share.can_read if op == READ else share.can_write):
         return errno.EBADF
+    return 0
+
+
+def _group(
+    op: int, flags: int, share: Share | None, memory: MemoryT | None
+) -> Group[MemoryT] | int:
+    """Return what entries of one kind are put into, or why none of them can be done, as an errno."""
+    fault = fault_of(op, flags, share)
+    if fault or share is None:
+        return fault
     if memory is None:
         return errno.EFAULT
     return Group(op, flags, share.handle_id, memory)

@@ -6,11 +6,14 @@ have the daemon fill its own memory.
 
 import errno
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Final
 
-from emberfs.protocol import EntryFlag
+from emberfs.protocol import COMPLETION, EntryFlag
 
 from ...rpc.api import UnderWay
 from ...schema.status import Status
@@ -75,21 +78,21 @@ class Work:
                 for job, io in some:
                     _store(job, io)
 
-    def results(self) -> list[tuple[int, int]]:
-        """Return the completions of all."""
+    def results(self) -> bytes:
+        """Return the completions of all, packed."""
         found = []
         for group, ios in self._straight:
             flags = group.flags
             for row, io in zip(group.rows, ios, strict=True):
                 is_plain = io.error is None and not io.hole_bytes
-                found.append((row[0], io.count if is_plain else _result(io, flags)))
-        return found + [(job.user_data, job.result()) for job in self._jobs]
+                found.append((row[0], io.count if is_plain else result_of(io, flags)))
+        return packed(found + [(job.user_data, job.result()) for job in self._jobs])
 
-    def failures(self, error_number: int) -> list[tuple[int, int]]:
+    def failures(self, error_number: int) -> bytes:
         """Return completions that say of all that they failed."""
         rows = [row for group, _ in self._straight for row in group.rows]
         user_data = [row[0] for row in rows] + [job.user_data for job in self._jobs]
-        return [(one, -error_number) for one in user_data]
+        return packed([(one, -error_number) for one in user_data])
 
 
 class Job:
@@ -123,7 +126,7 @@ class Job:
         """Return what its completion says."""
         if self.fault or self.io is None:
             return -self.fault
-        result = _result(self.io, self._flags)
+        result = result_of(self.io, self._flags)
         return result if result < 0 else self.moved + result
 
     def next_copy(self, room: int) -> BatchIo | None:
@@ -140,7 +143,8 @@ class Job:
         return self.io
 
 
-def _result(io: BatchIo, flags: int) -> int:
+def result_of(io: BatchIo, flags: int) -> int:
+    """Return what the completion of an entry says."""
     if io.error is not None:
         if io.error.status not in _EXPECTED:
             _log.warning("a batch: %s", io.error)
@@ -148,6 +152,17 @@ def _result(io: BatchIo, flags: int) -> int:
     if io.hole_bytes and flags & _HOLES_ARE_ERRORS:
         return -errno.ENODATA
     return io.count
+
+
+def packed(results: Sequence[tuple[int, int]]) -> bytes:
+    """Return completions, each with its user data and result, as they lie in a ring."""
+    return _completions(len(results)).pack(*chain.from_iterable(results))
+
+
+@lru_cache(maxsize=256)
+def _completions(count: int) -> struct.Struct:
+    """Return so many completions as one record: packed at once they take a third of the time."""
+    return struct.Struct("<" + COMPLETION.format.removeprefix("<") * count)
 
 
 async def _move(batches: Batches, ios: Sequence[BatchIo], op: int, is_relaxed: bool) -> None:

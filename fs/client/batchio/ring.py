@@ -15,12 +15,10 @@ import errno
 import logging
 import math
 import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
 from typing import Final
 
+import outcome
 import trio
 from emberfs.protocol import (
     COMPLETION,
@@ -33,12 +31,14 @@ from emberfs.protocol import (
 )
 
 from ...rpc.api import UnderWay
+from ...runtime import readiness
 from ...schema.status import FsError, Status
 from ..vfs.batches import Batches
+from .by_rows import RowWork, plain_reads
 from .checks import Share, sort_out
 from .descriptors import SPACE, received
 from .gathering import batch_count
-from .jobs import RELAXED, Work
+from .jobs import RELAXED, Work, packed
 from .memory import MappedMemory, Memory
 from .turns import Turns
 
@@ -101,11 +101,15 @@ class Ring:
         """Batches that no task waits for."""
         self._nursery: trio.Nursery | None = None
         """Until the end."""
+        self._watch: readiness.Watch | None = None
+        self._listener: trio.lowlevel.Task | None = None
+        """Waits for what the watch tells."""
         self._foreign: Sequence[int] = ()
         self.breach = ""
 
     async def run(self) -> None:
         """Serve until the program closes the bell, or breaks the ring: then `breach` says how."""
+        self._watch = readiness.watch(self._bell.fileno(), self._rung)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -116,19 +120,67 @@ class Ring:
             for begun in list(self._begun):
                 begun.fail(FsError(Status.BAD_FILE, "the ring has ended"))
             self._batches.open_count -= self._taken - self._completed
+            if self._watch is not None:
+                self._watch.close(trio.ClosedResourceError("the ring has ended"))
             trio.lowlevel.notify_closing(self._bell)
             self._end_bell(self._bell, self._foreign)
             self._memory.close()
 
     # -- entries ----------------------------------------------------------------------------------
 
-    async def _listen(self) -> bool:
-        """Wait for entries, or until those that wait are due; return False at the end."""
-        if self._pending and self._depth < 0:
-            with trio.move_on_at(self._due_s):
-                await trio.lowlevel.wait_readable(self._bell)
-        else:
+    async def _listen(self) -> list[bytes] | None:
+        """Wait for entries, or until those that wait are due; return the batches that take a task, None at the end."""
+        heard: list[bytes] | None = []
+        while heard == []:
+            if not self._is_timed:
+                heard = await self._next()
+                continue
+            with trio.move_on_at(self._due_s) as scope:
+                heard = await self._next()
+            if scope.cancelled_caught:
+                heard = self._take_rung()
+        return heard
+
+    @property
+    def _is_timed(self) -> bool:
+        """Entries wait for more, but not for ever."""
+        return self._pending > 0 > self._depth
+
+    async def _next(self) -> list[bytes] | None:
+        """Wait for the bell; return as `_listen`, or an empty list."""
+        if self._watch is None:
             await trio.lowlevel.wait_readable(self._bell)
+            return self._take_rung()
+        self._listener = trio.lowlevel.current_task()
+        self._watch.begin()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._listener = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return await trio.lowlevel.wait_task_rescheduled(abort)  # type: ignore[no-any-return]
+
+    def _rung(self) -> None:
+        """The bell has rung: begin what needs no task, wake who listens for the rest."""
+        task = self._listener
+        if task is None:
+            assert self._watch is not None
+            self._watch.stop()
+            return
+        heard = outcome.capture(self._take_rung)
+        if isinstance(heard, outcome.Value) and heard.value == [] and not self._is_timed:
+            return
+        self._listener = None
+        trio.lowlevel.reschedule(task, heard)
+
+    def _take_rung(self) -> list[bytes] | None:
+        """Hear what has rung, and begin batches that need no task; return the others, None at the end."""
+        if not self._hear():
+            return None
+        return [one for one in self._take_batches() if not self._begin(one)]
+
+    def _hear(self) -> bool:
+        """Count the entries that were announced; return False at the end."""
         try:
             heard, beside, _, _ = self._bell.recvmsg(_BELL_BYTES, SPACE, _NO_WAIT_CLOEXEC)
         except BlockingIOError:
@@ -153,10 +205,7 @@ class Ring:
 
     async def _serve(self, nursery: trio.Nursery) -> None:
         """Listen until a batch is there, and do it; another task listens from then on, so that none of its turns delays this one."""
-        while await self._listen():
-            batches = [one for one in self._take_batches() if not self._begin(one)]
-            if not batches:
-                continue
+        while (batches := await self._listen()) is not None:
             if not self._resting.unpark():
                 nursery.start_soon(self._serve, nursery)
             for copied in batches[1:]:
@@ -243,9 +292,13 @@ class Ring:
             await self._do_entries(copied)
 
     async def _do_entries(self, copied: bytes) -> None:
+        plain = plain_reads(copied, self._files, self._memories)
+        if plain is not None:
+            await self._do_in_turn([plain])
+            return
         groups, ended = sort_out(copied, self._files, self._memories)
         if ended:
-            self._complete(ended)
+            self._complete(packed(ended))
         if not groups:
             return
         kinds: dict[tuple[int, int], Work] = {}
@@ -257,16 +310,21 @@ class Ring:
             work.add(group)
         await self._do_in_turn(list(kinds.values()))
 
-    async def _do_in_turn(self, works: Sequence[Work]) -> None:
-        async with self._turns.turn(self._priority, self._uid):
+    async def _do_in_turn(self, works: Sequence[Work | RowWork]) -> None:
+        turns, uid = self._turns, self._uid
+        if not turns.begin_now(uid):
+            await turns.begin(self._priority, uid)
+        try:
             if len(works) == 1:
                 await self._do_alike(works[0])
                 return
             async with trio.open_nursery() as nursery:
                 for work in works:
                     nursery.start_soon(self._do_alike, work)
+        finally:
+            turns.end(uid)
 
-    async def _do_alike(self, work: Work) -> None:
+    async def _do_alike(self, work: Work | RowWork) -> None:
         """An edge of the process: a bug that one batch meets must not end the mount of all others."""
         profile = self._batches.profile
         began_s = trio.current_time() if profile.is_on else math.inf
@@ -274,28 +332,30 @@ class Ring:
             await work.do(self._batches)
         except Exception:  # noqa: BLE001 - logged, and told to the program
             results = work.failures(errno.EIO)
-            _log.exception("bug in a batch of %d entries", len(results))
+            _log.exception("bug in a batch of %d entries", len(results) // COMPLETION.size)
         else:
             results = _results_of(work)
         if profile.is_on and began_s < math.inf:
-            moved = sum(result for _, result in results if result > 0)
+            moved = sum(result for _, result in COMPLETION.iter_unpack(results) if result > 0)
             took_s = trio.current_time() - began_s
-            profile.note(self._pid, _OPERATIONS[Op(work.op)], 0, moved, took_s, calls=len(results))
+            calls = len(results) // COMPLETION.size
+            profile.note(self._pid, _OPERATIONS[Op(work.op)], 0, moved, took_s, calls=calls)
         self._complete(results)
 
     # -- completions ------------------------------------------------------------------------------
 
-    def _complete(self, results: Sequence[tuple[int, int]]) -> None:
+    def _complete(self, results: bytes) -> None:
         rest = results
         while rest:  # twice where they go over the ring's end
             first = self._completed % self._entry_count
-            some = rest[: self._entry_count - first]
+            some = rest[: (self._entry_count - first) * COMPLETION.size]
             place = completion_offset(first, self._entry_count)
-            _completions(len(some)).pack_into(self._view, place, *chain.from_iterable(some))
-            self._completed += len(some)
-            self._batches.open_count -= len(some)
+            self._view[place : place + len(some)] = some
+            self._completed += len(some) // COMPLETION.size
             rest = rest[len(some) :]
-        self._unsaid += len(results)
+        count = len(results) // COMPLETION.size
+        self._batches.open_count -= count
+        self._unsaid += count
         self._say()
         if self._unsaid:
             self._has_unsaid.set()
@@ -315,21 +375,18 @@ class Ring:
             await self._has_unsaid.wait()
             self._has_unsaid = trio.Event()
             while self._unsaid:
-                await trio.lowlevel.wait_writable(self._bell)
+                if self._watch is None:
+                    await trio.lowlevel.wait_writable(self._bell)
+                else:  # trio would take the descriptor from it
+                    await self._watch.wait_writable()
                 self._say()
 
 
-def _results_of(work: Work) -> list[tuple[int, int]]:
+def _results_of(work: Work | RowWork) -> bytes:
     """As `_do_alike`, an edge."""
     try:
         return work.results()
     except Exception:  # noqa: BLE001 - logged, and told to the program
         results = work.failures(errno.EIO)
-        _log.exception("bug in a batch of %d entries", len(results))
+        _log.exception("bug in a batch of %d entries", len(results) // COMPLETION.size)
     return results
-
-
-@lru_cache(maxsize=256)
-def _completions(count: int) -> struct.Struct:
-    """Return so many completions as one record: packed at once they take a third of the time."""
-    return struct.Struct("<" + COMPLETION.format.removeprefix("<") * count)

@@ -7,8 +7,6 @@ No I/O.
 """
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -32,16 +30,6 @@ class Turns:
         self._waiting: dict[Priority, Queues] = {p: {} for p in ORDER}
         self._given = 0
 
-    @asynccontextmanager
-    async def turn(self, priority: Priority, uid: int) -> AsyncIterator[None]:
-        """Wait for a turn, have it for the time of the block."""
-        if not self.begin_now(uid):
-            await self._wait(priority, uid)
-        try:
-            yield
-        finally:
-            self.end(uid)
-
     def begin_now(self, uid: int) -> bool:
         """Take a turn if there is one, until `end`."""
         if self._free and self._held[uid] < self._of_one_max:
@@ -49,7 +37,8 @@ class Turns:
             return True
         return False
 
-    async def _wait(self, priority: Priority, uid: int) -> None:
+    async def begin(self, priority: Priority, uid: int) -> None:
+        """Wait for a turn, where `begin_now` has found none, which lasts until `end`; cancelled, there is none."""
         called = trio.Event()
         queues = self._waiting[priority]
         queues.setdefault(uid, deque()).append(called)

@@ -9,17 +9,21 @@ Does not: rings, memory, who may call; fs/client/batchio does.
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import trio
 
+from ...kernels.batches import FILE_END, are_within
 from ...rpc.api import UnderWay
 from ...runtime.tracing import Tracer
 from ...schema.ids import ChainTableId, InodeId
 from ...schema.layout import CHUNK_SIZE_BYTES_MIN, FileRef, Layout
 from ...schema.status import FsError, Status
 from ..api import FileRead
+from ..read_table import ReadTable
+from ..side_by_side import each_or_error
 from .core import VfsCore
 from .files import Files
 from .namespace import AttrChange, Namespace
@@ -28,6 +32,9 @@ from .open_file import FileHandle, InodeState
 TICKET_BYTES: Final = 16
 NO_FILE: Final = FileRef(InodeId(0), Layout(ChainTableId(0), 0, CHUNK_SIZE_BYTES_MIN, 1, 0, 0), 1)
 """Of what has not been looked at."""
+_AT_ONCE_COUNT_MAX: Final = 1024
+"""Of what is done one by one, writes and the reads of a batch that failed: a turn of the event loop with so many takes some 0.1 s,
+and each write is compared with all that are under way."""
 _TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
@@ -128,7 +135,7 @@ class Batches:
                 reads.append(FileRead(ref, offset, buffer[: length - offset]))
                 owners.append(io)
         try:
-            await self._core.store.read(reads, is_relaxed=is_relaxed)
+            await self._core.read_stored(reads, is_relaxed=is_relaxed)
         except FsError as error:
             if len(reads) == 1:
                 owners[0].error = error
@@ -137,6 +144,57 @@ class Batches:
             await self._read_singly(wanted, is_relaxed=is_relaxed)
         for io, read in zip(owners, reads, strict=True):
             io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
+
+    async def read_table(
+        self, table: ReadTable, handles: Mapping[bytes, int], *, is_relaxed: bool
+    ) -> list[tuple[int, BatchIo]]:
+        """Do as `read`, by rows where all files have all that is asked for and nothing that is not in storage yet.
+
+        Args:
+            table: what is to be read; its files become known here.
+            handles: the handle that each key stands for.
+            is_relaxed: as for `read`.
+
+        Returns:
+            Of the rows of which there is more to say than that they were read: position and what became of it.
+        """
+        if not self._is_settled(table, handles):
+            ios = _ios(table, handles)
+            await self.read(ios, is_relaxed=is_relaxed)
+            return list(enumerate(ios))
+        try:
+            await self._core.store.read(table, is_relaxed=is_relaxed)
+            await self._core.require_still_there(table.made.values())
+        except FsError as error:
+            ios = _ios(table, handles)
+            for position, io in enumerate(ios):
+                io.file, io.count = table[position].file, len(io.buffer)
+            if len(ios) == 1:
+                ios[0].error = error
+            else:
+                await self._read_singly([(io, io) for io in ios], is_relaxed=is_relaxed)
+            return list(enumerate(ios))
+        return [
+            (
+                position,
+                BatchIo(made.file, made.offset, made.buffer, made.hole_bytes, 0, len(made.buffer)),
+            )
+            for position, made in sorted(table.made.items())
+            if made.hole_bytes
+        ]
+
+    def _is_settled(self, table: ReadTable, handles: Mapping[bytes, int]) -> bool:
+        ends = []
+        for key, handle_id in handles.items():
+            try:
+                state = self._files.readable(handle_id).state
+            except FsError:
+                return False
+            if state.is_dirty:
+                return False
+            table.files[key] = state.ref
+            ends.append(FILE_END.pack(key, state.local_length()))
+        return are_within(table.entries, b"".join(ends))
 
     def begin_read(
         self, ios: Sequence[BatchIo], on_end: Callable[[bool], None], *, is_relaxed: bool
@@ -152,6 +210,9 @@ class Batches:
             io.file = state.ref
 
         def end(is_done: bool) -> None:
+            doubted = [io for io in ios if io.hole_bytes] if is_done else ()
+            # whether such a file is still there, has to be asked for
+            is_done &= all(self._core.is_kept(io.file.inode_id) for io in doubted)
             for io in ios:
                 if is_done:
                     io.count = len(io.buffer)
@@ -165,16 +226,11 @@ class Batches:
         self, wanted: Sequence[tuple[BatchIo, FileRead]], *, is_relaxed: bool
     ) -> None:
         """Find out which reads of a batch cannot be done, and do the others."""
-
-        async def read_one(io: BatchIo, read: FileRead) -> None:
-            try:
-                await self._core.store.read([read], is_relaxed=is_relaxed)
-            except FsError as error:
-                io.error = error
-
-        async with trio.open_nursery() as nursery:
-            for io, read in wanted:
-                nursery.start_soon(read_one, io, read)
+        read = partial(self._core.read_stored, is_relaxed=is_relaxed)
+        calls = [partial(read, [one]) for _, one in wanted]
+        done = await each_or_error(calls, at_once_max=_AT_ONCE_COUNT_MAX)
+        for (io, _), error in zip(wanted, done, strict=True):
+            io.error = error
 
     async def write(self, ios: Sequence[BatchIo]) -> None:
         """Write all buffers; each says for itself how it went."""
@@ -189,9 +245,8 @@ class Batches:
         if len(ios) == 1:
             await self._write_one(ios[0], changed)
         else:
-            async with trio.open_nursery() as nursery:
-                for io in ios:
-                    nursery.start_soon(self._write_one, io, changed)
+            calls = [partial(self._write_one, io, changed) for io in ios]
+            await each_or_error(calls, at_once_max=_AT_ONCE_COUNT_MAX)
         for state in changed.values():
             await self._core.forget_pages(state)
 
@@ -211,6 +266,14 @@ class Batches:
             changed[state.inode_id] = state
         except FsError as error:
             io.error = error
+
+
+def _ios(table: ReadTable, handles: Mapping[bytes, int]) -> list[BatchIo]:
+    ios = []
+    for position in range(len(table)):
+        key, offset, buffer = table.window(position)
+        ios.append(BatchIo(NO_FILE, offset, buffer, 0, handles[key]))
+    return ios
 
 
 def mode_after_write(mode: int) -> int:

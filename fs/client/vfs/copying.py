@@ -66,7 +66,7 @@ class Copying:
         return progress.settled - place
 
     async def _copy_batch(self, reads: list[FileRead], progress: "_Progress") -> None:
-        await self._core.store.read(reads)
+        await self._core.read_stored(reads)
         for read in reads:
             size = len(read.buffer)
             data, target = read.buffer[: size - read.hole_bytes], progress.target

@@ -76,6 +76,15 @@ class Files(Reading, Writing, Closing):
                 state.absorb(inode)
         else:
             inode, is_metered = await self._open_at_meta(request)
+        if not request.HasField("session") and self._is_unkept(inode_id):
+            # Its last name went through this mount before the reply came: as late as that, a session still keeps it.
+            late = meta_pb2.OpenReq(
+                caller=caller.to_pb(),
+                inode_id=inode_id,
+                wants_read=request.wants_read,
+                session=self._session_of_unnamed(inode_id),
+            )
+            request, (inode, is_metered) = late, await self._open_at_meta(late)
         opened = await self._opened(inode, flags, session, caller)
         if session is None and request.HasField("session"):
             self._keep(self._core.states[inode_id], SessionId(request.session.session_id))
@@ -140,7 +149,7 @@ class Files(Reading, Writing, Closing):
             length = state.local_length()
         if known is not None and known.given_length not in (-1, length):
             raise TakesTaskError
-        if state is None and known is not None and known.removed is not None:
+        if self._is_unkept(inode.inode_id):
             raise TakesTaskError
         return self._handed_out(inode, flags, None, caller)[0]
 
@@ -204,17 +213,21 @@ class Files(Reading, Writing, Closing):
             return None
         return meta_pb2.FileSessionPb(session_id=self._core.new_session_id(), is_write=True)
 
-    def _session_of_unnamed(self, inode_id: InodeId) -> meta_pb2.FileSessionPb | None:
-        """Return a session that keeps an inode without a name for its readers, too; None when it has a name, or one already."""
+    def _is_unkept(self, inode_id: InodeId) -> bool:
+        """Return whether this mount knows that an inode has no name, and has no session yet that keeps it."""
         state, known = self._core.states.get(inode_id), self._core.known.get(inode_id)
         if state is None:
-            if known is None or known.removed is None:
-                return None
-            return meta_pb2.FileSessionPb(session_id=self._core.new_session_id())
-        if state.inode.nlink or state.keep_session is not None:
+            return known is not None and known.removed is not None
+        return not state.inode.nlink and state.keep_session is None
+
+    def _session_of_unnamed(self, inode_id: InodeId) -> meta_pb2.FileSessionPb | None:
+        """Return a session that keeps an inode without a name for its readers, too; None when it has a name, or one already."""
+        if not self._is_unkept(inode_id):
             return None
-        state.keep_session = self._core.new_session_id()
-        return meta_pb2.FileSessionPb(session_id=state.keep_session)
+        session_id, state = self._core.new_session_id(), self._core.states.get(inode_id)
+        if state is not None:
+            state.keep_session = session_id
+        return meta_pb2.FileSessionPb(session_id=session_id)
 
     async def _opened(
         self,

@@ -6,11 +6,8 @@ the kernel made right before; should it have changed in between, the session is 
 """
 
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-
-from emberfs.protocol import SOCKET_ATTRIBUTE
 
 from ...rpc.api import UnderWay
 from ...schema import services
@@ -20,25 +17,18 @@ from ...schema.method import Method, ReqT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from ..api import OnMetaReply
-from . import chunk_sizes
+from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .files import Files
 from .open_file import InodeState
 from .ports import Caller
-from .profile import PROFILE_ATTRIBUTE
 from .shared import Known
-from .watched import TRACE_ATTRIBUTE, look_at_spans
 
 ChangeRspT = TypeVar(
     "ChangeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp, meta_pb2.RemoveRsp, meta_pb2.RenameRsp
 )
 
 DENTRY_COUNT_MAX = 65_536
-_CAPABILITY = b"security.capability"
-_KERNEL = Caller(0, 0)
-"""Who does what follows from an act of a caller, who could not do it himself."""
-_BATCH_ATTRIBUTE = SOCKET_ATTRIBUTE.encode()
-_ACL_NAMES = (b"system.posix_acl_access", b"system.posix_acl_default")
 _TYPE_OF_MODE = {
     0: InodeType.FILE,
     stat.S_IFREG: InodeType.FILE,
@@ -75,11 +65,11 @@ class AttrChange:
         return self.mode is None and self.uid is None and self.gid is None and self.length is None
 
 
-class Namespace:
+class Namespace(ExtendedAttributes):
     """The namespace half of `Vfs`."""
 
     def __init__(self, core: VfsCore, files: Files) -> None:
-        self._core = core
+        super().__init__(core)
         self._files = files
         self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
 
@@ -426,108 +416,3 @@ class Namespace:
                 session=self._keep_session(state),
             )
             await self._core.call(services.META_OPEN, request)
-
-    # -- extended attributes --------------------------------------------------------------------------
-
-    async def setxattr(
-        self,
-        inode_id: InodeId,
-        name: bytes,
-        value: bytes,
-        caller: Caller,
-        *,
-        must_be_new: bool = False,
-        must_exist: bool = False,
-    ) -> None:
-        """Set an extended attribute, new or not unless said otherwise.
-
-        Raises:
-            FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with `must_exist`, and whatever meta says.
-        """
-        if name == chunk_sizes.NAME:
-            await chunk_sizes.set_chunk_size(self._core, inode_id, value, caller)
-            return
-        mode = meta_pb2.XATTR_CREATE if must_be_new else meta_pb2.XATTR_SET
-        request = meta_pb2.SetXattrReq(
-            caller=caller.to_pb(),
-            inode_id=inode_id,
-            name=name,
-            value=value,
-            mode=meta_pb2.XATTR_REPLACE if must_exist else mode,
-        )
-        self._note_xattr_change(inode_id, name)
-        await self._core.call(services.META_SET_XATTR, request)
-        self._note_xattr_change(inode_id, name)
-
-    async def getxattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> bytes:
-        """Return the value of an extended attribute.
-
-        The kernel asks for security.capability before every single write; that it is absent is
-        remembered for attr_timeout_s while the file is open.
-        It asks for the access control list of whatever it checks or lists; attributes say whether there is one.
-
-        Raises:
-            FsError: NO_ATTRIBUTE.
-        """
-        self.require_maybe_there(inode_id, name)
-        core = self._core
-        if name == _BATCH_ATTRIBUTE and core.batch_socket_name:
-            return core.batch_socket_name
-        if name == PROFILE_ATTRIBUTE:
-            return core.profile.look(caller)
-        if name.startswith(TRACE_ATTRIBUTE) and core.spans is not None:
-            return look_at_spans(core.spans, name, caller)
-        if name == chunk_sizes.NAME:
-            return await chunk_sizes.get_chunk_size(core, inode_id, caller)
-        state = core.states.get(inode_id) if name == _CAPABILITY else None
-        request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
-        try:
-            return (await core.call(services.META_GET_XATTR, request)).value
-        except FsError as error:
-            if state is not None and error.status is Status.NO_ATTRIBUTE:
-                state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
-            raise
-
-    def require_maybe_there(self, inode_id: InodeId, name: bytes) -> None:
-        """Raise FsError(NO_ATTRIBUTE) when it is remembered that an attribute is absent."""
-        core, until_s = self._core, 0.0
-        if name == _CAPABILITY:
-            state = core.states.get(inode_id)
-            until_s = 0.0 if state is None else state.no_capability_until_s
-        elif name in _ACL_NAMES:
-            known = core.known.get(inode_id)
-            until_s = 0.0 if known is None else known.no_acl_until_s
-        if core.now_s() < until_s:
-            raise FsError(Status.NO_ATTRIBUTE, f"inode {inode_id}: {name!r}")
-
-    async def listxattr(self, inode_id: InodeId, caller: Caller) -> Sequence[bytes]:
-        """Return the names of all extended attributes that the caller may see."""
-        request = meta_pb2.ListXattrsReq(caller=caller.to_pb(), inode_id=inode_id)
-        return (await self._core.call(services.META_LIST_XATTRS, request)).names
-
-    async def removexattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> None:
-        """Remove an extended attribute; NO_ATTRIBUTE when there is none."""
-        request = meta_pb2.RemoveXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
-        self._note_xattr_change(inode_id, name)
-        await self._core.call(services.META_REMOVE_XATTR, request)
-        self._note_xattr_change(inode_id, name)
-
-    async def drop_capability(self, state: InodeState, caller: Caller) -> None:
-        """Remove what a file may do as a program beyond others, if it may; that there is nothing is remembered."""
-        try:
-            await self.getxattr(state.inode_id, _CAPABILITY, caller)
-        except FsError as error:
-            if error.status is not Status.NO_ATTRIBUTE:
-                raise
-            return
-        await self.removexattr(state.inode_id, _CAPABILITY, _KERNEL)
-
-    def _note_xattr_change(self, inode_id: InodeId, name: bytes) -> None:
-        core = self._core
-        core.told.note_changed(inode_id)
-        state, known = core.states.get(inode_id), core.known.get(inode_id)
-        if state is not None:
-            state.no_capability_until_s = 0.0
-        if known is not None and name in _ACL_NAMES:
-            known.no_acl_until_s = 0.0
-            known.acl_unsure_until_s = core.now_s() + core.retry_time_s_longest

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from ...runtime.ports import Buffer
+from ...runtime.quick_lock import QuickLock
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import FilePart, Inode
 from ...schema.layout import FileRef
@@ -91,10 +92,10 @@ class _OwnLock:
     def __set_name__(self, _owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, state: "InodeState", _owner: type | None = None) -> trio.Lock:
+    def __get__(self, state: "InodeState", _owner: type | None = None) -> QuickLock:
         lock = state.locks.get(self._name)
         if lock is None:
-            lock = state.locks[self._name] = trio.Lock()
+            lock = state.locks[self._name] = QuickLock()
         return lock
 
 
@@ -147,7 +148,7 @@ class InodeState:
         self.handles: dict[int, FileHandle] = {}
         self.keep_session: SessionId | None = None
         self.writer = caller
-        self.locks: dict[str, trio.Lock] = {}
+        self.locks: dict[str, QuickLock] = {}
         """Those that were asked for; see `_OwnLock`."""
         self.run: WriteRun | None = None
         self.append = AppendBuffer()
@@ -178,6 +179,12 @@ class InodeState:
         """The regular-file part of the newest known inode."""
         assert self.inode.file is not None
         return self.inode.file
+
+    @property
+    def is_kept(self) -> bool:
+        """True while a session keeps the content, also without a name."""
+        sessions = [handle.file_session for handle in self.handles.values()]
+        return self.keep_session is not None or any(sessions)
 
     @property
     def is_dirty(self) -> bool:

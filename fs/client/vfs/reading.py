@@ -27,7 +27,7 @@ class Reading(Handles):
         The buffer belongs to the caller to read, not to write.
 
         Raises:
-            FsError: BAD_FILE, CHECKSUM_MISMATCH, IO_ERROR and others of ChunkStore.read.
+            FsError: BAD_FILE, STALE, CHECKSUM_MISMATCH, IO_ERROR and others of ChunkStore.read.
         """
         # 1. who reads
         handle = self.readable(handle_id)
@@ -51,7 +51,7 @@ class Reading(Handles):
             return found
         self._core.ahead_miss_count += 1
         view = memoryview(bytearray(end - offset))
-        await self._core.store.read([FileRead(state.ref, offset, view)])
+        await self._core.read_stored([FileRead(state.ref, offset, view)])
         return view
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
@@ -101,9 +101,9 @@ class Reading(Handles):
         """Fill what `begin_read` returned, of any files, with one request to each storage node.
 
         Raises:
-            FsError: as ChunkStore.read, for any of them.
+            FsError: as `read`, for any of them.
         """
-        await self._core.store.read(reads)
+        await self._core.read_stored(reads)
 
     async def _refresh(self, state: InodeState, caller: Caller) -> None:
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)
@@ -133,7 +133,7 @@ class Reading(Handles):
     async def _fetch(self, state: InodeState, block: Block[FetchedBlock]) -> None:
         content = block.content
         try:
-            await self._core.store.read([FileRead(state.ref, block.offset, content.view)])
+            await self._core.read_stored([FileRead(state.ref, block.offset, content.view)])
         except FsError as error:
             content.error = error
         finally:

@@ -83,7 +83,7 @@ class Seeking:
     async def _probe(self, state: InodeState, places: Iterable[int]) -> list[bool]:
         """Return for each offset whether there is a hole."""
         reads = [FileRead(state.ref, place, memoryview(bytearray(1))) for place in places]
-        await self._core.store.read(reads)
+        await self._core.read_stored(reads)
         return [read.hole_bytes > 0 for read in reads]
 
 

@@ -1,6 +1,6 @@
 """What all parts of the vfs share: the ports, the open inodes, what the kernel holds."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2
-from ..api import BeginsCalls, ChunkStore, MetaCaller
+from ..api import BeginsCalls, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
+from ..still_there import require_still_there
 from .budgets import DirtyBudget, SpaceWatch
 from .open_file import InodeState
 from .ports import Caller, KernelCache
@@ -91,6 +92,8 @@ class Shared:
         self.profile = Profile()
         self.spans: SpanKeeper | None = None
         """Keeps the spans of this mount for who watches; None: a mount of which nothing is traced."""
+        self.tell_settings: Callable[[], bytes] | None = None
+        """Returns the settings of this mount, as JSON; None: they are not told."""
         self.batch_socket_name = b""
         """Where programs find the server of batches; empty: there is none."""
         self._nursery: trio.Nursery | None = None
@@ -128,6 +131,27 @@ class Shared:
     def call(self, method: Method[ReqT, RspT], request: ReqT) -> Coroutine[Any, Any, RspT]:
         """Call meta."""
         return self.meta.call(method, request)
+
+    async def read_stored(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
+        """Fill buffers from storage, as `ChunkStore.read`; a removed file is not shown as a hole.
+
+        Raises:
+            FsError: STALE also: a file is gone that no session of this mount kept; and as `ChunkStore.read`.
+        """
+        await self.store.read(reads, is_relaxed=is_relaxed)
+        await self.require_still_there(reads)
+
+    async def require_still_there(self, reads: Iterable[FileRead]) -> None:
+        """Return if no hole that was read is what is left of a removed file; raises FsError(STALE)."""
+        doubted = [read.file.inode_id for read in reads if read.hole_bytes]
+        for inode_id in dict.fromkeys(doubted):
+            if not self.is_kept(inode_id):
+                await require_still_there(self.meta, Caller(0, 0).to_pb(), inode_id)
+
+    def is_kept(self, inode_id: InodeId) -> bool:
+        """Return whether a session of this mount keeps the content of a file, whoever removes it."""
+        state = self.states.get(inode_id)
+        return state is not None and state.is_kept
 
     def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
         """Take in the directories of a reply to a change of names, whose request was made at `mark`."""

@@ -9,6 +9,7 @@ retry, and nothing here times out by itself.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -130,6 +131,10 @@ class Vfs:
     def connect_kernel(self, kernel: KernelCache) -> None:
         """Say whose caches are to be kept honest; before the first operation."""
         self._core.kernel = kernel
+
+    def tell_settings(self, tell: Callable[[], bytes]) -> None:
+        """Have the mount tell its settings, as JSON, to its own user and root: they read them as an attribute of it."""
+        self._core.tell_settings = tell
 
     def announce_batches(self, socket_name: bytes) -> None:
         """Say where programs find the server of batches: they read it as an attribute of any path of the mount."""

@@ -1,5 +1,6 @@
-"""Traces of one mount for whoever watches: what `ember admin trace` reads as attributes of the mount.
+"""What one mount tells whoever watches, as attributes of it: traces for `ember admin trace`, settings for `ember admin config get`.
 
+    ember.settings               the settings that it runs with, as JSON
     ember.trace.SECONDS.AFTER    watch for so long from now (0: no longer; empty: as before), and tell the spans beyond number AFTER
 
 Meanwhile every request of the kernel and every batch is traced.  Does not keep spans: fs/runtime/span_keeper.py does.
@@ -13,11 +14,18 @@ from ...runtime.span_keeper import SpanKeeper
 from ...schema.status import FsError, Status
 from .ports import Caller
 
+SETTINGS_ATTRIBUTE: Final = b"ember.settings"
 TRACE_ATTRIBUTE: Final = b"ember.trace."
 _NAME: Final = re.compile(rb"ember\.trace\.(\d{0,6})\.(\d{1,18})")
 
 VALUE_BYTES_MAX: Final = 60_000
 """An attribute may have 64 KiB."""
+
+
+def require_own_user(caller: Caller, what: str) -> None:
+    """Raise FsError(NOT_PERMITTED) for whoever may not look."""
+    if caller.uid not in {0, os.geteuid()}:
+        raise FsError(Status.NOT_PERMITTED, f"the {what} of a mount are for its own user")
 
 
 def look_at_spans(spans: SpanKeeper, name: bytes, caller: Caller) -> bytes:
@@ -29,8 +37,7 @@ def look_at_spans(spans: SpanKeeper, name: bytes, caller: Caller) -> bytes:
     found = _NAME.fullmatch(name)
     if found is None:
         raise FsError(Status.NO_ATTRIBUTE, f"{name!r}")
-    if caller.uid not in {0, os.geteuid()}:
-        raise FsError(Status.NOT_PERMITTED, "the traces of a mount are for its own user")
+    require_own_user(caller, "traces")
     if found[1]:
         spans.watch(float(found[1]), 1.0)
     return spans.told(int(found[2]), VALUE_BYTES_MAX)

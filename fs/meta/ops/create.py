@@ -9,7 +9,7 @@ from ...schema.services import META_CREATE
 from ...schema.status import FsError, Status
 from .. import content
 from ..context import OpContext
-from ..dentries import check_name, find_dentry, is_dot
+from ..dentries import check_name, find_dentry, is_dot, told
 from ..idempotency import recall, remember
 from ..inodes import load_directory, load_inode, require_changeable
 from ..making import new_inode, put
@@ -27,7 +27,7 @@ def give_file_part(ctx: OpContext, inode: pb.InodePb, default: pb.LayoutPb) -> N
 async def _open_existing(
     tr: Transaction, ctx: OpContext, request: meta.CreateReq, dentry: DentryRecordPb
 ) -> meta.CreateRsp:
-    what = f"{request.name!r} in directory {request.parent_inode_id:#x}"
+    what = told(request.name, request.parent_inode_id)
     if request.is_exclusive:
         raise FsError(Status.EXISTS, what)
     if dentry.type == pb.DIRECTORY:

@@ -2,7 +2,7 @@
 
     python -m tests.client.batchio.fuzz --entries 1000000 --seed 1
 
-Checks that every entry is answered, that the ring and its mount go on, and that no byte changes but those of the program's own
+Three batches in ten ask for nothing but plain reads.  Checks that every entry is answered, that the ring and its mount go on, and that no byte changes but those of the program's own
 file and memory: another file, and memory on both sides of the program's own.
 """
 
@@ -66,9 +66,10 @@ async def random_rings(it, seed, count):
     await it.mount.files.flush(other)
     while results.total() < count:
         n = rng.randint(1, ENTRY_COUNT)
+        is_plain = rng.random() < 0.3
         for _ in range(n):
-            it.put(**random_entry(rng))
-            if rng.random() < 0.1:
+            it.put(**(plain_entry(rng) if is_plain else random_entry(rng)))
+            if rng.random() < (0.01 if is_plain else 0.1):
                 spoil(it, rng)
         it.ring_bell(n)
         if rng.random() < 0.3:
@@ -100,6 +101,20 @@ def random_entry(rng):
         "file": number(rng.randint(1, 2), 32),
         "memory": number(rng.randint(1, 2), 32),
         "flags": number(rng.randrange(4), 32),
+    }
+
+
+def plain_entry(rng):
+    """Return a read of a batch that may be done by rows."""
+    length = rng.randint(1, 3000)
+    return {
+        "op": Op.READ,
+        "offset": rng.randrange(len(CONTENT) - length),
+        "place": rng.randrange(MEMORY_BYTES - 2 * GUARD_BYTES - length),
+        "length": length,
+        "user_data": rng.getrandbits(64),
+        "file": rng.randint(1, 2),
+        "flags": rng.choice([0, 2]),
     }
 
 

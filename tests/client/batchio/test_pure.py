@@ -2,7 +2,9 @@
 
 import errno
 from collections import Counter
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -19,9 +21,13 @@ from emberfs.protocol import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fs.client.batchio import by_rows
+from fs.client.batchio.by_rows import plain_reads
 from fs.client.batchio.checks import Share, sort_out
 from fs.client.batchio.gathering import batch_count
+from fs.client.batchio.jobs import RELAXED
 from fs.client.batchio.turns import TURNS_FOR_OTHERS, Turns
+from fs.kernels import batches, batches_twin
 from fs.schema.layout import MAX_FILE_LENGTH_BYTES
 
 U64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
@@ -39,6 +45,10 @@ SOME = st.lists(st.one_of(ENTRIES, st.sampled_from([
 class Memory:
     size: int
     block_size: int = 0
+    mapped_bytes: int = 1
+
+    def window(self, offset: int, length: int) -> memoryview:
+        return memoryview(bytes(self.size))[offset:][:length]
 
 
 FILES = {1: Share(11, True, False), 2: Share(12, False, True), 3: Share(13, True, True)}
@@ -49,6 +59,7 @@ def sorted_out(entries):
     return sort_out(b"".join(ENTRY.pack(*entry) for entry in entries), FILES, MEMORIES)
 
 
+@pytest.mark.thorough
 @given(SOME)
 def test_what_is_let_through_reaches_only_what_is_the_programs_own(entries):
     groups, ended = sorted_out(entries)
@@ -75,6 +86,31 @@ def test_what_is_let_through_reaches_only_what_is_the_programs_own(entries):
     assert Counter(user_data for user_data, _ in ended) == rest
     faults = {0, errno.EINVAL, errno.EBADF, errno.EFAULT, errno.EFBIG}
     assert {-result for _, result in ended} <= faults
+
+
+@pytest.mark.parametrize("kernel", [batches, batches_twin], ids=["serving", "twin"])
+@given(SOME)
+def test_what_is_done_by_rows_is_what_is_let_through(kernel, entries):
+    with patch.multiple(by_rows, kinds_of=kernel.kinds_of, completions_of=kernel.completions_of):
+        check_plain_reads(entries)
+
+
+def check_plain_reads(entries):
+    groups, ended = sorted_out(entries)
+    copied = b"".join(ENTRY.pack(*entry) for entry in entries)
+    work = plain_reads(copied, FILES, MEMORIES) if entries else None
+    is_plain = (
+        bool(groups)
+        and not ended
+        and all(group.op == Op.READ and group.memory is groups[0].memory for group in groups)
+        and len({group.flags & RELAXED for group in groups}) == 1
+    )
+    assert (work is not None) == is_plain
+    if work is not None:
+        done = [COMPLETION.pack(entry[0], entry[3]) for entry in entries]
+        assert work.results() == b"".join(done)
+        failed = [COMPLETION.pack(entry[0], -errno.EIO) for entry in entries]
+        assert work.failures(errno.EIO) == b"".join(failed)
 
 
 @pytest.mark.parametrize(
@@ -135,15 +171,25 @@ def test_depth(pending, depth, is_overdue):
         assert (count > 0) == (pending >= -depth or (is_overdue and pending > 0))
 
 
+@asynccontextmanager
+async def turn(turns, priority, uid):
+    if not turns.begin_now(uid):
+        await turns.begin(priority, uid)
+    try:
+        yield
+    finally:
+        turns.end(uid)
+
+
 async def test_high_goes_before_low_but_not_for_ever(autojump_clock):  # noqa: ARG001 - see conftest
     turns, order = Turns(1), []
 
     async def work(priority):
-        async with turns.turn(priority, 0):
+        async with turn(turns, priority, 0):
             order.append(priority)
             await trio.sleep(1)
 
-    async with trio.open_nursery() as nursery, turns.turn(Priority.NORMAL, 0):
+    async with trio.open_nursery() as nursery, turn(turns, Priority.NORMAL, 0):
         for priority in (Priority.LOW, Priority.NORMAL, *[Priority.HIGH] * 20):
             nursery.start_soon(work, priority)
             await trio.testing.wait_all_tasks_blocked()
@@ -158,14 +204,14 @@ async def test_who_gives_up_waiting_keeps_no_turn(autojump_clock):  # noqa: ARG0
 
     async def wait_and_give_up():
         with trio.move_on_after(1):
-            async with turns.turn(Priority.HIGH, 0):
+            async with turn(turns, Priority.HIGH, 0):
                 pass
 
-    async with trio.open_nursery() as nursery, turns.turn(Priority.LOW, 0):
+    async with trio.open_nursery() as nursery, turn(turns, Priority.LOW, 0):
         nursery.start_soon(wait_and_give_up)
         await trio.sleep(1)  # the turn may come at the very moment of giving up
     with trio.fail_after(1):
-        async with turns.turn(Priority.LOW, 0):
+        async with turn(turns, Priority.LOW, 0):
             pass
 
 
@@ -173,11 +219,11 @@ async def test_low_has_its_turns_below_two_that_never_rest(autojump_clock):  # n
     turns, order = Turns(1), []
 
     async def work(priority):
-        async with turns.turn(priority, 0):
+        async with turn(turns, priority, 0):
             order.append(priority)
             await trio.sleep(1)
 
-    async with trio.open_nursery() as nursery, turns.turn(Priority.NORMAL, 0):
+    async with trio.open_nursery() as nursery, turn(turns, Priority.NORMAL, 0):
         for priority in [Priority.LOW, *[Priority.HIGH, Priority.NORMAL] * 100]:
             nursery.start_soon(work, priority)
             await trio.testing.wait_all_tasks_blocked()
@@ -189,7 +235,7 @@ async def test_no_user_has_all_turns(autojump_clock):  # noqa: ARG001
     turns, began = Turns(4), []
 
     async def work(uid, time_s):
-        async with turns.turn(Priority.NORMAL, uid):
+        async with turn(turns, Priority.NORMAL, uid):
             began.append((trio.current_time(), uid))
             await trio.sleep(time_s)
 

@@ -14,8 +14,10 @@ from emberfs.protocol import EntryFlag, Op
 from fs.client.batchio.checks import Share
 from fs.client.batchio.jobs import COPIED_BYTES_MAX
 from fs.client.batchio.memory import is_memory_file, shared_memory
+from fs.client.vfs import batches as batches_module
 from fs.client.vfs.namespace import AttrChange
 from fs.client.vfs.ports import Caller
+from fs.runtime import readiness
 from fs.schema.status import FsError, Status
 
 from .conftest import ENTRY_COUNT
@@ -204,6 +206,19 @@ async def test_the_daemon_does_not_wait_for_who_does_not_listen(autojump_clock, 
         assert len(await it.results(2000)) == 2000
 
 
+async def test_a_watched_ring_goes_on_once_who_did_not_listen_does(program):
+    assert readiness.install()
+    async with program() as it:
+        while not it.ring._unsaid:
+            it.put(file=9)
+            it.ring_bell(1)
+            await trio.testing.wait_all_tasks_blocked()
+        it.put(file=9)
+        it.ring_bell(1)
+        assert len(await it.results(it.put_count)) == it.put_count
+        assert await it.do({"file": 9}) == [-errno.EBADF]
+
+
 async def test_memory_that_may_shrink_is_copied_and_never_touched(autojump_clock, program):
     async with program(CONTENT) as it:
         fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
@@ -285,12 +300,71 @@ def test_memory_is_taken_as_it_is_sealed():
     memory.window(10, 3)[:] = b"abc"
     assert os.pread(fd, 3, 10) == b"abc"
     os.close(fd)
-    with open(__file__) as plain:
+    with open("/proc/self/maps") as plain:
         assert not is_memory_file(plain.fileno())
 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_random_rings(autojump_clock, program, seed):
     """Row R6, the short form: whatever stands in a ring, the daemon answers, and touches nothing of others."""
+    async with program(CONTENT) as it:
+        await random_rings(it, seed, 300)
+
+
+@pytest.mark.parametrize("count", [8, 12])
+async def test_many_that_fail_together_are_done_few_at_a_time(
+    autojump_clock, program, monkeypatch, count
+):
+    """A turn of the event loop with a task for each of 60,000 reads took seconds, in which nobody else was served."""
+    monkeypatch.setattr(batches_module, "_AT_ONCE_COUNT_MAX", 3)
+    under_way, most = 0, 0
+    async with program(CONTENT) as it:
+        store = it.mount.vfs.batches._core.store
+        real = store.read
+
+        async def read(reads, **options):
+            nonlocal under_way, most
+            if len(reads) > 1 or reads[0].offset == 100:
+                raise FsError(Status.CHUNK_DAMAGED, "test")
+            under_way += 1
+            most = max(most, under_way)
+            await trio.sleep(1)
+            await real(reads, **options)
+            under_way -= 1
+
+        monkeypatch.setattr(store, "read", read)
+        entries = [{"offset": 100 * n, "place": 100 * n, "length": 100} for n in range(count)]
+        found = await it.do(*entries)
+    assert most == 3
+    assert found == [100, -errno.EIO, *[100] * (count - 2)]
+
+
+async def test_many_writes_are_done_few_at_a_time(autojump_clock, program, monkeypatch):
+    """Each is compared with all that are under way: 2000 at once held others up for 0.6 s."""
+    monkeypatch.setattr(batches_module, "_AT_ONCE_COUNT_MAX", 3)
+    under_way, most = 0, 0
+    async with program(CONTENT) as it:
+        files = it.mount.vfs.batches._files
+        real = files.write_unbuffered
+
+        async def write(*arguments):
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await trio.sleep(1)
+            count = await real(*arguments)
+            under_way -= 1
+            return count
+
+        monkeypatch.setattr(files, "write_unbuffered", write)
+        entries = [{"op": Op.WRITE, "offset": 100 * n, "length": 100} for n in range(10)]
+        assert await it.do(*entries) == [100] * 10
+    assert most == 3
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_random_rings_that_are_watched(program, seed):
+    """As in a mount daemon: the event loop looks after the bell by itself."""
+    assert readiness.install()
     async with program(CONTENT) as it:
         await random_rings(it, seed, 300)

@@ -11,7 +11,11 @@ from fs.client.fuse.direct import server as server_module
 from fs.client.fuse.direct.protocol import Opcode
 from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, FakeMeta
-from tests.client.fuse.test_direct import kernel, killed  # noqa: F401 - fixtures
+from tests.client.fuse.test_direct import (  # noqa: F401 - fixtures
+    is_watched,
+    kernel,
+    killed,
+)
 
 
 class Begun:

@@ -18,7 +18,7 @@ from fs.client.fuse.direct.device import Device
 from fs.client.fuse.direct.protocol import InitFlag, Opcode
 from fs.client.fuse.direct.server import Server
 from fs.client.vfs.vfs import Vfs
-from fs.runtime import tracing
+from fs.runtime import readiness, tracing
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
@@ -76,7 +76,7 @@ class Kernel:
 
     async def ask(self, opcode, body=b"", node_id=1, pid=1):
         unique = await self.send(opcode, body, node_id, pid)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             answered, error, reply = await self.receive()
         assert answered == unique
         return error, reply
@@ -123,7 +123,15 @@ def cluster():
 
 
 @pytest.fixture
-async def kernel(cluster, killed, nursery):
+def is_watched():
+    """Whether the event loop looks after the descriptor itself, as in a daemon."""
+    return True
+
+
+@pytest.fixture
+async def kernel(cluster, killed, nursery, is_watched):
+    if is_watched:
+        readiness.install()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for sock in (ours, theirs):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
@@ -216,6 +224,7 @@ async def test_a_sampled_request_begins_a_trace_of_its_own(kernel):
     assert tracing.live.count == 0
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
 async def test_bytes_written_are_read(kernel):
     _, fh = await kernel.make(b"f")
     data = random.Random(2).randbytes(300_000)
@@ -279,6 +288,7 @@ async def test_a_value_must_fit_the_buffer_of_who_asks(kernel):
     assert await kernel.ask(Opcode.SETXATTR, again, inode_id) == (errno.EEXIST, b"")
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
 async def test_many_requests_wait_at_once_and_none_is_lost(kernel, cluster):
     cluster.meta_gate = trio.Event()
     waiting = [await kernel.send(Opcode.LOOKUP, b"missing\0") for _ in range(100)]

@@ -38,7 +38,7 @@ class Server:
         return self.wait()
 
     def wait(self):
-        output, _ = self.process.communicate(timeout=30)
+        output, _ = self.process.communicate(timeout=120)
         assert self.process.returncode == 0, output
         return json.loads(output)
 
@@ -291,7 +291,7 @@ def test_a_bug_ends_the_daemon_and_leaves_no_dead_mount(tmp_path, monkeypatch):
     try:
         with pytest.raises(OSError, match=r"."), (tmp_path / "f").open("wb") as f:
             f.write(b"x")
-        server.process.communicate(timeout=30)
+        server.process.communicate(timeout=120)
         assert server.process.returncode != 0
         assert not tmp_path.is_mount()
         assert list(tmp_path.iterdir()) == []
@@ -312,7 +312,7 @@ def test_bad_mount_points_are_refused(tmp_path):
     (full / "f").touch()
     for bad in (tmp_path / "missing", full, full / "f", Path("/proc")):
         server = Server(bad)
-        server.process.communicate(timeout=20)
+        server.process.communicate(timeout=120)
         assert server.first_line.startswith("error: BAD_MOUNT_POINT"), server.first_line
         assert server.process.returncode == 1
 

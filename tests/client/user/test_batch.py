@@ -247,6 +247,7 @@ def test_what_is_closed_says_so(implementation, folder):
         client.open(path)
 
 
+@pytest.mark.thorough
 def test_an_iov_outlives_nothing_that_refers_to_it(client):
     iov = client.allocate(10)
     assert (len(iov.view), iov.view.readonly, bytes(iov.view)) == (10, False, bytes(10))

@@ -19,6 +19,7 @@ from emberfs.batch import Transfer
 from emberfs.connection import socket_address
 from emberfs.protocol import COUNT, REQUEST, Call, Op
 from emberfs.ring import RingClient
+from emberfs.rows import Rows, read_rows
 
 from tests.client.user.pieces import CONTENT
 from tests.client.user.serving import NEEDS_MOUNT, Server
@@ -237,3 +238,63 @@ def test_what_came_before_the_daemon_went_is_not_lost(server, path):
         file._connection = None
     ring.abandon()
     client.close()
+
+
+def read_by_rows(client, file, view):
+    read_rows(client, Rows([file] * 5, [0] * 5, [20] * 5, range(0, 100, 20)), view)
+
+
+def read_by_transfers(client, file, view, count=5):
+    client.read([Transfer(file, 0, view[n : n + 20]) for n in range(0, 20 * count, 20)])
+
+
+def read_one(client, file, view):
+    read_by_transfers(client, file, view, count=1)
+
+
+def write_one(client, file, view):
+    client.write([Transfer(file, 0, view[:20])])
+
+
+def prepare_one(client, file, view):
+    iov = client.allocate(len(view))
+    with client.ring(8) as ring:
+        ring.prepare(Op.READ, file, 0, iov, 0, 20)
+
+
+@pytest.mark.parametrize("use", [read_by_rows, read_by_transfers, read_one, write_one, prepare_one])
+def test_a_file_of_another_client_is_not_taken_for_ones_own(server, client, path, use):
+    """Both know their first file by the same number: what went to one would come from the other."""
+    other_path = server.mount_point / "other"
+    other_path.write_bytes(b"other" * 100)
+    with RingClient(server.mount_point) as other, other.open(str(other_path), "r+") as file:
+        with client.open(path, "r+"), pytest.raises(TypeError, match="client"):
+            use(client, file, client.allocate(1 << 20).view)
+        assert other_path.read_bytes() == b"other" * 100
+    assert Path(path).read_bytes() == CONTENT
+
+
+def test_memory_of_another_client_is_not_taken_for_ones_own(server, client, path):
+    with RingClient(server.mount_point) as other, client.open(path) as file, client.ring(8) as ring:
+        iov = other.allocate(4096)
+        with pytest.raises(TypeError, match="client"):
+            ring.prepare(Op.READ, file, 0, iov, 0, 20)
+
+
+@pytest.mark.parametrize("use", [read_by_rows, read_by_transfers])
+def test_ids_of_a_daemon_that_has_gone_count_for_no_other(server, client, path, use, monkeypatch):
+    """Another thread finds out that it has gone, and registers what it uses, just when a ring is taken for this read."""
+    other_path = server.mount_point / "other"
+    other_path.write_bytes(b"other" * 100)
+    iov, take = client.allocate(1 << 20), client._lanes.take
+    with client.open(path) as file, client.open(str(other_path)) as other:
+
+        def take_late():
+            client._forget_daemon(client.connection())
+            assert other.id
+            assert iov.id
+            return take()
+
+        monkeypatch.setattr(client._lanes, "take", take_late)
+        use(client, file, iov.view)
+        assert iov.view[:20] == CONTENT[:20]

@@ -72,6 +72,20 @@ def test_rows_of_several_files_land_where_they_should(client, folder):
     assert len(new_buffer(client, 0)) == 0
 
 
+def test_bytes_between_rows_stay_what_they_are(client, folder):
+    """Also where rows that go to the same place have as many bytes as the buffer."""
+    (path,) = written(folder, "a")
+    with client.open(path) as file:
+        for places in [0, 0], [0, SIZE]:
+            buffer = memoryview(bytearray(b"\xaa" * (2 * SIZE)))
+            assert (
+                read_rows(client, Rows([file] * 2, [5, 5], [SIZE] * 2, places), buffer)
+                == [SIZE] * 2
+            )
+            assert buffer[:SIZE] == CONTENT[5 : 5 + SIZE]
+            assert buffer[SIZE:] == (CONTENT[5 : 5 + SIZE] if places[1] else b"\xaa" * SIZE)
+
+
 def test_memory_with_blocks_is_cut_as_it_must(folder, tmp_path):
     if folder == tmp_path:
         pytest.skip("only shared memory has blocks")

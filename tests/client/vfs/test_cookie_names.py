@@ -1,5 +1,6 @@
 """Names of cookies: all of them, however they came, in a few bytes each."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from fs.client.vfs.cookie_names import CookieNames
 NAMES = st.binary(min_size=1, max_size=255).map(lambda b: b.translate(None, b"/\0") or b"x")
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(NAMES, max_size=20), max_size=8))
 def test_every_cookie_keeps_its_name(pages):
     kept = CookieNames()

@@ -79,6 +79,7 @@ async def test_only_the_daemons_user_may_look():
     assert not profile.is_on
 
 
+@pytest.mark.thorough
 async def test_what_is_kept_and_told_is_bounded():
     profile = Profile(lambda thread_id: (thread_id, f"command-{thread_id}"))
     told(profile)

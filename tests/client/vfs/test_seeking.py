@@ -31,6 +31,7 @@ async def extents(m, handle_id, length):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 async def test_all_data_is_found(autojump_clock, mounts, monkeypatch, seed):
     monkeypatch.setattr(seeking, "PROBE_COUNT", 3)

@@ -94,6 +94,7 @@ async def test_unsafe_and_senseless_updates_are_refused(autojump_clock):
         await update(cluster, 1, 1401, pb.REMOVE_MEMBER)  # never served: nobody minds
 
 
+@pytest.mark.thorough
 async def test_a_chain_of_one_grows_and_shrinks(autojump_clock):
     async with cluster_of() as cluster:
         await cluster.up()
@@ -182,6 +183,7 @@ async def node_op(cluster, method, node_id, **options):
     return await cluster.call(getattr(services, f"MGMTD_{method.upper()}_NODE"), request)
 
 
+@pytest.mark.thorough
 async def test_a_disabled_node_stops_serving_before_it_is_judged(autojump_clock):
     async with cluster_of() as cluster:
         await cluster.up()

@@ -1,6 +1,6 @@
 """/dev/fuse: mounting it, reading requests from it, writing replies to it.
 
-The descriptor does not block; `receive` waits with trio.  One task receives at a time; replies and notices may be
+The descriptor does not block; `receive` waits.  One task receives at a time; replies and notices may be
 written by any task or thread, each with one call, which the kernel takes whole.
 
 Does not know what requests mean.
@@ -14,12 +14,14 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import outcome
 import trio
 
+from ....runtime import readiness
 from ....runtime.ports import Buffer
 from ....schema.status import FsError, Status
 from .protocol import IN_HEADER, OUT_HEADER
@@ -59,6 +61,9 @@ class Device:
         self._fd = fd
         os.set_blocking(fd, False)
         self._buffer = memoryview(bytearray(write_bytes_max + _PAGE_BYTES))
+        self._watch: readiness.Watch | None = None
+        self._receiver: trio.lowlevel.Task | None = None
+        self._take: Callable[[Request], bool] | None = None
 
     def receive_now(self) -> Request | None:
         """Return a request that is there, None when there is none.
@@ -87,9 +92,45 @@ class Device:
             body = bytes(self._buffer[_HEADER_BYTES:count])
             return Request(unique, opcode, node_id, uid, gid, pid, body)
 
-    async def wait(self) -> None:
-        """Return when there may be a request."""
-        await trio.lowlevel.wait_readable(self._fd)
+    async def receive(self, take: Callable[[Request], bool]) -> Request:
+        """Return the next request that `take` does not do; it is asked about each, maybe outside of any task.
+
+        Raises:
+            EOFError: the mount is gone.
+        """
+        if self._watch is None:
+            self._watch = readiness.watch(self._fd, self._readable)
+        if self._watch is not None:
+            self._receiver, self._take = trio.lowlevel.current_task(), take
+            self._watch.begin()
+            return await trio.lowlevel.wait_task_rescheduled(self._abort)  # type: ignore[no-any-return]
+        while True:
+            await trio.lowlevel.wait_readable(self._fd)
+            request = self.receive_now()
+            if request is not None and not take(request):
+                return request
+
+    def _readable(self) -> None:
+        """There may be a request: have it done, or wake who receives."""
+        task, take = self._receiver, self._take
+        if task is None or take is None:
+            assert self._watch is not None
+            self._watch.stop()
+            return
+        result: outcome.Outcome[Request]
+        try:
+            request = self.receive_now()
+            if request is None or take(request):
+                return
+            result = outcome.Value(request)
+        except BaseException as error:  # noqa: BLE001 - raised by the task that receives
+            result = outcome.Error(error)
+        self._receiver = self._take = None
+        trio.lowlevel.reschedule(task, result)
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._receiver = self._take = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def reply(self, unique: int, buffers: Sequence[Buffer]) -> None:
         """Answer a request with success; the buffers are free again when this returns."""
@@ -117,7 +158,9 @@ class Device:
                 raise
 
     def close(self) -> None:
-        """Close the descriptor: what is still mounted answers ENOTCONN from now on."""
+        """Close the descriptor: what is still mounted answers ENOTCONN from now on.  Nobody receives any more."""
+        if self._watch is not None:
+            self._watch.close(EOFError("unmounted"))
         os.close(self._fd)
 
 

@@ -222,8 +222,7 @@ class Server:
 
     async def _receive(self) -> Request | list[BegunRead]:
         """Return the next request that needs waiting, or reads that do; answer all others on the way."""
-        device, at_once, quick = self._device, self._at_once, self._operations.quick
-        begin = self._operations.begin
+        device = self._device
         reads: list[BegunRead] = []
         left_count = REQUEST_COUNT_MAX
         while True:
@@ -231,30 +230,41 @@ class Server:
             if request is None:
                 if reads:
                     return reads
-                await device.wait()
-                continue
-            opcode = request.opcode
-            note = at_once.get(opcode)
-            if note is not None:
-                if reads and opcode == Opcode.INTERRUPT:  # of one of these, maybe: let them begin
-                    self._next = request
-                    return reads
-                note(request)
-            elif opcode in begin and not reads and self._is_begun(request, begin[opcode]):
-                continue
-            elif (answer := quick.get(opcode)) is None or not self._answered(request, answer):
-                read = self._begin(request) if opcode == Opcode.READ else None
-                if read is not None:
-                    reads.append(read)
-                elif reads:
-                    self._next = request
-                    return reads
-                else:
-                    return request
-            if reads:
+                request = await device.receive(self._is_done_at_once)
+            elif reads and request.opcode == Opcode.INTERRUPT:
+                self._next = request  # of one of these, maybe: let them begin
+                return reads
+            elif self._is_done_at_once(request, may_begin=not reads):
+                if not reads:
+                    continue
                 left_count -= 1
                 if left_count == 0:
                     return reads
+                continue
+            read = self._begin(request) if request.opcode == Opcode.READ else None
+            if read is None:
+                if not reads:
+                    return request
+                self._next = request
+                return reads
+            reads.append(read)
+            left_count -= 1
+            if left_count == 0:
+                return reads
+
+    def _is_done_at_once(self, request: Request, *, may_begin: bool = True) -> bool:
+        """Do a request for which no task has to wait, or begin it so; False: it takes a task."""
+        opcode = request.opcode
+        note = self._at_once.get(opcode)
+        if note is not None:
+            note(request)
+            return True
+        operations = self._operations
+        begin = operations.begin.get(opcode) if may_begin else None
+        if begin is not None and self._is_begun(request, begin):
+            return True
+        answer = operations.quick.get(opcode)
+        return answer is not None and self._answered(request, answer)
 
     def _is_begun(self, request: Request, begin: Begin) -> bool:
         """Begin a request for which no task has to wait; False: nothing is done."""

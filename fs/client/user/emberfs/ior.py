@@ -38,7 +38,8 @@ from .protocol import (
 from .waiting import readable
 
 if TYPE_CHECKING:
-    from .ring import RingFile, SharedIov
+    from .ring import RingClient, SharedIov
+    from .ring_file import RingFile
 
 _BELL_BYTES: Final = 1024
 _TIMEOUT_MS_MAX: Final = 2**32 - 1
@@ -59,6 +60,7 @@ class Ior(Closing):
     def __init__(
         self,
         connection: Connection,
+        client: "RingClient",
         entry_count: int,
         *,
         depth: int = 0,
@@ -69,6 +71,7 @@ class Ior(Closing):
 
         Args:
             connection: to the mount daemon.
+            client: whose files and memory entries may name.
             entry_count: entries that may be under way at once, 1..65536.
             depth: what the daemon does at once; n > 0: exactly n entries; 0: what is there; -n: at most n.
             timeout_s: with a negative depth: how long fewer than n may wait for more.
@@ -79,6 +82,7 @@ class Ior(Closing):
         """
         self.entry_count = entry_count
         self.connection = connection
+        self._client = client
         self._pid = os.getpid()
         answer = connection.call(
             Call.NEW_RING,
@@ -130,7 +134,10 @@ class Ior(Closing):
 
         Raises:
             BlockingIOError: the ring is full: wait first.
+            TypeError: file or memory of another client, whose ids mean others here.
         """
+        if file.client is not self._client or iov.client is not self._client:
+            raise TypeError(f"{file.path!r}, or the memory, is of another client than the ring")
         self.put(user_data, offset, iov_offset, length, file.id, iov.id, op, flags)
 
     def put(self, *fields: int) -> None:

@@ -9,8 +9,8 @@ Invariants:
 
 import threading
 from array import array
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, cast
 
 from .plan import Plan
@@ -18,7 +18,9 @@ from .protocol import Op
 from .waiting import Permits
 
 if TYPE_CHECKING:
-    from .ring import RingClient, RingFile, SharedIov
+    from .memory import Region
+    from .ring import RingClient, SharedIov
+    from .ring_file import RingFile
 
 ENTRY_COUNT: Final = 1024
 STAGE_BYTES: Final = 16 << 20
@@ -41,6 +43,10 @@ class Lane:
     def is_free(self) -> bool:
         """Whether nothing is under way."""
         return self.ring.free_count == self.ring.entry_count
+
+    def region_id(self, region: "Region") -> int:
+        """Return the number of a region at the daemon."""
+        return self._client.region_id(region)
 
     def close(self) -> None:
         """Give the ring up, and its stage."""
@@ -134,15 +140,6 @@ class Lanes:
         self._free: list[Lane] = []
         self._for_threads = Permits(LANES_OF_THREADS)
         self._for_coroutines = Permits(LANES_OF_COROUTINES)
-
-    @contextmanager
-    def lane(self) -> Iterator[Lane]:
-        """Have a lane for the time of the block; raises OSError where there is none to be had."""
-        lane = self.take()
-        try:
-            yield lane
-        finally:
-            self.give_back(lane)
 
     def take(self) -> Lane:
         """Return a lane, until it is given back; raises OSError where there is none to be had."""

@@ -26,7 +26,8 @@ from time import perf_counter
 from typing import Final, cast
 
 from .batch import BatchClient, BatchFile
-from .ring import RingClient, RingFile
+from .ring import RingClient
+from .ring_file import RingFile
 from .rows import Rows, check_rows, read_rows
 
 BLOCK_BITS: Final = 20

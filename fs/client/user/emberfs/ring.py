@@ -11,29 +11,28 @@ Invariants:
 """
 
 import errno
-import fcntl
 import mmap
 import os
-import stat
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from .batch import BatchFile, OpenMode, Transfer
+from .batch import OpenMode, Transfer
 from .closing import Closing
 from .connection import Connection
 from .ior import Ior
 from .lanes import ENTRY_COUNT, Lanes
 from .memory import Region, Regions
 from .plan import Plan
-from .posix import close_descriptor
-from .protocol import IOCTL_TICKET, LENGTH_MAX, TICKET, Call, EntryFlag, Op, Priority
-from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows
+from .protocol import LENGTH_MAX, Call, EntryFlag, Op, Priority
+from .ring_file import RingFile, checked_buffers, own_file
+from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows, shared_columns
 
 T = TypeVar("T")
 
-OFFSET_MAX: Final = 2**63 - 1
+_ROWS_MIN: Final = 4
+"""Columns do not pay for fewer."""
 _MODE: Final = 0o666
 _OPEN_FLAGS: Final[dict[OpenMode, int]] = {
     "r": os.O_RDONLY,
@@ -45,108 +44,11 @@ _NO_FLAGS: Final = EntryFlag(0)
 _NO_MEMORY: Final = {errno.ENOMEM, errno.ENOSPC, errno.EMFILE}
 
 
-class RingFile(Closing):
-    """See `BatchFile`.  Also an ordinary descriptor: `fileno`."""
-
-    def __init__(self, client: "RingClient", path: str, fd: int) -> None:
-        """Take over `fd`, open on the client's mount."""
-        self._client = client
-        self._path = path
-        self._fd = fd
-        self._id = 0
-        self._generation = -1
-        self._connection: Connection | None = None
-
-    @property
-    def path(self) -> str:
-        """As it was opened."""
-        return self._path
-
-    def fileno(self) -> int:
-        """Return the descriptor; -1 when closed."""
-        return self._fd
-
-    @property
-    def id(self) -> int:
-        """At the daemon; registers the file where it is not yet."""
-        if self._generation != self._client.generation or not self._id:
-            self._register()
-        return self._id
-
-    def _register(self) -> None:
-        with self._client.lock:
-            if self._generation != self._client.generation or not self._id:
-                self._client.ask(self._register_at)
-
-    def _register_at(self, connection: Connection) -> None:
-        self._id = self._registered(connection)
-        self._connection, self._generation = connection, self._client.generation
-
-    def _registered(self, connection: Connection) -> int:
-        if self._fd < 0:
-            raise OSError(errno.EBADF, "the file is closed", self._path)
-        try:
-            ticket = fcntl.ioctl(self._fd, IOCTL_TICKET, bytes(TICKET.size))
-        except OSError as error:
-            if error.errno != errno.ENOTTY:
-                raise OSError(error.errno, error.strerror, self._path) from error
-            what = "not on an EmberFS mount that serves batches"
-            raise OSError(errno.EOPNOTSUPP, what, self._path) from error
-        first, second = TICKET.unpack(ticket)
-        try:
-            return connection.call(Call.ADD_FILE, first=first, second=second).id
-        except OSError as error:
-            number = errno.EISDIR if stat.S_ISDIR(os.fstat(self._fd).st_mode) else error.errno
-            raise OSError(number, error.strerror, self._path) from error
-
-    def after_fork(self) -> None:
-        """In the child of a fork: what the parent registered is the parent's to drop."""
-        self._id, self._connection = 0, None
-
-    def length(self) -> int:
-        """See `BatchFile`."""
-        return self._call(Call.FILE_LENGTH)
-
-    def fsync(self) -> None:
-        """See `BatchFile`."""
-        self._call(Call.SYNC_FILE)
-
-    def _call(self, call: Call) -> int:
-        if self._fd < 0:
-            raise OSError(errno.EBADF, "the file is closed", self._path)
-        file_id, connection = self.id, self._connection
-        assert connection is not None, self._path
-        try:
-            return connection.call(call, file_id).number
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._path) from error
-
-    def close(self) -> None:
-        """See `BatchFile`."""
-        if self._fd < 0:
-            return
-        try:
-            if self._connection is not None:
-                self._drop(self._connection)
-        finally:
-            fd, self._fd = self._fd, -1
-            self._id, self._connection = 0, None
-            self._client.forget_file(self)
-            close_descriptor(fd, self._path)
-
-    def _drop(self, connection: Connection) -> None:
-        """Also where the daemon has gone: what was written may not have come to rest."""
-        try:
-            connection.call(Call.DROP_FILE, self._id)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._path) from error
-
-
 class SharedIov(Closing):
     """See `Iov`."""
 
     def __init__(self, client: "RingClient", mapping: mmap.mmap, region: Region) -> None:
-        self._client = client
+        self.client = client
         self._region = region
         self._mapping: mmap.mmap | None = mapping
         self._view = memoryview(mapping)
@@ -159,7 +61,7 @@ class SharedIov(Closing):
     @property
     def id(self) -> int:
         """At the daemon."""
-        return self._client.region_id(self._region)
+        return self.client.region_id(self._region)
 
     def close(self) -> None:
         """See `Iov`."""
@@ -174,7 +76,7 @@ class SharedIov(Closing):
             self._view = memoryview(self._mapping)
             raise
         self._mapping = None
-        self._client.drop_ended()
+        self.client.drop_ended()
 
 
 class RingClient(Closing):
@@ -297,7 +199,7 @@ class RingClient(Closing):
         """
         try:
             file = RingFile(self, path, fd)
-            file._register()  # noqa: SLF001 - one module
+            file.register()
         except BaseException:
             os.close(fd)
             raise
@@ -352,7 +254,12 @@ class RingClient(Closing):
         """Return a ring of one's own, for one thread at a time; ends with the client.  See `Ior`."""
         ring = self.ask(
             lambda connection: Ior(
-                connection, entry_count, depth=depth, timeout_s=timeout_s, priority=priority
+                connection,
+                self,
+                entry_count,
+                depth=depth,
+                timeout_s=timeout_s,
+                priority=priority,
             )
         )
         with self.lock:
@@ -361,7 +268,20 @@ class RingClient(Closing):
 
     def read(self, transfers: Sequence[Transfer], *, flags: EntryFlag = _NO_FLAGS) -> list[int]:
         """See `BatchClient`."""
+        if len(transfers) >= _ROWS_MIN:
+            with self.lock:
+                found = shared_columns(transfers, self._regions, self)
+            if found is not None:
+                rows, region = found
+                return self._read_shared(RingRows(rows, region, flags=flags))
         return self._move(self._plan(Op.READ, transfers, flags))
+
+    def _read_shared(self, rows: RingRows) -> list[int]:
+        lane = self._lanes.take()
+        try:
+            return rows.move(lane)
+        finally:
+            self._lanes.give_back(lane)
 
     def write(self, transfers: Sequence[Transfer]) -> None:
         """See `BatchClient`."""
@@ -385,7 +305,7 @@ class RingClient(Closing):
     def read_rows(self, rows: Rows, buffer: memoryview) -> list[int]:
         """See `emberfs.rows.read_rows`, by which it is to be called."""
         for file in set(rows.files):
-            _own(file)
+            own_file(file, self)
         if not rows.files:
             return []
         staged = None
@@ -411,9 +331,8 @@ class RingClient(Closing):
                     for file, offset, size, place in zip(*rows, strict=True)
                 ]
             )
-        with self._lanes.lane() as lane:
-            region, start = found
-            return RingRows(rows, self.region_id(region), start).move(lane)
+        region, start = found
+        return self._read_shared(RingRows(rows, region, region_offset=start))
 
     async def read_async(
         self, transfers: Sequence[Transfer], *, flags: EntryFlag = _NO_FLAGS
@@ -426,7 +345,7 @@ class RingClient(Closing):
         await self._move_async(self._plan(Op.WRITE, transfers, _NO_FLAGS))
 
     def _plan(self, op: Op, transfers: Sequence[Transfer], flags: EntryFlag) -> Plan:
-        buffers = _checked(op, transfers)
+        buffers = checked_buffers(op, transfers, self)
         with self.lock:
             return Plan(op, transfers, buffers, map(self._regions.find, buffers), flags)
 
@@ -471,27 +390,6 @@ class RingClient(Closing):
         _clients.discard(self)
         if failures:
             raise failures[0]
-
-
-def _own(file: BatchFile) -> RingFile:
-    if not isinstance(file, RingFile):
-        raise TypeError(f"{file!r} was not opened by a RingClient")
-    return file
-
-
-def _checked(op: Op, transfers: Sequence[Transfer]) -> list[memoryview]:
-    """Return the buffers of transfers, as bytes."""
-    buffers = []
-    for file, offset, buffer in transfers:
-        _own(file)
-        if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
-            raise ValueError(f"a buffer for {file.path!r} is no contiguous view of bytes")
-        if op is Op.READ and buffer.readonly:
-            raise TypeError(f"a buffer for {file.path!r} is read-only")
-        if not 0 <= offset <= OFFSET_MAX:
-            raise ValueError(f"offset {offset} of {file.path!r}")
-        buffers.append(buffer if buffer.format == "B" else buffer.cast("B"))
-    return buffers
 
 
 _clients: weakref.WeakSet[RingClient] = weakref.WeakSet()

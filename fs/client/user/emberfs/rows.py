@@ -21,14 +21,18 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
+from operator import add, eq
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from .batch import BatchClient, BatchFile, Transfer
-from .protocol import Op
+from .memory import Region, Regions
+from .protocol import LENGTH_MAX, EntryFlag, Op
+from .ring_file import OFFSET_MAX, RingFile
 
 if TYPE_CHECKING:
     from .lanes import Lane
-    from .ring import RingClient, RingFile, SharedIov
+    from .ring import RingClient, SharedIov
 
 STEP_BYTES: Final = 1 << 20
 """Sizes of memory that is kept are multiples of it, so that batches of about one size can use the same."""
@@ -38,7 +42,9 @@ SHARED_BYTES_MIN: Final = 64 << 10
 """Less is not worth a piece of memory of its own."""
 HELD_COUNT_MAX: Final = 32
 """How many buffers of one client may be shared memory at a time, each of which takes two descriptors: who keeps more gets plain memory."""
-_OFFSET_MAX: Final = 2**63 - 1
+_NO_FLAGS: Final = EntryFlag(0)
+_address_of: Final = ctypes.addressof
+_first_byte_of: Final = ctypes.c_char.from_buffer
 
 
 class Rows(NamedTuple):
@@ -109,7 +115,7 @@ def check_rows(rows: Rows, buffer: memoryview) -> None:
     ends = map(int.__add__, rows.places, rows.sizes)
     if min(rows.sizes) < 0 or min(rows.places) < 0 or max(ends) > len(buffer):
         raise ValueError(f"rows that reach beyond the {len(buffer)} bytes of the buffer")
-    if min(rows.offsets) < 0 or max(rows.offsets) > _OFFSET_MAX:
+    if min(rows.offsets) < 0 or max(rows.offsets) > OFFSET_MAX:
         raise ValueError("offsets that no file has")
 
 
@@ -182,31 +188,39 @@ os.register_at_fork(after_in_parent=_forget_all, after_in_child=_forget_all)
 class RingRows:
     """One `read_rows` into shared memory, over a lane's ring."""
 
-    def __init__(self, rows: Rows, region_id: int, region_offset: int) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        region: Region,
+        *,
+        region_offset: int = 0,
+        flags: EntryFlag = _NO_FLAGS,
+    ) -> None:
         self._rows = rows
+        self._region = region
         self._results = [0] * len(rows.files)
         kept: Sequence[int] = range(len(rows.files))
         if 0 in rows.sizes:  # nothing is to be read
             kept = [index for index, size in enumerate(rows.sizes) if size]
             rows = rows.only(kept)
-        ids = {file: cast("RingFile", file).id | region_id << 32 for file in set(rows.files)}
+        self._files = rows.files
         places = [place + region_offset for place in rows.places] if region_offset else rows.places
-        self._columns = (
+        self._columns = [
             array("Q", kept),
             array("Q", rows.offsets),
             array("Q", places),
             array("Q", rows.sizes),
-            array("Q", [ids[file] for file in rows.files]),
-            array("Q", [int(Op.READ)]) * len(kept),
-        )
+        ]
+        self._kind = array("Q", [int(Op.READ) | int(flags) << 32]) * len(kept)
 
     def move(self, lane: "Lane") -> list[int]:
         """Do it, as many rows at once as the ring has room for; raises OSError for the first that failed."""
-        ring, results, begun, total = lane.ring, self._results, 0, len(self._columns[0])
+        ring, results, begun, total = lane.ring, self._results, 0, len(self._kind)
+        columns = [*self._columns, self._ids(lane), self._kind]
         while begun < total or ring.outstanding:
             count = min(ring.free_count, total - begun)
             if count:
-                ring.put_columns([column[begun : begun + count] for column in self._columns])
+                ring.put_columns([column[begun : begun + count] for column in columns])
                 begun += count
             ring.submit()
             for index, result in ring.collect(1):
@@ -217,10 +231,53 @@ class RingRows:
             raise OSError(number, os.strerror(number), self._rows.files[index].path)
         return results
 
+    def _ids(self, lane: "Lane") -> "array[int]":
+        """Return which file and which memory each row is of, as the daemon of this lane knows them.
+
+        Only with a lane at hand: ids that were found out before it was made can be those of a daemon that has gone, and
+        mean other files now.
+        """
+        memory = lane.region_id(self._region) << 32
+        ids = {file: cast("RingFile", file).id | memory for file in set(self._files)}
+        return array("Q", [ids[file] for file in self._files])
+
+
+def shared_columns(
+    transfers: Sequence[Transfer], regions: Regions, client: "RingClient | None"
+) -> tuple[Rows, Region] | None:
+    """Return reads by columns, and the memory that all of their buffers lie in; None: they are not so plain.
+
+    What is wrong with them, if anything, is for others to say.
+    """
+    try:
+        files, offsets, buffers = zip(*transfers, strict=True)
+        sizes = list(map(len, buffers))
+        if (
+            set(map(type, buffers)) != {memoryview}
+            or {buffer.ndim for buffer in buffers} != {1}
+            or sum([buffer.nbytes for buffer in buffers]) != sum(sizes)
+            or not all(isinstance(file, RingFile) and file.client is client for file in set(files))
+            or max(sizes) > LENGTH_MAX
+            or max(offsets) > OFFSET_MAX
+            or min(offsets) < 0
+        ):
+            return None
+        addresses = [_address_of(_first_byte_of(buffer)) for buffer in buffers]
+    except (TypeError, ValueError):  # read-only, empty, no whole piece of memory, or no transfers
+        return None
+    found = regions.find(buffers[0])
+    if found is None or found[0].block_size:
+        return None
+    region = found[0]
+    base = region.base
+    if min(addresses) < base or max(map(add, addresses, sizes)) > base + region.size:
+        return None
+    return Rows(files, offsets, sizes, [address - base for address in addresses]), region
+
 
 def copy_rows(rows: Rows, counts: Sequence[int], staged: memoryview, buffer: memoryview) -> None:
-    """Copy what was read: all at once where the rows are the whole buffer."""
-    if sum(counts) == len(buffer):
+    """Copy what was read: all at once where the rows are the whole buffer, one behind the other."""
+    if sum(counts) == len(buffer) and all(map(eq, rows.places, accumulate(counts, initial=0))):
         buffer[:] = staged
         return
     for place, count in zip(rows.places, counts, strict=True):

@@ -25,7 +25,8 @@ from typing import Any, Final, Protocol, Self
 from emberfs.batch import Transfer
 from emberfs.ior import Result
 from emberfs.protocol import ENTRY_COUNT_MAX, EntryFlag, Op, Priority, ring_bytes
-from emberfs.ring import RingClient, RingFile, SharedIov
+from emberfs.ring import RingClient, SharedIov
+from emberfs.ring_file import RingFile
 
 from .fuse import get_mount_point
 
@@ -163,8 +164,8 @@ class ioring:  # noqa: N801 - the name that programs know
         """Add one transfer between an iovec, or a slice of one, and a registered descriptor.
 
         Raises:
-            OSError: EINVAL: no iovec, across a block, or the wrong kind of ring; EBADF: not registered; EACCES: opened
-                for something else; EAGAIN: the ring is full.
+            OSError: EINVAL: no iovec, across a block, the wrong kind of ring, or of another mount; EBADF: not registered;
+                EACCES: opened for something else; EAGAIN: the ring is full.
         """
         if not isinstance(iov, iovec) or off < 0 or read != (self._op is Op.READ):
             raise OSError(errno.EINVAL, "what is prepared does not fit this ring")
@@ -176,6 +177,8 @@ class ioring:  # noqa: N801 - the name that programs know
         unwanted = os.O_WRONLY if read else os.O_RDONLY
         if fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == unwanted:
             raise OSError(errno.EACCES, "the descriptor was opened for something else")
+        if not self._client is file.client is iov._iov.client:  # noqa: SLF001
+            raise OSError(errno.EINVAL, "descriptor, iovec and ring are not of the same mount")
         part = _part(iov._iov, start, length, block_size)  # noqa: SLF001
         part.userdata = userdata
         self._ring.prepare(

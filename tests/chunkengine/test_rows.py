@@ -1,15 +1,20 @@
-"""Many cached reads in one loop: what they return is what the ordinary way returns, and what is unusual is left to that."""
+"""Many reads in one loop: what they return is what the ordinary way returns, and what is unusual is left to that."""
 
 import errno
 import os
 import random
+from itertools import accumulate
 
 import pytest
 import xxhash
 
-from fs.chunkengine.api import ReadIo
-from fs.chunkengine.cached_rows import COLD_COUNT_MIN, HELD_COUNT
+from fs.chunkengine import rows as rows_module
+from fs.chunkengine.api import ReadIo, ReadRows
+from fs.chunkengine.format import chunk_key
+from fs.chunkengine.rows import COLD_COUNT_MIN, HELD_COUNT
+from fs.kernels import reads_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.status import Status
 
 from .test_engine import put
 from .workload import place
@@ -17,6 +22,11 @@ from .workload import place
 CHUNKS = [(TargetId(1), ChunkId(InodeId(7), index)) for index in range(4)]
 LENGTHS = [50_000, 4096, 10_001]
 """Of the chunks but the last, which does not exist."""
+
+
+@pytest.fixture
+def tmp_path(disk_path):
+    return disk_path
 
 
 @pytest.fixture
@@ -28,26 +38,40 @@ def contents(lab):
     return found
 
 
-def read(engine, wanted, *, want_checksums=True):
+def read(engine, wanted, *, want_checksums=True, may_wait=False):
     """Read (chunk, offset, length); return what became of them and the bytes of each."""
-    rows, end = [], 0
-    for number, offset, length in wanted:
-        end += length
-        rows.append((number, offset, length, end))
-    buffer = bytearray(end)
+    numbers, offsets, lengths = map(list, zip(*wanted, strict=True))
+    rows = ReadRows(numbers, offsets, lengths, list(accumulate(lengths)))
+    buffer = bytearray(sum(lengths))
     view = memoryview(buffer)
-    done = engine.read_cached_rows(CHUNKS, rows, view, want_checksums=want_checksums)
-    return done, [bytes(buffer[end - length : end]) for _, _, length, end in rows]
+    keys = [chunk_key(*chunk) for chunk in CHUNKS]
+    ask = engine.read_rows if may_wait else engine.read_cached_rows
+    done = ask(keys, rows, view, want_checksums=want_checksums)
+    pieces = zip(lengths, rows.ends, strict=True)
+    return done, [bytes(buffer[end - length : end]) for length, end in pieces]
 
 
-def test_rows_are_what_single_reads_return(lab, contents) -> None:
+def test_single_cached_reads_are_verified_like_others(lab) -> None:
+    chunk = CHUNKS[0]
+    put(lab.engine, chunk, 1, b"a" * 5000)
+    missing = (chunk[0], ChunkId(InodeId(8), 0))
+    buffers = [memoryview(bytearray(100)) for _ in range(2)]
+    ios = [ReadIo(*chunk, 4950, 100, buffers[0]), ReadIo(*missing, 0, 100, buffers[1])]
+    found, lost = lab.engine.read_cached(ios)
+    assert (found.status, found.length) == (Status.OK, 50)
+    assert bytes(buffers[0][:50]) == b"a" * 50
+    assert lost.status == Status.CHUNK_NOT_FOUND
+
+
+@pytest.mark.parametrize("may_wait", [False, True])
+def test_rows_are_what_single_reads_return(lab, contents, may_wait) -> None:
     generator = random.Random(2)
     wanted = []
     for _ in range(3 * HELD_COUNT + 5):
         number = generator.choice([0, 0, 0, 1, 2, 3])
         offset = generator.choice([0, 4096, 8192, generator.randrange(12_000)])
         wanted.append((number, offset, generator.choice([1, 100, 4096, 8192, 20_000])))
-    done, pieces = read(lab.engine, wanted)
+    done, pieces = read(lab.engine, wanted, may_wait=may_wait)
     lefts = set(done.left)
     assert len(done.left) == len(lefts) < len(wanted)
     for n, (number, offset, length) in enumerate(wanted):
@@ -80,11 +104,36 @@ def test_the_committed_version_is_read_also_after_the_next_one(lab, contents) ->
     assert pieces == [expected[:20], expected[8:16], expected[:20]]
 
 
-def test_bytes_that_do_not_match_are_left(lab, contents) -> None:
+def test_a_version_that_is_replaced_while_the_disk_is_waited_for_stays_whole(
+    lab, contents, monkeypatch
+) -> None:
+    calls = []
+
+    def replaced_meanwhile(real):
+        def call(*arguments):
+            if not calls:
+                calls.append(1)
+                for version in range(2, 7):
+                    put(lab.engine, CHUNKS[0], version, bytes([version]) * 50_000)
+                    lab.engine.sync()
+            return real(*arguments)
+
+        return call
+
+    for place_of_it in (rows_module, reads_twin):
+        monkeypatch.setattr(place_of_it, "read_rows", replaced_meanwhile(place_of_it.read_rows))
+    done, pieces = read(lab.engine, [(0, 0, 50_000), (0, 4096, 100)], may_wait=True)
+    assert (calls, done.versions, done.left) == ([1], [1, 1], [])
+    assert pieces == [contents[0], contents[0][4096:4196]]
+    assert read(lab.engine, [(0, 0, 4)], may_wait=True)[1] == [bytes([6]) * 4]
+
+
+@pytest.mark.parametrize("may_wait", [False, True])
+def test_bytes_that_do_not_match_are_left(lab, contents, may_wait) -> None:
     file_id, start = place(lab.engine, CHUNKS[0])
     lab.flip(file_id, start + 5000)
     wanted = [(0, 0, 100), (0, 4200, 50), (0, 4200, 50), (0, 8192, 4096), (0, 0, 9000)]
-    done, pieces = read(lab.engine, wanted)
+    done, pieces = read(lab.engine, wanted, may_wait=may_wait)
     assert done.left == [1, 2, 4]
     assert not done.is_cold
     assert [pieces[0], pieces[3]] == [contents[0][:100], contents[0][8192:12288]]
@@ -92,6 +141,7 @@ def test_bytes_that_do_not_match_are_left(lab, contents) -> None:
 
 @pytest.mark.parametrize("lab", ["disk"], indirect=True)
 def test_what_would_wait_for_the_disk_is_left(lab, contents, monkeypatch) -> None:
+    monkeypatch.setattr(rows_module, "read_rows", reads_twin.read_rows)
     real = os.preadv
     calls = []
 
@@ -116,6 +166,7 @@ def test_where_hardly_anything_is_cached_the_rest_is_not_asked_for(
     lab, contents, monkeypatch
 ) -> None:
     del contents
+    monkeypatch.setattr(rows_module, "read_rows", reads_twin.read_rows)
     real = os.preadv
     calls = []
 

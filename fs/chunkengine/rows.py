@@ -1,0 +1,143 @@
+"""Many reads of committed versions in one loop over columns: small reads cost the interpreter more than the memory.
+
+Invariants:
+    - As in verified.py: a row counts as read only if all its checksum blocks match.
+    - Whatever is unusual is left: beyond the end, damaged, refused, not matching; not in the cache, where nothing may be
+      waited for.  The ordinary way (reads.py) then finds out what is to be said of it.
+
+Concurrency: thread-safe.  Blocks are not reused while they are read: what does not wait for the disk is done under the lock of the
+books, some rows at a time; what does pins them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
+
+from ..kernels import reads_twin
+from ..kernels.reads import read_rows
+from ..kernels.reads_twin import Chunk
+from ..schema.status import FsError
+from .api import ReadRows, RowsRead
+from .books import Books
+from .format import ChunkKey, ChunkRecord, FileId, place_of
+from .ports import DataFiles, Lent
+from .verified import BOUNCE_BYTES_MAX
+
+HELD_COUNT: Final = 64
+"""Rows under one hold of the lock: some 100 us where the kernel is compiled, else 250."""
+
+COLD_COUNT_MIN: Final = 4
+"""When so many rows under one hold of the lock, and more than half of those tried, are not in the cache, the others are not
+tried: asking in vain costs a tenth of what such a read costs the processor."""
+
+
+class Rows:
+    """See module head."""
+
+    def __init__(self, books: Books, files: DataFiles, checksum_block_bytes: int) -> None:
+        self._books = books
+        self._files = files
+        self._block = checksum_block_bytes
+
+    def read_cached(
+        self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
+    ) -> RowsRead:
+        """See `ChunkEngine.read_cached_rows`."""
+        done = RowsRead([], [], [])
+        cold_count, count = 0, len(rows.numbers)
+        with _Borrowed(self._files, may_wait=False) as borrowed:
+            for start in range(0, count, HELD_COUNT):
+                some = rows
+                if count > HELD_COUNT:
+                    stop = start + HELD_COUNT
+                    some = ReadRows(*[column[start:stop] for column in rows])
+                wanted = dict.fromkeys(some.numbers)
+                with self._books as ledger:
+                    records = ledger.records([keys[number] for number in wanted])
+                    chunks = borrowed.chunks(len(keys), wanted, records)
+                    versions, checksums, left, cold = borrowed.kernel(
+                        self._block,
+                        BOUNCE_BYTES_MAX,
+                        COLD_COUNT_MIN,
+                        chunks,
+                        *some,
+                        view,
+                        want_checksums,
+                    )
+                done.versions += versions
+                done.checksums += checksums
+                done.left += [start + n for n in left] if start else left
+                cold_count += cold
+        done.is_cold = cold_count == len(done.left)
+        return done
+
+    def read(
+        self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
+    ) -> RowsRead:
+        """See `ChunkEngine.read_rows`."""
+        wanted = dict.fromkeys(rows.numbers)
+        with self._books as ledger:
+            records = ledger.records([keys[number] for number in wanted])
+            pinned = [record for record in records if record is not None]
+            for record in pinned:
+                ledger.pin(record)
+        try:
+            with _Borrowed(self._files, may_wait=True) as borrowed:
+                chunks = borrowed.chunks(len(keys), wanted, records)
+                versions, checksums, left, _ = borrowed.kernel(
+                    self._block, BOUNCE_BYTES_MAX, 0, chunks, *rows, view, want_checksums
+                )
+        finally:
+            with self._books.lock:
+                for record in pinned:
+                    self._books.ledger.unpin(record)
+        return RowsRead(versions, checksums, left)
+
+
+class _Borrowed:
+    """Data files that stay open until the end of a `with`."""
+
+    def __init__(self, files: DataFiles, *, may_wait: bool) -> None:
+        self._files = files
+        self._may_wait = may_wait
+        self._lent: dict[FileId, Lent | None] = {}
+        self.kernel = read_rows
+        """What reads rows of them: the twin where a file has no descriptor."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._lent.values():
+            if one is not None:
+                one.give_back()
+
+    def chunks(
+        self, count: int, numbers: Iterable[int], records: Sequence[ChunkRecord | None]
+    ) -> list[Chunk | None]:
+        """Return where versions lie, by number, below `count`; None: not to be read here, or not named."""
+        chunks: list[Chunk | None] = [None] * count
+        lent = self._lent
+        for number, record in zip(numbers, records, strict=True):
+            if record is None or record.is_damaged:
+                continue
+            file_id, start = place_of(record.position)
+            file = lent[file_id] if file_id in lent else self._lend(file_id)
+            if file is not None:
+                chunks[number] = (
+                    file.source,
+                    start,
+                    record.length,
+                    record.version,
+                    record.checksums,
+                )
+        return chunks
+
+    def _lend(self, file_id: FileId) -> Lent | None:
+        try:
+            file = self._files.lend(file_id, may_wait=self._may_wait)
+        except FsError:  # who reads it in the ordinary way is told
+            file = None
+        self._lent[file_id] = file
+        if file is not None and callable(file.source):
+            self.kernel = reads_twin.read_rows
+        return file

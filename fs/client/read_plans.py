@@ -1,0 +1,187 @@
+"""Which node is asked for which rows of a ReadTable, by the kernel.
+
+What it has to know of chains is packed once for each routing snapshot: who may be read from, where nothing has failed.
+
+Invariant: a plan is that of `StorageReads` without anything to avoid, or there is none, and the ordinary way is to be gone.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..kernels.batches import (
+    CHAIN_NODES,
+    FILE_LAYOUT,
+    REPLICAS_MAX,
+    ROW,
+    SLOT,
+    plan_reads,
+)
+from ..schema.config import ClientSection
+from ..schema.ids import NodeId, TargetId
+from ..schema.layout import FileRef, Layout, chain_of_chunk
+from ..schema.proto import storage_pb2 as pb
+from ..schema.routing import RoutingInfo
+from ..schema.status import FsError
+from .read_table import ReadTable
+from .routing_math import NO_TARGET, TOGETHER_BYTES, Piece, readable_targets, table_chain_ids
+
+_COLUMNS: Final = (
+    "inode_ids",
+    "chunk_indexes",
+    "chain_ids",
+    "chain_versions",
+    "offsets",
+    "lengths",
+)
+_PACKED: Final = 2
+"""The wire type of a column."""
+_TAGS: Final = bytes(
+    pb.BatchReadReq.DESCRIPTOR.fields_by_name[name].number << 3 | _PACKED for name in _COLUMNS
+)
+_LAYOUTS_MAX: Final = 1024
+"""Files whose slots are kept."""
+
+
+@dataclass(slots=True)
+class TableRequest:
+    """What one node is asked for."""
+
+    node_id: NodeId
+    message: bytes
+    """The columns of a BatchReadReq."""
+    rows: bytes
+    """`fs.kernels.batches.ROW` by row."""
+    info: RoutingInfo
+    """What it was planned by."""
+    _made: list[Piece] = field(default_factory=list)
+
+    def pieces(self, table: ReadTable) -> list[Piece]:
+        """Return what is asked for as the ordinary way has it; made once."""
+        if not self._made:
+            self._made = self._pieces(table)
+        return self._made
+
+    def _pieces(self, table: ReadTable) -> list[Piece]:
+        request = pb.BatchReadReq.FromString(self.message)
+        columns = (getattr(request, name) for name in _COLUMNS)
+        pieces = []
+        rows = zip(ROW.iter_unpack(self.rows), *columns, strict=True)
+        for (place, length, position), inode_id, index, chain_id, chain_version, offset, _ in rows:
+            read = table[position]
+            piece = Piece(
+                inode_id=inode_id,
+                chunk_index=index,
+                chain_id=chain_id,
+                offset=offset,
+                buffer=table.view[place : place + length],
+                chunk_size_bytes=read.file.layout.chunk_size_bytes,
+                owner=read,
+                chain_version=chain_version,
+                target_id=self._target(chain_id),
+                node_id=self.node_id,
+            )
+            pieces.append(piece)
+        return pieces
+
+    def _target(self, chain_id: int) -> TargetId:
+        readable = readable_targets(self.info, self.info.chain(chain_id), ())
+        return next((t for t, node_id in readable if node_id == self.node_id), NO_TARGET)
+
+
+class ReadPlans:
+    """Plans by one routing snapshot after the other."""
+
+    def __init__(self) -> None:
+        self._info: RoutingInfo | None = None
+        self._nodes: list[NodeId] = []
+        self._node_numbers: dict[NodeId, int] = {}
+        self._chains = bytearray()
+        self._chain_numbers: dict[int, int] = {}
+        self._slots: dict[Layout, bytes] = {}
+        """Empty: of chains that the kernel cannot choose from."""
+
+    def plan(
+        self, info: RoutingInfo, table: ReadTable, start: int, section: ClientSection
+    ) -> list[TableRequest] | None:
+        """Return the requests for a table; None: it takes the ordinary way.
+
+        Args:
+            info: the newest snapshot.
+            table: what is to be read.
+            start: where to begin among equal nodes.
+            section: its bounds on batches count.
+        """
+        if info is not self._info:
+            self._forget(info)
+        layouts, slots, first = [], [], 0
+        for key, file in table.files.items():
+            of_file = self._slots_of(info, file)
+            if not of_file:
+                return None
+            layout = file.layout
+            layouts.append(
+                FILE_LAYOUT.pack(
+                    key, file.inode_id, layout.chunk_size_bytes, layout.stripe_size, first
+                )
+            )
+            slots.append(of_file)
+            first += layout.stripe_size
+        found = plan_reads(
+            table.entries,
+            b"".join(layouts),
+            b"".join(slots),
+            self._chains,
+            len(self._nodes),
+            start,
+            TOGETHER_BYTES,
+            section.batch_count_max,
+            section.batch_bytes_max,
+            _TAGS,
+        )
+        if found is None:
+            return None
+        nodes = self._nodes
+        return [TableRequest(nodes[node], message, rows, info) for node, message, rows in found]
+
+    def _forget(self, info: RoutingInfo) -> None:
+        self._info = info
+        self._nodes, self._node_numbers = [], {}
+        self._chains, self._chain_numbers = bytearray(), {}
+        self._slots = {}
+
+    def _slots_of(self, info: RoutingInfo, file: FileRef) -> bytes:
+        layout = file.layout
+        found = self._slots.get(layout)
+        if found is not None:
+            return found
+        if len(self._slots) >= _LAYOUTS_MAX:
+            self._slots.clear()
+        try:
+            chain_ids = table_chain_ids(info, file)
+            numbers = [
+                self._number_of(info, chain_of_chunk(layout, slot, chain_ids))
+                for slot in range(layout.stripe_size)
+            ]
+        except FsError:  # the ordinary way meets it, too, if it matters, and says what to do
+            numbers = []
+        found = self._slots[layout] = b"".join(map(SLOT.pack, numbers))
+        return found
+
+    def _number_of(self, info: RoutingInfo, chain_id: int) -> int:
+        """Return the place of a chain among those that are packed; raises FsError: it cannot be read from."""
+        number = self._chain_numbers.get(chain_id)
+        if number is not None:
+            return number
+        chain = info.chain(chain_id)
+        nodes = [self._node_number(node) for _, node in readable_targets(info, chain, ())]
+        nodes = nodes[:REPLICAS_MAX]  # more than a chain can have
+        rest = [0] * (REPLICAS_MAX - len(nodes))
+        self._chains += CHAIN_NODES.pack(chain_id, chain.chain_version, len(nodes), *nodes, *rest)
+        number = self._chain_numbers[chain_id] = len(self._chain_numbers)
+        return number
+
+    def _node_number(self, node_id: NodeId) -> int:
+        number = self._node_numbers.setdefault(node_id, len(self._nodes))
+        if number == len(self._nodes):
+            self._nodes.append(node_id)
+        return number

@@ -1,0 +1,145 @@
+"""An open file as the mount daemon knows it, and what transfers may name."""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from .batch import BatchFile, Transfer
+from .closing import Closing
+from .connection import Connection
+from .posix import close_descriptor
+from .protocol import IOCTL_TICKET, TICKET, Call, Op
+
+if TYPE_CHECKING:
+    from .ring import RingClient
+
+OFFSET_MAX: Final = 2**63 - 1
+
+
+class RingFile(Closing):
+    """See `BatchFile`.  Also an ordinary descriptor: `fileno`."""
+
+    def __init__(self, client: "RingClient", path: str, fd: int) -> None:
+        """Take over `fd`, open on the client's mount."""
+        self.client = client
+        self._path = path
+        self._fd = fd
+        self._id = 0
+        self._generation = -1
+        self._connection: Connection | None = None
+
+    @property
+    def path(self) -> str:
+        """As it was opened."""
+        return self._path
+
+    def fileno(self) -> int:
+        """Return the descriptor; -1 when closed."""
+        return self._fd
+
+    @property
+    def id(self) -> int:
+        """At the daemon; registers the file where it is not yet."""
+        if self._generation != self.client.generation or not self._id:
+            self.register()
+        return self._id
+
+    def register(self) -> None:
+        """Make the file known to the daemon, where it is not."""
+        with self.client.lock:
+            if self._generation != self.client.generation or not self._id:
+                self.client.ask(self._register_at)
+
+    def _register_at(self, connection: Connection) -> None:
+        self._id = self._registered(connection)
+        self._connection, self._generation = connection, self.client.generation
+
+    def _registered(self, connection: Connection) -> int:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        try:
+            ticket = fcntl.ioctl(self._fd, IOCTL_TICKET, bytes(TICKET.size))
+        except OSError as error:
+            if error.errno != errno.ENOTTY:
+                raise OSError(error.errno, error.strerror, self._path) from error
+            what = "not on an EmberFS mount that serves batches"
+            raise OSError(errno.EOPNOTSUPP, what, self._path) from error
+        first, second = TICKET.unpack(ticket)
+        try:
+            return connection.call(Call.ADD_FILE, first=first, second=second).id
+        except OSError as error:
+            number = errno.EISDIR if stat.S_ISDIR(os.fstat(self._fd).st_mode) else error.errno
+            raise OSError(number, error.strerror, self._path) from error
+
+    def after_fork(self) -> None:
+        """In the child of a fork: what the parent registered is the parent's to drop."""
+        self._id, self._connection = 0, None
+
+    def length(self) -> int:
+        """See `BatchFile`."""
+        return self._call(Call.FILE_LENGTH)
+
+    def fsync(self) -> None:
+        """See `BatchFile`."""
+        self._call(Call.SYNC_FILE)
+
+    def _call(self, call: Call) -> int:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        file_id, connection = self.id, self._connection
+        assert connection is not None, self._path
+        try:
+            return connection.call(call, file_id).number
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+    def close(self) -> None:
+        """See `BatchFile`."""
+        if self._fd < 0:
+            return
+        try:
+            if self._connection is not None:
+                self._drop(self._connection)
+        finally:
+            fd, self._fd = self._fd, -1
+            self._id, self._connection = 0, None
+            self.client.forget_file(self)
+            close_descriptor(fd, self._path)
+
+    def _drop(self, connection: Connection) -> None:
+        """Also where the daemon has gone: what was written may not have come to rest."""
+        try:
+            connection.call(Call.DROP_FILE, self._id)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+
+def own_file(file: BatchFile, client: "RingClient") -> RingFile:
+    """Return a file as what it is; raises TypeError: another client has opened it, whose ids mean other files."""
+    if not isinstance(file, RingFile) or file.client is not client:
+        raise TypeError(f"{file!r} was not opened by this client")
+    return file
+
+
+def checked_buffers(
+    op: Op, transfers: Sequence[Transfer], client: "RingClient"
+) -> list[memoryview]:
+    """Return the buffers of transfers, as bytes.
+
+    Raises:
+        TypeError, ValueError: a file, a buffer or an offset that cannot be.
+    """
+    buffers = []
+    for file, offset, buffer in transfers:
+        own_file(file, client)
+        if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
+            raise ValueError(f"a buffer for {file.path!r} is no contiguous view of bytes")
+        if op is Op.READ and buffer.readonly:
+            raise TypeError(f"a buffer for {file.path!r} is read-only")
+        if not 0 <= offset <= OFFSET_MAX:
+            raise ValueError(f"offset {offset} of {file.path!r}")
+        buffers.append(buffer if buffer.format == "B" else buffer.cast("B"))
+    return buffers

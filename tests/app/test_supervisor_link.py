@@ -1,0 +1,61 @@
+"""Starting and asking a supervisor, when that goes wrong."""
+
+import subprocess
+
+import pytest
+
+from fs.app import supervisor_link
+from fs.app.cluster_dir import ClusterDir
+from fs.schema.status import FsError, Status
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = ClusterDir(tmp_path)
+    made.make_folders()
+    return made
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), FsError(Status.START_FAILED)])
+def test_a_start_that_is_given_up_leaves_no_supervisor(monkeypatch, directory, error):
+    """It would hold the directory, and the next start be told that a cluster runs."""
+    begun, start = [], subprocess.Popen
+
+    def begin(_words, **settings):
+        begun.append(start(["sleep", "1000"], **settings))
+        return begun[0]
+
+    def is_answering(_directory):
+        if begun:
+            raise error
+        return False
+
+    monkeypatch.setattr(supervisor_link.subprocess, "Popen", begin)
+    monkeypatch.setattr(supervisor_link, "is_answering", is_answering)
+    try:
+        with pytest.raises(type(error)):
+            supervisor_link.start(directory, restarts=True)
+        assert begun[0].poll() is not None
+    finally:
+        begun[0].kill()
+        begun[0].wait()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (PermissionError(13, "Permission denied"), Status.BAD_CLUSTER_DIR, "somebody else"),
+        (FileNotFoundError(2, "No such file"), Status.NOT_RUNNING, "ember up"),
+    ],
+)
+def test_somebody_elses_cluster_is_not_taken_for_one_that_is_down(
+    monkeypatch, directory, error, status, said
+):
+    class Refused:
+        def __init__(self, *_):
+            raise error
+
+    monkeypatch.setattr(supervisor_link.socket, "socket", Refused)
+    with pytest.raises(FsError, match=said) as caught:
+        supervisor_link.ask(directory, command="status")
+    assert caught.value.status is status

@@ -1,0 +1,283 @@
+"""Reads by rows: asked for as one by one, and whatever does not come whole and good goes the ordinary way."""
+
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from fs.client.read_plans import ReadPlans
+from fs.client.read_table import ReadTable
+from fs.client.routing_math import TOGETHER_BYTES, cut_reads
+from fs.client.storage_reads import StorageReads, _request
+from fs.kernels import batches_twin
+from fs.kernels.batches import ENTRY
+from fs.rpc.api import Received
+from fs.runtime.simulated import simulated_runtime
+from fs.schema.config import ClientSection
+from fs.schema.ids import ChainTableId, InodeId
+from fs.schema.layout import FileRef, Layout
+from fs.schema.proto import storage_pb2 as pb
+from fs.schema.routing import PublicState, RoutingInfo
+from fs.schema.status import FsError, Status
+
+from .test_routing_math import CHUNK, THREE, make_info
+
+CHUNK_COUNT = 12
+FILES = {
+    struct.pack("<IIII", n, 1, 1, 0): FileRef(
+        InodeId(n), Layout(ChainTableId(1), 1, CHUNK, n, n, 77 * n), n
+    )
+    for n in (1, 3, 4)
+}
+KEYS = list(FILES)
+CONTENT = {
+    (file.inode_id, index): random.Random(file.inode_id * 100 + index).randbytes(CHUNK)
+    for file in FILES.values()
+    for index in range(CHUNK_COUNT)
+}
+
+
+@pytest.fixture(params=["serving", "twin"])
+def kernel(request, monkeypatch):
+    """Have the tests done by what serves, and by the twin."""
+    if request.param == "twin":
+        monkeypatch.setattr("fs.client.read_plans.plan_reads", batches_twin.plan_reads)
+        monkeypatch.setattr("fs.client.storage_reads.have_come", batches_twin.have_come)
+        monkeypatch.setattr("fs.client.storage_reads.windows_of", batches_twin.windows_of)
+
+
+def table_of(rows, memory_bytes=1 << 21):
+    """Return a table of (key number, offset in the file, length), one behind the other in memory."""
+    place, entries = 0, []
+    for user_data, (number, offset, length) in enumerate(rows):
+        entries.append(ENTRY.pack(user_data, offset, place, length, KEYS[number]))
+        place += length
+    table = ReadTable(b"".join(entries), memoryview(bytearray(memory_bytes)))
+    table.files.update(FILES)
+    return table
+
+
+class Routing:
+    def __init__(self, info: RoutingInfo = THREE):
+        self.info = info
+
+    async def refresh(self):
+        return self.info
+
+
+class Nodes:
+    """Answer as storage would, but for what `spoil(node_id, request, reply, payload)` makes of it."""
+
+    def __init__(self, spoil=None):
+        self.spoil = spoil
+        self.asked = []
+
+    async def call(self, node_id, method, request, *, into):  # noqa: ARG002 - as NodeCalls has it
+        self.asked.append((node_id, pb.BatchReadReq.FromString(request.SerializeToString())))
+        reply, payload = pb.BatchReadRsp(), []
+        columns = request.inode_ids, request.chunk_indexes, request.offsets, request.lengths
+        for inode_id, index, offset, length in zip(*columns, strict=True):
+            payload.append(CONTENT[inode_id, index][offset : offset + length])
+            reply.lengths.append(length)
+            reply.commit_vers.append(1)
+            if request.want_checksums:
+                reply.checksums.append(xxh3_64_intdigest(payload[-1]))
+        if self.spoil is not None:
+            self.spoil(node_id, request, reply, payload)
+        rest = b"".join(payload)
+        size = len(rest)
+        if size:
+            for window in into(reply, size):
+                window[:] = rest[: len(window)]
+                rest = rest[len(window) :]
+        return Received(reply, size)
+
+
+def client_of(nodes, info=THREE, **settings):
+    runtime, section = simulated_runtime(None, 1), ClientSection(**settings)
+    return StorageReads(nodes, routing=Routing(info), runtime=runtime, section=section)
+
+
+def assert_read(table, holes=()):
+    for position, read in enumerate(table):
+        index, offset = divmod(read.offset, CHUNK)
+        wanted = CONTENT[read.file.inode_id, index][offset:][: len(read.buffer)]
+        assert bytes(read.buffer) == (bytes(len(wanted)) if position in holes else wanted)
+        assert read.hole_bytes == (len(wanted) if position in holes else 0)
+
+
+def random_rows(count, seed=1):
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        length = rng.choice([1, 100, 4096])
+        offset = rng.randrange(CHUNK_COUNT) * CHUNK + rng.randrange(CHUNK - length + 1)
+        rows.append((rng.randrange(3), offset, length))
+    return rows
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(0, CHUNK_COUNT * CHUNK - 1),
+            st.sampled_from([1, 4096, CHUNK // 2, CHUNK]),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.sampled_from([4096, CHUNK, 10 * CHUNK]),
+    st.lists(st.sampled_from([PublicState.SERVING, PublicState.OFFLINE]), min_size=2, max_size=4),
+)
+def test_the_same_is_asked_of_the_same_nodes(rows, start, count_max, bytes_max, states):
+    info = make_info(4, (PublicState.SERVING, *states))
+    section = ClientSection(batch_count_max=count_max, batch_bytes_max=bytes_max)
+    client = client_of(None, info, batch_count_max=count_max, batch_bytes_max=bytes_max)
+    client._start = start - 1
+    table = table_of(rows)
+    found = ReadPlans().plan(info, table, start, section)
+    pieces = cut_reads(info, table)
+    batches, failures = client._plan(pieces, ())
+    assert not failures
+    assert [(one.node_id, one.message) for one in found] == [
+        (
+            batch.node_id,
+            _request(batch.pieces, is_relaxed=False, want_checksums=False).SerializeToString(),
+        )
+        for batch in batches
+    ]
+    assert [one.pieces(table) for one in found] == [batch.pieces for batch in batches]
+
+
+def test_a_newer_snapshot_counts(kernel):  # noqa: ARG001
+    plans, section = ReadPlans(), ClientSection()
+    table = table_of(random_rows(20))
+    assert len(plans.plan(THREE, table, 1, section)) == 1
+    unavailable = make_info(4, (PublicState.OFFLINE,) * 3)
+    assert plans.plan(unavailable, table, 1, section) is None
+    assert plans.plan(THREE, table, 1, section) is not None
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+async def test_rows_are_read_without_an_object_for_each(autojump_clock, kernel, verifies):  # noqa: ARG001
+    nodes, table = Nodes(), table_of(random_rows(500, seed=4))
+    await client_of(nodes, verify_reads=verifies).read(table, is_relaxed=True)
+    assert not table.made
+    assert sum(len(one.buffer) for one in table) > TOGETHER_BYTES
+    assert len({node_id for node_id, _ in nodes.asked}) > 1
+    for _, request in nodes.asked:
+        assert request.is_relaxed
+        assert request.want_checksums == verifies
+    assert_read(table)
+
+
+async def test_holes_are_zeros_and_counted(autojump_clock, kernel):  # noqa: ARG001
+    def spoil(_, request, reply, payload):
+        found = list(zip(request.inode_ids, request.chunk_indexes, strict=True))
+        for position, (_, index) in enumerate(found):
+            if index == 5:
+                payload[position] = b""
+                reply.lengths[position] = reply.checksums[position] = 0
+                reply.failures.add(position=position, status=Status.CHUNK_NOT_FOUND)
+
+    table = table_of(random_rows(100))
+    table.view[:] = b"\xff" * len(table.view)
+    nodes = Nodes(spoil)
+    await client_of(nodes).read(table)
+    holes = {position for position, one in enumerate(table) if one.offset // CHUNK == 5}
+    assert holes
+    assert_read(table, holes)
+    assert len(nodes.asked) == 1
+
+
+@pytest.mark.parametrize("what", ["bytes", "status", "call"])
+async def test_what_one_node_spoils_is_asked_of_another(autojump_clock, kernel, what):  # noqa: ARG001
+    spoilt = []
+
+    def spoil(node_id, request, reply, payload):  # noqa: ARG001
+        if spoilt and spoilt != [node_id]:
+            return
+        spoilt[:] = [node_id]
+        if what == "bytes":
+            payload[3] = bytes([payload[3][0] ^ 1]) + payload[3][1:]
+        elif what == "status":
+            reply.failures.add(position=3, status=Status.NOT_SERVING)
+            reply.lengths[3] = reply.checksums[3] = 0
+            payload[3] = b""
+        else:
+            raise FsError(Status.RPC_CONNECTION_LOST, "gone")
+
+    table, nodes = table_of(random_rows(50)), Nodes(spoil)
+    await client_of(nodes).read(table)
+    assert_read(table)
+    (first, whole), (second, rest) = nodes.asked
+    assert first != second
+    assert len(whole.lengths) == 50
+    assert len(rest.lengths) == (1 if what in {"bytes", "status"} else 50)
+
+
+async def test_lengths_that_do_not_fit_are_refused(autojump_clock, kernel):  # noqa: ARG001
+    def spoil(_, request, reply, payload):  # noqa: ARG001
+        reply.lengths[3] += 1
+
+    with pytest.raises(FsError, match="RPC_BAD_FRAME"):
+        await client_of(Nodes(spoil)).read(table_of(random_rows(10)))
+
+
+async def test_what_every_replica_has_damaged_fails(autojump_clock, kernel):  # noqa: ARG001
+    def spoil(_, request, reply, payload):  # noqa: ARG001
+        payload[0] = bytes(len(payload[0]))
+
+    with pytest.raises(FsError, match="CHECKSUM_MISMATCH"):
+        await client_of(Nodes(spoil)).read(table_of(random_rows(10)))
+
+
+async def test_rows_over_the_end_of_a_chunk_are_cut(autojump_clock, kernel):  # noqa: ARG001
+    table = table_of([(0, CHUNK - 50, 100), (1, 0, 10)])
+    nodes = Nodes()
+    await client_of(nodes).read(table)
+    ((_, request),) = nodes.asked
+    assert not table.made
+    assert list(request.lengths) == [50, 50, 10]
+    first = CONTENT[1, 0][-50:] + CONTENT[1, 1][:50]
+    assert bytes(table[0].buffer) == first
+
+
+async def test_a_piece_that_is_wrong_is_asked_for_alone(autojump_clock, kernel):  # noqa: ARG001
+    """A hole in one chunk, and changed bytes of another one, below one read."""
+    spoilt = []
+
+    def spoil(_, request, reply, payload):
+        for position, index in enumerate(request.chunk_indexes):
+            if index == 5:
+                payload[position] = b""
+                reply.lengths[position] = reply.checksums[position] = 0
+                reply.failures.add(position=position, status=Status.CHUNK_NOT_FOUND)
+            elif index == 7 and not spoilt:
+                spoilt.append(position)
+                payload[position] = bytes(len(payload[position]))
+
+    begin = 4 * CHUNK + 1000
+    table = table_of([(0, begin, 3 * CHUNK), (2, 0, 10)])
+    table.view[:] = b"\xff" * len(table.view)
+    nodes = Nodes(spoil)
+    await client_of(nodes).read(table)
+    wanted = [bytes(CHUNK) if index == 5 else CONTENT[1, index] for index in range(4, 8)]
+    assert bytes(table[0].buffer) == b"".join(wanted)[1000:][: 3 * CHUNK]
+    assert [one.hole_bytes for one in table] == [CHUNK, 0]
+    assert [len(request.lengths) for _, request in nodes.asked] == [5, 1]
+
+
+def test_a_table_is_a_sequence():
+    table = table_of([(0, 0, 10), (1, 5, 20), (2, 9, 30)])
+    assert len(table) == 3
+    assert [one.offset for one in table] == [0, 5, 9]
+    assert [len(one.buffer) for one in table[1:]] == [20, 30]
+    assert table[1] is table[1]
+    with pytest.raises(IndexError):
+        table[3]

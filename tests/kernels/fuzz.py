@@ -1,0 +1,111 @@
+"""Random calls of the batches' kernel, compared with its twin; to be run with the kernel built by sanitizers, too.
+
+    python -m tests.kernels.fuzz --calls 100000 --seed 1
+
+Half of the calls make sense, so that plans come of them; all the others have numbers from anywhere.
+"""
+
+import argparse
+import random
+import struct
+
+from fs.kernels import batches, batches_twin
+
+KEYS = [struct.pack("<IIII", file_id, 1, 1, 0) for file_id in range(3)]
+NODE_COUNT = 4
+TAGS = bytes(range(6))
+VIEW = memoryview(bytearray(256))
+
+
+class Differ:
+    """Makes calls; `planned` counts those that had a plan."""
+
+    def __init__(self, compiled, seed):
+        self._compiled = compiled
+        self._rng = random.Random(seed)
+        self.planned = 0
+
+    def number(self, bits):
+        """Return a small number, any, or one of the greatest."""
+        rng = self._rng
+        return rng.choice([rng.randrange(200), rng.getrandbits(bits), 2**bits - rng.randint(1, 3)])
+
+    def both(self, name, *arguments):
+        """Return what both say."""
+        said = []
+        for module in (self._compiled, batches_twin):
+            try:
+                found = getattr(module, name)(*arguments)
+            except ValueError:
+                found = "refused"
+            is_list = isinstance(found, list)
+            said.append(
+                [bytes(o) if isinstance(o, memoryview) else o for o in found] if is_list else found
+            )
+        assert said[0] == said[1], (name, arguments, said)
+        return said[0]
+
+    def call_each(self):
+        """Call every function once."""
+        rng, number = self._rng, self.number
+        is_good = rng.random() < 0.5
+        entries = b"".join(self._entry(is_good) for _ in range(rng.randrange(12)))
+        limits = number(64), rng.choice([0, 64]), number(64), number(64), rng.randrange(4)
+        self.both("kinds_of", entries, 1, *limits)
+        self.both("completions_of", entries)
+        ends = b"".join(batches.FILE_END.pack(key, number(64)) for key in KEYS)
+        self.both("are_within", entries, ends)
+        bounds = rng.choice([1, 60, 10**9]), rng.randrange(6), rng.choice([1, 100, 10**9])
+        plan = self.both(
+            "plan_reads", entries, *self._map(is_good), NODE_COUNT, number(64), *bounds, TAGS
+        )
+        if isinstance(plan, list):
+            self.planned += 1
+            for _, _, rows in plan:
+                self._reply_to(rows)
+
+    def _entry(self, is_good):
+        rng, number = self._rng, self.number
+        numbers = rng.randrange(10**9), rng.randrange(200), rng.randrange(1, 50)
+        if not is_good:
+            numbers = number(64), number(64), number(64)
+        return batches.ENTRY.pack(number(64), *numbers, rng.choice(KEYS))
+
+    def _map(self, is_good):
+        """Return layouts, slots and chains."""
+        rng, number = self._rng, self.number
+        layouts, chains = [], []
+        for first, key in enumerate(KEYS):
+            chunk_bytes = rng.choice([64, 100, 1 << 20]) if is_good else number(64)
+            stripe_size = rng.randrange(1, 4) if is_good else number(32)
+            layouts.append(
+                batches.FILE_LAYOUT.pack(key, number(64), chunk_bytes, stripe_size, first)
+            )
+            count = rng.randrange(1, 8) if is_good else rng.randrange(10)
+            nodes = [rng.randrange(NODE_COUNT) if is_good else number(32) for _ in range(7)]
+            chains.append(batches.CHAIN_NODES.pack(number(64), number(64), count, *nodes))
+        slots = [batches.SLOT.pack(rng.randrange(3) if is_good else number(32)) for _ in range(6)]
+        return b"".join(layouts), b"".join(slots), b"".join(chains)
+
+    def _reply_to(self, rows):
+        lengths = [length for _, length, _ in batches.ROW.iter_unpack(rows)]
+        if self._rng.random() < 0.2:
+            lengths[0] += 1
+        self.both("windows_of", VIEW, rows, lengths, sum(lengths))
+        self.both("have_come", VIEW, rows, lengths, [self.number(64) for _ in lengths])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    assert batches.IS_COMPILED, "not compiled: python setup.py build_ext --inplace"
+    differ = Differ(batches, given.seed)
+    for _ in range(given.calls):
+        differ.call_each()
+    print(f"{given.calls} calls of each function, {differ.planned} with a plan: no difference")
+
+
+if __name__ == "__main__":
+    main()

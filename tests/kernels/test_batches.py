@@ -1,0 +1,261 @@
+"""What the mount daemon's kernel returns: the compiled one and its twin say the same of whatever they are given."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from fs.kernels import batches, batches_twin
+
+from .fuzz import Differ
+
+if batches.IS_COMPILED:
+    from fs.kernels import _batches as compiled
+else:
+    compiled = None
+
+needs_compiler = pytest.mark.skipif(
+    compiled is None, reason="not compiled: python setup.py build_ext --inplace"
+)
+
+KEYS = [struct.pack("<IIII", file_id, 1, 1, 0) for file_id in (1, 2, 3)]
+OTHER_MEMORY = struct.pack("<IIII", 1, 2, 1, 0)
+U64 = st.integers(0, 2**64 - 1)
+SMALL = st.integers(0, 300)
+NUMBER = st.one_of(SMALL, SMALL, SMALL, U64)
+ENTRY = st.builds(
+    batches.ENTRY.pack, U64, NUMBER, NUMBER, NUMBER, st.sampled_from([*KEYS, OTHER_MEMORY])
+)
+RAGGED = st.sampled_from([b"", b"", b"", b"", b"x"])
+
+
+def joined(strategy, most=12):
+    """Return records in a row; now and then not whole."""
+    return st.builds(
+        lambda some, rest: b"".join(some) + rest, st.lists(strategy, max_size=most), RAGGED
+    )
+
+
+@pytest.fixture(params=["compiled", "twin"])
+def kernel(request):
+    """Return the functions of fs/kernels/batches.py."""
+    if request.param == "twin":
+        return batches_twin
+    if compiled is None:
+        pytest.skip("not compiled: python setup.py build_ext --inplace")
+    return compiled
+
+
+def said(function, *arguments):
+    """Return what a function returns, views as bytes, or that it refuses."""
+    try:
+        found = function(*arguments)
+    except ValueError:
+        return "refused"
+    if isinstance(found, list):
+        return [bytes(one) if isinstance(one, memoryview) else one for one in found]
+    return found
+
+
+def assert_alike(name, *arguments):
+    assert said(getattr(compiled, name), *arguments) == said(
+        getattr(batches_twin, name), *arguments
+    )
+
+
+@needs_compiler
+@pytest.mark.slow
+@given(
+    st.tuples(
+        joined(ENTRY),
+        st.integers(1, 2),
+        NUMBER,
+        st.sampled_from([0, 0, 64, 100]),
+        st.integers(0, 2**32),
+        st.integers(0, 2**46),
+        st.integers(0, 3),
+    )
+)
+def test_both_find_the_same_kinds(arguments):
+    assert_alike("kinds_of", *arguments)
+
+
+@needs_compiler
+@pytest.mark.slow
+@given(joined(ENTRY), joined(st.builds(batches.FILE_END.pack, st.sampled_from(KEYS), NUMBER), 4))
+def test_both_know_the_ends_of_files(entries, ends):
+    assert_alike("are_within", entries, ends)
+    assert_alike("completions_of", entries)
+
+
+LAYOUT = st.builds(
+    batches.FILE_LAYOUT.pack,
+    st.sampled_from(KEYS),
+    U64,
+    st.one_of(st.integers(0, 100), st.integers(0, 2**33), U64),
+    st.one_of(st.integers(0, 4), st.integers(0, 2**32 - 1)),
+    st.one_of(st.integers(0, 4), st.integers(0, 2**32 - 1)),
+)
+SLOT = st.builds(batches.SLOT.pack, st.one_of(st.integers(0, 3), st.integers(0, 2**32 - 1)))
+NODE = st.one_of(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2**32 - 1))
+CHAIN = st.builds(
+    lambda chain, version, count, nodes: batches.CHAIN_NODES.pack(chain, version, count, *nodes),
+    U64,
+    U64,
+    st.integers(0, 9),
+    st.lists(NODE, min_size=7, max_size=7),
+)
+
+
+@needs_compiler
+@pytest.mark.slow
+@given(
+    st.tuples(
+        joined(ENTRY),
+        joined(LAYOUT, 4),
+        joined(SLOT, 9),
+        joined(CHAIN, 5),
+        st.integers(-1, 6),
+        U64,
+        NUMBER,
+        st.integers(0, 5),
+        NUMBER,
+        st.sampled_from([bytes(range(6)), b"12345"]),
+    )
+)
+def test_both_plan_the_same_for_anything(arguments):
+    assert_alike("plan_reads", *arguments)
+
+
+GOOD_ENTRY = st.builds(
+    batches.ENTRY.pack,
+    U64,
+    st.integers(0, 2**40),
+    NUMBER,
+    st.integers(1, 1000),
+    st.sampled_from(KEYS),
+)
+GOOD_CHAIN = st.builds(
+    lambda chain, count, nodes: batches.CHAIN_NODES.pack(chain, 3, count, *nodes),
+    U64,
+    st.integers(1, 7),
+    st.lists(st.integers(0, 4), min_size=7, max_size=7),
+)
+
+
+@needs_compiler
+@pytest.mark.slow
+@given(
+    st.lists(GOOD_ENTRY, max_size=30),
+    st.lists(st.integers(0, 4), min_size=8, max_size=8),
+    st.lists(GOOD_CHAIN, min_size=5, max_size=5),
+    st.tuples(
+        U64,
+        st.sampled_from([1, 1000, 5000]),
+        st.integers(1, 9),
+        st.sampled_from([1, 3000, 10**6]),
+    ),
+)
+def test_both_plan_the_same(entries, slots, chains, bounds):
+    layouts = b"".join(
+        batches.FILE_LAYOUT.pack(key, 7 + n, 2 ** (20 + n), 2 + n, n) for n, key in enumerate(KEYS)
+    )
+    packed_slots = b"".join(map(batches.SLOT.pack, slots))
+    assert_alike(
+        "plan_reads", b"".join(entries), layouts, packed_slots, b"".join(chains), 5,
+        *bounds, b"\x2a\x32\x3a\x42\x4a\x52",
+    )  # fmt: skip
+
+
+@needs_compiler
+def test_random_calls():
+    differ = Differ(compiled, 1)
+    for _ in range(200):
+        differ.call_each()
+    assert differ.planned > 20
+
+
+ROW = st.builds(
+    batches.ROW.pack,
+    st.one_of(st.integers(0, 120), U64),
+    st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1)),
+    st.integers(0, 9),
+)
+
+
+@needs_compiler
+@pytest.mark.slow
+@given(joined(ROW, 6), st.booleans(), st.lists(st.integers(0, 2**32 - 1), max_size=3), st.data())
+def test_both_know_where_replies_go_and_whether_they_are_good(rows, is_fitting, lengths, data):
+    view = memoryview(bytes(range(128)))
+    checksums = data.draw(st.one_of(st.none(), st.lists(U64, max_size=3)))
+    total = data.draw(NUMBER)
+    if is_fitting and not len(rows) % batches.ROW.size:
+        found = list(batches.ROW.iter_unpack(rows))
+        lengths = [length for _, length, _ in found]
+        checksums = [xxh3_64_intdigest(view[place:][:length]) for place, length, _ in found]
+        total = sum(lengths)
+    assert_alike("windows_of", view, rows, lengths, total)
+    assert_alike("have_come", view, rows, lengths, checksums)
+
+
+def test_whichever_number_begins_every_node_is_looked_at(kernel):
+    entries = [batches.ENTRY.pack(n, 65536 * n, 0, 10, KEYS[0]) for n in range(3)]
+    layout = batches.FILE_LAYOUT.pack(KEYS[0], 1, 65536, 3, 0)
+    slots = b"".join(map(batches.SLOT.pack, range(3)))
+    ways = [(1, 0, 0, 0), (1, 1, 0, 0), (3, 0, 1, 2)]
+    chains = b"".join(batches.CHAIN_NODES.pack(7, 1, *way, 0, 0, 0, 0) for way in ways)
+    for start in (0, 1, 2, 2**64 - 1):
+        found = kernel.plan_reads(
+            b"".join(entries), layout, slots, chains, 3, start, 1, 9, 99, bytes(6)
+        )
+        assert [node for node, _, _ in found] == [0, 1, 2]
+
+
+def rows_of(*places_and_lengths):
+    return b"".join(batches.ROW.pack(*one, n) for n, one in enumerate(places_and_lengths))
+
+
+def test_neighbours_are_one_window(kernel):
+    view = memoryview(bytearray(range(100)))
+    rows = rows_of((10, 5), (15, 5), (50, 2), (20, 1), (21, 1))
+    windows = kernel.windows_of(view, rows, [5, 5, 2, 1, 1], 14)
+    assert list(map(bytes, windows)) == [bytes(view[10:20]), bytes(view[50:52]), bytes(view[20:22])]
+    windows[0][0] = 99
+    assert view[10] == 99
+    assert kernel.windows_of(view, rows, [5, 5, 2, 1, 0], 13) is None
+    assert kernel.windows_of(view, rows, [5, 5, 2, 1, 1], 13) is None
+
+
+def test_a_changed_byte_is_seen(kernel):
+    memory = bytearray(range(100))
+    rows = rows_of((0, 50), (50, 50))
+    checksums = [xxh3_64_intdigest(memory[:50]), xxh3_64_intdigest(memory[50:])]
+    assert kernel.have_come(memoryview(memory), rows, [50, 50], checksums)
+    memory[99] ^= 1
+    assert not kernel.have_come(memoryview(memory), rows, [50, 50], checksums)
+    assert kernel.have_come(memoryview(memory), rows, [50, 50], None)
+    assert not kernel.have_come(memoryview(memory), rows, [50, 49], None)
+    assert not kernel.have_come(memoryview(memory), rows_of((60, 50)), [50], checksums[:1])
+
+
+@pytest.mark.parametrize("count", [100, 70_000])
+def test_nothing_is_kept_of_many_calls(kernel, count):
+    """More entries than a ring can have are refused, and whatever happens no buffer stays in use."""
+    memory = bytearray(batches.ENTRY.pack(7, 0, 0, 10, KEYS[0]) * count)
+    layout = bytearray(batches.FILE_LAYOUT.pack(KEYS[0], 1, 65536, 1, 0))
+    slots, tags = bytearray(4), bytearray(6)
+    chains = bytearray(batches.CHAIN_NODES.pack(1, 1, 1, *[0] * 7))
+    arguments = memory, layout, slots, chains, 1, 0, 1000, 1000, 1 << 20, tags
+    if count > 2**16:
+        with pytest.raises(ValueError, match="entries"):
+            kernel.plan_reads(*arguments)
+    else:
+        assert len(kernel.plan_reads(*arguments)) == 1
+    assert kernel.kinds_of(memory, 1, 100, 0, 100, 100, 1) == [KEYS[0]]
+    assert len(kernel.completions_of(memory)) == count * batches.COMPLETION.size
+    for buffer in arguments:
+        if isinstance(buffer, bytearray):
+            buffer.extend(b"x")  # a BufferError if it were still lent
