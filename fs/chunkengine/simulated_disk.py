@@ -19,6 +19,7 @@ import errno
 import os
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -135,6 +136,8 @@ class SimulatedDisk:
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
         self.spare_bytes = 0
+        self.step_counts = Counter[str]()
+        """Operations so far, by name."""
         self.on_step: Callable[[str], None] | None = None
         self.is_cached: Callable[[], bool] = lambda: True
         """Whether what is read is in memory, so that it needs no wait."""
@@ -152,6 +155,7 @@ class SimulatedDisk:
 
     def step(self, name: str) -> None:
         """Announce an operation."""
+        self.step_counts[name] += 1
         if self.on_step is not None:
             self.on_step(name)
 

@@ -23,7 +23,7 @@ from fs.schema.ids import ChunkId, InodeId, TargetId
 
 from .campaign import run_campaign
 from .crash import FullWorkload, check_disk_of, open_on
-from .workload import Damaged
+from .workload import Damaged, in_pages
 
 OLD = TargetId(1), ChunkId(InodeId(7), 0)
 NEW = TargetId(1), ChunkId(InodeId(7), 1)
@@ -56,6 +56,8 @@ class Script(FullWorkload):
         steps: dict[str, Callable[[], None]] = {
             "create": lambda: self.put(engine, NEW, 0, data),
             "replace": lambda: self.replace(engine, OLD),
+            "rewrite": lambda: self.rewrite(engine, OLD),
+            "prepare rewrite": lambda: self.rewrite(engine, OLD),
             "overwrite": lambda: self.put(engine, OLD, 2_000, data),
             "append": lambda: self.put(engine, OLD, length, data),
             "grow": lambda: self.put(engine, OLD, 70_000, data),
@@ -77,6 +79,19 @@ class Script(FullWorkload):
             return
         steps[name]()
 
+    def rewrite(self, engine: DiskEngine, chunk) -> None:
+        """As `replace`, by so much that it is written past the page cache, but for its end."""
+        data, version = self.rng.randbytes(13_000), self.models[chunk].version + 1
+        engine.prepare_write(
+            *chunk,
+            version=version,
+            chunk_size_bytes=256 << 10,
+            offset=0,
+            data=in_pages(data),
+            is_full_replace=True,
+        )
+        self._finish(engine, chunk, version, data)
+
     def truncate_to(self, engine: DiskEngine, chunk, length: int) -> None:
         """As `truncate`, to a length of ours."""
         content = self.models[chunk].content or b""
@@ -93,9 +108,9 @@ class Script(FullWorkload):
 
 NEEDS_BYTES = ("overwrite", "append", "grow", "cut", "stretch", "prepare append", "mark damaged")
 NAMES = (
-    "create", "replace", "overwrite", "append", "grow", "cut", "stretch", "remove", "prepare append",
-    "prepare remove", "commit", "drop", "mark damaged", "repair", "put damaged", "remove target",
-    "compact", "sync",
+    "create", "replace", "rewrite", "overwrite", "append", "grow", "cut", "stretch", "remove",
+    "prepare rewrite", "prepare append", "prepare remove", "commit", "drop", "mark damaged", "repair",
+    "put damaged", "remove target", "compact", "sync",
 )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ def main() -> int:
     print(
         f"seed {result.seed}: ok, trace {result.digest}, {result.op_count} operations,"
         f" longest {result.longest_op_s:.1f} s, {result.chunk_count} chunks,"
+        f" {result.direct_write_count} written past the page cache,"
         f" {result.simulated_s:.0f} s in {time.process_time() - began_s:.1f} processor s; {faults}"
     )
     return 0

@@ -69,6 +69,7 @@ class Outcome:
     cpu_s: float = 0.0
     shape: str = ""
     fault_counts: dict[str, int] = field(default_factory=dict)
+    direct_write_count: int = 0
 
     @classmethod
     def from_line(cls, line: str) -> Self:
@@ -129,6 +130,7 @@ def try_seed(seed: int, how: How) -> Outcome:
         cpu_s=time.process_time() - began_s,
         shape=f"{len(shape.roles)}c{shape.storage_count}s{shape.replica_count}r",
         fault_counts=result.fault_counts,
+        direct_write_count=result.direct_write_count,
     )
 
 
@@ -199,5 +201,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
             f" ({GATE_OP_COUNT} operations, {GATE_FAULT_COUNT} faults):"
             f" {sum(o.op_count < GATE_OP_COUNT or f < GATE_FAULT_COUNT for o, f in zip(good, faults, strict=True))}"
         )
+    direct = [o.direct_write_count for o in good if o.direct_write_count]
+    lines.append(f"{sum(direct)} versions written past the page cache, in {len(direct)} seeds")
     lines += [f"  {name}: {fired[name]} in {seeds_of[name]} seeds" for name in sorted(fired)]
     return "\n".join(lines)

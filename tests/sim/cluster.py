@@ -252,6 +252,7 @@ class SimCluster:
                 disks=disks,
                 resync_interval_s=RESYNC_INTERVAL_S,
                 resync_bytes_per_s_max=self.shape.resync_bytes_per_s_max,
+                direct_write_bytes_min=self.shape.direct_write_bytes_min,
             ),
         )
         rate = self.random.choice(DRIFTS)

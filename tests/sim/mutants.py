@@ -465,6 +465,20 @@ def torn_versions_kept() -> None:
     verified_module.VerifiedReader.is_whole = lambda _self, _record: True  # type: ignore[method-assign]
 
 
+@mutant("power_loss", "cut_all")
+def direct_writes_left_unflushed() -> None:
+    """A flush makes durable what is in the kernel's page cache, not what was written past it."""
+    real = disk_module._File.flush
+
+    def flush(file: Any) -> None:
+        left = [write for write in file.unsynced if write.is_direct]
+        file.unsynced = [write for write in file.unsynced if not write.is_direct]
+        real(file)
+        file.unsynced = left
+
+    disk_module._File.flush = flush  # type: ignore[method-assign]
+
+
 @mutant("bit_rot", "bad_writes")
 def damaged_copies_served() -> None:
     """Bytes that do not match their checksums are read, and given to successors, all the same."""

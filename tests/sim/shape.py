@@ -13,6 +13,8 @@ HISTORY_CLIENT_COUNT: Final = 5
 STORAGE_ID_BASE: Final = 100
 CHAIN_COUNT_MAX: Final = 4
 WIDE_SHARE: Final = 0.2
+DIRECT_BYTES_MIN: Final = (0, 4096, 4096, 4096, 65536)
+"""Whole pages are written past the page cache, so 4096 means all that can be; chunks have 64 KiB."""
 BOTH: Final = frozenset({Role.MGMTD, Role.META})
 
 
@@ -38,6 +40,9 @@ class Shape:
     client_count: int = CLIENT_COUNT
     is_history: bool = False
     """Registers only, by more clients that hardly pause: for long histories."""
+
+    direct_write_bytes_min: int = 0
+    """New versions of so many bytes are written past the page cache; 0: none."""
 
     is_wide: bool = False
     """Registers in many chunks, each written for a while and then only read."""
@@ -68,6 +73,7 @@ class Shape:
             rotate_after_s=source.choice([60.0, 2.0]),
             client_count=HISTORY_CLIENT_COUNT if is_history else CLIENT_COUNT,
             is_history=is_history,
+            direct_write_bytes_min=random.Random(f"{seed}/direct").choice(DIRECT_BYTES_MIN),
             is_wide=not is_history and random.Random(f"{seed}/wide").random() < WIDE_SHARE,
         )
 
