@@ -1,31 +1,28 @@
 """Batches through the mount daemon's rings, next to the machine's own: direct I/O of the same disk, a loopback stream.
 
 `python -m benchmarks.batch [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
-One program; the processor time is that of the program, of the mount daemon, and of the storage processes together.
+One program; small reads are told of in microseconds of processor time as well: of the program, of the mount daemon, and of the storage
+processes together.
 """
 
 import argparse
-import os
 import random
-import socket
 import statistics
-import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from emberfs.batch import Transfer
-from emberfs.connection import socket_address
 from emberfs.ring import RingClient
 from emberfs.ring_file import RingFile
 
-from .cluster import Nodes, fresh_cluster, warm_up
-from .machine import direct_reads, direct_writes, loopback_mib_s, processor_s
+from .cluster import fresh_cluster, warm_up
+from .machine import direct_reads, direct_writes, loopback_mib_s
 from .table import Row, print_rows
+from .used import GB, Meter
 from .workloads import MIB, drop_page_cache
 
 SMALL_BYTES = 4096
@@ -34,6 +31,7 @@ LARGE_BATCH_COUNT = 8
 THREADS = 2
 """Each with a batch in flight."""
 REPLICAS = 3
+WARM_COUNT = 3
 LATENCY_COUNT = 2000
 LATENCY_GOAL_US = 250.0
 LATENCY_PAUSE_S = 0.0005
@@ -51,23 +49,6 @@ QUICK = Sizes(file_mib=256, seconds=2.0)
 FULL = Sizes(file_mib=4096, seconds=10.0)
 
 
-class Spent:
-    """The processor time that processes use during a block."""
-
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
-        self.seconds: list[float] = []
-
-    def __enter__(self) -> Self:
-        self.seconds = [-processor_s(pid) for pid in self._pids]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = [
-            processor_s(pid) + s for pid, s in zip(self._pids, self.seconds, strict=True)
-        ]
-
-
 def in_threads(work: Callable[[int], None]) -> float:
     """Return the seconds that `work(number)` takes in THREADS threads."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
@@ -77,14 +58,6 @@ def in_threads(work: Callable[[int], None]) -> float:
     for thread in threads:
         thread.join()
     return time.perf_counter() - began
-
-
-def daemon_pid(mount_point: Path) -> int:
-    """Return the process that serves the batches of a mount."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(socket_address(str(mount_point)))
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int(struct.unpack("=iII", credentials)[0])
 
 
 def sequential(client: RingClient, file: RingFile, sizes: Sizes, *, is_write: bool) -> float:
@@ -150,45 +123,67 @@ def latency_us(client: RingClient, file: RingFile, sizes: Sizes) -> float:
     return statistics.median(taken) * 1e6
 
 
+def measure_large(
+    client: RingClient, path: Path, cluster: Path, local: Path, sizes: Sizes
+) -> list[Row]:
+    """Measure batches of 1 MiB, of a file that stays."""
+    meter = Meter(cluster)
+    stream, size = loopback_mib_s(sizes.seconds / 2), sizes.file_mib * MIB
+    disk = direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS
+    with client.open(str(path), "x") as file, meter.used() as used:
+        written = sequential(client, file, sizes, is_write=True)
+    name = "1 MiB batches, written (of disk / 3)"
+    rows = [Row(name, written, "MiB/s", disk, used=used.per_gb(size))]
+    with client.open(str(path)) as file:
+        drop_page_cache()
+        disk = min(stream, direct_reads(local, MIB, sizes.seconds, is_random=False))
+        with meter.used() as used:
+            cold = sequential(client, file, sizes, is_write=False)
+        name = "1 MiB batches, cold (of disk, stream)"
+        rows.append(Row(name, cold, "MiB/s", disk, used=used.per_gb(size)))
+        warm_up(cluster, path)
+        with meter.used() as used:
+            best = max(sequential(client, file, sizes, is_write=False) for _ in range(WARM_COUNT))
+        name = "1 MiB batches, cached (of stream)"
+        rows.append(Row(name, best, "MiB/s", stream, used=used.per_gb(WARM_COUNT * size)))
+    return rows
+
+
+def measure_small(
+    client: RingClient, file: RingFile, meter: Meter, local: Path, sizes: Sizes
+) -> list[Row]:
+    """Measure reads of 4 KiB of a file that every replica has cached, and then of one that none has."""
+    rows = []
+    for count in BATCH_COUNTS:
+        with meter.used() as used:
+            rate = random_reads(client, file, count, sizes)
+        each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
+        us = SMALL_BYTES / GB * 1e6  # of a read, for each second of a GB
+        rows += [
+            Row(f"4 KiB x {count}, cached (of the goal)", rate, "/s", 100_000, used=each),
+            Row("  processor of the program", each.program * us, "us/read"),
+            Row("  processor of the mount daemon", each.mount * us, "us/read"),
+            Row("  processor of the storage processes", each.storage * us, "us/read"),
+        ]
+    for count in BATCH_COUNTS:
+        drop_page_cache()
+        limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
+        with meter.used() as used:
+            rate = random_reads(client, file, count, sizes)
+        each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
+        rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit, used=each))
+    return rows
+
+
 def measure(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
     """Measure everything on the mount of a cluster in a directory; `local` is a file of the same length on its disk."""
-    rows, path = [], mount_point / "batch-benchmark"
-    storage = Nodes(cluster).pids().values()
-    stream = loopback_mib_s(sizes.seconds / 2)
-    pids = (os.getpid(), daemon_pid(mount_point), *storage)
+    path = mount_point / "batch-benchmark"
     with RingClient(mount_point) as client:
-        disk = direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS
-        file = client.open(str(path), "x")
-        written = sequential(client, file, sizes, is_write=True)
-        rows.append(Row("1 MiB batches, written (of disk / 3)", written, "MiB/s", disk))
-        file.close()
-        file = client.open(str(path))
-        drop_page_cache()
-        disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
-        cold = sequential(client, file, sizes, is_write=False)
-        rows.append(Row("1 MiB batches, cold (of disk, stream)", cold, "MiB/s", min(disk, stream)))
-        warm_up(cluster, path)
-        with Spent(pids) as spent:
-            warm = max(sequential(client, file, sizes, is_write=False) for _ in range(3))
-        rows.append(Row("1 MiB batches, cached (of stream)", warm, "MiB/s", stream))
-        gib = 3 * sizes.file_mib / 1024
-        rows.append(Row("  processor of the program", spent.seconds[0] / gib, "s/GiB"))
-        rows.append(Row("  processor of the mount daemon", spent.seconds[1] / gib, "s/GiB"))
-        for count in BATCH_COUNTS:
-            with Spent(pids) as spent:
-                rate = random_reads(client, file, count, sizes)
-            rows.append(Row(f"4 KiB x {count}, cached (of the goal)", rate, "/s", 100_000))
-            each_us = [1e6 * s / (rate * sizes.seconds) for s in spent.seconds]
-            rows.append(Row("  processor of the program", each_us[0], "us/read"))
-            rows.append(Row("  processor of the mount daemon", each_us[1], "us/read"))
-            rows.append(Row("  processor of the storage processes", sum(each_us[2:]), "us/read"))
-        for count in BATCH_COUNTS:
-            drop_page_cache()
-            limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
-            rate = random_reads(client, file, count, sizes)
-            rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit))
-        warm_up(cluster, path)
-        one = latency_us(client, file, sizes)
+        rows = measure_large(client, path, cluster, local, sizes)
+        with client.open(str(path)) as file:
+            rows += measure_small(client, file, Meter(cluster), local, sizes)
+            warm_up(cluster, path)
+            one = latency_us(client, file, sizes)
         name = "one 4 KiB read, median (of the goal)"
         rows.append(Row(name, one, "us", LATENCY_GOAL_US, is_smaller_better=True))
     return rows

@@ -2,7 +2,7 @@
 
 Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, close them (which makes them durable), and the folder is
 renamed into place.  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
-caches are dropped before loading, so it needs root.  What was loaded is compared.
+caches are dropped before loading, so it needs root.  What was loaded is compared; making it up and comparing it is no part of any figure.
 """
 
 import multiprocessing
@@ -11,11 +11,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from emberfs.batch import BatchClient, Transfer
 from emberfs.opening import open_client
@@ -24,11 +25,11 @@ from xxhash import xxh3_64_hexdigest
 
 from fs.app.progress import Progress
 
-from .batch import Spent, daemon_pid
 from .cluster import fresh_cluster
 from .command import bench_command
 from .machine import direct_reads, direct_writes
 from .table import Row
+from .used import Meter, Used
 from .workloads import MIB, drop_page_cache
 
 SHARDS = 8
@@ -73,71 +74,131 @@ def _client(folder: Path, shard_mib: int) -> tuple[BatchClient, memoryview]:
     return client, client.allocate(shard_mib * MIB).view
 
 
-def save_shards(
-    folder: Path, shards: list[int], shard_mib: int, gate: Any
-) -> tuple[list[str], float, float]:
-    """Write files; return their checksums, when it began and when it ended."""
+class Part(NamedTuple):
+    """What one process has done."""
+
+    sums: list[str]
+    """Checksums of its shards."""
+    began: float
+    took: float
+    """Seconds."""
+    used: float
+    """Processor seconds."""
+
+
+class _Timer:
+    """Clock and processor time, but for what is left out."""
+
+    def __init__(self) -> None:
+        self._began = self._now()
+        self._left_out = 0.0, 0.0
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.monotonic(), time.process_time()
+
+    def _since(self, before: tuple[float, float]) -> tuple[float, float]:
+        now = self._now()
+        return now[0] - before[0], now[1] - before[1]
+
+    @contextmanager
+    def leaving_out(self) -> Iterator[None]:
+        """Do not count a block."""
+        before = self._now()
+        yield
+        took, used = self._since(before)
+        self._left_out = self._left_out[0] + took, self._left_out[1] + used
+
+    def part(self, sums: list[str]) -> Part:
+        """Return what has been counted until now."""
+        took, used = self._since(self._began)
+        return Part(sums, self._began[0], took - self._left_out[0], used - self._left_out[1])
+
+
+def save_shards(folder: Path, shards: list[int], shard_mib: int, gate: Any) -> Part:
+    """Write files."""
     client, view = _client(folder, shard_mib)
-    sums, took = [], 0.0
+    sums = []
     with client:
         gate.wait()
-        began = time.monotonic()
+        timer = _Timer()
         for shard in shards:
-            filling = time.monotonic()
-            _content(view, shard)  # what a training has in its memory anyway
-            sums.append(xxh3_64_hexdigest(view))
-            took += time.monotonic() - filling
+            with timer.leaving_out():
+                _content(view, shard)  # what a training has in its memory anyway
+                sums.append(xxh3_64_hexdigest(view))
             with client.open(str(folder / f"shard-{shard}"), "x") as file:
                 _move(client.write, file, view)
-    return sums, began, time.monotonic() - took
+    return timer.part(sums)
 
 
-def load_shards(
-    folder: Path, shards: list[int], shard_mib: int, gate: Any
-) -> tuple[list[str], float, float]:
-    """Read files; return as `save_shards`."""
+def load_shards(folder: Path, shards: list[int], shard_mib: int, gate: Any) -> Part:
+    """Read files."""
     client, view = _client(folder, shard_mib)
-    sums, took = [], 0.0
+    sums = []
     with client:
         gate.wait()
-        began = time.monotonic()
+        timer = _Timer()
         for shard in shards:
             with client.open(str(folder / f"shard-{shard}")) as file:
                 _move(client.read, file, view)
-            comparing = time.monotonic()
-            sums.append(xxh3_64_hexdigest(view))
-            took += time.monotonic() - comparing
-    return sums, began, time.monotonic() - took
+            with timer.leaving_out():
+                sums.append(xxh3_64_hexdigest(view))
+    return timer.part(sums)
 
 
-def in_processes(function: Any, folder: Path, sizes: Sizes) -> tuple[dict[int, str], float]:
-    """Run in all processes at once; return the checksums of the shards, and the seconds of the slowest."""
+def in_processes(function: Any, folder: Path, sizes: Sizes) -> tuple[dict[int, str], float, float]:
+    """Run in all processes at once; return the checksums of the shards, the seconds of the slowest, processor seconds of all."""
     with multiprocessing.get_context("spawn").Manager() as manager:
         gate = manager.Barrier(PROCESSES)
         shares = [list(range(number, SHARDS, PROCESSES)) for number in range(PROCESSES)]
         with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
             arguments = [(folder, share, sizes.shard_mib, gate) for share in shares]
             results = pool.starmap(function, arguments, chunksize=1)
-    sums = {s: d for share, (digests, *_) in zip(shares, results, strict=True) for s, d in zip(share, digests, strict=True)}  # fmt: skip
-    return sums, max(end for *_, end in results) - min(began for _, began, _ in results)
+    sums = {s: d for share, part in zip(shares, results, strict=True) for s, d in zip(share, part.sums, strict=True)}  # fmt: skip
+    took = max(part.began + part.took for part in results) - min(part.began for part in results)
+    return sums, took, sum(part.used for part in results)
 
 
-def measure_bare(mounted: Path, sizes: Sizes) -> tuple[float, float]:
-    """Save and load a checkpoint; return the MiB/s of each."""
+class Paces(NamedTuple):
+    """MiB/s of a save and of a load, and processor seconds for each GB."""
+
+    save: float
+    load: float
+    save_used: Used
+    load_used: Used
+
+    def rows(self, name: str, written: float, read: float) -> list[Row]:
+        """Return the rows of both, next to what the disk does."""
+        return [
+            Row(f"{name}save, 8 shards, durable (of disk / 3)", self.save, "MiB/s", written / REPLICAS, used=self.save_used),
+            Row(f"{name}load, cold (of disk)", self.load, "MiB/s", read, used=self.load_used),
+        ]  # fmt: skip
+
+
+def measure_bare(mounted: Path, sizes: Sizes, meter: Meter) -> Paces:
+    """Save and load a checkpoint."""
     target = mounted / "checkpoint"
     partial_folder = make_partial_folder(target)
-    saved, save_s = in_processes(save_shards, Path(partial_folder), sizes)
-    began = time.monotonic()
-    publish_folder(partial_folder, target, overwrite=False)
-    save_s += time.monotonic() - began
+    with meter.used() as save_used:
+        saved, save_s, save_used_s = in_processes(save_shards, Path(partial_folder), sizes)
+        began = time.monotonic()
+        publish_folder(partial_folder, target, overwrite=False)
+        save_s += time.monotonic() - began
     drop_page_cache()
-    loaded, load_s = in_processes(load_shards, target, sizes)
+    with meter.used() as load_used:
+        loaded, load_s, load_used_s = in_processes(load_shards, target, sizes)
     assert loaded == saved, "what was loaded is not what was saved"
-    return sizes.mib / save_s, sizes.mib / load_s
+    save_used.program, load_used.program = save_used_s, load_used_s  # not of starting processes
+    return _paces(sizes, save_s, load_s, save_used, load_used)
 
 
-def measure_torch(mounted: Path, sizes: Sizes) -> tuple[float, float]:
-    """Save and load by torch.distributed.checkpoint; return the MiB/s of each."""
+def _paces(sizes: Sizes, save_s: float, load_s: float, *used: Used) -> Paces:
+    each = [one.per_gb(sizes.mib * MIB) for one in used]
+    return Paces(sizes.mib / save_s, sizes.mib / load_s, *each)
+
+
+def measure_torch(mounted: Path, sizes: Sizes, meter: Meter) -> Paces:
+    """Save and load by torch.distributed.checkpoint."""
     import torch  # noqa: PLC0415 - where it is
     import torch.distributed.checkpoint as dcp  # noqa: PLC0415
     from emberfs.torch.checkpoint import CheckpointReader, CheckpointWriter  # noqa: PLC0415
@@ -148,16 +209,18 @@ def measure_torch(mounted: Path, sizes: Sizes) -> tuple[float, float]:
     numbers = sizes.shard_mib * MIB // 4
     state = {f"shard-{n}": torch.rand(numbers) for n in range(SHARDS)}
     path = mounted / "torch-checkpoint"
-    began = time.monotonic()
-    dcp.save(state, storage_writer=CheckpointWriter(path, connect=connect))
-    save_s = time.monotonic() - began
+    with meter.used() as save_used:
+        began = time.monotonic()
+        dcp.save(state, storage_writer=CheckpointWriter(path, connect=connect))
+        save_s = time.monotonic() - began
     drop_page_cache()
     loaded = {name: torch.zeros(numbers) for name in state}
-    began = time.monotonic()
-    dcp.load(loaded, storage_reader=CheckpointReader(path, connect=connect))
-    load_s = time.monotonic() - began
+    with meter.used() as load_used:
+        began = time.monotonic()
+        dcp.load(loaded, storage_reader=CheckpointReader(path, connect=connect))
+        load_s = time.monotonic() - began
     assert all(torch.equal(loaded[name], state[name]) for name in state)
-    return sizes.mib / save_s, sizes.mib / load_s
+    return _paces(sizes, save_s, load_s, save_used, load_used)
 
 
 def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
@@ -166,7 +229,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     with (
         tempfile.NamedTemporaryFile(prefix="ember-checkpoint-", dir=parent) as local,
         tempfile.TemporaryDirectory(prefix="ember-checkpoint-", dir=parent) as beside,
-        fresh_cluster(parent) as (_, mounted),
+        fresh_cluster(parent) as (directory, mounted),
     ):
         progress.step("checkpoint: the disk alone")
         local.truncate(max(256, sizes.shard_mib) * MIB)
@@ -174,17 +237,17 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         written = direct_writes(path, MIB, sizes.seconds, is_random=False)
         read = direct_reads(path, MIB, sizes.seconds, is_random=False)
         progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded in a plain directory")
-        local_save, local_load = measure_bare(Path(beside), sizes)
+        there = measure_bare(Path(beside), sizes, Meter())
         shutil.rmtree(Path(beside, "checkpoint"))
         progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded")
-        with Spent([daemon_pid(mounted)]) as spent:
-            save, load = measure_bare(mounted, sizes)
+        meter = Meter(directory)
+        here = measure_bare(mounted, sizes, meter)
         rows = [
-            Row("save, 8 shards, durable (of disk / 3)", save, "MiB/s", written / REPLICAS),
-            Row("  the same (of the same program on the local disk / 3)", save, "MiB/s", local_save / REPLICAS),
-            Row("load, cold (of disk)", load, "MiB/s", read),
-            Row("  the same (of the same program on the local disk)", load, "MiB/s", local_load),
-            Row("  processor of the mount daemon, both", spent.seconds[0] * 1024 / sizes.mib / 2, "s/GiB"),
+            *here.rows("", written, read),
+            Row("save (of the same program on the local disk / 3)", here.save, "MiB/s", there.save / REPLICAS),
+            Row("  that program alone, processor", there.save_used.total, "s/GB", used=there.save_used),
+            Row("load, cold (of the same program on the local disk)", here.load, "MiB/s", there.load),
+            Row("  that program alone, processor", there.load_used.total, "s/GB", used=there.load_used),
         ]  # fmt: skip
         if find_spec("torch") is None:
             sys.stderr.write(
@@ -192,12 +255,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             )
             return rows
         progress.step("checkpoint: the same by torch.distributed.checkpoint, one process")
-        save, load = measure_torch(mounted, sizes)
-        return [
-            *rows,
-            Row("torch: save (of disk / 3)", save, "MiB/s", written / REPLICAS),
-            Row("torch: load, cold (of disk)", load, "MiB/s", read),
-        ]
+        return [*rows, *measure_torch(mounted, sizes, meter).rows("torch: ", written, read)]
 
 
 if __name__ == "__main__":

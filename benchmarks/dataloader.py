@@ -22,10 +22,10 @@ from emberfs.order import EpochOrder, share
 
 from fs.app.progress import Progress
 
-from .batch import Spent, daemon_pid
 from .cluster import fresh_cluster
 from .command import bench_command
 from .table import Row
+from .used import GB, Meter, Used
 from .workloads import drop_page_cache
 
 SAMPLE_BYTES = 16 << 10
@@ -91,23 +91,27 @@ class Pace:
     """Samples per second."""
     used: float
     """Processor seconds of the program for each sample."""
-    daemon_used: float
-    """The same of the mount daemon, where there is one."""
+    each: Used
+    """Processor seconds of all processes for each GB."""
+
+    @property
+    def mount_us(self) -> float:
+        """Microseconds of the mount daemon for each sample."""
+        return self.each.mount * SAMPLE_BYTES / GB * 1e6
 
 
-def bare_loader(
-    path: Path, connect: Connect, seconds: float, daemons: list[int]
-) -> tuple[Pace, Pace]:
+def bare_loader(path: Path, connect: Connect, seconds: float, meter: Meter) -> tuple[Pace, Pace]:
     """Return the pace of the first epoch, caches being cold, and of those after the second."""
 
     def run(seconds: float, epoch_samples: int) -> Pace:
         arguments = [(path, connect, seconds, worker) for worker in range(WORKERS)]
-        with Spent(daemons) as spent:
+        with meter.used() as found:
             results = pool.starmap(read_samples, arguments, chunksize=1)
         rate = sum(rate for rate, _ in results)
         used = sum(used for _, used in results) / WORKERS
         count = epoch_samples or rate * seconds
-        return Pace(rate, used, sum(spent.seconds) / count)
+        found.program = used * count
+        return Pace(rate, used, found.per_gb(count * SAMPLE_BYTES))
 
     sample_count = (path.stat().st_size - FIXED_HEADER_BYTES) // (SAMPLE_BYTES + ENTRY_BYTES)
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
@@ -149,8 +153,9 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     progress.step("dataloader: starting a cluster")
     with (
         tempfile.TemporaryDirectory(prefix="ember-loader-", dir=parent) as beside,
-        fresh_cluster(parent) as (_, mounted),
+        fresh_cluster(parent) as (directory, mounted),
     ):
+        meter = Meter(directory)
         places = []
         for folder in (mounted, Path(beside)):
             progress.step(f"dataloader: writing {sizes.sample_count:,} samples to {folder}")
@@ -158,16 +163,16 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             write_samples(path, sizes)
             places.append((path, partial(open_client, str(folder))))
         progress.step("dataloader: reading with bare processes")
-        cold, warm = bare_loader(*places[0], sizes.seconds, [daemon_pid(mounted)])
-        local_cold, local = bare_loader(*places[1], sizes.seconds, [])
+        cold, warm = bare_loader(*places[0], sizes.seconds, meter)
+        local_cold, local = bare_loader(*places[1], sizes.seconds, Meter())
         rows = [
-            Row("16 KiB x 256, 2 processes, later epochs (of local, warm)", warm.rate, "samples/s", local.rate),
+            Row("16 KiB x 256, 2 processes, later epochs (of local, warm)", warm.rate, "samples/s", local.rate, used=warm.each),
             Row("  the same (of the goal, 0.6 of local)", warm.rate, "samples/s", GOAL * local.rate),
             Row("  processor of the program", warm.used * 1e6, "us/sample", local.used * 1e6, is_smaller_better=True),
-            Row("  processor of the mount daemon", warm.daemon_used * 1e6, "us/sample"),
-            Row("  first epoch, all caches cold (of local, cold)", cold.rate, "samples/s", local_cold.rate),
+            Row("  processor of the mount daemon", warm.mount_us, "us/sample"),
+            Row("  first epoch, all caches cold (of local, cold)", cold.rate, "samples/s", local_cold.rate, used=cold.each),
             Row("    processor of the program", cold.used * 1e6, "us/sample", local_cold.used * 1e6, is_smaller_better=True),
-            Row("    processor of the mount daemon", cold.daemon_used * 1e6, "us/sample"),
+            Row("    processor of the mount daemon", cold.mount_us, "us/sample"),
         ]  # fmt: skip
         if find_spec("torch") is None:
             sys.stderr.write(

@@ -25,6 +25,7 @@ from .cluster import fresh_cluster
 from .command import bench_command
 from .machine import loopback_mib_s
 from .table import Row
+from .used import Meter, Used
 from .workloads import MIB
 
 BATCH = 32
@@ -66,6 +67,9 @@ class Figures:
     """Share of the blocks that were still there."""
     put_meanwhile: float
     collected_bytes_s: float
+    put_used: Used
+    """Processor seconds for each GB; of reads as well."""
+    read_used: Used
 
 
 def cache_at(folder: Path, sizes: Sizes) -> KVCache:
@@ -78,13 +82,17 @@ def key(number: int) -> bytes:
     return number.to_bytes(8, "little")
 
 
-def fill(folder: Path, sizes: Sizes, first: int, seconds: float) -> tuple[float, float]:
-    """Put blocks from a number on, all of them or (seconds > 0) for so long; return (blocks, bytes collected) per second."""
+def fill(folder: Path, sizes: Sizes, first: int, seconds: float) -> tuple[float, float, float]:
+    """Put blocks from a number on, all of them or (seconds > 0) for so long.
+
+    Returns:
+        Blocks, bytes collected per second; processor seconds.
+    """
     with cache_at(folder, sizes) as cache:
         iov = cache.allocate(BATCH)
         iov.view[:] = random.Random(first).randbytes(len(iov.view))  # noqa: S311 - not a secret
         views = [iov.view[i * sizes.block_bytes :][: sizes.block_bytes] for i in range(BATCH)]
-        count, began = 0, time.perf_counter()
+        count, began, used = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - began < seconds if seconds else count < sizes.block_count:
             for i, view in enumerate(views):
                 view[:8] = key(first + count + i)
@@ -92,7 +100,8 @@ def fill(folder: Path, sizes: Sizes, first: int, seconds: float) -> tuple[float,
             count += BATCH
         cache.sync()
         took = time.perf_counter() - began
-        return count / took, cache.stats.collected.byte_count / took
+        used = time.process_time() - used
+        return count / took, cache.stats.collected.byte_count / took, used
 
 
 def read(folder: Path, sizes: Sizes, seed: int, batch: int) -> tuple[float, float, float, float]:
@@ -145,17 +154,33 @@ def read_in_processes(folder: Path, sizes: Sizes, seed: int) -> tuple[float, flo
     return sum(rates), sum(hits) / len(hits), sum(used) / len(used)
 
 
-def measure_folder(folder: Path, sizes: Sizes) -> Figures:
+def measure_folder(folder: Path, sizes: Sizes, meter: Meter) -> Figures:
     """Measure the cache in a folder that is not there yet."""
-    put, _ = fill(folder, sizes, 0, 0.0)
+    with meter.used() as put_used:
+        put, _, put_used_s = fill(folder, sizes, 0, 0.0)
+    put_used.program = put_used_s
     read_in_processes(folder, sizes, 1)  # every replica has seen the reads
-    rate, hits, used = read_in_processes(folder, sizes, 3)
+    with meter.used() as read_used:
+        rate, hits, used = read_in_processes(folder, sizes, 3)
+    read_count = rate * sizes.seconds
+    read_used.program = used * read_count
     assert hits == 1.0, f"{hits} of the blocks were there"
     *_, one_s = read(folder, sizes, 5, 1)
     with started(fill, folder, sizes, 1 << 40, sizes.seconds * 2) as filling:
         meanwhile, hits, _ = read_in_processes(folder, sizes, 7)
-        put_rate, collected = filling.recv()
-    return Figures(put, rate, used, one_s * 1e6, meanwhile, hits, put_rate, collected)
+        put_rate, collected, _ = filling.recv()
+    return Figures(
+        put,
+        rate,
+        used,
+        one_s * 1e6,
+        meanwhile,
+        hits,
+        put_rate,
+        collected,
+        put_used.per_gb(sizes.block_count * sizes.block_bytes),
+        read_used.per_gb(read_count * sizes.block_bytes),
+    )
 
 
 def rows_of(mounted: Figures, local: Figures, sizes: Sizes, stream_mib_s: float) -> list[Row]:
@@ -166,16 +191,20 @@ def rows_of(mounted: Figures, local: Figures, sizes: Sizes, stream_mib_s: float)
     scale = sizes.block_bytes / MIB if is_large else 1.0
     stream = stream_mib_s * MIB / sizes.block_bytes * scale
     pairs = [
-        ("put", mounted.put, local.put),
-        (f"read, {READERS} processes", mounted.read, local.read),
+        ("put", mounted.put, local.put, mounted.put_used),
+        (f"read, {READERS} processes", mounted.read, local.read, mounted.read_used),
         (
             "  the same while blocks are put and dropped",
             mounted.read_meanwhile,
             local.read_meanwhile,
+            None,
         ),
-        ("  put meanwhile", mounted.put_meanwhile, local.put_meanwhile),
+        ("  put meanwhile", mounted.put_meanwhile, local.put_meanwhile, None),
     ]
-    rows = [Row(f"{what}: {name} (of local)", a * scale, unit, b * scale) for name, a, b in pairs]
+    rows = [
+        Row(f"{what}: {name} (of local)", a * scale, unit, b * scale, used=used)
+        for name, a, b, used in pairs
+    ]
     one, one_local = mounted.one_us, local.one_us
     return [
         *rows[:2],
@@ -199,17 +228,18 @@ def measure(sizes: tuple[Sizes, ...], parent: Path | None, progress: Progress) -
     rows = []
     with (
         tempfile.TemporaryDirectory(prefix="ember-kvcache-", dir=parent) as local,
-        fresh_cluster(parent) as (_, mounted),
+        fresh_cluster(parent) as (directory, mounted),
     ):
+        meter = Meter(directory)
         stream = loopback_mib_s(sizes[0].seconds / 2)
         for one in sizes:
             name = f"kv-{one.block_bytes}"
             progress.step(
                 f"kvcache: {one.block_count:,} blocks of {one.block_bytes:,} bytes, mount"
             )
-            there = measure_folder(mounted / name, one)
+            there = measure_folder(mounted / name, one, meter)
             progress.step("kvcache: the same on the local disk")
-            rows += rows_of(there, measure_folder(Path(local) / name, one), one, stream)
+            rows += rows_of(there, measure_folder(Path(local) / name, one, Meter()), one, stream)
     return rows
 
 

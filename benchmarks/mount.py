@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .cluster import ROOT, fresh_cluster
 from .table import Row, print_rows
+from .used import Meter
 from .workloads import FULL, QUICK, WORKLOADS, Bound, Sizes
 
 MOUNT_TIMEOUT_S = 10.0
@@ -55,14 +56,17 @@ def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
     with (
         tempfile.TemporaryDirectory(prefix="ember-local-", dir=parent) as local,
         empty_mount() as empty,
-        fresh_cluster(parent) as (_, mounted),
+        fresh_cluster(parent) as (directory, mounted),
     ):
-        for name, unit, bound, workload in WORKLOADS:
-            value = workload(mounted, sizes)
+        meter = Meter(directory)
+        for name, unit, bound, workload, moved in WORKLOADS:
+            with meter.used() as used:
+                value = workload(mounted, sizes)
             on_empty = workload(empty, sizes)
             on_local = workload(Path(local), sizes)
             limit = on_empty if bound is Bound.FUSE else on_local / REPLICAS
-            rows.append(Row(f"{name} (of {bound.value})", value, unit, limit))
+            each = used.per_gb(moved(sizes)) if moved is not None else None
+            rows.append(Row(f"{name} (of {bound.value})", value, unit, limit, used=each))
     return rows
 
 

@@ -21,12 +21,14 @@ from fs.runtime.real import real_runtime
 from .cluster import fresh_cluster
 from .machine import direct_reads, loopback_mib_s
 from .table import Row, print_rows
+from .used import Meter
 from .workloads import MIB, drop_page_cache
 
 SMALL_BYTES = 4096
 BATCH_COUNTS = (64, 256)
 LARGE_BATCH_COUNT = 8
 BATCHES_IN_FLIGHT = 2
+WARM_COUNT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,11 @@ async def fill(client: EmberFs, path: str, sizes: Sizes) -> None:
             await file.write(offset, data)
 
 
-async def measure(mgmtd: list[str], cluster_id: str, local: Path, sizes: Sizes) -> list[Row]:
+async def measure(directory: Path, local: Path, sizes: Sizes) -> list[Row]:
     """Measure everything on a running cluster; `local` is a file of the same length on its disk."""
-    rows = []
+    rows, size, meter = [], sizes.file_mib * MIB, Meter(directory)
+    config = tomllib.loads((directory / "config" / "mount-1.toml").read_text())["process"]
+    mgmtd, cluster_id = config["mgmtd_addresses"], config["cluster_id"]
     runtime = real_runtime(SocketNetwork())
     stream = await trio.to_thread.run_sync(loopback_mib_s, sizes.seconds / 2)
     async with connect(mgmtd, cluster_id, runtime=runtime) as client:
@@ -104,19 +108,28 @@ async def measure(mgmtd: list[str], cluster_id: str, local: Path, sizes: Sizes) 
         file = await client.open("/native-benchmark")
         drop_page_cache()
         disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
-        cold = await sequential_reads(client, file)
+        with meter.used() as used:
+            cold = await sequential_reads(client, file)
+        name = "1 MiB batches, cold (of disk, stream)"
+        rows.append(Row(name, cold, "MiB/s", min(disk, stream), used=used.per_gb(size)))
         await client.prefetch(file)  # by every replica
-        warm = max([await sequential_reads(client, file) for _ in range(3)])
-        rows.append(Row("1 MiB batches, cold (of disk, stream)", cold, "MiB/s", min(disk, stream)))
-        rows.append(Row("1 MiB batches, cached (of stream)", warm, "MiB/s", stream))
+        with meter.used() as used:
+            warm = max([await sequential_reads(client, file) for _ in range(WARM_COUNT)])
+        each = used.per_gb(WARM_COUNT * size)
+        rows.append(Row("1 MiB batches, cached (of stream)", warm, "MiB/s", stream, used=each))
         for count in BATCH_COUNTS:
-            rate = await random_reads(client, file, count, sizes.seconds, count)
-            rows.append(Row(f"4 KiB x {count}, cached (of the goal)", rate, "/s", 100_000))
+            with meter.used() as used:
+                rate = await random_reads(client, file, count, sizes.seconds, count)
+            each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
+            name = f"4 KiB x {count}, cached (of the goal)"
+            rows.append(Row(name, rate, "/s", 100_000, used=each))
         for count in BATCH_COUNTS:
             drop_page_cache()
             limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
-            rate = await random_reads(client, file, count, sizes.seconds, count)
-            rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit))
+            with meter.used() as used:
+                rate = await random_reads(client, file, count, sizes.seconds, count)
+            each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
+            rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit, used=each))
         await file.close()
     return rows
 
@@ -132,10 +145,7 @@ def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
         for _ in range(sizes.file_mib):
             local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
         local.flush()
-        config = tomllib.loads((directory / "config" / "mount-1.toml").read_text())["process"]
-        return trio.run(
-            measure, config["mgmtd_addresses"], config["cluster_id"], Path(local.name), sizes
-        )
+        return trio.run(measure, directory, Path(local.name), sizes)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from .table import Row, number
 
 BAR_INCHES = 0.42
 HEAD_INCHES = 1.4
+RATIO_MAX = 2.0
+"""Longer bars are cut, so that one of them does not make all others unreadable; what they come to stands beside them."""
 
 
 def is_there() -> bool:
@@ -21,20 +23,31 @@ def plot_rows(title: str, rows: Sequence[Row], path: Path) -> None:
 
     drawn = [(row, row.ratio) for row in rows if row.ratio is not None]
     figure = Figure(
-        figsize=(10, HEAD_INCHES + BAR_INCHES * max(1, len(drawn))), layout="constrained"
+        figsize=(12, HEAD_INCHES + BAR_INCHES * max(1, len(drawn))), layout="constrained"
     )
     axes = figure.subplots()
-    names = [row.name.strip() for row, _ in drawn]
-    bars = axes.barh(range(len(drawn)), [ratio for _, ratio in drawn], color="#d9622b")
-    axes.bar_label(
-        bars,
-        [f"{number(row.value)} {row.unit}, machine {number(row.limit or 0)}" for row, _ in drawn],
-        padding=4,
-        fontsize=8,
-    )
-    axes.set_yticks(range(len(drawn)), names, fontsize=8)
+    end = min(RATIO_MAX, max([1.0, *(ratio for _, ratio in drawn)])) * 1.02
+    axes.barh(range(len(drawn)), [min(ratio, end) for _, ratio in drawn], color="#d9622b")
+    for place, (row, ratio) in enumerate(drawn):
+        if ratio > end:
+            axes.text(end, place, "\u25b6 ", ha="right", va="center", color="white")
+        beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8}
+        axes.text(1.01, place, f"{ratio:.2f}", fontweight="bold", **beside)
+        axes.text(1.07, place, _words(row), **beside)
+    axes.set_yticks(range(len(drawn)), [row.name.strip() for row, _ in drawn], fontsize=8)
     axes.invert_yaxis()
+    axes.set_axisbelow(True)
+    axes.grid(axis="x", color="#dddddd")
     axes.axvline(1, color="#555555", linewidth=1)
-    axes.set_xlim(0, 1.6 * max([1.0, *(ratio for _, ratio in drawn)]))
-    axes.set(title=f"{title}: share of what the machine does in the same run")
-    figure.savefig(path)
+    axes.set_xlim(0, end)
+    axes.set_xlabel("share of what the machine does; 1: all of it", fontsize=8)
+    axes.set_title(f"{title}: next to the machine in the same run", loc="left", fontsize=11)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(path, dpi=130)
+
+
+def _words(row: Row) -> str:
+    """Return what stands beside a bar."""
+    words = f"{number(row.value)} of {number(row.limit or 0)} {row.unit}"
+    return f"{words}; {row.used.total:.1f} s/GB" if row.used else words

@@ -1,7 +1,7 @@
 """The sorting example (deploy/examples/sort.py) on the mount of a fresh cluster, next to the same program on the local disk.
 
-Bytes are counted once, however often they are moved: sorting reads and writes them twice.  The processor time is that of the
-program's processes.
+Bytes are counted once, however often they are moved: sorting reads and writes them twice.  So is the processor time, which is that of
+all steps together.
 """
 
 import json
@@ -16,6 +16,7 @@ from fs.app.progress import Progress
 from .cluster import ROOT, fresh_cluster
 from .command import bench_command
 from .table import Row
+from .used import GB, Meter, Used
 
 RECORD_BYTES = 100
 PROGRAM = ROOT / "deploy" / "examples" / "sort.py"
@@ -52,8 +53,10 @@ def sort(directory: Path, sizes: Sizes) -> dict[str, float]:
     return dict(taken)
 
 
-def rows_of(mounted: dict[str, float], local: dict[str, float], sizes: Sizes) -> list[Row]:
-    """Return what two runs come to."""
+def rows_of(
+    mounted: dict[str, float], local: dict[str, float], sizes: Sizes, used: Used
+) -> list[Row]:
+    """Return what two runs come to; `used`: processor seconds of the first, but for the program's."""
     megabytes = sizes.record_count * RECORD_BYTES / 1e6
     rows = [
         Row(
@@ -64,11 +67,10 @@ def rows_of(mounted: dict[str, float], local: dict[str, float], sizes: Sizes) ->
         )
         for step in STEPS
     ]
-    used, used_there = mounted["processor"], local["processor"]
-    gigabytes = megabytes / 1e3
-    name = "processor of the program, all steps"
-    limit = used_there / gigabytes
-    return [*rows, Row(name, used / gigabytes, "s/GB", limit, is_smaller_better=True)]
+    used.program = mounted["processor"]
+    each, limit = used.per_gb(megabytes * 1e6), local["processor"] / (megabytes * 1e6) * GB
+    name = "processor of all, all steps (of the local program's)"
+    return [*rows, Row(name, each.total, "s/GB", limit, is_smaller_better=True, used=each)]
 
 
 def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
@@ -76,12 +78,13 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     progress.step("sort: starting a cluster")
     with (
         tempfile.TemporaryDirectory(prefix="ember-sort-", dir=parent) as local,
-        fresh_cluster(parent) as (_, mounted),
+        fresh_cluster(parent) as (directory, mounted),
     ):
         progress.step(f"sort: {sizes.record_count:,} records on the mount")
-        there = sort(mounted / "sort", sizes)
+        with Meter(directory).used() as used:
+            there = sort(mounted / "sort", sizes)
         progress.step("sort: the same on the local disk")
-        return rows_of(there, sort(Path(local), sizes), sizes)
+        return rows_of(there, sort(Path(local), sizes), sizes, used)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from fs.schema.layout import FileRef, Layout
 from .cluster import Nodes, fresh_cluster
 from .machine import direct_reads, direct_writes, io_bytes, loopback_mib_s, processor_s
 from .table import Row, print_rows
+from .used import Used
 from .workloads import MIB, drop_page_cache, sequential_write
 from .workloads import QUICK as QUICK_WORKLOAD
 
@@ -77,6 +78,8 @@ class Measured:
     """Of all storage processes."""
     amplification: float
     """Bytes sent to the disks per byte of payload and replica."""
+    used: Used
+    """For each GB of payload."""
 
     def row(self) -> Row:
         """Return the row of the processor time, to stand below that of the rate."""
@@ -128,6 +131,7 @@ class StorageLoad:
             client_s / count * 1e6,
             storage_s / count * 1e6,
             written / (count * length * REPLICA_COUNT),
+            Used(program=client_s, storage=storage_s).per_gb(count * length),
         )
 
     def _used(self) -> tuple[float, float, int]:
@@ -202,7 +206,8 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
         ("4 KiB overwrites of those", load.small, new[::-1], SMALL_BYTES, small),
     ):
         found = await load.writes(file, offsets, length)
-        rows.append(Row(f"{name} (of local / {REPLICA_COUNT})", found.rate, "/s", limit))
+        title = f"{name} (of local / {REPLICA_COUNT})"
+        rows.append(Row(title, found.rate, "/s", limit, used=found.used))
         rows.append(found.row())
         rows.append(Row("  write amplification", found.amplification, "x"))
     found = await load.removal(load.small, count, SMALL_BYTES)
@@ -230,7 +235,7 @@ async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Ro
         ("4 KiB reads, cold (of io_uring)", small_cold, random_disk),
         ("4 KiB reads, cached (of the goal)", small_warm, 100_000),
     ):
-        rows += [Row(name, found.rate, "/s", limit), found.row()]
+        rows += [Row(name, found.rate, "/s", limit, used=found.used), found.row()]
     return rows
 
 

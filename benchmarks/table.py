@@ -1,10 +1,18 @@
-"""The table every benchmark prints: a figure, the machine's own limit in the same run, their ratio."""
+"""The table every benchmark prints: a figure, the machine's own limit in the same run, their ratio, processor time.
+
+Processor time is told of what moves bytes: seconds for each GB, the sum and its parts (used.py).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+
+from .used import Used
+
+USED_HEADING = "s/GB = program + mount + storage + others"
+FILE_COLUMNS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +25,8 @@ class Row:
     limit: float | None = None
     """What the bare machine does, in the same unit; None where there is nothing to compare with."""
     is_smaller_better: bool = False
+    used: Used | None = None
+    """For each GB that was moved."""
 
     @property
     def ratio(self) -> float | None:
@@ -32,11 +42,17 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     table.add_column("what")
     for heading in ("value", "unit", "machine", "ratio"):
         table.add_column(heading, justify="right")
+    if any(row.used for row in rows):
+        table.add_column(USED_HEADING, justify="right")
     for row in rows:
         limit = "" if row.limit is None else number(row.limit)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.name, number(row.value), row.unit, limit, ratio)
-    Console().print(table)
+        used = [str(row.used)] if row.used else []
+        table.add_row(row.name, number(row.value), row.unit, limit, ratio, *used)
+    console = Console()
+    if not console.is_terminal:  # a file: lines are not folded
+        console.width = max(console.width, FILE_COLUMNS)
+    console.print(table)
 
 
 def number(value: float) -> str:

@@ -179,18 +179,41 @@ def copy_rate(directory: Path, _sizes: Sizes) -> float:
     return len(files) / (time.perf_counter() - began)
 
 
-Workload = tuple[str, str, Bound, Callable[[Path, Sizes], float]]
+def _file_bytes(sizes: Sizes) -> int:
+    return sizes.file_mib * MIB
+
+
+def _read_bytes(sizes: Sizes) -> int:
+    return sizes.read_count // THREAD_COUNT * THREAD_COUNT * READ_BLOCK_BYTES
+
+
+def _read_bytes_warm(sizes: Sizes) -> int:
+    return (WARMING_COUNT + 1) * _read_bytes(sizes)
+
+
+def _durable_bytes(sizes: Sizes) -> int:
+    return sizes.durable_count * SMALL_FILE_BYTES
+
+
+Workload = tuple[str, str, Bound, Callable[[Path, Sizes], float], Callable[[Sizes], int] | None]
+"""Name, unit, what it is compared with, what does it, and how many bytes that moves, if it is about bytes."""
 
 WORKLOADS: list[Workload] = [
-    ("sequential write + fsync", "MiB/s", Bound.LOCAL_THIRD, sequential_write),
-    ("sequential read, cold", "MiB/s", Bound.FUSE, sequential_read),
-    ("sequential read, servers warm", "MiB/s", Bound.FUSE, sequential_read_warm),
-    ("4 KiB random read, 16 threads, cold", "/s", Bound.FUSE, random_read),
-    ("4 KiB random read, 16 threads, servers warm", "/s", Bound.FUSE, random_read_warm),
-    ("create", "/s", Bound.FUSE, create_rate),
-    ("stat", "/s", Bound.FUSE, stat_rate),
-    ("rename", "/s", Bound.FUSE, rename_rate),
-    ("unlink", "/s", Bound.FUSE, unlink_rate),
-    ("8 KiB file, fsync, close", "/s", Bound.LOCAL_THIRD, durable_file_rate),
-    ("cp -r of small files", "files/s", Bound.FUSE, copy_rate),
+    ("sequential write + fsync", "MiB/s", Bound.LOCAL_THIRD, sequential_write, _file_bytes),
+    ("sequential read, cold", "MiB/s", Bound.FUSE, sequential_read, _file_bytes),
+    ("sequential read, servers warm", "MiB/s", Bound.FUSE, sequential_read_warm, _file_bytes),
+    ("4 KiB random read, 16 threads, cold", "/s", Bound.FUSE, random_read, _read_bytes),
+    (
+        "4 KiB random read, 16 threads, servers warm",
+        "/s",
+        Bound.FUSE,
+        random_read_warm,
+        _read_bytes_warm,
+    ),
+    ("create", "/s", Bound.FUSE, create_rate, None),
+    ("stat", "/s", Bound.FUSE, stat_rate, None),
+    ("rename", "/s", Bound.FUSE, rename_rate, None),
+    ("unlink", "/s", Bound.FUSE, unlink_rate, None),
+    ("8 KiB file, fsync, close", "/s", Bound.LOCAL_THIRD, durable_file_rate, _durable_bytes),
+    ("cp -r of small files", "files/s", Bound.FUSE, copy_rate, None),
 ]

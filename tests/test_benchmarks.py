@@ -7,8 +7,10 @@ import pytest
 from emberfs.posix import PosixClient
 
 from benchmarks import checkpoint, dataloader, kvcache, sort
+from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
-from benchmarks.table import Row
+from benchmarks.table import Row, print_rows
+from benchmarks.used import Meter, Used
 from fs.app.develop import _is_benchmark, checkout
 
 pytestmark = pytest.mark.timeout(600)  # processes start slowly on a busy machine
@@ -18,7 +20,7 @@ ROWS = [Row("reads (of disk)", 50, "MiB/s", 100), Row("  processor", 3, "us")]
 def test_all_are_found():
     found = {path.stem for path in (checkout() / "benchmarks").glob("*.py") if _is_benchmark(path)}
     assert {"batch", "mount", "dataloader", "checkpoint", "kvcache", "sort"} <= found
-    assert not found & {"table", "command", "plot", "cluster", "machine", "workloads"}
+    assert not found & {"table", "command", "plot", "cluster", "machine", "workloads", "used"}
 
 
 def test_a_table_is_printed(capsys):
@@ -55,11 +57,11 @@ def test_a_table_is_drawn(tmp_path):
 
 def test_figures_of_the_kv_cache(tmp_path):
     sizes = kvcache.Sizes(4096, 64, 0.01)
-    rate, collected = kvcache.fill(tmp_path / "kv", sizes, 0, 0.0)
-    assert (rate > 0, collected) == (True, 0)
+    rate, collected, used = kvcache.fill(tmp_path / "kv", sizes, 0, 0.0)
+    assert (rate > 0, collected, used > 0) == (True, 0, True)
     rate, hits, used, one_s = kvcache.read(tmp_path / "kv", sizes, 1, 8)
     assert (hits, rate > 0, used > 0, one_s > 0) == (1.0, True, True, True)
-    some = kvcache.Figures(*range(1, 9))
+    some = kvcache.Figures(*range(1, 9), Used(1.0), Used(2.0))
     rows = kvcache.rows_of(some, some, sizes, 1000.0)
     assert [row.ratio for row in rows if "of local" in row.name] == [1.0] * 5
     assert len({row.name for row in rows}) == len(rows)
@@ -79,16 +81,43 @@ def test_figures_of_the_data_loader(tmp_path):
 
 def test_figures_of_checkpoints(tmp_path):
     gate = threading.Barrier(1)
-    saved, began, ended = checkpoint.save_shards(tmp_path, [0, 1], 1, gate)
-    loaded, *_ = checkpoint.load_shards(tmp_path, [0, 1], 1, gate)
-    assert saved == loaded
-    assert saved[0] != saved[1]
-    assert ended > began
+    saved = checkpoint.save_shards(tmp_path, [0, 1], 1, gate)
+    loaded = checkpoint.load_shards(tmp_path, [0, 1], 1, gate)
+    assert saved.sums == loaded.sums
+    assert saved.sums[0] != saved.sums[1]
+    assert saved.took > 0
+    assert saved.used > 0
+    paces = checkpoint.Paces(300.0, 400.0, Used(1.0), Used(2.0))
+    assert [row.ratio for row in paces.rows("", 900.0, 800.0)] == [1.0, 0.5]
 
 
 def test_figures_of_sorting():
     here = dict.fromkeys([*sort.STEPS, "processor"], 2.0)
     there = dict.fromkeys([*sort.STEPS, "processor"], 1.0)
-    rows = sort.rows_of(here, there, sort.QUICK)
-    assert [row.ratio for row in rows] == [0.5] * 6
+    rows = sort.rows_of(here, there, sort.QUICK, Used(storage=4.0))
+    assert [row.ratio for row in rows] == [0.5] * 5 + [1 / 6]
     assert rows[0].value == 50.0
+    assert rows[-1].used == Used(program=20.0, storage=40.0)  # 100 MB
+
+
+def test_processor_time_of_what_is_moved(tmp_path, monkeypatch):
+    running = [(1, "storage"), (2, "mountd"), (3, "storage"), (4, "control"), (0, "storage")]
+    services = [{"pid": pid, "role": role} for pid, role in running]
+    seconds = {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+    monkeypatch.setattr(Nodes, "status", lambda _: {"services": services})
+    monkeypatch.setattr("benchmarks.used.processor_s", seconds.__getitem__)
+    with Meter(tmp_path).used() as used:
+        seconds.update({1: 1.5, 2: 2.125, 3: 3.25, 4: 4.0625})
+    used.program = 0.0625
+    assert used == Used(program=0.0625, mount=0.125, storage=0.75, others=0.0625)
+    assert str(used.per_gb(5e8)) == "2.00 = 0.12 + 0.25 + 1.50 + 0.12"
+    with Meter().used() as used:
+        sum(range(100_000))
+    assert used.total == used.program > 0
+
+
+def test_processor_time_is_printed(capsys):
+    print_rows("x", [Row("reads", 1, "MiB/s", used=Used(1.0, 2.0, 3.0)), *ROWS])
+    assert "6.00 = 1.00 + 2.00 + 3.00 + 0.00" in capsys.readouterr().out
+    print_rows("x", ROWS)
+    assert "s/GB" not in capsys.readouterr().out
