@@ -30,6 +30,9 @@ NO_NODE = NodeId(0)
 TOGETHER_BYTES: Final = 512 * 1024
 """A request of few bytes costs more by itself than they do; what so many cost in reads of 4 KiB one node has done in some half a millisecond."""
 
+NEIGHBOUR_BYTES: Final = 4 * 1024 * 1024
+"""Neighbouring chunks of one read are one request up to this: a request costs both sides as much by itself as copying a MiB."""
+
 
 class Piece(msgspec.Struct):
     """The part of a read or write that lies in one chunk."""
@@ -181,6 +184,13 @@ def choose_target(
             best, least = candidate, given
     assert best is not None, candidates
     return best
+
+
+def target_at(
+    candidates: Sequence[tuple[TargetId, NodeId]], node_id: NodeId
+) -> tuple[TargetId, NodeId] | None:
+    """Return the candidate on a node; None: it has none."""
+    return next((candidate for candidate in candidates if candidate[1] == node_id), None)
 
 
 def head_of(chain: Chain) -> TargetId:

@@ -33,6 +33,7 @@ from .read_plans import ReadPlans, TableRequest
 from .read_table import ReadTable
 from .retry import RetryBudget
 from .routing_math import (
+    NEIGHBOUR_BYTES,
     TOGETHER_BYTES,
     Batch,
     Piece,
@@ -40,6 +41,7 @@ from .routing_math import (
     cut_batches,
     cut_reads,
     readable_targets,
+    target_at,
 )
 from .side_by_side import each_or_error
 
@@ -82,6 +84,7 @@ class StorageReads:
         budget = RetryBudget(self._section, self._runtime)
         avoid: set[tuple[TargetId, int]] = set()
         damaged: set[tuple[str, int, TargetId]] = set()
+        neighbour_bytes_max = 0 if isinstance(reads, ReadTable) else NEIGHBOUR_BYTES
         table, requests = self._by_rows(reads)
         if table is None:
             pieces = cut_reads(self._routing.info, reads)
@@ -90,7 +93,7 @@ class StorageReads:
             pieces = await self._judge(failures, avoid, damaged, budget)
         while pieces:
             # 1. choose a target for each piece and group by node
-            batches, failures = self._plan(pieces, avoid)
+            batches, failures = self._plan(pieces, avoid, neighbour_bytes_max)
             # 2. one request per batch
             failures += await self._run(batches, is_relaxed)
             # 3. what failed: elsewhere, later, or never
@@ -187,8 +190,12 @@ class StorageReads:
         return False
 
     def _plan(
-        self, pieces: list[Piece], avoid: Collection[tuple[TargetId, int]]
+        self,
+        pieces: list[Piece],
+        avoid: Collection[tuple[TargetId, int]],
+        neighbour_bytes_max: int = 0,
     ) -> tuple[list[Batch], Failures]:
+        """Choose a node for each piece; those of one read stay together until they are `neighbour_bytes_max` bytes."""
         info = self._routing.info
         self._start += 1
         start = self._start
@@ -197,6 +204,7 @@ class StorageReads:
         last: dict[int, tuple[TargetId, NodeId]] = {}
         planned: list[Piece] = []
         failures: Failures = []
+        owner, neighbour_bytes = None, 0
         for piece in pieces:
             found = known.get(piece.chain_id)
             if found is None:
@@ -206,9 +214,17 @@ class StorageReads:
                     failures.append((piece, error))
                     continue
             piece.chain_version, candidates = found
-            chosen = last.get(piece.chain_id)
-            if chosen is None or load[chosen[1]] >= TOGETHER_BYTES:
-                chosen = last[piece.chain_id] = choose_target(candidates, load=load, start=start)
+            chosen = None
+            if planned and piece.owner is owner and neighbour_bytes < neighbour_bytes_max:
+                chosen = target_at(candidates, planned[-1].node_id)
+            else:
+                owner, neighbour_bytes = piece.owner, 0
+            neighbour_bytes += len(piece.buffer)
+            if chosen is None:
+                chosen = last.get(piece.chain_id)
+                if chosen is None or load[chosen[1]] >= TOGETHER_BYTES:
+                    chosen = choose_target(candidates, load=load, start=start)
+            last[piece.chain_id] = chosen
             piece.target_id, piece.node_id = chosen
             load[chosen[1]] = load.get(chosen[1], 0) + len(piece.buffer)
             planned.append(piece)

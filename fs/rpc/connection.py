@@ -216,6 +216,10 @@ class Connection:
         finally:
             if call.payload_taken is not None:
                 call.payload_taken.set()
+            call.fill, call.buffers = (
+                None,
+                (),
+            )  # so that buffers go when their owner is done with them
             if self._calls.pop(request_id, None) is not None:
                 self._spawn(self._send_cancel, request_id)
             if self._is_retired:

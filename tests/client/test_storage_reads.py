@@ -7,7 +7,7 @@ from xxhash import xxh3_64_intdigest
 
 from fs.client.api import FileRead
 from fs.client.retry import RetryBudget
-from fs.client.routing_math import Batch, Piece
+from fs.client.routing_math import NEIGHBOUR_BYTES, TOGETHER_BYTES, Batch, Piece, cut_reads
 from fs.client.storage_reads import StorageReads, scatter_list
 from fs.rpc.api import Received
 from fs.runtime.simulated import simulated_runtime
@@ -18,7 +18,8 @@ from fs.schema.read_columns import ReadResult
 from fs.schema.routing import Chain, ChainTarget, PublicState, RoutingInfo
 from fs.schema.status import FsError, Status
 
-from .test_routing_math import ref
+from .test_read_table import Routing as Known
+from .test_routing_math import CHUNK, THREE, ref
 
 
 def reads() -> StorageReads:
@@ -182,3 +183,38 @@ async def test_damage_is_final_only_when_every_replica_has_it(autojump_clock):  
     assert await judge(7, Status.IO_ERROR)  # its disk failed; the bytes may still be there
     with pytest.raises(FsError, match="CHECKSUM_MISMATCH"):
         await judge(7, Status.CHECKSUM_MISMATCH)
+
+
+def large_read(count: int) -> tuple[StorageReads, list[Piece]]:
+    """Return what plans reads of chains that three nodes hold, and the pieces of one read of `count` chunks."""
+    client = StorageReads(None, routing=Known(), runtime=None, section=ClientSection())
+    owner = FileRead(ref(), 0, memoryview(bytearray(count * CHUNK)))
+    return client, cut_reads(THREE, [owner])
+
+
+def test_neighbours_of_one_read_are_one_request_as_far_as_that_pays():
+    client, pieces = large_read(20)
+    batches, failures = client._plan(pieces, (), TOGETHER_BYTES)
+    assert not failures
+    assert [len(batch.pieces) for batch in batches] == [8, 8, 4]
+    assert len({batch.node_id for batch in batches}) == 3
+
+
+def test_reads_of_others_are_no_neighbours():
+    client, _ = large_read(1)
+    much = NEIGHBOUR_BYTES // CHUNK
+    wanted = [FileRead(ref(), n * CHUNK, memoryview(bytearray(CHUNK))) for n in range(much)]
+    batches, _ = client._plan(cut_reads(THREE, wanted), (), NEIGHBOUR_BYTES)
+    assert len(batches) > 1
+
+
+def test_neighbours_go_elsewhere_where_their_node_is_to_be_avoided():
+    client, pieces = large_read(4)
+    first, _ = client._plan(pieces[:1], ())
+    client._start -= 1
+    gone = first[0].pieces[0].target_id
+    version = THREE.chain(pieces[0].chain_id).chain_version
+    batches, failures = client._plan(pieces, {(gone, version)}, 5 * CHUNK)
+    assert not failures
+    assert gone not in {piece.target_id for batch in batches for piece in batch.pieces}
+    assert sum(len(batch.pieces) for batch in batches) == 4

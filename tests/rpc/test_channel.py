@@ -1,6 +1,8 @@
 """Calls over every kind of network: results, payloads, deadlines, cancellation, breaks."""
 
+import gc
 import random
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -252,6 +254,28 @@ async def test_a_connection_that_ends_within_a_payload_fails_the_call(net, proce
 
         with pytest.raises(FsError, match="RPC_CONNECTION_LOST"), trio.fail_after(60):
             await p.channel.call(ECHO, core.EchoReq(), payload=[bytes(100_000)], into=into)
+
+
+async def test_nobody_keeps_the_buffers_of_a_call_that_has_ended(net, process):
+    """Without the garbage collector, which comes late: large buffers go to the next call at once."""
+
+    class Target(bytearray):
+        pass
+
+    async def read(count):
+        target = Target(count)
+        await p.channel.call(
+            ECHO, core.EchoReq(), payload=[bytes(count)], into=lambda _m, _n: [memoryview(target)]
+        )
+        return weakref.ref(target)
+
+    async with process(net) as p:
+        gc.disable()
+        try:
+            left = [await read(count) for count in (100, 10_000, 3_000_000)]
+        finally:
+            gc.enable()
+        assert [one() for one in left] == [None] * 3
 
 
 async def test_cancelled_in_the_middle_of_a_payload_the_buffers_rest(net, process):

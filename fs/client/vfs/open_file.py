@@ -327,8 +327,8 @@ class FetchedBlock:
 
     __slots__ = ("done", "error", "view")
 
-    def __init__(self, length: int) -> None:
-        self.view = memoryview(bytearray(length))
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
         self.done = trio.Event()
         self.error: FsError | None = None
 

@@ -15,7 +15,8 @@ from typing import Generic, TypeVar
 from ...schema.layout import KIB, MIB
 
 WINDOW_BYTES_MIN = 256 * KIB
-BLOCK_BYTES_MAX = 1 * MIB
+BLOCK_BYTES_MAX = 4 * MIB
+"""Of one fetch: a request to storage costs both sides as much by itself as copying a MiB."""
 SLACK_BYTES = 1 * MIB
 SEQUENTIAL_READ_COUNT = 2
 """A file read once from the start may be a header; the second read in a row is a stream."""
@@ -76,7 +77,7 @@ class Readahead(Generic[BlockT]):
             start = self.next_offset
         end = min(self.next_offset + self.window_bytes, length)
         # Small top-ups would turn one request per window into one per read.
-        if end - start < min(self.window_bytes // 2, length - start):
+        if end - start < min(self.window_bytes // 2, BLOCK_BYTES_MAX, length - start):
             return []
         ranges = []
         while start < end and room_bytes > 0:

@@ -50,7 +50,7 @@ class Reading(Handles):
             self._core.ahead_hit_count += 1
             return found
         self._core.ahead_miss_count += 1
-        view = memoryview(bytearray(end - offset))
+        view = self._core.memory.take(end - offset)
         await self._core.read_stored([FileRead(state.ref, offset, view)])
         return view
 
@@ -124,7 +124,7 @@ class Reading(Handles):
             # What was buffered meanwhile is not on storage yet, so nothing is fetched beside it.
             room = core.section.readahead_total_bytes_max - core.readahead_bytes
             for start, stop in ahead.ranges_to_fetch(length, max(room, 0)):
-                block = Block(start, stop, FetchedBlock(stop - start))
+                block = Block(start, stop, FetchedBlock(core.memory.take(stop - start)))
                 ahead.add(block)
                 core.fetched_ahead_bytes += stop - start
                 core.spawn(self._fetch, state, block)

@@ -7,6 +7,7 @@ from typing import Any
 import trio
 
 from ...runtime.ports import Runtime
+from ...runtime.recycled import RecycledMemory
 from ...runtime.span_keeper import SpanKeeper
 from ...schema.config import ClientSection
 from ...schema.ids import InodeId, SessionId
@@ -24,6 +25,9 @@ from .told import ToldDirectories
 
 SEEN_COUNT_MAX = 65_536
 """How many closed inodes keep the mark that lets the kernel reuse its page cache."""
+
+IDLE_BYTES_MAX = 64 * 1024 * 1024
+"""Of memory kept for what will be read or written next."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,8 @@ class Shared:
         self.seen: dict[InodeId, tuple[int, int]] = {}
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
+        self.memory = RecycledMemory(IDLE_BYTES_MAX)
+        """For what passes through."""
         self.readahead_bytes = 0
         """Held now."""
         self.fetched_ahead_bytes = self.ahead_hit_count = self.ahead_miss_count = 0

@@ -3,7 +3,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.client.vfs.readahead import SLACK_BYTES, WINDOW_BYTES_MIN, Block, Readahead
+from fs.client.vfs.readahead import (
+    BLOCK_BYTES_MAX,
+    SLACK_BYTES,
+    WINDOW_BYTES_MIN,
+    Block,
+    Readahead,
+)
 
 MIB = 1 << 20
 
@@ -26,6 +32,16 @@ def test_window_grows_on_a_stream_and_is_bounded():
     assert windows == sorted(windows)
     assert windows[-1] == 4 * MIB
     assert ahead.held_bytes <= 4 * MIB + 2 * SLACK_BYTES + MIB
+
+
+def test_a_stream_fetches_the_next_large_block_while_others_are_under_way():
+    ahead, fetched = Readahead(), []
+    for i in range(128):
+        fetched += step(ahead, i * MIB, (i + 1) * MIB, 1 << 30, window_max=16 * MIB)
+        if i >= 32:
+            assert ahead.blocks[-1].end - ahead.next_offset > 16 * MIB - BLOCK_BYTES_MAX
+    steady = [stop - start for start, stop in fetched if start >= 32 * MIB]
+    assert set(steady) == {BLOCK_BYTES_MAX}
 
 
 def test_a_jump_forgets_everything():
