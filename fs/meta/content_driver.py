@@ -5,8 +5,10 @@ notes that; another one takes the mark away.  Whoever finds the mark does what t
 a service may die between any two of them.  The first two transactions are durable before anything is done that relies on
 them; the last one may come undone with the power, and is done again.
 
-Within one process a truncation is driven once, however many tasks wait for it: a second, slower
-run could cut what a writer has written after the first had finished.
+Within one process one cut of a file runs at a time, however many tasks wait for it: a second, slower
+run could cut what a writer has written after the first had finished.  Who comes while one runs waits for the next, which all who
+wait share: the one that runs may have looked before the truncation began that he asks for, or have finished an earlier one
+without having heard of it yet.  Had he taken its end for his own, his client would write, and lose that to the cut to come.
 
 Concurrency: any number of tasks.
 """
@@ -112,7 +114,14 @@ class ContentDriver:
         Raises:
             FsError: what the storage or the key-value layer raised.
         """
-        cut = self._running.get(inode_id)
+        earlier = self._running.get(inode_id)
+        if earlier is not None:
+            await earlier.done.wait()
+            if (
+                earlier.error is not None
+            ):  # the next would most likely end in the same way, and take as long
+                raise FsError(earlier.error.status, earlier.error.detail) from earlier.error
+        cut = self._running.get(inode_id)  # begun after we came
         if cut is None:
             cut = self._running[inode_id] = _Cut()
             if self._nursery is not None:
