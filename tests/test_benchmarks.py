@@ -9,6 +9,7 @@ from emberfs.posix import PosixClient
 from benchmarks import checkpoint, dataloader, kvcache, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
+from benchmarks.relay import wake_ups_us
 from benchmarks.table import Row, print_rows
 from benchmarks.used import Meter, Used
 from fs.app.develop import _is_benchmark, checkout
@@ -20,7 +21,16 @@ ROWS = [Row("reads (of disk)", 50, "MiB/s", 100), Row("  processor", 3, "us")]
 def test_all_are_found():
     found = {path.stem for path in (checkout() / "benchmarks").glob("*.py") if _is_benchmark(path)}
     assert {"batch", "mount", "dataloader", "checkpoint", "kvcache", "sort"} <= found
-    assert not found & {"table", "command", "plot", "cluster", "machine", "workloads", "used"}
+    assert not found & {
+        "table",
+        "command",
+        "plot",
+        "cluster",
+        "machine",
+        "workloads",
+        "used",
+        "relay",
+    }
 
 
 def test_a_table_is_printed(capsys):
@@ -89,6 +99,10 @@ def test_figures_of_checkpoints(tmp_path):
     assert saved.used > 0
     paces = checkpoint.Paces(300.0, 400.0, Used(1.0), Used(2.0))
     assert [row.ratio for row in paces.rows("", 900.0, 800.0)] == [1.0, 0.5]
+
+
+def test_the_least_of_a_small_read_is_that_of_three_processes():
+    assert 1.0 < wake_ups_us(20, 0.0) < 1e6
 
 
 def test_figures_of_sorting():
