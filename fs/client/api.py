@@ -5,7 +5,7 @@ Concurrency: any number of tasks may use one client.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,6 +14,9 @@ from ..runtime.ports import Buffer
 from ..schema.layout import FileRef
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError
+
+if TYPE_CHECKING:
+    from .read_table import ReadTable
 
 
 class FileRead(msgspec.Struct):
@@ -81,12 +84,12 @@ class ChunkStore(Protocol):
         ...
 
     def begin_read(
-        self, reads: Sequence[FileRead], on_end: Callable[[bool], None], *, is_relaxed: bool = False
+        self, table: "ReadTable", on_end: Callable[[bool], None], *, is_relaxed: bool = False
     ) -> UnderWay | None:
         """Begin a few small reads of one node, if nothing has to be waited for before they are on their way.
 
         Args:
-            reads: as for `read`.
+            table: as for `read`.
             on_end: called once, later, in whatever task: True: all buffers are filled; False: they hold anything, and `read` is to
                 be asked.  It neither waits nor raises.
             is_relaxed: as for `read`.

@@ -97,7 +97,7 @@ class NodeCalls:
             limiter.release()
 
     def begin(
-        self, node_id: NodeId, method: Method[ReqT, RspT], request: ReqT, on_end: OnReply
+        self, node_id: NodeId, method: Method[ReqT, RspT], request: ReqT | bytes, on_end: OnReply
     ) -> UnderWay | None:
         """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
         node = self._routing.info.nodes.get(node_id)

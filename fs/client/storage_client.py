@@ -24,6 +24,7 @@ from ..schema.routing import Chain, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .node_calls import NodeCalls
+from .read_table import ReadTable
 from .retry import RetryBudget
 from .routing_math import file_chains, head_of, table_chain_ids
 from .shared_syncs import ChainAt, SharedSyncs
@@ -95,10 +96,10 @@ class StorageClient:
         await self._reads.read(reads, is_relaxed=is_relaxed)
 
     def begin_read(
-        self, reads: Sequence[FileRead], on_end: Callable[[bool], None], *, is_relaxed: bool = False
+        self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool = False
     ) -> UnderWay | None:
         """See `ChunkStore.begin_read`."""
-        return self._reads.begin(reads, on_end, is_relaxed=is_relaxed)
+        return self._reads.begin(table, on_end, is_relaxed=is_relaxed)
 
     async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
         """See `ChunkStore.warm`."""

@@ -15,7 +15,7 @@ import trio
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from ..kernels.batches import have_come, windows_of
+from ..kernels.batches import ROW, have_come, windows_of
 from ..node.api import RoutingView
 from ..rpc.api import Received, UnderWay
 from ..rpc.frame import decode_error
@@ -55,6 +55,15 @@ WARM_BATCHES_AT_ONCE = 4
 
 Readable = tuple[int, list[tuple[TargetId, NodeId]]]
 """The version of a chain, and who may be read from."""
+
+_FLAGS = {
+    (is_relaxed, want_checksums): pb.BatchReadReq(
+        is_relaxed=is_relaxed, want_checksums=want_checksums
+    ).SerializeToString()
+    for is_relaxed in (False, True)
+    for want_checksums in (False, True)
+}
+"""What stands behind the columns of a request: messages one after the other are one."""
 
 Failures = list[tuple[Piece, FsError]]
 
@@ -146,47 +155,55 @@ class StorageReads:
             failures.extend((piece, error) for piece in one.pieces(table))
 
     def begin(
-        self, reads: Sequence[FileRead], on_end: Callable[[bool], None], *, is_relaxed: bool
+        self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool
     ) -> UnderWay | None:
         """See `fs.client.api.ChunkStore.begin_read`."""
-        if sum([len(read.buffer) for read in reads]) > BEGUN_BYTES_MAX:
+        if table.byte_count() > BEGUN_BYTES_MAX:
             return None
+        section = self._section
+        verifies = section.verify_reads  # as of now: later the reply may lack checksums
+        self._start += 1
+        requests = self._plans.plan(self._routing.info, table, self._start, section)
+        if requests is None or len(requests) != 1:
+            return None
+        (one,) = requests
+
+        # Quoted: they would be evaluated for every call.
+        def end(received: "Received[pb.BatchReadRsp] | None", _: "FsError | None") -> None:
+            on_end(received is not None and self._has_come(table, one, received, verifies=verifies))
+
+        message = one.message + _FLAGS[is_relaxed, verifies]
         try:
-            batches, failures = self._plan(cut_reads(self._routing.info, reads), ())
-            if failures or len(batches) != 1:
-                return None
-            pieces, verifies = batches[0].pieces, self._section.verify_reads
-            request = _request(pieces, is_relaxed=is_relaxed, want_checksums=verifies)
-            return self._nodes.begin(
-                batches[0].node_id,
-                services.STORAGE_BATCH_READ,
-                request,
-                lambda received, _: on_end(
-                    received is not None and self._has_come(pieces, received, verifies=verifies)
-                ),
-            )
+            return self._nodes.begin(one.node_id, services.STORAGE_BATCH_READ, message, end)
         except FsError:  # `read` meets it, too, and says what to do
             return None
 
     def _has_come(
-        self, pieces: Sequence[Piece], received: Received[pb.BatchReadRsp], *, verifies: bool
+        self,
+        table: ReadTable,
+        one: TableRequest,
+        received: Received[pb.BatchReadRsp],
+        *,
+        verifies: bool,
     ) -> bool:
         """Put what has come where it belongs; False: `read` has to be asked."""
-        reply = received.message
+        reply, payload = received.message, received.payload
         try:
-            buffers = scatter_list(pieces, reply, received.payload_bytes)
-            start = 0
-            for buffer in buffers:
-                end = start + len(buffer)
-                buffer[:] = received.payload[start:end]
+            start, lengths = 0, reply.lengths[:]
+            for window in _windows(table, one, reply, len(payload)):
+                end = start + len(window)
+                window[:] = payload[start:end]
                 start = end
-            return not self._finish(pieces, reply, verifies=verifies)
+            checksums = reply.checksums[:] if verifies else None
+            if not reply.failures and have_come(table.view, one.rows, lengths, checksums):
+                return True
+            return not self._finish(one.pieces(table), reply, verifies=verifies)
         except FsError as error:
             log.debug("a begun read: %s", error)
         except (
             Exception
         ):  # the edge of the task that receives for all; `read` meets the bug in its own
-            log.exception("bug in a read of %d pieces", len(pieces))
+            log.exception("bug in a read of %d pieces", len(one.rows) // ROW.size)
         return False
 
     def _plan(

@@ -119,7 +119,7 @@ class Channel(Protocol):
     def begin(
         self,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         on_end: OnReply,
         *,
         timeout_s: float,
@@ -131,7 +131,7 @@ class Channel(Protocol):
 
         Args:
             method: its replies have at most 4 KiB of payload, which is handed over with them.
-            request: of it.
+            request: of it, or the message that it is on the wire.
             on_end: called in whatever task, never before this returns.
             timeout_s: of the call.
             under_way: as for `call`.

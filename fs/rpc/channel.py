@@ -106,7 +106,7 @@ class RpcChannel:
     def begin(
         self,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         on_end: OnReply,
         *,
         timeout_s: float,

@@ -281,3 +281,88 @@ def test_a_table_is_a_sequence():
     assert table[1] is table[1]
     with pytest.raises(IndexError):
         table[3]
+
+
+class Begun:
+    """Nodes that are asked without waiting; each request is told of by its message, and what is called with the reply."""
+
+    def __init__(self):
+        self.asked = []
+
+    def begin(self, _node_id, _method, message, on_end):
+        self.asked.append((pb.BatchReadReq.FromString(message), on_end))
+        return on_end
+
+
+def reply_of(*parts, want_checksums=True):
+    reply = pb.BatchReadRsp(lengths=map(len, parts), commit_vers=[1] * len(parts))
+    if want_checksums:
+        reply.checksums.extend(map(xxh3_64_intdigest, parts))
+    payload = b"".join(parts)
+    return Received(reply, len(payload), memoryview(payload))
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("verifies", [True, False])
+def test_a_begun_read_is_done_when_its_bytes_have_come_checked_or_not(verifies):
+    nodes, ended, table = Begun(), [], table_of([(0, 5, 7), (0, 100, 3)])
+    client = client_of(nodes, verify_reads=verifies)
+    assert client.begin(table, ended.append, is_relaxed=True)
+    ((request, on_end),) = nodes.asked
+    assert (request.want_checksums, request.is_relaxed) == (verifies, True)
+    assert (request.offsets[:], request.lengths[:]) == ([5, 100], [7, 3])
+    client.adopt(ClientSection(verify_reads=not verifies))  # concerns the next one only
+    on_end(reply_of(b"content", b"end", want_checksums=verifies), None)
+    assert ended == [True]
+    assert bytes(table.view[:10]) == b"contentend"
+    assert not table.made
+
+
+@pytest.mark.usefixtures("kernel")
+def test_begun_reads_are_small_and_of_one_node():
+    nodes = Begun()
+    client = client_of(nodes)
+    for rows in ([(0, 0, 4097)], [(0, 0, 4000), (0, 0, 97)]):
+        assert client.begin(table_of(rows), None, is_relaxed=False) is None
+    assert (
+        client_of(nodes, info=RoutingInfo(1)).begin(table_of([(0, 0, 1)]), None, is_relaxed=False)
+        is None
+    )
+    assert not nodes.asked
+    assert client.begin(table_of([(0, 0, 4096)]), None, is_relaxed=False)
+
+
+def begun(reply, *rows):
+    """Return whether a begun read of some rows is done by a reply, and its table."""
+    nodes, ended, table = Begun(), [], table_of(rows)
+    assert client_of(nodes).begin(table, ended.append, is_relaxed=False)
+    nodes.asked[0][1](reply, None)
+    (is_done,) = ended
+    return is_done, table
+
+
+@pytest.mark.usefixtures("kernel")
+def test_holes_of_a_begun_read_are_zeros_and_told_of():
+    is_done, table = begun(reply_of(b"con"), (0, 0, 7))
+    assert is_done
+    assert bytes(table.view[:7]) == b"con\0\0\0\0"
+    assert table[0].hole_bytes == 4
+    nothing = reply_of()
+    nothing.message.lengths.append(0)
+    nothing.message.commit_vers.append(0)
+    nothing.message.checksums.append(0)
+    nothing.message.failures.add(position=0, status=Status.CHUNK_NOT_FOUND)
+    is_done, table = begun(nothing, (0, 0, 7))
+    assert is_done
+    assert table[0].hole_bytes == 7
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_begun_read_is_not_done_by_a_reply_that_does_not_fit():
+    damaged = reply_of(b"content")
+    damaged.message.checksums[0] += 1
+    refused = reply_of()
+    refused.message.CopyFrom(pb.BatchReadRsp(lengths=[0], commit_vers=[0], checksums=[0]))
+    refused.message.failures.add(position=0, status=Status.NOT_SERVING)
+    for reply in (None, damaged, refused, reply_of(b"content", b"more"), reply_of(b"too much")):
+        assert begun(reply, (0, 0, 7))[0] is False

@@ -7,12 +7,11 @@ from xxhash import xxh3_64_intdigest
 
 from fs.client.api import FileRead
 from fs.client.retry import RetryBudget
-from fs.client.routing_math import NEIGHBOUR_BYTES, TOGETHER_BYTES, Batch, Piece, cut_reads
+from fs.client.routing_math import NEIGHBOUR_BYTES, TOGETHER_BYTES, Piece, cut_reads
 from fs.client.storage_reads import StorageReads, scatter_list
-from fs.rpc.api import Received
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
-from fs.schema.ids import ChainId, NodeId, TargetId
+from fs.schema.ids import ChainId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.read_columns import ReadResult
 from fs.schema.routing import Chain, ChainTarget, PublicState, RoutingInfo
@@ -130,30 +129,6 @@ def test_a_reply_without_checksums_is_not_believed():
     del reply.checksums[:]
     ((_, error),) = reads()._finish([piece(b"one")], reply)
     assert error.status is Status.CHECKSUM_MISMATCH
-
-
-@pytest.mark.parametrize("verifies", [True, False])
-def test_a_begun_read_is_done_when_its_bytes_have_come_checked_or_not(verifies, monkeypatch):
-    got, asked, ended = piece(bytes(7)), [], []
-
-    class Nodes:
-        def begin(self, *request_and_end):
-            asked.append(request_and_end)
-
-    section = ClientSection(verify_reads=verifies)
-    client = StorageReads(Nodes(), routing=Routing(7), runtime=None, section=section)
-    monkeypatch.setattr("fs.client.storage_reads.cut_reads", lambda *_: [got])
-    monkeypatch.setattr(client, "_plan", lambda *_: ([Batch(NodeId(1), [got])], []))
-    client.begin([got.owner], ended.append, is_relaxed=False)
-    ((*_, request, on_end),) = asked
-    assert request.want_checksums == verifies
-    client.adopt(ClientSection(verify_reads=not verifies))  # concerns the next one only
-    reply = reply_of(result_of(b"content"))
-    if not verifies:
-        del reply.checksums[:]
-    on_end(Received(reply, 7, memoryview(b"content")), None)
-    assert ended == [True]
-    assert bytes(got.buffer) == b"content"
 
 
 class Routing:

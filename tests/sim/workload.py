@@ -15,9 +15,11 @@ from typing import Final, Self
 
 import trio
 
-from fs.client.api import FileRead
 from fs.client.native import EmberFile, EmberFs
+from fs.client.read_table import ReadTable
+from fs.kernels.batches import ENTRY
 from fs.schema.config import ClientSection
+from fs.schema.layout import FileRef
 from fs.schema.status import FsError, Status
 
 from .cluster import CHUNK_BYTES, SimCluster
@@ -423,7 +425,7 @@ class SimClient:
             told.append(is_done)
             ended.set()
 
-        begun = file._chunks.begin_read([FileRead(file.ref, offset, buffer)], end)
+        begun = file._chunks.begin_read(_table(file.ref, offset, buffer), end)
         if begun is None:
             return None
         self.memory.begun_count += 1
@@ -554,3 +556,11 @@ class SimClient:
             raise
         self.memory.winners.setdefault(name, []).append((self.number, now_s))
         self.cluster.trace.add("contest", f"{self.name} won {name}")
+
+
+def _table(file: FileRef, offset: int, buffer: memoryview) -> ReadTable:
+    """Return one read as rings have it."""
+    key = bytes(16)
+    table = ReadTable(ENTRY.pack(0, offset, 0, len(buffer), key), buffer)
+    table.files[key] = file
+    return table

@@ -7,12 +7,13 @@ Invariant: an entry passes here exactly if `sort_out` lets it through, with at l
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from emberfs.protocol import LENGTH_MAX
 
 from ...kernels.batches import COMPLETION, completions_of, kinds_of
+from ...rpc.api import UnderWay
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ..read_table import ReadTable
 from ..vfs.batches import Batches, BatchIo
@@ -44,6 +45,17 @@ class RowWork:
         self._others = await batches.read_table(
             self._table, self._handles, is_relaxed=self._is_relaxed
         )
+
+    def begin(self, batches: Batches, on_end: Callable[[bool], None]) -> UnderWay | None:
+        """Begin them all if they are few and small, as `Batches.begin_table`; `on_end` is told whether they are done."""
+
+        # Quoted: it would be evaluated for every call.
+        def end(others: "Sequence[tuple[int, BatchIo]] | None") -> None:
+            if others:
+                self._others = others
+            on_end(others is not None)
+
+        return batches.begin_table(self._table, self._handles, end, is_relaxed=self._is_relaxed)
 
     def results(self) -> bytes:
         """Return the completions of all."""

@@ -8,14 +8,13 @@ import errno
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Final
 
 from emberfs.protocol import COMPLETION, EntryFlag
 
-from ...rpc.api import UnderWay
 from ...schema.status import Status
 from ..vfs.batches import NO_FILE, Batches, BatchIo
 from .checks import WRITE, Group, Row
@@ -55,13 +54,6 @@ class Work:
             for _, offset, place, length in group.rows
         ]
         self._straight.append((group, ios))
-
-    def begin(self, batches: Batches, on_end: Callable[[bool], None]) -> UnderWay | None:
-        """Begin reads that are few, small and of mapped memory, as `Batches.begin_read`."""
-        if self.op == WRITE or self._jobs:
-            return None
-        ios = [io for _, ios in self._straight for io in ios]
-        return batches.begin_read(ios, on_end, is_relaxed=self.is_relaxed)
 
     async def do(self, batches: Batches) -> None:
         """Do them all."""

@@ -167,9 +167,15 @@ class Ring:
             assert self._watch is not None
             self._watch.stop()
             return
-        heard = outcome.capture(self._take_rung)
-        if isinstance(heard, outcome.Value) and heard.value == [] and not self._is_timed:
-            return
+        heard: outcome.Outcome[list[bytes] | None]
+        try:
+            batches = self._take_rung()
+        except BaseException as error:  # noqa: BLE001 - raised by the task that listens
+            heard = outcome.Error(error)
+        else:
+            if batches == [] and not self._is_timed:
+                return
+            heard = outcome.Value(batches)
         self._listener = None
         trio.lowlevel.reschedule(task, heard)
 
@@ -194,7 +200,9 @@ class Ring:
             self.breach = "something else than counts on a ring's bell"
             self._foreign = received(beside)
             return False
-        count = sum(counts[0] for counts in COUNT.iter_unpack(heard))
+        count = 0
+        for (counted,) in COUNT.iter_unpack(heard):
+            count += counted
         if self._taken - self._completed + self._pending + count > self._entry_count:
             self.breach = f"{count} more entries on a ring of {self._entry_count}"
             return False
@@ -251,12 +259,9 @@ class Ring:
         batches = self._batches
         if len(copied) > _BEGUN_BYTES_MAX or batches.tracer.sample_rate or batches.profile.is_on:
             return False
-        groups, ended = sort_out(copied, self._files, self._memories)
-        if ended or len(groups) != 1 or not self._turns.begin_now(self._uid):
+        work = plain_reads(copied, self._files, self._memories)
+        if work is None or not self._turns.begin_now(self._uid):
             return False
-        (group,) = groups
-        work = Work(group.op, is_relaxed=bool(group.flags & RELAXED))
-        work.add(group)
         begun: UnderWay | None = None
 
         def end(is_done: bool) -> None:
@@ -274,7 +279,7 @@ class Ring:
         try:
             begun = work.begin(batches, end)
         except Exception:  # noqa: BLE001 - an edge, as `_do_alike`, whose way comes next
-            _log.exception("bug in beginning a batch of %d entries", len(group.rows))
+            _log.exception("bug in beginning a batch of %d entries", len(copied) // ENTRY.size)
         if begun is None:
             self._turns.end(self._uid)
             return False

@@ -174,14 +174,7 @@ class Batches:
             else:
                 await self._read_singly([(io, io) for io in ios], is_relaxed=is_relaxed)
             return list(enumerate(ios))
-        return [
-            (
-                position,
-                BatchIo(made.file, made.offset, made.buffer, made.hole_bytes, 0, len(made.buffer)),
-            )
-            for position, made in sorted(table.made.items())
-            if made.hole_bytes
-        ]
+        return _with_holes(table)
 
     def _is_settled(self, table: ReadTable, handles: Mapping[bytes, int]) -> bool:
         ends = []
@@ -196,31 +189,34 @@ class Batches:
             ends.append(FILE_END.pack(key, state.local_length()))
         return are_within(table.entries, b"".join(ends))
 
-    def begin_read(
-        self, ios: Sequence[BatchIo], on_end: Callable[[bool], None], *, is_relaxed: bool
+    def begin_table(
+        self,
+        table: ReadTable,
+        handles: Mapping[bytes, int],
+        on_end: Callable[[Sequence[tuple[int, BatchIo]] | None], None],
+        *,
+        is_relaxed: bool,
     ) -> UnderWay | None:
-        """As `ChunkStore.begin_read`: a few small reads whose files have nothing that is not in storage yet."""
-        for io in ios:
-            try:
-                state = self._files.readable(io.handle_id).state
-            except FsError:
-                return None
-            if state.is_dirty or io.offset + len(io.buffer) > state.local_length():
-                return None
-            io.file = state.ref
+        """As `ChunkStore.begin_read`, of rows whose files have nothing that is not in storage yet.
+
+        `on_end` is called with what `read_table` returns; None: that has to be asked.
+        """
+        if not self._is_settled(table, handles):
+            return None
 
         def end(is_done: bool) -> None:
-            doubted = [io for io in ios if io.hole_bytes] if is_done else ()
-            # whether such a file is still there, has to be asked for
-            is_done &= all(self._core.is_kept(io.file.inode_id) for io in doubted)
-            for io in ios:
-                if is_done:
-                    io.count = len(io.buffer)
-                else:
-                    io.hole_bytes = 0
-            on_end(is_done)
+            made = table.made
+            if made:  # holes, or what is not as it was asked for
+                # whether a file with holes is still there, has to be asked for
+                is_done &= all(
+                    not read.hole_bytes or self._core.is_kept(read.file.inode_id)
+                    for read in made.values()
+                )
+                if not is_done:
+                    made.clear()
+            on_end((_with_holes(table) if made else ()) if is_done else None)
 
-        return self._core.store.begin_read(ios, end, is_relaxed=is_relaxed)
+        return self._core.store.begin_read(table, end, is_relaxed=is_relaxed)
 
     async def _read_singly(
         self, wanted: Sequence[tuple[BatchIo, FileRead]], *, is_relaxed: bool
@@ -280,3 +276,15 @@ def mode_after_write(mode: int) -> int:
     """Return a mode without what lets a changed program run as somebody else."""
     mode &= ~stat.S_ISUID
     return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
+
+
+def _with_holes(table: ReadTable) -> list[tuple[int, BatchIo]]:
+    """Return what became of the rows that holes are in, by position."""
+    return [
+        (
+            position,
+            BatchIo(made.file, made.offset, made.buffer, made.hole_bytes, 0, len(made.buffer)),
+        )
+        for position, made in sorted(table.made.items())
+        if made.hole_bytes
+    ]

@@ -48,19 +48,30 @@ async def test_reads_together_and_in_batches_are_told(autojump_clock, mounts):
         ios = [BatchIo(None, 0, memoryview(bytearray(100)), handle_id=handle_id) for _ in range(2)]
         await b.vfs.batches.read(ios)
         assert [io.error.status for io in ios] == [Status.STALE] * 2
-        ended = []
-        assert b.vfs.batches.begin_read(ios, ended.append, is_relaxed=False)
+
+
+KEY = struct.pack("<IIII", 1, 1, 1, 0)
+
+
+def table_of(count):
+    entries = b"".join(ENTRY.pack(n, 100 * n, 100 * n, 100, KEY) for n in range(count))
+    return ReadTable(entries, memoryview(bytearray(100 * count)))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_begun_reads_are_left_to_the_ordinary_way(autojump_clock, mounts, count):
+    async with removed(mounts, readahead_bytes_max=0) as (b, handle_id):
+        table, ended = table_of(count), []
+        assert b.vfs.batches.begin_table(table, {KEY: handle_id}, ended.append, is_relaxed=False)
         await trio.testing.wait_all_tasks_blocked()
-        assert ended == [False]  # the ordinary way is to be asked
-        assert not any(io.hole_bytes for io in ios)
+        assert ended == [None]
+        assert not table.made  # what was noted of holes counts for nothing
 
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_reads_by_rows_are_told(autojump_clock, mounts, count):
     async with removed(mounts) as (b, handle_id):
-        key = struct.pack("<IIII", 1, 1, 1, 0)
-        entries = b"".join(ENTRY.pack(n, 100 * n, 100 * n, 100, key) for n in range(count))
-        table = ReadTable(entries, memoryview(bytearray(100 * count)))
+        key, table = KEY, table_of(count)
         others = await b.vfs.batches.read_table(table, {key: handle_id}, is_relaxed=False)
         assert [io.error.status for _, io in others] == [Status.STALE] * count
 
