@@ -277,6 +277,20 @@ class ChunkEngine(Protocol):
         """
         ...
 
+    def read_cached_row(
+        self, key: ChunkKey, offset: int, view: memoryview
+    ) -> tuple[int, int] | None:
+        """As `read_cached_rows`, of a single row, whose bytes go to all of `view`.
+
+        Returns:
+            Its version, and the xxh3-64 of its bytes; None: it is left.
+
+        Raises:
+            BlockingIOError: it is left, since the disk would have to be waited for.
+            FsError: as `read_cached_rows`.
+        """
+        ...
+
     def read_rows(
         self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
     ) -> RowsRead:

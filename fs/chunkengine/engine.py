@@ -496,6 +496,12 @@ class DiskEngine:
         """See `ChunkEngine`."""
         return self._rows.read_cached(keys, rows, view, want_checksums=want_checksums)
 
+    def read_cached_row(
+        self, key: ChunkKey, offset: int, view: memoryview
+    ) -> tuple[int, int] | None:
+        """See `ChunkEngine`."""
+        return self._rows.read_cached_one(key, offset, view)
+
     def read_rows(
         self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
     ) -> RowsRead:

@@ -9,6 +9,7 @@ Concurrency: thread-safe.  Blocks are not reused while they are read: what does 
 books, some rows at a time; what does pins them.
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
@@ -69,6 +70,40 @@ class Rows:
                 cold_count += cold
         done.is_cold = cold_count == len(done.left)
         return done
+
+    def read_cached_one(
+        self, key: ChunkKey, offset: int, view: memoryview
+    ) -> tuple[int, int] | None:
+        """See `ChunkEngine.read_cached_row`."""
+        length = len(view)
+        with self._books as ledger:
+            (record,) = ledger.records((key,))
+            if record is None or record.is_damaged:
+                return None
+            file_id, start = place_of(record.position)
+            file = self._files.lend(file_id, may_wait=False)
+            if file is None:
+                return None
+            kernel = reads_twin.read_rows if callable(file.source) else read_rows
+            chunk = (file.source, start, record.length, record.version, record.checksums)
+            try:
+                versions, checksums, left, cold_count = kernel(
+                    self._block,
+                    BOUNCE_BYTES_MAX,
+                    1,
+                    [chunk],
+                    [0],
+                    [offset],
+                    [length],
+                    [length],
+                    view,
+                    True,
+                )
+            finally:
+                file.give_back()
+        if cold_count:
+            raise BlockingIOError(errno.EAGAIN, "the disk has to be waited for")
+        return None if left else (versions[0], checksums[0])
 
     def read(
         self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool

@@ -50,7 +50,7 @@ class HeartbeatLease:
 
     def is_valid(self) -> bool:
         """True while the lease has not run out."""
-        return self.margin_s > 0
+        return self._until_s > self._clock.monotonic_s()
 
     @property
     def margin_s(self) -> float:

@@ -19,6 +19,7 @@ import trio
 from ..runtime import tracing
 from ..runtime.background import open_background
 from ..runtime.ports import Buffer, Runtime
+from ..runtime.readiness import current_time
 from ..schema.config import RpcSection
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
@@ -117,7 +118,7 @@ class RpcChannel:
         if connection is None or not connection.is_usable or tracing.live.count:
             return None
         observer = self._pool.observer
-        began_s = trio.current_time()
+        began_s = current_time()
         observed = None if observer is None else observer.called(method)
         received_before = connection.received_count
 
@@ -171,7 +172,7 @@ class RpcChannel:
         under_way: set[UnderWay] | None,
     ) -> Received[RspT]:
         limit_s = self._pool.limits.call_timeout_s if timeout_s is None else timeout_s
-        call = CallUnderWay(trio.current_time() + limit_s)
+        call = CallUnderWay(current_time() + limit_s)
         if under_way is not None:
             under_way.add(call)
         used = None

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
+from ..runtime.readiness import current_time
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import Identity, Into, Received
@@ -196,7 +197,7 @@ class Connection:
             TimeUpError: at the deadline of `call`.
         """
         message = request.SerializeToString()
-        timeout_s = call.deadline_s - trio.current_time()
+        timeout_s = call.deadline_s - current_time()
         request_id, frame = self._encode_request(method, message, payload, timeout_s)
         self._calls[request_id] = call
         if into is not None:
@@ -435,7 +436,7 @@ class Connection:
         while True:
             with trio.CancelScope(deadline=self._next_look_s) as self._next_look:
                 await trio.sleep_forever()
-            now_s = trio.current_time()
+            now_s = current_time()
             for call in list(self._calls.values()):
                 call.look_at_time(now_s)
             later = (c.deadline_s for c in self._calls.values() if c.deadline_s > now_s)

@@ -13,9 +13,8 @@ import math
 from collections import defaultdict
 from typing import Any, Final
 
-import trio
-
 from ..runtime.figures import Figures, Histogram
+from ..runtime.readiness import current_time
 from ..schema import metrics, services
 from ..schema.method import Method
 from ..schema.status import FsError
@@ -56,11 +55,11 @@ class MethodObserver:
     def begin(self) -> float:
         """A call begins; returns the time to be given to `end`."""
         self.in_flight += 1
-        return trio.current_time()
+        return current_time()
 
     def end(self, began_s: float, received_bytes: int, sent_bytes: int) -> float:
         """A call has ended; returns how long it took, in seconds."""
-        took_s = trio.current_time() - began_s
+        took_s = current_time() - began_s
         self.in_flight -= 1
         self.duration.note(took_s)
         self.received_bytes += received_bytes
@@ -75,7 +74,7 @@ class MethodObserver:
     def note_slow(self, took_s: float, request_id: int, peer: str, error: FsError | None) -> None:
         """A request took longer than `slow_s`: count it, and log it unless another one was logged just now."""
         self.slow_count += 1
-        now_s = trio.current_time()
+        now_s = current_time()
         if now_s < self._line_due_s:
             self._untold_count += 1
             return

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
+from ..runtime.readiness import current_time
 from ..runtime.until_wait import until_wait
 from ..schema.status import FsError, Status
 from ..schema.user import User
@@ -248,7 +249,7 @@ class ServerConnection:
             except BaseException:
                 self._server.pool.release(lease)
                 raise
-        work = turn.work = Work(binding, header, lease, trio.current_time())
+        work = turn.work = Work(binding, header, lease, current_time())
         if (
             binding.is_plain
             and lease is None
@@ -282,7 +283,7 @@ class ServerConnection:
             if not self._may_run(header, binding):
                 return
             message = framed.take_message(header)
-            work = Work(binding, header, None, trio.current_time())
+            work = Work(binding, header, None, current_time())
             if not self._ends_at_once(work, message):
                 scope = trio.CancelScope(deadline=work.deadline_s)
                 self._scopes[header.request_id] = scope

@@ -38,6 +38,7 @@ from .damage import note_damage
 from .disk import Disk
 from .read_at_once import RowsWanted, find_rows, read_at_once, read_the_rest
 from .read_elsewhere import DAMAGED, BadRead, read_elsewhere
+from .read_one import read_one
 from .settle import settle_if_left
 from .targets import Place
 
@@ -80,6 +81,14 @@ def read_batch(
     Raises:
         FsError: LEASE_EXPIRED; RPC_BAD_REQUEST or RPC_TOO_LARGE for the whole batch.
     """
+    is_cold = False
+    if len(request.lengths) == 1:
+        try:
+            one = read_one(context, request)
+            if one is not None:
+                return one
+        except BlockingIOError:
+            is_cold = True  # not to be tried a second time
     context.check_lease()
     wanted = request.lengths[:]
     size = _check_request(context, request, wanted)
@@ -93,7 +102,7 @@ def read_batch(
         if rows is None:
             is_given = True
             return _read_batch(context, request, lease, None, deadline_s=deadline_s)
-        may_pay = size > INLINE_BYTES_MAX or read_at_once(rows, lease.view)
+        may_pay = is_cold or size > INLINE_BYTES_MAX or read_at_once(rows, lease.view)
         if rows.done.left:
             is_given = True
             if may_pay:

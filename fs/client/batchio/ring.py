@@ -183,7 +183,10 @@ class Ring:
         """Hear what has rung, and begin batches that need no task; return the others, None at the end."""
         if not self._hear():
             return None
-        return [one for one in self._take_batches() if not self._begin(one)]
+        batches = self._take_batches()
+        if len(batches) == 1:
+            return [] if self._begin(batches[0]) else batches
+        return [one for one in batches if not self._begin(one)]
 
     def _hear(self) -> bool:
         """Count the entries that were announced; return False at the end."""

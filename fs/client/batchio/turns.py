@@ -6,7 +6,7 @@ whose batches wait for a service that is away does not stop all others.
 No I/O.
 """
 
-from collections import Counter, deque
+from collections import deque
 from typing import Final
 
 import trio
@@ -26,22 +26,26 @@ class Turns:
         """`at_once`: so many may have their turn at the same time."""
         self._free = at_once
         self._of_one_max = max(1, at_once * 3 // 4)
-        self._held: Counter[int] = Counter()
+        self._held: dict[int, int] = {}
         self._waiting: dict[Priority, Queues] = {p: {} for p in ORDER}
+        self._wait_count = 0
         self._given = 0
 
     def begin_now(self, uid: int) -> bool:
         """Take a turn if there is one, until `end`."""
-        if self._free and self._held[uid] < self._of_one_max:
-            self._begin(uid)
-            return True
-        return False
+        held = self._held.get(uid, 0)
+        if not self._free or held >= self._of_one_max:
+            return False
+        self._free -= 1
+        self._held[uid] = held + 1
+        return True
 
     async def begin(self, priority: Priority, uid: int) -> None:
         """Wait for a turn, where `begin_now` has found none, which lasts until `end`; cancelled, there is none."""
         called = trio.Event()
         queues = self._waiting[priority]
         queues.setdefault(uid, deque()).append(called)
+        self._wait_count += 1
         try:
             await called.wait()
         except trio.Cancelled:
@@ -49,25 +53,23 @@ class Turns:
                 self.end(uid)
             else:
                 queues[uid].remove(called)
+                self._wait_count -= 1
                 if not queues[uid]:
                     del queues[uid]
             raise
 
-    def _begin(self, uid: int) -> None:
-        self._free -= 1
-        self._held[uid] += 1
-
     def end(self, uid: int) -> None:
         """Give a turn back."""
         self._free += 1
-        self._held[uid] -= 1
-        if not self._held[uid]:
-            del self._held[uid]
-        while self._free and (found := self._next_ones()):
+        held = self._held.pop(uid) - 1
+        if held:
+            self._held[uid] = held
+        while self._wait_count and self._free and (found := self._next_ones()):
             self._given += 1
             queues, chosen = found[min(_level(self._given), len(found) - 1)]
             queue = queues.pop(chosen)
-            self._begin(chosen)
+            self.begin_now(chosen)
+            self._wait_count -= 1
             queue.popleft().set()
             if queue:
                 queues[chosen] = queue  # behind all others
@@ -77,7 +79,7 @@ class Turns:
         found = []
         for queues in self._waiting.values():
             for uid in queues:
-                if self._held[uid] < self._of_one_max:
+                if self._held.get(uid, 0) < self._of_one_max:
                     found.append((queues, uid))
                     break
         return found

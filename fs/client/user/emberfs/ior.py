@@ -148,6 +148,29 @@ class Ior(Closing):
         ENTRY.pack_into(self._memory, place, *fields)
         self._prepared += 1
 
+    def move_one(self, *fields: int) -> int:
+        """Hand in a single entry, wait for it, and return its result; for a ring on which nothing is under way.
+
+        Args:
+            fields: as for `put`.
+
+        Raises:
+            OSError: ENOTCONN: the mount daemon has gone.
+        """
+        self.put(*fields)
+        self.submit()
+        try:
+            heard = self._bell.recv(_BELL_BYTES)
+        except ConnectionResetError as error:
+            raise _gone() from error
+        if not heard:
+            raise _gone()
+        place = completion_offset(self._heard_count, self.entry_count)
+        self._heard_count += 1
+        self._collected += 1
+        result: int = COMPLETION.unpack_from(self._memory, place)[1]
+        return result
+
     def put_columns(self, columns: Sequence["array[int]"]) -> None:
         """Put many entries into the ring: a column of 64-bit numbers for each eight bytes of `ENTRY`.
 

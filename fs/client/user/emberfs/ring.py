@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from .batch import OpenMode, Transfer
 from .closing import Closing
@@ -274,7 +274,33 @@ class RingClient(Closing):
             if found is not None:
                 rows, region = found
                 return self._read_shared(RingRows(rows, region, flags=flags))
+        if len(transfers) == 1:
+            count = self._read_one(transfers[0], flags)
+            if count is not None:
+                return [count]
         return self._move(self._plan(Op.READ, transfers, flags))
+
+    def _read_one(self, transfer: Transfer, flags: EntryFlag) -> int | None:
+        """Do a read that needs one entry, without a plan, which costs more than that; None: it needs one, and nothing is done."""
+        (buffer,) = checked_buffers(Op.READ, (transfer,), self)
+        with self.lock:
+            found = self._regions.find(buffer)
+        length = buffer.nbytes
+        if found is None or found[0].block_size or not 0 < length <= LENGTH_MAX:
+            return None
+        region, place = found
+        file = cast("RingFile", transfer.file)  # as was checked
+        lane = self._lanes.take()
+        try:
+            file_id, memory_id = file.id, self.region_id(region)
+            result = lane.ring.move_one(
+                0, transfer.offset, place, length, file_id, memory_id, Op.READ, flags
+            )
+        finally:
+            self._lanes.give_back(lane)
+        if result < 0:
+            raise OSError(-result, os.strerror(-result), file.path)
+        return result
 
     def _read_shared(self, rows: RingRows) -> list[int]:
         lane = self._lanes.take()

@@ -1,0 +1,69 @@
+"""The commonest read of all by itself: one, small, of a committed version that nobody doubts, out of the page cache.
+
+It does what read_at_once.py does for many, without a list, a row and a lease of a buffer, which cost more than such a read: a process that
+has slept does everything for the first time.  Whatever is not just so is left, and read_path.py does all of it anew.
+
+Concurrency: no checkpoint between the look at our place in the chain and the bytes, so nothing can come in.
+"""
+
+from typing import Final
+
+from ..chunkengine.format import chunk_key
+from ..rpc.api import Reply
+from ..schema.ids import ChunkId
+from ..schema.layout import CHUNK_SIZE_BYTES_MAX
+from ..schema.proto import storage_pb2
+from ..schema.status import FsError
+from .context import StorageContext
+
+ONE_BYTES_MAX: Final = 4 * 1024
+"""Memory for so much is not counted, as that for messages is not: of a connection few requests are under way."""
+
+
+def read_one(
+    context: StorageContext, request: storage_pb2.BatchReadReq
+) -> Reply[storage_pb2.BatchReadRsp] | None:
+    """Return the reply to a request for one read; None: it is to be done the ordinary way, and nothing is done.
+
+    Raises:
+        BlockingIOError: so, too, and the disk has to be waited for.
+        FsError: LEASE_EXPIRED; looked at behind the read, which covers the time before it.
+    """
+    columns = (
+        request.lengths,
+        request.offsets,
+        request.chain_ids,
+        request.chain_versions,
+        request.inode_ids,
+        request.chunk_indexes,
+    )
+    for column in columns:
+        if len(column) != 1:
+            return None
+    length, offset, chain_id, chain_version, inode_id, index = [column[0] for column in columns]
+    if not 0 < length <= ONE_BYTES_MAX or offset + length > CHUNK_SIZE_BYTES_MAX:
+        return None
+    place = context.targets.known_place(chain_id)
+    if place is None or place.chain.chain_version != chain_version or not place.can_read:
+        return None
+    target = place.target
+    chunk_id = ChunkId(inode_id, index)  # type: ignore[arg-type]
+    if chunk_id in target.unsettled and not request.is_relaxed:
+        return None
+    view = memoryview(bytearray(length))
+    disk, key = target.disk, chunk_key(target.target_id, chunk_id)
+    try:
+        read = disk.run_inline(disk.engine.read_cached_row, key, offset, view)
+    except FsError:  # the ordinary way meets it, too, and says so
+        return None
+    if read is None:
+        return None
+    context.check_lease()
+    target.read_bytes += length
+    version, checksum = read
+    message = storage_pb2.BatchReadRsp(
+        lengths=(length,),
+        commit_vers=(version,),
+        checksums=(checksum,) if request.want_checksums else (),
+    )
+    return Reply(message, (view,))
