@@ -1,4 +1,4 @@
-from .reads_twin import Chunk
+from .reads_twin import Chunk, OneRow
 
 INTERFACE: int
 
@@ -22,3 +22,7 @@ def read_rows(
     want_checksums: bool,
     /,
 ) -> tuple[list[int], list[int], list[int], int]: ...
+def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None: ...
+def one_reply(
+    columns: bytes, length: int, version: int, checksum: int, want_checksum: bool, /
+) -> bytes: ...

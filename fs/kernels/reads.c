@@ -12,7 +12,10 @@
 #include <sys/uio.h>
 #include "hashing/xxh3.h"
 
-#define INTERFACE 3
+#define INTERFACE 4
+#define ROW_COLUMNS 6
+#define REPLY_COLUMNS 3
+#define VARINT_BYTES 10
 #define KEY_BYTES 20
 #define SUM_BYTES 8
 
@@ -448,6 +451,95 @@ end:
     return result;
 }
 
+/* ---------------------------------------------------------------------------------------------- messages of a single row */
+
+/* Take a varint; 0: there is none before `end`. */
+static int take_varint(const uint8_t **at, const uint8_t *end, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; shift < 64 && *at < end; shift += 7) {
+        uint8_t byte = *(*at)++;
+        if (shift == 63 && byte > 1) return 0;
+        *value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) return 1;
+    }
+    return 0;
+}
+
+static uint8_t *put_varint(uint8_t *at, uint64_t value) {
+    for (; value >= 0x80; value >>= 7) *at++ = (uint8_t)(value | 0x80);
+    *at++ = (uint8_t)value;
+    return at;
+}
+
+/* Take the columns of a message, each of one number, and pass over flags; 0: it is not of this kind. */
+static int take_columns(const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags, uint64_t *numbers) {
+    const uint8_t *at = message->buf, *end = at + message->len;
+    unsigned seen = 0;
+    while (at < end) {
+        uint8_t tag = *at++;
+        uint64_t size;
+        if (!take_varint(&at, end, &size)) return 0; /* of a flag its value */
+        if (flags->len > 0 && memchr(flags->buf, tag, (size_t)flags->len) != NULL) continue;
+        const uint8_t *found = memchr(columns->buf, tag, ROW_COLUMNS);
+        if (found == NULL || size > (uint64_t)(end - at)) return 0;
+        int column = (int)(found - (const uint8_t *)columns->buf);
+        const uint8_t *stop = at + size;
+        if (seen >> column & 1 || !take_varint(&at, stop, &numbers[column]) || at != stop) return 0;
+        seen |= 1u << column;
+    }
+    return seen == (1u << ROW_COLUMNS) - 1;
+}
+
+static PyObject *one_row(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer message, columns, flags;
+    if (!PyArg_ParseTuple(args, "y*y*y*", &message, &columns, &flags)) return NULL;
+    uint64_t numbers[ROW_COLUMNS];
+    PyObject *row = NULL;
+    if (columns.len != ROW_COLUMNS)
+        PyErr_SetString(PyExc_ValueError, "not the columns of a row");
+    else if (take_columns(&message, &columns, &flags, numbers))
+        row = Py_BuildValue("(KKKKKK)", (unsigned long long)numbers[0], (unsigned long long)numbers[1],
+                            (unsigned long long)numbers[2], (unsigned long long)numbers[3], (unsigned long long)numbers[4],
+                            (unsigned long long)numbers[5]);
+    else
+        row = Py_NewRef(Py_None);
+    PyBuffer_Release(&message);
+    PyBuffer_Release(&columns);
+    PyBuffer_Release(&flags);
+    return row;
+}
+
+static PyObject *one_reply(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer columns;
+    unsigned long long length, version, checksum;
+    int want_checksum;
+    if (!PyArg_ParseTuple(args, "y*KKKp", &columns, &length, &version, &checksum, &want_checksum)) return NULL;
+    uint8_t message[REPLY_COLUMNS * (2 + VARINT_BYTES)], *at = message;
+    PyObject *packed = NULL;
+    if (columns.len == REPLY_COLUMNS) {
+        const uint8_t *tags = columns.buf;
+        const unsigned long long numbers[] = {length, version};
+        for (int n = 0; n < 2; n++) {
+            *at++ = tags[n];
+            uint8_t *size = at++;
+            at = put_varint(at, numbers[n]);
+            *size = (uint8_t)(at - size - 1);
+        }
+        if (want_checksum) {
+            *at++ = tags[2];
+            *at++ = SUM_BYTES;
+            for (int n = 0; n < SUM_BYTES; n++) *at++ = (uint8_t)(checksum >> (8 * n));
+        }
+        packed = PyBytes_FromStringAndSize((char *)message, at - message);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "not the columns of a reply");
+    }
+    PyBuffer_Release(&columns);
+    return packed;
+}
+
 /* -------------------------------------------------------------------------------------------------------------- module */
 
 static PyMethodDef methods[] = {
@@ -455,6 +547,8 @@ static PyMethodDef methods[] = {
     {"distinct_pairs", distinct_pairs, METH_VARARGS, NULL},
     {"chunk_keys", chunk_keys, METH_VARARGS, NULL},
     {"read_rows", read_rows, METH_VARARGS, NULL},
+    {"one_row", one_row, METH_VARARGS, NULL},
+    {"one_reply", one_reply, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

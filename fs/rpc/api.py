@@ -58,7 +58,8 @@ class Call:
 class Reply(Generic[RspT]):
     """What a serving method returns when raw bytes go with its message."""
 
-    message: RspT
+    message: RspT | bytes
+    """Or as it is on the wire, where making an object of it costs more than all else."""
     payload: Sequence[Buffer] = ()
     """Sent from these buffers without a copy."""
     release: Callable[[], None] | None = None

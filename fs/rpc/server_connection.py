@@ -529,7 +529,9 @@ class ServerConnection:
         except _BROKEN:
             log.debug("connection from %s broke before a reply", self._stream.peer_name)
 
-    async def _send_reply(self, work: Work, reply: Message, payload: Sequence[Buffer] = ()) -> None:
+    async def _send_reply(
+        self, work: Work, reply: Message | bytes, payload: Sequence[Buffer] = ()
+    ) -> None:
         """Send a reply, or the error that it is too large; say in `work` how many bytes it has."""
         request_id, limits = work.header.request_id, self._server.frame_limits
         frame, size = self._frame_of(request_id, reply, payload)
@@ -545,10 +547,10 @@ class ServerConnection:
         work.sent_bytes = size
 
     def _frame_of(
-        self, request_id: int, reply: Message, payload: Sequence[Buffer]
+        self, request_id: int, reply: Message | bytes, payload: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:
         """Return the frame of a reply, and the bytes behind its header."""
-        message = reply.SerializeToString()
+        message = reply if isinstance(reply, bytes) else reply.SerializeToString()
         payload_bytes = sum(map(len, payload))
         header = encode_header(
             Kind.REPLY,

@@ -8,7 +8,10 @@ Concurrency: no checkpoint between the look at our place in the chain and the by
 
 from typing import Final
 
+from google.protobuf.descriptor import Descriptor
+
 from ..chunkengine.format import chunk_key
+from ..kernels.reads import one_reply, one_row
 from ..rpc.api import Reply
 from ..schema.ids import ChunkId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
@@ -18,6 +21,30 @@ from .context import StorageContext
 
 ONE_BYTES_MAX: Final = 4 * 1024
 """Memory for so much is not counted, as that for messages is not: of a connection few requests are under way."""
+
+_PACKED: Final = 2
+"""The wire type of a column."""
+
+
+def _tags(message: Descriptor, wire_type: int, *names: str) -> bytes:
+    return bytes(message.fields_by_name[name].number << 3 | wire_type for name in names)
+
+
+_REQUEST: Final = storage_pb2.BatchReadReq.DESCRIPTOR
+_COLUMNS: Final = _tags(
+    _REQUEST,
+    _PACKED,
+    "inode_ids",
+    "chunk_indexes",
+    "chain_ids",
+    "chain_versions",
+    "offsets",
+    "lengths",
+)
+_FLAGS: Final = _tags(_REQUEST, 0, "is_relaxed", "want_checksums", "is_passed_on")
+_REPLY_COLUMNS: Final = _tags(
+    storage_pb2.BatchReadRsp.DESCRIPTOR, _PACKED, "lengths", "commit_vers", "checksums"
+)
 
 
 def read_one(
@@ -29,18 +56,10 @@ def read_one(
         BlockingIOError: so, too, and the disk has to be waited for.
         FsError: LEASE_EXPIRED; looked at behind the read, which covers the time before it.
     """
-    columns = (
-        request.lengths,
-        request.offsets,
-        request.chain_ids,
-        request.chain_versions,
-        request.inode_ids,
-        request.chunk_indexes,
-    )
-    for column in columns:
-        if len(column) != 1:
-            return None
-    length, offset, chain_id, chain_version, inode_id, index = [column[0] for column in columns]
+    row = one_row(request.SerializeToString(), _COLUMNS, _FLAGS)
+    if row is None:
+        return None
+    inode_id, index, chain_id, chain_version, offset, length = row
     if not 0 < length <= ONE_BYTES_MAX or offset + length > CHUNK_SIZE_BYTES_MAX:
         return None
     place = context.targets.known_place(chain_id)
@@ -61,9 +80,5 @@ def read_one(
     context.check_lease()
     target.read_bytes += length
     version, checksum = read
-    message = storage_pb2.BatchReadRsp(
-        lengths=(length,),
-        commit_vers=(version,),
-        checksums=(checksum,) if request.want_checksums else (),
-    )
+    message = one_reply(_REPLY_COLUMNS, length, version, checksum, request.want_checksums)
     return Reply(message, (view,))

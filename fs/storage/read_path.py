@@ -38,7 +38,6 @@ from .damage import note_damage
 from .disk import Disk
 from .read_at_once import RowsWanted, find_rows, read_at_once, read_the_rest
 from .read_elsewhere import DAMAGED, BadRead, read_elsewhere
-from .read_one import read_one
 from .settle import settle_if_left
 from .targets import Place
 
@@ -71,9 +70,19 @@ class _Batch:
 
 
 def read_batch(
-    context: StorageContext, request: storage_pb2.BatchReadReq, *, deadline_s: float
+    context: StorageContext,
+    request: storage_pb2.BatchReadReq,
+    *,
+    deadline_s: float,
+    is_cold: bool = False,
 ) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
     """Read a batch; each I/O has its own status, the reply's payload holds the bytes of all in order.
+
+    Args:
+        context: of the process.
+        request: by columns.
+        deadline_s: when its sender gives up, in trio's time.
+        is_cold: it has been tried without waiting, and the disk has to be waited for.
 
     Returns:
         The reply, if nothing had to be waited for; else what waits for it, which has to be awaited.
@@ -81,14 +90,6 @@ def read_batch(
     Raises:
         FsError: LEASE_EXPIRED; RPC_BAD_REQUEST or RPC_TOO_LARGE for the whole batch.
     """
-    is_cold = False
-    if len(request.lengths) == 1:
-        try:
-            one = read_one(context, request)
-            if one is not None:
-                return one
-        except BlockingIOError:
-            is_cold = True  # not to be tried a second time
     context.check_lease()
     wanted = request.lengths[:]
     size = _check_request(context, request, wanted)

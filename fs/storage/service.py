@@ -22,6 +22,7 @@ from .context import StorageContext
 from .copies import read_copy
 from .local_state import Hold
 from .on_disk import note_offline
+from .read_one import read_one
 from .read_path import read_batch
 from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target_changes import TargetChanges
@@ -51,15 +52,23 @@ class StorageService:
         self, call: Call, request: storage_pb2.BatchReadReq
     ) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
         """Read from any serving target of each chain; at once if nothing has to be waited for."""
+        is_cold = False
+        try:
+            one = read_one(self._context, request)
+            if one is not None:
+                return one
+        except BlockingIOError:
+            is_cold = True
         if request.ios:
             return self._batch_read_by_rows(call, request)
-        return read_batch(self._context, request, deadline_s=call.deadline_s)
+        return read_batch(self._context, request, deadline_s=call.deadline_s, is_cold=is_cold)
 
     async def _batch_read_by_rows(
         self, call: Call, request: storage_pb2.BatchReadReq
     ) -> Reply[storage_pb2.BatchReadRsp]:
         read = read_batch(self._context, from_rows(request), deadline_s=call.deadline_s)
         reply = read if isinstance(read, Reply) else await read
+        assert not isinstance(reply.message, bytes)
         return Reply(to_rows(reply.message), reply.payload, reply.release)
 
     async def write(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:

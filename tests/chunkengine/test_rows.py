@@ -200,3 +200,40 @@ def test_a_file_system_that_cannot_tell_is_asked_once(lab, contents, monkeypatch
         done, _ = read(lab.engine, [(0, 0, 10), (0, 5000, 10)])
         assert (done.left, done.is_cold) == ([0, 1], False)
     assert calls == [os.RWF_NOWAIT]
+
+
+def read_one(engine, number, offset, length):
+    view = memoryview(bytearray(length))
+    return engine.read_cached_row(chunk_key(*CHUNKS[number]), offset, view), bytes(view)
+
+
+def test_a_single_row_is_what_many_are(lab, contents) -> None:
+    put(lab.engine, CHUNKS[1], 2, b"new", 10)
+    newer = contents[1][:10] + b"new" + contents[1][13:]
+    for number, version, content in ((0, 1, contents[0]), (1, 2, newer)):
+        for offset in (0, 5, len(content) - 100):
+            read_as, piece = read_one(lab.engine, number, offset, 100)
+            assert piece == content[offset : offset + 100]
+            assert read_as == (version, xxhash.xxh3_64_intdigest(piece))
+
+
+def test_a_single_row_that_is_damaged_or_not_there_is_left(lab, contents) -> None:
+    file_id, start = place(lab.engine, CHUNKS[0])
+    lab.flip(file_id, start + 5000)
+    assert read_one(lab.engine, 0, 4200, 50)[0] is None
+    assert read_one(lab.engine, 0, 0, 100)[1] == contents[0][:100]
+    assert read_one(lab.engine, 1, 4000, 100)[0] is None
+    assert read_one(lab.engine, 3, 0, 10)[0] is None
+
+
+@pytest.mark.parametrize("lab", ["disk"], indirect=True)
+def test_a_single_row_says_that_it_would_wait(lab, contents, monkeypatch) -> None:
+    monkeypatch.setattr(rows_module, "read_rows", reads_twin.read_rows)
+    assert read_one(lab.engine, 0, 0, 10)[1] == contents[0][:10]  # the file system can tell
+
+    def preadv(*_):
+        raise BlockingIOError(errno.EAGAIN, "would wait")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(BlockingIOError):
+        read_one(lab.engine, 0, 0, 10)

@@ -12,6 +12,7 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 from fs.chunkengine.format import chunk_key
 from fs.kernels import reads, reads_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.proto import storage_pb2
 
 BLOCK = 64
 BOUNCE = 5 * BLOCK
@@ -281,3 +282,66 @@ def test_nothing_is_kept(kernel, descriptor):
     tracemalloc.stop()
     assert grown < 200 * 16
     view.release()  # nobody holds the buffer
+
+
+COLUMNS = bytes(number << 3 | 2 for number in (5, 6, 7, 8, 9, 10))
+FLAGS = bytes(number << 3 for number in (2, 3, 4))
+ROW = [2**64 - 1, 7, 2**32 - 1, 300, 0, 4096]
+
+
+def request_of(rows, **flags):
+    names = "inode_ids", "chunk_indexes", "chain_ids", "chain_versions", "offsets", "lengths"
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return storage_pb2.BatchReadReq(**columns, **flags).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "flags", [{}, {"is_relaxed": True}, {"want_checksums": True, "is_passed_on": True}]
+)
+def test_a_request_for_one_row_is_taken_apart(kernel, flags):
+    assert kernel.one_row(request_of([ROW], **flags), COLUMNS, FLAGS) == tuple(ROW)
+    turned = bytes(reversed(COLUMNS))
+    assert kernel.one_row(request_of([ROW], **flags), turned, FLAGS) == tuple(reversed(ROW))
+
+
+def test_other_requests_are_not_of_one_row(kernel):
+    good = request_of([ROW], want_checksums=True)
+    others = [b"", request_of([ROW, ROW]), good[2:] + good[2:], good + b"\x58\x01"]
+    others.append(
+        storage_pb2.BatchReadReq(ios=[storage_pb2.ReadIoPb(length=1)]).SerializeToString()
+    )
+    others += [good[:cut] for cut in range(len(good))]
+    others += [good[: good.index(COLUMNS[0])] + bytes((COLUMNS[0], 11)) + b"\x80" * 10 + b"\x01"]
+    others += [b"\x18" + b"\xff" * 9 + b"\x02" + good[2:], b"\x18" + b"\xff" * 11 + good[2:]]
+    for other in others:
+        assert kernel.one_row(other, COLUMNS, FLAGS) is None, other
+    assert kernel.one_row(b"\x18" + b"\xff" * 9 + b"\x01" + good[2:], COLUMNS, FLAGS) == tuple(ROW)
+    with pytest.raises(ValueError, match="not the columns of a row"):
+        kernel.one_row(good, COLUMNS[1:], FLAGS)
+
+
+@given(st.binary(max_size=80), st.data())
+@settings(max_examples=300)
+def test_both_take_the_same_apart(noise, data):
+    message = request_of([[data.draw(st.integers(0, 2**32 - 1)) for _ in ROW]])
+    at = data.draw(st.integers(0, len(message)))
+    for one in (
+        noise,
+        message[:at] + noise + message[at:],
+        message[:at] + noise[:1] + message[at + 1 :],
+    ):
+        assert reads.one_row(one, COLUMNS, FLAGS) == reads_twin.one_row(one, COLUMNS, FLAGS)
+
+
+@pytest.mark.parametrize("want_checksum", [False, True])
+def test_the_reply_of_one_row_is_what_protobuf_makes(kernel, want_checksum):
+    columns = bytes(number << 3 | 2 for number in (3, 4, 5))
+    for length, version, checksum in [(1, 1, 0), (4096, 300, 2**64 - 1), (127, 2**64 - 1, 1 << 63)]:
+        checksums = [checksum] if want_checksum else []
+        expected = storage_pb2.BatchReadRsp(
+            lengths=[length], commit_vers=[version], checksums=checksums
+        )
+        message = kernel.one_reply(columns, length, version, checksum, want_checksum)
+        assert message == expected.SerializeToString()
+    with pytest.raises(ValueError, match="not the columns of a reply"):
+        kernel.one_reply(columns[1:], 1, 1, 1, True)
