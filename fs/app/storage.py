@@ -1,7 +1,7 @@
 """The storage process: one chunk engine per disk, the CRAQ service over them, membership in the cluster."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from ..node.user_guard import ask_manager
 from ..schema.config import DiskSection
 from ..schema.routing import Role
 from ..schema.status import FsError, Status
+from ..storage.disk_calls import DiskCalls, watched
 from ..storage.storage import Storage
 from .compose import Process, main
 from .kept_settings import begin_by_asking
@@ -39,16 +40,24 @@ async def run(process: Process) -> None:
         raise FsError(Status.BAD_CONFIG, "storage.disks: a storage process needs at least one disk")
     engines: list[ChunkEngine] = []
     known = _known_disks(process)
+    calls = make_calls(process)
 
     async def open_disk(index: int) -> ChunkEngine:
-        return await _open(process, process.config.storage.disks[index], known)
+        return await _open(process, process.config.storage.disks[index], known, calls[index])
 
-    try:
-        await open_disks(process, engines, open_disk)
-        await serve_storage(process, engines, open_disk)
-    finally:
-        with trio.CancelScope(shield=True):
-            await _close_all(process, engines)
+    async with watched(calls, process.runtime):
+        try:
+            await open_disks(process, engines, open_disk)
+            await serve_storage(process, engines, open_disk, calls)
+        finally:
+            with trio.CancelScope(shield=True):
+                await _close_all(engines, calls)
+
+
+def make_calls(process: Process) -> list[DiskCalls]:
+    """Return what makes the blocking calls of each disk."""
+    section = process.config.storage
+    return [DiskCalls(process.runtime, disk.path, section.disk_hang_s) for disk in section.disks]
 
 
 async def open_disks(
@@ -85,8 +94,11 @@ def _known_disks(process: Process) -> KnownDisks | None:
     return None
 
 
-async def _open(process: Process, disk: DiskSection, known: KnownDisks | None) -> ChunkEngine:
+async def _open(
+    process: Process, disk: DiskSection, known: KnownDisks | None, calls: DiskCalls
+) -> ChunkEngine:
     def open_disk() -> ChunkEngine:
+        calls.learn_device()
         return open_engine(
             disk.path,
             cluster_id=process.config.process.cluster_id,
@@ -96,15 +108,18 @@ async def _open(process: Process, disk: DiskSection, known: KnownDisks | None) -
             known=known,
         )
 
-    return await process.runtime.run_blocking(open_disk)
+    return await calls.run(open_disk, undo=lambda engine: engine.close())
 
 
-async def _close_all(process: Process, engines: list[ChunkEngine]) -> None:
-    """Make every disk durable and release it; raises the first error after all have been closed."""
+async def _close_all(engines: list[ChunkEngine], calls: Sequence[DiskCalls]) -> None:
+    """Make every disk durable and release it, but for one that hangs; raises the first error after all have been closed."""
     errors = []
-    for engine in engines:
+    for engine, its_calls in zip(engines, calls, strict=False):  # those that were opened
+        if its_calls.lost_count:
+            errors.append(FsError(Status.IO_ERROR, f"{its_calls.path} hangs: it is left as it is"))
+            continue
         try:
-            await process.runtime.run_blocking(engine.close)
+            await its_calls.run(engine.close)
         except FsError as error:
             errors.append(error)
     if errors:
@@ -115,6 +130,7 @@ async def serve_storage(
     process: Process,
     engines: list[ChunkEngine],
     open_disk: Callable[[int], Awaitable[ChunkEngine]],
+    calls: Sequence[DiskCalls],
 ) -> None:
     """Serve open disks until asked to stop.
 
@@ -122,10 +138,11 @@ async def serve_storage(
         process: this one.
         engines: by disk; they stay the caller's, also one that is put here in place of a failed one.
         open_disk: opens the disk of that index, as at the start.
+        calls: of the disks; the caller watches them.
     """
 
     async def reopen(index: int) -> ChunkEngine:
-        await process.runtime.run_blocking(engines[index].close)
+        await calls[index].run(engines[index].close)
         engines[index] = await open_disk(index)
         return engines[index]
 
@@ -143,6 +160,7 @@ async def serve_storage(
         mgmtd=membership.caller,
         trigger_heartbeat=membership.trigger,
         reopen=reopen,
+        calls=calls,
     )
     membership.report = storage.report
     membership.report_disks = storage.report_disks
@@ -150,6 +168,8 @@ async def serve_storage(
     process.follow(lambda new: storage.adopt(new.storage))
     process.sources += [membership.say, storage.say]
     server = process.server({"Storage": storage.service})
+    for its_calls in calls:
+        its_calls.on_hang.append(lambda _error: server.pool.disown())
     if process.guard is not None:
         process.guard.find = ask_manager(membership.caller)
     async with trio.open_nursery() as nursery:

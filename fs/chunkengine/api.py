@@ -434,6 +434,10 @@ class ChunkEngine(Protocol):
         """Return the space of the disk."""
         ...
 
+    def give_up(self, reason: str) -> None:
+        """Let nobody in from now on, as after a failure of the disk; waits for nothing, not even for those who are inside."""
+        ...
+
     def room_after_refusal(self) -> int | None:
         """Return the bytes that an engine opened anew would have room for, if this one failed for want of space.
 

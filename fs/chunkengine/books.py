@@ -1,23 +1,33 @@
 """The ledger, its lock, and whether the disk below may still be used.
 
-Concurrency: `with books as ledger` holds the lock; data I/O and waiting for the disk belong outside.
+Concurrency: `with books as ledger` holds the lock; data I/O and waiting for the disk belong outside.  The metadata store is written
+under the lock, so where the disk hangs its holder may never let go: threads then wait with it, the event loop, which has the main
+thread, only for STUCK_S.
 """
 
 import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from ..schema.status import FsError, Status
 from .ledger import Ledger
 
 _log = logging.getLogger(__name__)
 
+STUCK_S: Final = 1.0
+"""So long the event loop waits for the books, once; from then on, until it has had them again, not at all."""
+
+
+class StuckError(FsError):
+    """The event loop has not got at the books in time; says nothing of the disk."""
+
 
 class Books:
     """Lends the ledger to one thread at a time; a failure to write it leaves the disk in doubt for ever."""
 
-    __slots__ = ("_disk_uuid", "failure", "is_closed", "lacks_space", "ledger", "lock")
+    __slots__ = ("_disk_uuid", "_is_stuck", "failure", "is_closed", "lacks_space", "ledger", "lock")
 
     def __init__(self, ledger: Ledger, disk_uuid: str) -> None:
         self.ledger = ledger
@@ -28,6 +38,8 @@ class Books:
         """All that failed was the metadata store, for want of space: another engine may be opened on the disk."""
         self.is_closed = False
         self._disk_uuid = disk_uuid
+        self._is_stuck = False
+        """The last time that the event loop wanted the lock it did not get it."""
 
     def check(self) -> None:
         """Raise FsError: NOT_SERVING if the engine is closed, IO_ERROR if the disk has failed."""
@@ -54,11 +66,26 @@ class Books:
             raise FsError(Status.IO_ERROR, error.detail) from error
 
     def __enter__(self) -> Ledger:
-        self.lock.acquire()
+        if not self.lock.acquire(False):
+            self._wait()
         if self.failure or self.is_closed:
             self.lock.release()
             self.check()
         return self.ledger
+
+    def _wait(self) -> None:
+        """Take the lock; raises StuckError on the event loop when that takes too long."""
+        if threading.current_thread() is not threading.main_thread():
+            self.lock.acquire()
+        elif self.lock.acquire(timeout=0 if self._is_stuck else STUCK_S):
+            self._is_stuck = False
+        else:
+            self._is_stuck = True
+            raise StuckError(Status.IO_ERROR, f"disk {self._disk_uuid}: a call does not return")
+
+    def give_up(self, reason: str) -> None:
+        """Let nobody in any more; without the lock, whose holder may never let go."""
+        self.failure = self.failure or reason
 
     def _fail(self, error: FsError, *, is_metadata: bool) -> None:
         is_first = not self.failure

@@ -151,6 +151,10 @@ class DiskEngine:
         free = self._files.free_bytes() + reusable
         return SpaceInfo(self._files.capacity_bytes(), free, reserved, used)
 
+    def give_up(self, reason: str) -> None:
+        """See `ChunkEngine`."""
+        self._books.give_up(reason)
+
     def room_after_refusal(self) -> int | None:
         """See `ChunkEngine`."""
         with self._books.lock:

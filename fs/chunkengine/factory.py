@@ -56,7 +56,7 @@ def open_engine(
     _check_directory(directory, known)
     files = LocalDataFiles(directory)
     make_room(files)
-    meta = RocksMetaStore(directory / META_DIRECTORY)
+    meta = RocksMetaStore(directory / META_DIRECTORY, is_shared=len(section.disks) > 1)
     try:
         made = _new_format(cluster_id, node_id, section, secrets.token_hex(16))
         if meta.get(FORMAT_KEY) is None:

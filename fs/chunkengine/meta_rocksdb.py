@@ -12,6 +12,7 @@ Does not decide anything about chunks.  Concurrency: RocksDB's own; one process 
 
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,10 +75,18 @@ def _options() -> rocksdict.Options:
 class RocksMetaStore:
     """One RocksDB directory; created when missing."""
 
-    def __init__(self, path: Path, *, is_read_only: bool = False, is_strict: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        is_read_only: bool = False,
+        is_strict: bool = False,
+        is_shared: bool = False,
+    ) -> None:
         """Open it; a read-only one changes no byte and heeds neither the lock nor the mark.
 
-        With `is_strict` also a log that ends in a torn record is an error.
+        With `is_strict` also a log that ends in a torn record is an error.  With `is_shared` each write is made by way of a
+        probe, see `_probe`: the process has other things to do than to wait for this disk.
 
         Raises:
             FsError: ALREADY_RUNNING if another process holds it; IO_ERROR or NO_SPACE if RocksDB cannot open it; IO_ERROR if
@@ -86,6 +95,7 @@ class RocksMetaStore:
         self._path = path
         self._mark: LogMark | None = None
         self._write_lock = threading.Lock()
+        self._probe_fd = _probe_file(path.parent) if is_shared else -1
         if is_read_only:
             options = _options()
             if is_strict:
@@ -93,7 +103,11 @@ class RocksMetaStore:
                 options.set_wal_recovery_mode(strict)
             self._db = _open(path, options, rocksdict.AccessType.read_only(False))
             return
-        self._db = _open_mended(path)
+        try:
+            self._db = _open_mended(path)
+        except BaseException:
+            self._close_probe()
+            raise
         try:
             self._segments = LogSegments(SEGMENT_PREFIX, self._own_rows(), SEGMENT_COST_BYTES)
             covered = self._sequence()
@@ -127,11 +141,27 @@ class RocksMetaStore:
         """See `MetaStore`; now and then the log is made a table behind it."""
         rocks = _to_rocks(batch)
         with self._write_lock:
+            self._probe()
             _add(rocks, self._segments.opening_rows(self._sequence))
             cost = rocks.size_in_bytes() + OP_COST_BYTES * rocks.len()
             self._guard(self._db.write, rocks)
             if self._segments.note(cost):
                 self._guard(self._flush)
+
+    def _probe(self) -> None:
+        """Wait for a file system that does not take writes just now, before RocksDB does.
+
+        rocksdict writes with Python's interpreter lock in its hand: with a disk that hangs the whole process would stand
+        still.  Here nothing but this thread does.
+        """
+        if self._probe_fd >= 0:
+            with _named(self._path):
+                os.pwrite(self._probe_fd, b"\0", 0)
+
+    def _close_probe(self) -> None:
+        if self._probe_fd >= 0:
+            os.close(self._probe_fd)
+            self._probe_fd = -1
 
     def _flush(self) -> None:
         self._db.flush(wait=False)
@@ -183,6 +213,7 @@ class RocksMetaStore:
         except Exception as error:  # noqa: BLE001 - see _guard
             _log.warning("metadata store %s: closed with its log unmerged: %s", self._path, error)
             del self._db  # the last reference: closes it without writing
+        self._close_probe()
         if self._mark is not None:
             mark, self._mark = self._mark, None
             with _named(self._path):
@@ -218,6 +249,17 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
         taken = any(words in str(error) for words in _TAKEN)
         status = Status.ALREADY_RUNNING if taken else _status_of(error)
         raise FsError(status, f"{path}: {error}") from error
+
+
+def _probe_file(directory: Path) -> int:
+    """Return the descriptor of a file without a name, -1 where the file system makes none."""
+    with _named(directory):
+        try:
+            return os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+                raise
+            return -1
 
 
 def _open_mended(path: Path) -> rocksdict.Rdict:

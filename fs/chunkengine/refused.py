@@ -28,6 +28,9 @@ class RefusedEngine:
     def room_after_refusal(self) -> None:
         """See `ChunkEngine`."""
 
+    def give_up(self, reason: str) -> None:
+        """See `ChunkEngine`."""
+
     def close(self) -> None:
         """See `ChunkEngine`; nothing is held."""
 

@@ -8,6 +8,7 @@ them in one request instead of four.  Buffers of half a huge page are made in pa
 
 Invariants:
     - Buffers in use never sum to more than `bytes_max`, except that one buffer alone may be larger.
+    - A buffer in use at a `disown` is never used again: somebody may write into it who cannot be stopped.
     - Kept (idle) buffers never sum to more than `idle_bytes_max`.
 
 Concurrency: trio; `acquire` waits in line, `release` never waits.
@@ -29,11 +30,12 @@ HUGE_BYTES: Final = 2 * 1024 * 1024
 class Lease:
     """One buffer in use: `view` has the asked length; give it back once, by `BufferPool.release`."""
 
-    __slots__ = ("memory", "size", "view")
+    __slots__ = ("generation", "memory", "size", "view")
 
-    def __init__(self, memory: memoryview, size: int, length: int) -> None:
+    def __init__(self, memory: memoryview, size: int, length: int, generation: int) -> None:
         self.memory = memory
         self.size = size
+        self.generation = generation
         self.view = memory[:length]
 
 
@@ -47,6 +49,7 @@ class BufferPool:
         self._idle_bytes = 0
         self._used_bytes = 0
         self._line: deque[tuple[int, trio.Event]] = deque()
+        self._generation = 0
 
     @property
     def used_bytes(self) -> int:
@@ -80,7 +83,7 @@ class BufferPool:
         if idle:
             self._idle[size] = idle  # behind the sizes that nobody has asked for since
             self._idle_bytes -= size
-            return Lease(idle.pop(), size, length)
+            return Lease(idle.pop(), size, length, self._generation)
         has_room = self._idle_bytes + size <= self._idle_bytes_max
         try:
             memory, *twin = _fresh(size, may_have_twin=has_room)
@@ -90,7 +93,7 @@ class BufferPool:
             raise
         for other in twin:
             self._keep(size, other)
-        return Lease(memory, size, length)
+        return Lease(memory, size, length, self._generation)
 
     def _keep(self, size: int, memory: memoryview) -> None:
         """Keep a buffer for reuse, rather than those of sizes that were last asked for longer ago."""
@@ -105,10 +108,15 @@ class BufferPool:
 
     def release(self, lease: Lease) -> None:
         """Take a buffer back; its contents may be overwritten at once."""
-        lease.view.release()
         self._used_bytes -= lease.size
-        self._keep(lease.size, lease.memory)
+        if lease.generation == self._generation:
+            lease.view.release()
+            self._keep(lease.size, lease.memory)
         self._admit()
+
+    def disown(self) -> None:
+        """Use no buffer again that is in use now; each is unmapped when nobody has it any more."""
+        self._generation += 1
 
     def _fits(self, size: int) -> bool:
         return self._used_bytes == 0 or self._used_bytes + size <= self._bytes_max

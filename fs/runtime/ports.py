@@ -147,3 +147,5 @@ class Runtime:
     """Of this machine: stays the same for as long as its page cache does; empty: not known."""
     begin_blocking: BeginBlocking | None = None
     """None: a task has to call `run_blocking`."""
+    own_threads: Callable[[], tuple[RunBlocking, BeginBlocking]] | None = None
+    """Makes further threads, for calls that may never return; None: there is no such thing."""

@@ -9,13 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import trio
 
 from . import readiness
-from .ports import Network, OnEnd, Runtime
+from .ports import BeginBlocking, Network, OnEnd, RunBlocking, Runtime
 
 T = TypeVar("T")
 
@@ -190,7 +191,10 @@ class ThreadRunBlocking:
                     self._idle.append(worker)
                 else:
                     worker.job = self._waiting.popleft()
-            job.report()
+            with suppress(
+                trio.RunFinishedError
+            ):  # it waited for a disk until nobody was left to be told
+                job.report()
             del job  # nothing of it is kept while idle
             if is_idle and not self._is_woken(worker):
                 return
@@ -224,6 +228,11 @@ def _boot_id() -> str:
 def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:
     """Return the runtime of a real process."""
     threads = ThreadRunBlocking(thread_count_max)
+
+    def own_threads() -> tuple[RunBlocking, BeginBlocking]:
+        own = ThreadRunBlocking(thread_count_max)
+        return own, own.begin
+
     return Runtime(
         RealClock(),
         network,
@@ -231,4 +240,5 @@ def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) 
         random.SystemRandom(),  # nonces and session ids must not be foretold from earlier ones
         _boot_id(),
         threads.begin,
+        own_threads,
     )

@@ -1,6 +1,9 @@
 """One disk of a storage process, as requests see it: its engine, its limits, its pace, and whether it has failed.
 
-Invariant: an engine that failed is never asked again; the disk stays failed until `take` gives it another one.
+Invariants:
+    - An engine that failed is never asked again; the disk stays failed until `take` gives it another one.
+    - Of a disk that hangs (disk_calls.py) nobody asks anything.
+    - A process with several disks writes to none of them on its event loop: one that hangs would hold up the others.
 
 Concurrency: one event loop; only `Disk.run` and what stands on it wait, for the engine's blocking calls.  What to do when a
 disk fails is for others (`on_failure`): see failed_disks.py and `Targets`.
@@ -12,10 +15,12 @@ from typing import Final, TypeVar
 import trio
 
 from ..chunkengine.api import ChunkEngine
+from ..chunkengine.books import StuckError
 from ..runtime import tracing
 from ..runtime.ports import Runtime
 from ..schema.config import StorageSection
 from ..schema.status import FsError, Status
+from .disk_calls import DiskCalls
 from .disk_pace import DiskPace
 
 T = TypeVar("T")
@@ -45,13 +50,20 @@ class Disk:
         engine: ChunkEngine,
         runtime: Runtime,
         section: StorageSection,
+        *,
+        calls: DiskCalls | None = None,
     ) -> None:
+        """Take an open engine; `calls`, if given, are watched by somebody."""
         self.index = index
         self.path = path
         self.engine = engine
         self.is_failed = False
-        self.inside_count = 0
-        """Engine calls off the event loop, now."""
+        self.calls = calls or DiskCalls(runtime, path, section.disk_hang_s)
+        self.calls.on_hang.append(self._hang)
+        self._why_hung = ""
+        """Why the engine that is here is not asked any more; empty: it is."""
+        self.writes_on_loop = len(section.disks) < 2  # noqa: PLR2004 - alone
+        """A write that is quick as a rule may be made on the event loop: nobody else would wait with it."""
         self._taken_count = 0
         self.free_bytes = 0
         self.capacity_bytes = 0
@@ -68,8 +80,6 @@ class Disk:
         self._flush_done: trio.Event | None = None
         self._flush_began_s = 0.0
         self._at_once_from_s = 0.0
-        self._run_blocking = runtime.run_blocking
-        self._begin_blocking = runtime.begin_blocking
         self._clock = runtime.clock
         self.on_failure: Callable[[Disk, FsError], None] = lambda _disk, _error: None
         self.on_pace_change: Callable[[Disk, DiskPace], None] = lambda _disk, _pace: None
@@ -81,18 +91,36 @@ class Disk:
         if section.write_concurrency != self._section.write_concurrency:
             self.write_limiter = trio.Semaphore(section.write_concurrency)
         self._section = section
+        self.calls.hang_s = section.disk_hang_s
+
+    @property
+    def inside_count(self) -> int:
+        """Engine calls off the event loop, now."""
+        return self.calls.inside_count
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Call an engine method off the event loop; an IO_ERROR takes the disk out of service."""
         taken_count = self._taken_count
-        self.inside_count += 1
+        self._check_answers()
         try:
-            return await self._run_blocking(function, *arguments)
+            return await self.calls.run(function, *arguments)
         except FsError as error:
             self._judge(error, taken_count)
             raise
-        finally:
-            self.inside_count -= 1
+
+    async def run_quick(self, function: Callable[..., T]) -> T:
+        """Call an engine method that is quick as a rule, but writes; errors as in `run`."""
+        return self.run_inline(function) if self.writes_on_loop else await self.run(function)
+
+    def _check_answers(self) -> None:
+        if self._why_hung:
+            raise FsError(Status.IO_ERROR, self._why_hung)
+
+    def _hang(self, error: FsError) -> None:
+        """Ask the engine nothing more; those inside it are being told."""
+        self._why_hung = error.detail
+        self.engine.give_up(error.detail)
+        self._fail(error)
 
     def _judge(self, error: FsError, taken_count: int) -> None:
         """Take the disk out of service after an IO_ERROR of an engine that was not exchanged since `taken_count`."""
@@ -109,7 +137,7 @@ class Disk:
         assert self.is_failed, self.path
         self.engine = engine
         self._taken_count += 1
-        self.is_failed = False
+        self.is_failed, self._why_hung = False, ""
 
     async def run_timed(self, byte_count: int, function: Callable[..., T], *arguments: object) -> T:
         """As `run`; the call reads or writes about so many bytes, and counts for the disk's pace."""
@@ -144,7 +172,7 @@ class Disk:
         Such a write hardly ever waits: for a log that the file system is writing just now, or when far too much is unwritten.
         So nobody makes one while the disk looks as if it hung, nor for a while after one that took long.
         """
-        if byte_count > AT_ONCE_BYTES_MAX:
+        if byte_count > AT_ONCE_BYTES_MAX or not self.writes_on_loop:
             return False
         now_s = self._clock.monotonic_s()
         is_stuck = (
@@ -199,15 +227,18 @@ class Disk:
         Args:
             on_end: told on the event loop what `sync` would have raised.
         """
-        begin, engine = self._begin_blocking, self.engine
-        if begin is None or self._flush_done is not None or self.is_failed or tracing.live.count:
+        engine = self.engine
+        if (
+            not self.calls.can_begin
+            or self._flush_done is not None
+            or self.is_failed
+            or tracing.live.count
+        ):
             return False
         done, taken_count = self._begin_flush(), self._taken_count
         byte_count, self._unflushed_bytes = self._unflushed_bytes, 0
-        self.inside_count += 1
 
         def ended(error: BaseException | None) -> None:
-            self.inside_count -= 1
             failure = error if isinstance(error, FsError) else None
             if failure is not None:
                 self._judge(failure, taken_count)
@@ -218,9 +249,8 @@ class Disk:
             on_end(failure)
 
         try:
-            begin(engine.sync, ended)
+            self.calls.begin(engine.sync, ended)
         except BaseException:  # no thread: those who wait for this flush begin another one
-            self.inside_count -= 1
             self._end_flush(done, byte_count, is_flushed=False)
             raise
         return True
@@ -258,10 +288,12 @@ class Disk:
 
     def run_inline(self, function: Callable[..., T], *arguments: object) -> T:
         """Call an engine method that takes microseconds, right here; errors as in `run`."""
+        if self._why_hung:
+            self._check_answers()
         try:
             return function(*arguments)
         except FsError as error:
-            if error.status is Status.IO_ERROR:
+            if error.status is Status.IO_ERROR and not isinstance(error, StuckError):
                 self._fail(error)
             raise
 

@@ -88,6 +88,10 @@ class FailedDisks:
     def _is_time(self, disk: Disk) -> bool:
         """Return whether to open the disk anew now; starts the pause after a failure."""
         case = self._cases.setdefault(disk.index, _Case(RECHECK_PAUSE_S_MIN, 0.0))
+        if (
+            disk.inside_count
+        ):  # with a disk that hangs maybe for ever, and then nobody may even look
+            return False
         is_cheap, may_try = self._judge(disk)
         if not may_try:
             return False
@@ -99,7 +103,7 @@ class FailedDisks:
         if now_s < case.next_s:
             return False
         is_busy = any(target.inflight.count for target in self._targets_of(disk))
-        return not (disk.inside_count or is_busy or self._changes.is_updating(disk))
+        return not (is_busy or self._changes.is_updating(disk))
 
     def _judge(self, disk: Disk) -> tuple[bool, bool]:
         """Return whether a try costs little, and whether it makes sense now."""

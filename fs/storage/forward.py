@@ -178,16 +178,16 @@ def result_of(prepared: ChunkState) -> UpdateResult:
     )
 
 
-def commit(
+async def commit(
     target: LocalTarget, result: UpdateResult, chain_version: int, tag: Tag | None
 ) -> ChunkState | None:
     """Commit a pending version here, noting its result; the chunk is settled then.
 
-    A commit is one unsynced metadata batch, and quicker than the way to a thread.
+    A commit is one unsynced metadata batch, and quicker than the way to a thread.  Whoever calls this holds the chunk's lock.
     """
     chunk_id = result.chunk_id
     assert chunk_id is not None, result
-    state = target.disk.run_inline(
+    state = await target.disk.run_quick(
         partial(
             target.disk.engine.commit,
             target.target_id,

@@ -90,7 +90,7 @@ async def settle(
         await take_back(target, chunk_id)
         return False
     result = result_of(state)
-    commit(target, result, forwarded.chain_version, tag)
+    await commit(target, result, forwarded.chain_version, tag)
     if update.is_found:
         repair = partial(engine.repair, target.target_id, chunk_id)
         await target.disk.run(partial(repair, version=version, data=update.payload))

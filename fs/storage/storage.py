@@ -29,6 +29,7 @@ from .channels import ChannelTable
 from .context import StorageContext
 from .damage import Repair, note_damage
 from .disk import Disk
+from .disk_calls import DiskCalls
 from .failed_disks import FailedDisks, Reopen
 from .figures import say
 from .forward import NotSuccessorError
@@ -90,6 +91,7 @@ class Storage:
         mgmtd: MgmtdCaller,
         trigger_heartbeat: Callable[[], None],
         reopen: Reopen,
+        calls: Sequence[DiskCalls] | None = None,
     ) -> None:
         """Wire a process.
 
@@ -105,6 +107,7 @@ class Storage:
             mgmtd: to the primary manager.
             trigger_heartbeat: makes the next heartbeat go out at once; must not wait.
             reopen: gives a disk a new engine after the old one has failed; that one, too, stays the caller's.
+            calls: of the disks, watched; None: nobody looks whether a disk hangs.
 
         Raises:
             FsError: CONFLICTING_CHANGE if two disks hold the same target.
@@ -114,7 +117,8 @@ class Storage:
         targets: list[LocalTarget] = []
         self._disks: list[Disk] = []
         for index, (disk_section, engine) in enumerate(zip(section.disks, engines, strict=True)):
-            disk = Disk(index, disk_section.path, engine, runtime, section)
+            watched = calls[index] if calls else None
+            disk = Disk(index, disk_section.path, engine, runtime, section, calls=watched)
             self._disks.append(disk)
             targets += _targets_on(disk, disk_section)
         check_unique(targets)
@@ -136,6 +140,8 @@ class Storage:
             mgmtd,
             BufferPool(READ_BUFFER_BYTES_MAX),
         )
+        for disk in self._disks:
+            disk.calls.on_hang.append(lambda _error: self._context.buffers.disown())
         self._resync = Resync(self._context)
         self._repair = Repair(self._context)
         self._scrub = Scrub(self._context)
@@ -312,9 +318,10 @@ class Storage:
         if self._measured_count % PACE_WINDOW_COUNT == 0:
             for disk in self._disks:
                 disk.judge_pace()
-        for disk in self._disks:
-            if not disk.is_failed:
-                await self._measure_disk(disk)
+        async with trio.open_nursery() as nursery:  # one that hangs holds up no other
+            for disk in self._disks:
+                if not disk.is_failed:
+                    nursery.start_soon(self._measure_disk, disk)
         room = 2 * self._context.section.reject_create_free_bytes_min
         for target in self.targets.targets.values():
             if target.hold is Hold.FULL and target.disk.free_bytes > room:

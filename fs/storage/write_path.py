@@ -152,7 +152,7 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
         ):
             flush = None
         # 10. Commit here.
-        commit(target, result, forwarded.chain_version, update.tag)
+        await commit(target, result, forwarded.chain_version, update.tag)
     target.unsettled.pop(chunk_id, None)
     _note_cut(target, update)
     # 11. Remember it for repeats.
@@ -313,7 +313,7 @@ async def _prepare(
         commit_at=commit_at if commits else 0,
     )
     if update.kind is UpdateType.REMOVE:  # a metadata batch, as a commit is
-        return disk.run_inline(work)
+        return await disk.run_quick(work)
     byte_count = len(update.payload)
     disk.note_written(byte_count)
     place.target.written_bytes += byte_count

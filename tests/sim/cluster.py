@@ -19,7 +19,7 @@ import fs.mgmtd.primary as primary_module
 from fs.app.compose import Process, new_identity
 from fs.app.control import serve_control
 from fs.app.kept_settings import begin_by_asking, begin_from_store
-from fs.app.storage import serve_storage
+from fs.app.storage import make_calls, serve_storage
 from fs.chunkengine.api import ChunkEngine
 from fs.chunkengine.factory import memory_engine
 from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk
@@ -48,6 +48,7 @@ from fs.schema.ids import NodeId
 from fs.schema.proto import common_pb2, mgmtd_pb2
 from fs.schema.routing import LocalState, PublicState, Role, RoutingInfo, routing_info_from_pb
 from fs.schema.status import FsError
+from fs.storage.disk_calls import watched
 
 from .determinism import OWNER, CheapAlarm
 from .life import (
@@ -287,7 +288,9 @@ class SimCluster:
                 target_ids=sorted({*self.targets_of(node_id), *replaced}),
             )
 
-        await serve_storage(process, [await open_disk(0)], open_disk)
+        calls = make_calls(process)
+        async with watched(calls, process.runtime):
+            await serve_storage(process, [await open_disk(0)], open_disk, calls)
 
     # ---- life and death ----------------------------------------------------------------------------
 

@@ -14,10 +14,13 @@ from fs.storage.scrub import Cursor, Scrub
 from fs.storage.target import LocalTarget
 
 from .cluster import CHUNK_BYTES, SimProcess
-from .world import World, machine_fault
+from .world import World, machine_fault, named_fault
 
 DEAD_S = (0.02, 0.3, 2.0, 8.0)
 REPAIRED_S_MAX = 100.0
+HUNG_S_MAX = 25.0
+RETURNED_S_MAX = 75.0
+"""A disk that failed is opened anew after a minute."""
 HAPPENED_S_MAX = 8.0
 SECTOR_BYTES = 512
 
@@ -47,6 +50,32 @@ async def slow_disk(world: World) -> None:
     threads.pause_s_max = world.random.choice([0.05, 0.3, 1.0])
     await trio.sleep(world.random.uniform(0.5, 4.0))
     threads.pause_s_max = world.cluster.disk_pause_s_max
+
+
+@named_fault
+async def hang_disk(world: World) -> None:
+    """A disk answers nothing for a while, sometimes for too long; its process writes in threads, as one with several disks does."""
+    process = world.cluster.processes[world.random.choice(world.cluster.storages)]
+    service, threads = process.services.get("Storage"), process.threads
+    if service is None or threads is None or not process.is_running:
+        return
+    (disk,) = service._context.targets.disks
+    disk.writes_on_loop = False
+    threads.is_hung = True
+    world.cluster.trace.add("hung disk", process.name)
+    await trio.sleep(world.random.uniform(0.5, HUNG_S_MAX))
+    world.count("disk_found_hung", int(disk.is_failed))
+    threads.is_hung = False
+    if not disk.is_failed:
+        disk.writes_on_loop = True
+    elif world.random.random() < 0.5:
+        with trio.move_on_after(RETURNED_S_MAX):
+            while disk.is_failed and process.threads is threads:  # noqa: ASYNC110 - seen only by looking
+                await trio.sleep(0.5)
+    if disk.is_failed and process.threads is threads:
+        await world.cluster.kill(process.name)
+        await trio.sleep(world.random.choice(DEAD_S))
+        world.cluster.start(process.name)
 
 
 @machine_fault(3)

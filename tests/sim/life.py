@@ -26,6 +26,7 @@ from .determinism import sleep_shielded, thaw
 T = TypeVar("T")
 
 NEVER: Final = 1 << 60
+HUNG_LOOK_S: Final = 0.1
 WRITING_STEPS: Final = frozenset(
     {"write", "write_direct", "meta_write", "meta_sync", "flush", "reserve", "punch"}
 )
@@ -241,6 +242,8 @@ class SlowThreads:
 
     def __init__(self, life: Life, pause_s_max: float, source: random.Random) -> None:
         self.pause_s_max = pause_s_max
+        self.is_hung = False
+        """No call returns; those that were under way do nothing meanwhile either."""
         self._life = life
         self._random = source
 
@@ -260,7 +263,7 @@ class SlowThreads:
         error: BaseException | None = None
         try:
             await self(function)
-        except (FsError, ProcessDead, SimulatedCrash) as caught:
+        except (Exception, ProcessDead, SimulatedCrash) as caught:  # noqa: BLE001 - told who waits
             error = caught
         try:
             on_end(error)
@@ -268,6 +271,8 @@ class SlowThreads:
             assert self._life.is_over
 
     async def _pause(self) -> None:
+        while self.is_hung and not self._life.is_over:
+            await sleep_shielded(HUNG_LOOK_S)
         if self.pause_s_max and self._random.random() < 0.5:
             await sleep_shielded(self._random.uniform(0.0, self.pause_s_max))
         else:

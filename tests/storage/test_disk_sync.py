@@ -106,10 +106,15 @@ def begun(disk):
     ends = []
 
     def begin(function, on_end):
-        function()
-        ends.append(on_end)
+        def end(error):
+            disk.calls._in_place_count -= 1
+            on_end(error)
 
-    disk._begin_blocking = begin
+        function()
+        disk.calls._in_place_count += 1
+        ends.append(end)
+
+    disk.calls.begin, disk.calls.can_begin = begin, True
     return ends
 
 
@@ -154,7 +159,7 @@ async def test_a_flush_that_finds_no_thread_holds_nobody_up(engine, disk, sync):
     def begin(_function, _on_end):
         raise RuntimeError("can't start new thread")
 
-    disk._begin_blocking = begin
+    disk.calls.begin, disk.calls.can_begin = begin, True
     with pytest.raises(RuntimeError):
         disk.begin_sync(pytest.fail)
     assert disk.inside_count == 0

@@ -214,11 +214,11 @@ async def test_nothing_is_opened_while_somebody_is_inside(mock_clock):
         empty(node)
         await trio.sleep(LONG_S)
         assert node.engine is engine
-        node.target.disk.inside_count += 1
+        node.target.disk.calls._in_place_count += 1
         node.target.inflight.leave(1)
         await trio.sleep(LONG_S)
         assert node.engine is engine
-        node.target.disk.inside_count -= 1
+        node.target.disk.calls._in_place_count -= 1
         await cluster.wait_all_serving()
         assert node.engine is not engine
 

@@ -103,13 +103,13 @@ async def test_a_slow_disk_is_told(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         disk = cluster.nodes[2].target.disk
         cluster.nodes[2].disk.is_quick = lambda: False
-        real, pause_s = disk._run_blocking, [0.0]
+        real, pause_s = disk.calls._run_blocking, [0.0]
 
         async def paused(function, *arguments):
             await trio.sleep(pause_s[0])
             return await real(function, *arguments)
 
-        disk._run_blocking = paused
+        disk.calls._run_blocking = paused
         for slow_s in (0.001, 0.5):
             pause_s[0] = slow_s
             began_s = trio.current_time()

@@ -20,7 +20,7 @@ class Stopped:
     def __init__(self, cluster, node_id):
         self.cluster, self.node = cluster, cluster.nodes[node_id]
         self.disk = self.node.target.disk
-        self.real = self.disk._run_blocking
+        self.real = self.disk.calls._run_blocking
         self.real_write = self.disk.write_at_once
 
     async def __aenter__(self):
@@ -37,11 +37,11 @@ class Stopped:
             self.node.lease.until_s = trio.current_time() - 10.0
             return done
 
-        self.disk._run_blocking = stop_then_wake
+        self.disk.calls._run_blocking = stop_then_wake
         self.disk.write_at_once = write_then_stop
 
     async def __aexit__(self, *_exc):
-        self.disk._run_blocking, self.disk.write_at_once = self.real, self.real_write
+        self.disk.calls._run_blocking, self.disk.write_at_once = self.real, self.real_write
         self.cluster.cut_off.clear()
         self.cluster.is_frozen = False
 

@@ -95,13 +95,13 @@ async def test_a_small_new_chunk_needs_a_thread_only_where_it_may_have_to_wait(
         for node in cluster.nodes.values():
             node.disk.is_quick = lambda: is_quick
             disk = node.target.disk
-            real = disk._run_blocking
+            real = disk.calls._run_blocking
 
             async def counted(function, *arguments, real=real):
                 calls.append(function)
                 return await real(function, *arguments)
 
-            monkeypatch.setattr(disk, "_run_blocking", counted)
+            monkeypatch.setattr(disk.calls, "_run_blocking", counted)
         await client.write(0, b"small", 1)
         await client.write(0, b"also whole", 1)
         assert len(calls) == (0 if is_quick else 6)

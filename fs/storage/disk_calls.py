@@ -1,0 +1,214 @@
+"""The blocking calls of one disk: counted while they are under way, and given up when the disk does not answer any more.
+
+A thread that waits for a disk cannot be stopped.  What can be done is to wait for it no longer: whoever does is told IO_ERROR, the
+disk goes out of service, and what the thread does if it ever returns has no effect.
+
+A disk hangs when a call has been under way for `hang_s` and the device has completed nothing in that time; or for
+HANG_FACTOR times that, whatever else the device does.  So a disk that is only busy, with a flush of a minute before it, is left in peace.
+
+Invariants:
+    - A call that was given up counts as inside until its thread has ended: nobody opens the disk anew before that.
+    - Time in which this process itself did not run counts as two looks at most, however long it was.
+    - What a lost thread may still write into, or read, is not used for anything else (`on_hang`, before anybody is woken).
+
+Concurrency: one event loop; threads of its own, so that calls of other disks never wait behind those of this one.
+Decision: specs/decisions/0107-disks-that-hang.md.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import trio
+
+from ..runtime.ports import OnEnd, Runtime
+from ..schema.status import FsError, Status
+
+T = TypeVar("T")
+
+LOOK_INTERVAL_S: Final = 0.5
+HANG_FACTOR: Final = 12.0
+_STAT_FIELDS: Final = (0, 4, 11, 15)
+"""Of a block device's `stat`: reads, writes, discards and flushes completed; the last two are missing in older kernels."""
+
+
+class _Call:
+    """One call under way."""
+
+    __slots__ = ("began_s", "error", "function", "on_end", "result", "undo")
+
+    def __init__(self, function: Callable[[], Any], began_s: float) -> None:
+        self.function = function
+        self.began_s = began_s
+        self.on_end: OnEnd = lambda _error: None
+        self.undo: Callable[[Any], object] | None = None
+        """Told the result, in a thread, if nobody waits for it any more."""
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        self.result = self.function()
+
+
+class DiskCalls:
+    """The calls of one disk."""
+
+    def __init__(self, runtime: Runtime, path: str, hang_s: float) -> None:
+        """Take the runtime whose threads make the calls, the disk's directory, and when it hangs (seconds; 0: never)."""
+        self.path = path
+        self.hang_s = hang_s
+        self.on_hang: list[Callable[[FsError], None]] = []
+        """Told, in this order, before those who wait."""
+        self.lost_count = 0
+        """Calls given up whose threads have not ended."""
+        self._run_blocking, self._begin = runtime.run_blocking, runtime.begin_blocking
+        if runtime.own_threads is not None:
+            self._run_blocking, self._begin = runtime.own_threads()
+        self.can_begin = self._begin is not None
+        """`begin` may be called."""
+        self._under_way: dict[_Call, None] = {}
+        """Oldest first."""
+        self._in_place_count = 0
+        self._watch_s = 0.0
+        """Seconds that somebody has looked."""
+        self._stat_path: Path | None = None
+        self._completed = 0
+        self._moved_s = 0.0
+
+    @property
+    def inside_count(self) -> int:
+        """Calls whose threads have not ended."""
+        return len(self._under_way) + self.lost_count + self._in_place_count
+
+    async def run(
+        self, function: Callable[..., T], *args: object, undo: Callable[[T], object] | None = None
+    ) -> T:
+        """Call `function(*args)` in a thread and return its result; cancellation is noticed after it.
+
+        Args:
+            function: may wait for the disk.
+            args: of it.
+            undo: given the result, in a thread, if it comes when nobody waits for it any more.
+
+        Raises:
+            FsError: IO_ERROR when the disk hangs; the function may go on for ever, or come to its end later.
+        """
+        if self._begin is None:
+            self._in_place_count += 1
+            try:
+                return await self._run_blocking(function, *args)
+            finally:
+                self._in_place_count -= 1
+        call = _Call(partial(function, *args) if args else function, self._watch_s)
+        call.undo = undo
+        task = trio.lowlevel.current_task()
+
+        def wake(error: BaseException | None) -> None:
+            call.error = error
+            trio.lowlevel.reschedule(task)
+
+        self._start(call, wake)
+        await trio.lowlevel.wait_task_rescheduled(_never_abort)
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                del call, wake  # the error's traceback holds this frame
+        result: T = call.result
+        return result
+
+    def begin(self, function: Callable[[], object], on_end: OnEnd) -> None:
+        """As `run`, without a task: `on_end` is told what `run` would have raised."""
+        self._start(_Call(function, self._watch_s), on_end)
+
+    def _start(self, call: _Call, on_end: OnEnd) -> None:
+        call.on_end = on_end
+        self._under_way[call] = None
+        assert self._begin is not None
+        try:
+            self._begin(call.work, partial(self._ended, call))
+        except BaseException:  # no thread to be had
+            del self._under_way[call]
+            raise
+
+    def _ended(self, call: _Call, error: BaseException | None) -> None:
+        if call in self._under_way:
+            del self._under_way[call]
+            call.on_end(error)
+            return
+        self.lost_count -= 1
+        if error is None and call.undo is not None:
+            self._start(_Call(partial(call.undo, call.result), self._watch_s), lambda _error: None)
+
+    # ---------------------------------------------------------------- the watch
+
+    def learn_device(self) -> None:
+        """Find out which device the disk is on; blocks.  Without one only time counts."""
+        try:
+            number = Path(self.path).stat().st_dev
+        except OSError:
+            return
+        self._stat_path = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
+
+    def look(self, elapsed_s: float) -> None:
+        """Judge the disk; `elapsed_s` since the last time."""
+        self._watch_s += min(elapsed_s, 2 * LOOK_INTERVAL_S)
+        oldest = next(iter(self._under_way), None)
+        if oldest is None or not self.hang_s or self._watch_s - oldest.began_s < self.hang_s / 2:
+            return
+        completed = self._count_completed()
+        if completed != self._completed:
+            self._completed, self._moved_s = completed, self._watch_s
+        age_s = self._watch_s - oldest.began_s
+        silent_s = min(age_s, self._watch_s - self._moved_s)
+        if silent_s >= self.hang_s or age_s >= HANG_FACTOR * self.hang_s:
+            self._give_up(age_s)
+
+    def _count_completed(self) -> int:
+        if self._stat_path is None:
+            return 0
+        try:
+            numbers = self._stat_path.read_text().split()
+        except OSError:  # the device is gone: nothing moves any more
+            return self._completed
+        return sum(int(numbers[at]) for at in _STAT_FIELDS if at < len(numbers))
+
+    def _give_up(self, age_s: float) -> None:
+        lost, self._under_way = self._under_way, {}
+        self.lost_count += len(lost)
+        detail = f"{self.path} does not answer: {len(lost)} calls under way, for {age_s:.0f} s"
+        error = FsError(Status.IO_ERROR, detail)
+        for act in self.on_hang:
+            act(error)
+        for call in lost:
+            call.on_end(FsError(Status.IO_ERROR, detail))
+
+
+@asynccontextmanager
+async def watched(disks: Sequence[DiskCalls], runtime: Runtime) -> AsyncIterator[None]:
+    """Look after the calls of some disks until the body has ended, also while it ends."""
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope(shield=True)
+        nursery.start_soon(_watch, disks, runtime, scope)
+        try:
+            yield
+        finally:
+            scope.cancel()
+
+
+async def _watch(disks: Sequence[DiskCalls], runtime: Runtime, scope: trio.CancelScope) -> None:
+    with scope:
+        looked_s = runtime.clock.monotonic_s()
+        while True:
+            await trio.sleep(LOOK_INTERVAL_S)
+            now_s = runtime.clock.monotonic_s()
+            for disk in disks:
+                disk.look(now_s - looked_s)
+            looked_s = now_s
+
+
+def _never_abort(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED

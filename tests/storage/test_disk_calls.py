@@ -1,0 +1,220 @@
+"""The calls of a disk that hangs are given up, those of one that is only slow are not."""
+
+import threading
+
+import pytest
+import trio
+
+from fs.chunkengine.books import Books, StuckError
+from fs.rpc.buffer_pool import BufferPool
+from fs.runtime.real import real_runtime
+from fs.schema.config import StorageSection
+from fs.schema.status import FsError, Status
+from fs.storage import disk_calls
+from fs.storage.disk import Disk
+from fs.storage.disk_calls import DiskCalls, watched
+
+HANG_S = 0.4
+
+
+class Engine:
+    """Calls that come back when they are told to."""
+
+    def __init__(self):
+        self.may_end = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.reason = ""
+
+    def wait(self, result=None):
+        self.begun.release()
+        self.may_end.wait()
+        return result
+
+    def give_up(self, reason):
+        self.reason = reason
+
+
+@pytest.fixture
+def engine():
+    made = Engine()
+    yield made
+    made.may_end.set()
+
+
+@pytest.fixture
+def runtime():
+    return real_runtime(None)
+
+
+@pytest.fixture
+def calls(runtime, monkeypatch):
+    monkeypatch.setattr(disk_calls, "LOOK_INTERVAL_S", 0.05)
+    return DiskCalls(runtime, "/nowhere", HANG_S)
+
+
+async def test_whoever_waits_for_a_disk_that_hangs_is_told(calls, runtime, engine):
+    told = []
+    disk = Disk(0, "/nowhere", engine, runtime, StorageSection(disk_hang_s=HANG_S), calls=calls)
+    disk.on_failure = lambda _disk, error: told.append(error.status)
+    async with watched([calls], runtime):
+        with trio.fail_after(20), pytest.raises(FsError, match="does not answer"):
+            await disk.run(engine.wait)
+        assert told == [Status.IO_ERROR] and "does not answer" in engine.reason
+        assert (disk.is_failed, disk.inside_count) == (True, 1), "its thread is still there"
+        with pytest.raises(FsError, match="does not answer"):
+            await disk.run(pytest.fail)
+        with pytest.raises(FsError, match="does not answer"):
+            disk.run_inline(pytest.fail)
+        engine.may_end.set()
+        with trio.fail_after(20):
+            while disk.inside_count:  # noqa: ASYNC110 - polls
+                await trio.sleep(0.01)
+        disk.take(newer := Engine())
+        newer.may_end.set()
+        assert await disk.run(newer.wait, 5) == 5
+        assert disk.run_inline(lambda: 7) == 7
+
+
+async def test_what_begins_without_a_task_is_told_too(calls, runtime, engine):
+    ended = trio.Event()
+    told = []
+
+    def on_end(error):
+        told.append(error.status)
+        ended.set()
+
+    async with watched([calls], runtime):
+        calls.begin(engine.wait, on_end)
+        with trio.fail_after(20):
+            await ended.wait()
+        engine.may_end.set()
+        await trio.sleep(0.2)
+    assert told == [Status.IO_ERROR], "once"
+
+
+async def test_what_comes_when_nobody_waits_any_more_is_undone(calls, runtime, engine):
+    undone = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    async with watched([calls], runtime):
+        with pytest.raises(FsError):
+            await calls.run(
+                engine.wait,
+                "opened",
+                undo=lambda what: token.run_sync_soon(undone.set) if what == "opened" else None,
+            )
+        assert not undone.is_set()
+        engine.may_end.set()
+        with trio.fail_after(20):
+            await undone.wait()
+
+
+async def test_other_disks_have_threads_of_their_own(runtime, calls, engine, monkeypatch):
+    monkeypatch.setattr("fs.runtime.real.THREAD_COUNT_MAX", 2)
+    other = DiskCalls(runtime, "/elsewhere", HANG_S)
+    async with watched([calls, other], runtime), trio.open_nursery() as nursery:
+
+        async def hang():
+            with pytest.raises(FsError):
+                await calls.run(engine.wait)
+
+        for _ in range(80):  # more than there are threads
+            nursery.start_soon(hang)
+        await trio.to_thread.run_sync(engine.begun.acquire)
+        with trio.fail_after(20):
+            assert await other.run(lambda: 3) == 3
+    assert calls.lost_count == 80
+
+
+async def test_the_end_waits_for_calls_that_go_on_but_not_for_ever(calls, runtime, engine):
+    with trio.fail_after(20):
+        async with watched([calls], runtime), trio.open_nursery() as nursery:
+
+            async def hang():
+                with pytest.raises(FsError):
+                    await calls.run(engine.wait)
+
+            nursery.start_soon(hang)
+            await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    assert calls.lost_count == 1
+
+
+def looked(calls, seconds, completed=lambda _second: 0):
+    """Let seconds pass, a look each; return the second in which it was given up, 0 if it was not."""
+    for second in range(1, seconds + 1):
+        calls._count_completed = lambda second=second: completed(second)
+        calls.look(1.0)
+        if calls.lost_count:
+            return second
+    return 0
+
+
+@pytest.fixture
+def waiting(runtime):
+    """Calls of a disk that hangs after 10 s, one of which has just begun."""
+    made = DiskCalls(runtime, "/nowhere", 10.0)
+    made._begin = lambda _function, _on_end: None
+    made.begin(lambda: None, lambda _error: None)
+    return made
+
+
+def test_a_silent_device_is_given_up_in_time(waiting):
+    assert looked(waiting, 100) == 10
+
+
+def test_a_busy_device_is_left_in_peace_but_not_for_ever(waiting):
+    assert looked(waiting, 200, lambda second: second) == 120
+
+
+def test_a_device_that_falls_silent_later_is_given_up_then(waiting):
+    assert 39 <= looked(waiting, 200, lambda second: min(second, 30)) <= 41
+
+
+def test_a_limit_of_zero_is_none(waiting):
+    waiting.hang_s = 0.0
+    assert looked(waiting, 1000) == 0
+
+
+def test_time_in_which_we_were_stopped_does_not_count(waiting):
+    waiting.look(3600.0)
+    assert waiting.lost_count == 0
+
+
+def test_a_buffer_that_a_lost_thread_may_have_is_not_used_again():
+    pool = BufferPool(1 << 20)
+    old = pool.acquire_now(4096)
+    piece = old.view[:10]
+    pool.disown()
+    pool.release(old)
+    assert (pool.used_bytes, pool.idle_bytes) == (0, 0)
+    new = pool.acquire_now(4096)
+    piece[:] = b"late write"
+    assert bytes(new.view[:10]) == bytes(10)
+    pool.release(new)
+    assert pool.idle_bytes == 4096
+
+
+def test_the_event_loop_waits_once_for_books_that_a_lost_thread_holds(monkeypatch):
+    monkeypatch.setattr("fs.chunkengine.books.STUCK_S", 0.2)
+    books = Books(object(), "disk")
+    held, may_end = threading.Event(), threading.Event()
+
+    def hold():
+        with books:
+            held.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    for _ in range(100):
+        with pytest.raises(StuckError), books:
+            pass
+    may_end.set()
+    thread.join()
+    for _ in range(2):
+        with books:
+            pass
+    books.give_up("it hangs")
+    with pytest.raises(FsError, match="it hangs"), books:
+        pass
