@@ -109,6 +109,7 @@ class Vfs:
         self._core = VfsCore(meta, store, runtime, section, kernel or NoKernelCache())
         self.section = section
         self.profile = self._core.profile
+        self.memory = self._core.memory
         self.tracer = tracer or Tracer(runtime.clock, runtime.random)
         self._core.spans = SpanKeeper(self.tracer)
         self.files = Files(self._core)

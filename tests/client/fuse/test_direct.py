@@ -367,6 +367,35 @@ async def test_what_has_effects_is_not_given_up(kernel, cluster, killed):
     assert (unique, error) == (making, 0)
 
 
+# ---- large writes ----
+
+
+@pytest.mark.parametrize(
+    "size", [1, 100_000, handshake.WRITE_BYTES_MAX // 2, handshake.WRITE_BYTES_MAX]
+)
+async def test_what_was_written_stays_as_it_was_while_more_comes(kernel, cluster, size):
+    """Large writes are kept where they were received until storage has them."""
+    gate = trio.Event()
+    real = cluster.chunks.write
+
+    async def write(file, offset, data, **options):
+        await gate.wait()
+        return await real(file, offset, data, **options)
+
+    cluster.chunks.write = write
+    inode_id, fh = await kernel.make(b"f")
+    data = random.Random(size).randbytes(4 * size)
+    for offset in range(0, 4 * size, size):
+        head = p.WRITE_IN.pack(fh, offset, size, 0, 0, 0, 0)
+        error, reply = await kernel.ask(Opcode.WRITE, head + data[offset : offset + size], inode_id)
+        assert (error, reply) == (0, p.WRITE_OUT.pack(size, 0))
+    gate.set()
+    assert await kernel.ask(Opcode.FLUSH, p.FLUSH_IN.pack(fh, 0, 0, 0), inode_id) == (0, b"")
+    for offset in range(0, 4 * size, size):
+        found = await kernel.ask(*a_read(fh, offset, size))
+        assert found == (0, data[offset : offset + size])
+
+
 # ---- reads that arrive together ---------------------------------------------------------------------
 
 
@@ -424,6 +453,26 @@ async def test_reads_that_arrive_together_are_one_call_of_storage(kernel, handle
     found = await several(kernel, kernel.send_together(*reads_of(handles, 20_000)))
     assert found == [content(place, 20_000) for place in PLACES]
     assert store_reads == [list(PLACES)]
+
+
+async def test_the_first_of_many_reads_leave_while_the_others_are_taken_in(kernel, store_reads):
+    """So storage and mount work at the same time; while there is a call under way, all that wait go together."""
+    gate = trio.Event()
+    store_reads.fault = lambda _: gate.wait()
+    places = range(together.FIRST_READ_COUNT + 9)
+    handles = [await kernel.write(b"f%d" % place, DATA) for place in places]
+    sent = kernel.send_together(
+        *[a_read(fh, place, 4096) for fh, place in zip(handles, places, strict=True)]
+    )
+    await trio.testing.wait_all_tasks_blocked()
+    first, rest = places[: together.FIRST_READ_COUNT], places[together.FIRST_READ_COUNT :]
+    assert store_reads == [list(first), list(rest)]
+    gate.set()
+    assert await several(kernel, sent) == [content(place) for place in places]
+    again = kernel.send_together(*[a_read(fh, 9000, 4096) for fh in handles[:9]])
+    await several(kernel, again)
+    asked = [len(call) for call in store_reads if 9000 in call]  # the others read ahead
+    assert asked == [together.FIRST_READ_COUNT, 1]
 
 
 async def test_a_read_by_itself_waits_for_nobody(kernel, handles, store_reads):

@@ -23,21 +23,24 @@ import trio
 
 from ....runtime import readiness
 from ....runtime.ports import Buffer
+from ....runtime.recycled import RecycledMemory
 from ....schema.status import FsError, Status
-from .protocol import IN_HEADER, OUT_HEADER
+from .protocol import IN_HEADER, OUT_HEADER, WRITE_IN, Opcode
 
 _log = logging.getLogger(__name__)
 
 _DEVICE = Path("/dev/fuse")
 _MS_NOSUID, _MS_NODEV = 2, 4
 _ROOT_MODE = "40000"
-_PAGE_BYTES = 4096
 _HEADER_BYTES = IN_HEADER.size
+_HEAD_BYTES = IN_HEADER.size + WRITE_IN.size
+"""Of a WRITE, what comes before its bytes."""
+_NO_DATA = memoryview(b"")
 _MOUNT_TIMEOUT_S = 30.0
 
 
 class Request(NamedTuple):
-    """One request of the kernel; `body` is what follows the header, and is the receiver's to keep."""
+    """One request of the kernel; `body` is what follows the header, and `data` what is large of that: both are the receiver's to keep."""
 
     unique: int
     opcode: int
@@ -46,21 +49,27 @@ class Request(NamedTuple):
     gid: int
     pid: int
     body: bytes
+    data: memoryview = _NO_DATA
+    """Of a WRITE: its bytes, in memory of whole pages; empty: they are in `body`."""
 
 
 class Device:
     """An open connection to the kernel; see module head."""
 
-    def __init__(self, fd: int, write_bytes_max: int) -> None:
+    def __init__(self, fd: int, write_bytes_max: int, memory: RecycledMemory | None = None) -> None:
         """Take over an open descriptor of /dev/fuse that carries a mount.
 
         Args:
             fd: closed by `close`.
             write_bytes_max: of the data of one WRITE.
+            memory: where large WRITEs are received.
         """
         self._fd = fd
         os.set_blocking(fd, False)
-        self._buffer = memoryview(bytearray(write_bytes_max + _PAGE_BYTES))
+        self._memory = memory or RecycledMemory(0)
+        self._write_bytes_max = write_bytes_max
+        self._head = memoryview(bytearray(_HEAD_BYTES))
+        self._data = self._memory.take(write_bytes_max)
         self._watch: readiness.Watch | None = None
         self._receiver: trio.lowlevel.Task | None = None
         self._take: Callable[[Request], bool] | None = None
@@ -73,7 +82,7 @@ class Device:
         """
         while True:
             try:
-                count = os.readv(self._fd, (self._buffer,))
+                count = os.readv(self._fd, (self._head, self._data))
             except BlockingIOError:
                 return None
             except OSError as error:
@@ -85,11 +94,18 @@ class Device:
                 ):  # that one was given up by its caller
                     continue
                 raise
-            length, opcode, unique, node_id, uid, gid, pid, _, _ = IN_HEADER.unpack_from(
-                self._buffer
-            )
+            length, opcode, unique, node_id, uid, gid, pid, _, _ = IN_HEADER.unpack_from(self._head)
             assert length == count, (length, count)
-            body = bytes(self._buffer[_HEADER_BYTES:count])
+            more = count - _HEAD_BYTES
+            if more <= 0:
+                body = bytes(self._head[_HEADER_BYTES:count])
+            elif opcode == Opcode.WRITE and 2 * more >= self._write_bytes_max:
+                # No copy; a smaller part would hold much more memory than it has bytes.
+                data, self._data = self._data[:more], self._memory.take(self._write_bytes_max)
+                head = bytes(self._head[_HEADER_BYTES:])
+                return Request(unique, opcode, node_id, uid, gid, pid, head, data)
+            else:
+                body = b"".join((self._head[_HEADER_BYTES:], self._data[:more]))
             return Request(unique, opcode, node_id, uid, gid, pid, body)
 
     async def receive(self, take: Callable[[Request], bool]) -> Request:

@@ -34,7 +34,7 @@ class DirectFrontend:
         """See Frontend."""
         options = [*common_options(), f"max_read={WRITE_BYTES_MAX}"]
         fd = mount_device(mount_point, options, f"emberfs:{cluster_id}")
-        self._device = Device(fd, WRITE_BYTES_MAX)
+        self._device = Device(fd, WRITE_BYTES_MAX, self._vfs.memory)
         self._mount_point = mount_point
 
     async def serve(self) -> None:

@@ -349,6 +349,8 @@ class Operations(NameRequests):
 
 def _written(request: Request) -> tuple[int, int, memoryview]:
     handle_id, offset, size, *_ = p.WRITE_IN.unpack_from(request.body)
+    if request.data:
+        return handle_id, offset, request.data[:size]
     start = p.WRITE_IN.size
     return handle_id, offset, memoryview(request.body)[start : start + size]
 

@@ -34,7 +34,7 @@ from .name_requests import Begin, Handler, Reply, WantsErrno
 from .operations import Operations
 from .protocol import Opcode
 from .times import OperationTimes, name_of
-from .together import REQUEST_COUNT_MAX, BegunRead, read_all
+from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, BegunRead, read_all
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +101,8 @@ class Server:
         self._begun: set[BegunRequest] = set()
         self._given_up: dict[trio.CancelScope | BegunRequest, Request] = {}
         self._interrupted = trio.Event()
+        self._reading_count = 0
+        """Calls of storage under way for reads that `together` is about."""
         self._next: Request | None = None
         """What was received after reads that are to be done together, and comes next."""
         self._followers: list[trio.lowlevel.Task] = []
@@ -186,12 +188,17 @@ class Server:
             self._appoint_leader()
 
         if isinstance(received, Request):
-            work = self._serve(received, scope)
-        elif len(received) == 1:
-            work = self._serve_begun(received[0], scope)
-        else:
-            work = self._serve_together(received)
-        await until_wait(work, hand_over)
+            await until_wait(self._serve(received, scope), hand_over)
+            return has_waited
+        self._reading_count += 1
+        try:
+            if len(received) == 1:
+                work = self._serve_begun(received[0], scope)
+            else:
+                work = self._serve_together(received)
+            await until_wait(work, hand_over)
+        finally:
+            self._reading_count -= 1
         return has_waited
 
     def _end(self) -> None:
@@ -249,8 +256,12 @@ class Server:
                 return reads
             reads.append(read)
             left_count -= 1
-            if left_count == 0:
+            if left_count == 0 or len(reads) >= self._enough_reads():
                 return reads
+
+    def _enough_reads(self) -> int:
+        """Return how many reads do not wait for more: fewer while storage has none to do."""
+        return REQUEST_COUNT_MAX if self._reading_count else FIRST_READ_COUNT
 
     def _is_done_at_once(self, request: Request, *, may_begin: bool = True) -> bool:
         """Do a request for which no task has to wait, or begin it so; False: it takes a task."""
@@ -448,7 +459,8 @@ class Server:
             self._times.moved_bytes = count = sum(map(len, reply))
             self._times.read_bytes += count
         elif request.opcode == Opcode.WRITE:
-            self._times.moved_bytes = count = len(request.body) - p.WRITE_IN.size
+            count = len(request.body) - p.WRITE_IN.size + len(request.data)
+            self._times.moved_bytes = count
             self._times.written_bytes += count
         self._device.reply(request.unique, reply)
 

@@ -24,6 +24,8 @@ from .device import Request
 
 ALONE_AFTER_S: Final = 0.5
 REQUEST_COUNT_MAX: Final = 32
+FIRST_READ_COUNT: Final = 8
+"""So many are asked of storage at once when it has no others to do: it and this side then work at the same time, instead of in turn."""
 
 
 class BegunRead:
