@@ -1,8 +1,8 @@
 """Readahead of one open file: what to fetch next, and which fetched blocks to keep.  Pure.
 
 A reader is sequential when its reads follow each other, give or take SLACK_BYTES, because the kernel
-sends the reads of one stream concurrently and slightly out of order.  The window doubles with each
-sequential read that reaches the second half of what was fetched, and falls to zero at a jump.
+sends the reads of one stream concurrently and slightly out of order.  The window begins with two reads, or WINDOW_BYTES_MIN,
+doubles with each sequential read that reaches the second half of what was fetched, and falls to zero at a jump.
 
 Invariants:
     - Blocks are disjoint, in file order, and together contiguous.
@@ -57,7 +57,7 @@ class Readahead(Generic[BlockT]):
         if self.sequential_count >= SEQUENTIAL_READ_COUNT:
             fetched_end = self.blocks[-1].end if self.blocks else end
             if self.window_bytes == 0 or fetched_end - end <= self.window_bytes // 2:
-                self.window_bytes = max(self.window_bytes * 2, WINDOW_BYTES_MIN)
+                self.window_bytes = max(self.window_bytes * 2, WINDOW_BYTES_MIN, 2 * (end - offset))
         self.window_bytes = min(self.window_bytes, window_bytes_max)
         while self.blocks and self.blocks[0].end + SLACK_BYTES <= self.next_offset:
             self._drop_first()
@@ -79,6 +79,8 @@ class Readahead(Generic[BlockT]):
         # Small top-ups would turn one request per window into one per read.
         if end - start < min(self.window_bytes // 2, BLOCK_BYTES_MAX, length - start):
             return []
+        if end < length and end - start >= BLOCK_BYTES_MAX:
+            end -= end % BLOCK_BYTES_MAX  # what is next is then one block, not two halves
         ranges = []
         while start < end and room_bytes > 0:
             stop = min((start // BLOCK_BYTES_MAX + 1) * BLOCK_BYTES_MAX, end, start + room_bytes)

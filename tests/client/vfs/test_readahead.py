@@ -44,6 +44,13 @@ def test_a_stream_fetches_the_next_large_block_while_others_are_under_way():
     assert set(steady) == {BLOCK_BYTES_MAX}
 
 
+def test_large_reads_are_not_fetched_in_part_ahead_of_themselves():
+    ahead = Readahead()
+    step(ahead, 0, MIB, 64 * MIB)
+    step(ahead, MIB, 2 * MIB, 64 * MIB)
+    assert ahead.covering(2 * MIB, 3 * MIB)
+
+
 def test_a_jump_forgets_everything():
     ahead = Readahead()
     for i in range(8):
