@@ -253,6 +253,8 @@ class Files(Reading, Writing, Closing):
         state = core.state_of(inode, caller)
         can_write = flags & os.O_ACCMODE != os.O_RDONLY
         is_append = can_write and bool(flags & os.O_APPEND)
+        # The kernel's own way for O_DIRECT waits for the answer deaf to all signals; this one can be interrupted.
+        is_direct = is_append or bool(flags & os.O_DIRECT)
         handle = FileHandle(
             handle_id=core.new_handle_id(),
             state=state,
@@ -261,6 +263,7 @@ class Files(Reading, Writing, Closing):
             can_write=can_write,
             is_append=is_append,
             file_session=FileSession(SessionId(session.session_id)) if session else None,
+            is_direct=is_direct,
             seen_error_count=state.error_count,
         )
         if can_write:
@@ -275,8 +278,6 @@ class Files(Reading, Writing, Closing):
         known, must_forget = core.known.get(inode.inode_id), False
         if known is not None and known.given_length not in (-1, state.local_length()):
             known.given_length, must_forget = state.local_length(), True
-        # The kernel's own way for O_DIRECT waits for the answer deaf to all signals; this one can be interrupted.
-        is_direct = is_append or bool(flags & os.O_DIRECT)
         return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
 
     def share(self, handle_id: int) -> int:

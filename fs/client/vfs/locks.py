@@ -2,6 +2,9 @@
 
 An owner is a number that the kernel gives out: for fcntl it stands for a process, for flock for an open file
 description.  Which owners may hold something is remembered, so that closing a file that was never locked asks nobody.
+For fcntl it may stand for an open file description, too (F_OFD_SETLK), and nothing says which of both: so the handle
+that a lock was asked through is remembered.  A process frees its own with each close, so whoever is left when the last
+descriptor of a handle is closed, is that handle.
 
 As on NFS, a lock orders content as well: before bytes are freed, what this mount wrote to the file is sent and reported,
 and after they are had, what others reported is seen.
@@ -65,14 +68,27 @@ class Locks:
         self._files = files
         self._holding: set[tuple[InodeId, int, bool]] = set()
         """(inode, owner, is flock) of whoever may hold something."""
+        self._asked_by: dict[int, set[tuple[InodeId, int]]] = {}
+        """(inode, owner) of the fcntl locks that were asked for through a handle, by handle."""
+        self._freeing: dict[InodeId, set[trio.Event]] = {}
+        """One, set at its end, for each `unlock` under way."""
 
-    async def lock(self, inode_id: InodeId, wish: LockWish, *, wait: bool) -> None:
+    async def lock(
+        self, inode_id: InodeId, wish: LockWish, *, wait: bool, handle_id: int | None = None
+    ) -> None:
         """Take a lock; it replaces what its owner had on these bytes.
+
+        It was asked for through `handle_id`: `handle_closes` frees what nobody else has freed by then.
 
         Raises:
             FsError: LOCK_HELD without `wait`, NO_LOCKS_LEFT, STALE.
         """
         self._holding.add((inode_id, wish.owner, wish.is_flock))
+        if handle_id is not None and not wish.is_flock:
+            self._asked_by.setdefault(handle_id, set()).add((inode_id, wish.owner))
+        for freed in list(self._freeing.get(inode_id, ())):
+            # The kernel does not wait for what a last close frees: who closes, and locks again at once, comes second.
+            await freed.wait()
         while not await self._attempt(inode_id, wish, is_unlock=False):
             if not wait:
                 raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
@@ -86,12 +102,34 @@ class Locks:
         Raises:
             FsError: what was written could not be reported; the bytes are free all the same.
         """
+        if wish.first == 0 and wish.last == LAST_BYTE:
+            # Before anything is waited for: what the owner asks for meanwhile is to be remembered.
+            self._forget(inode_id, wish)
+        freed = trio.Event()
+        self._freeing.setdefault(inode_id, set()).add(freed)
+        try:
+            await self._free(inode_id, wish)
+        finally:
+            freed.set()
+            self._freeing[inode_id].discard(freed)
+            if not self._freeing[inode_id]:
+                del self._freeing[inode_id]
+
+    async def _free(self, inode_id: InodeId, wish: LockWish) -> None:
         try:
             await self._files.settle(inode_id)
         finally:
-            await self._attempt(inode_id, wish, is_unlock=True)
-        if wish.first == 0 and wish.last == LAST_BYTE:
-            self._holding.discard((inode_id, wish.owner, wish.is_flock))
+            try:
+                await self._attempt(inode_id, wish, is_unlock=True)
+            except FsError:
+                self._holding.add((inode_id, wish.owner, wish.is_flock))
+                raise
+
+    def _forget(self, inode_id: InodeId, wish: LockWish) -> None:
+        self._holding.discard((inode_id, wish.owner, wish.is_flock))
+        if not wish.is_flock:
+            for asked in self._asked_by.values():
+                asked.discard((inode_id, wish.owner))
 
     async def conflict(self, inode_id: InodeId, wish: LockWish) -> FileLockPb | None:
         """Return a lock that forbids a wanted one; its pid is 0 when its process is not of this mount."""
@@ -108,6 +146,15 @@ class Locks:
         """Free everything of an owner, when it may hold anything."""
         if self.may_hold(inode_id, owner, is_flock=is_flock):
             await self.unlock(inode_id, LockWish(owner, is_flock))
+
+    def may_hold_by(self, handle_id: int) -> bool:
+        """Return whether `handle_closes` may have anything to free."""
+        return handle_id in self._asked_by
+
+    async def handle_closes(self, inode_id: InodeId, handle_id: int) -> None:
+        """Free the fcntl locks of the open file description itself: its last descriptor is closed."""
+        for _, owner in self._asked_by.pop(handle_id, ()):
+            await self.owner_closes(inode_id, owner, is_flock=False)
 
     async def release_all(self) -> None:
         """Free everything; what cannot be freed goes with the client session."""

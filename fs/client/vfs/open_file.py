@@ -309,6 +309,8 @@ class FileHandle:
     can_write: bool
     is_append: bool
     file_session: FileSession | None
+    is_direct: bool = False
+    """The kernel passes its writes on as they are, and leaves it to this side to take privileges from a changed program."""
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
     readahead_seq: int = 0
     seen_error_count: int = 0

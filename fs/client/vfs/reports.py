@@ -77,7 +77,7 @@ class Reports(WriteBack):
             reply = await self.call(services.META_SYNC, request)
             inode = inode_from_pb(reply.inode)
             self.note_reported(state, seq, before_ver, inode)
-            if request.counts_space:
+            if request.counts_space or request.clears_suid:
                 await self.kernel.invalidate_attributes(state.inode_id)
             if reply.HasField("is_metered"):
                 state.note_metering(reply.is_metered, inode)

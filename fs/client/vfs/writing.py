@@ -3,6 +3,7 @@
 from ...runtime.ports import Buffer
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.status import FsError, Status
+from .attributes import ExtendedAttributes
 from .handles import Handles
 from .open_file import FileHandle, InodeState
 
@@ -19,6 +20,8 @@ class Writing(Handles):
             FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, or the error of an earlier write, once per handle.
         """
         handle = self.writable(handle_id)
+        if handle.is_direct:
+            await ExtendedAttributes(self._core).drop_capability(handle.state, handle.caller)
         return await self.write_through(handle, offset, data, is_append=handle.is_append)
 
     async def write_through(
@@ -112,6 +115,7 @@ class Writing(Handles):
             return 0
         if (
             handle.is_append
+            or (handle.is_direct and core.now_s() >= state.no_capability_until_s)
             or state.append.length
             or state.lock.locked()
             or (state.is_metered and offset + count > state.promised_length)

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -422,6 +423,36 @@ def test_ranges_are_copied_by_the_mount(serve):
     server.stop()
 
 
+def test_locks_of_open_file_descriptions(serve):
+    """F_OFD_SETLK, which LMDB and SQLite's forks use: it goes with the last descriptor, not with any."""
+    server = serve(frontends=["direct"])
+    path = server.mount_point / "f"
+    path.touch()
+    whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    held, other = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+    os.close(os.dup(held))
+    fcntl.fcntl(held, F_OFD_SETLK, whole)
+    os.close(os.dup(held))
+    with pytest.raises(BlockingIOError):
+        fcntl.fcntl(other, F_OFD_SETLK, whole)
+    os.close(held)
+    # The kernel tells of the last close when it has nothing better to do.
+    fcntl.fcntl(other, F_OFD_SETLKW, whole)
+    os.close(other)
+    server.stop()
+
+
+F_OFD_SETLK, F_OFD_SETLKW = 37, 38
+
+
+FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, IMMUTABLE = (
+    0x40086602,
+    0x801C581F,
+    0x401C5820,
+    0x10,
+)
+
+
 def test_flags_of_lsattr(serve):
     server = serve(frontends=["direct"])
     (server.mount_point / "f").touch()
@@ -431,6 +462,15 @@ def test_flags_of_lsattr(serve):
         assert flags == bytes(8)
         with pytest.raises(OSError, match="Inappropriate ioctl"):
             fcntl.ioctl(f, 0x5401, bytearray(64))
+        longer = bytearray(b"?" * 28)
+        fcntl.ioctl(f, FS_IOC_FSGETXATTR, longer)
+        assert longer == bytes(28)
+        for flags in (0, IMMUTABLE):
+            # Newer kernels ask for the longer form before they pass this on.
+            fcntl.ioctl(f, FS_IOC_SETFLAGS, struct.pack("q", flags))
+        fcntl.ioctl(f, FS_IOC_FSSETXATTR, struct.pack("28x"))
+        with pytest.raises(OSError, match="not supported"):
+            fcntl.ioctl(f, FS_IOC_FSSETXATTR, struct.pack("I24x", 0x10))  # append only
     server.stop()
 
 

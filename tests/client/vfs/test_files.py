@@ -680,6 +680,43 @@ async def test_small_writes_to_one_chunk_wake_each_other_once(autojump_clock, mo
         await m.close(handle_id)
 
 
+async def test_the_kernel_forgets_the_mode_when_set_id_bits_went(autojump_clock, mounts):
+    async with mounts() as m:
+        own = await m.create(b"f", mode=0o6777)
+        inode_id = m.files.handle(own).state.inode_id
+        theirs = (await m.files.open(inode_id, RW, Caller(1000, 1000))).handle_id
+        for handle_id, forgotten in ((own, []), (theirs, [inode_id])):
+            await m.files.write(handle_id, 0, b"1")
+            await m.files.flush(handle_id)
+            assert m.kernel.attributes == forgotten
+        await m.close(own)
+        await m.close(theirs)
+
+
+@pytest.mark.parametrize("flags", [os.O_APPEND, os.O_DIRECT])
+async def test_a_program_changed_past_the_page_cache_loses_its_capabilities(
+    autojump_clock, mounts, flags
+):
+    """Elsewhere the kernel asks for them before it writes."""
+    capability = b"security.capability"
+    async with mounts() as m:
+        plain = await m.create(b"f")
+        inode_id = m.files.handle(plain).state.inode_id
+        past = (await m.files.open(inode_id, RW | flags, ROOT)).handle_id
+        for _ in range(2):
+            await m.names.setxattr(inode_id, capability, b"much", ROOT)
+            assert m.files.write_now(past, 0, b"x") is None
+            await m.files.write(past, 0, b"x")
+            assert (inode_id, capability) not in m.cluster.xattrs
+        # What is known to be absent is not asked for again.
+        await m.files.write(past, 0, b"x")
+        asked_count = m.cluster.calls.count("GetXattr")
+        await m.files.write(past, 0, b"x")
+        assert m.cluster.calls.count("GetXattr") == asked_count
+        await m.close(plain)
+        await m.close(past)
+
+
 async def test_set_id_bits_go_by_who_wrote(autojump_clock, mounts):
     """Not by who opened last: root's writing leaves them, that of somebody else who met them does not."""
     async with mounts() as m:

@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import trio
+import trio.lowlevel
 
 from fs.client.vfs.locks import LockWish
 from fs.schema.status import FsError, Status
@@ -67,3 +68,42 @@ async def test_files_never_locked_ask_nobody(autojump_clock, mounts):
         await m.vfs.locks.lock(inode_id, wish(is_flock=True, first=0, last=2**63 - 1), wait=False)
         await m.close(h)
     assert all(not locks for locks in m.cluster.locks.values())
+
+
+async def test_what_is_locked_after_a_close_comes_after_it(autojump_clock, mounts):
+    """The kernel waits for no reply to a release, so the next lock may come while the former one is being freed."""
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        inode_id, locks = m.files.handle(handle_id).state.inode_id, m.vfs.locks
+        await locks.lock(inode_id, wish(is_flock=True), wait=False)
+        await m.files.write(handle_id, 0, b"to be sent first")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(locks.owner_closes, inode_id, 1, is_flock=True))
+            await trio.lowlevel.checkpoint()
+            await locks.lock(inode_id, wish(owner=2, is_flock=True), wait=False)
+        await locks.owner_closes(inode_id, 2, is_flock=True)
+        await m.close(handle_id)
+
+
+async def test_locks_of_an_open_file_description_go_with_it(autojump_clock, mounts):
+    """F_OFD_SETLK: the kernel tells of nothing but the last close; locks of processes stay with other descriptors."""
+    async with mounts() as m:
+        first = await m.create(b"f")
+        second = (await m.open(b"f")).handle_id
+        inode_id, locks = m.files.handle(first).state.inode_id, m.vfs.locks
+        whole = wish(owner=3, first=0, last=2**63 - 1)
+        await locks.lock(inode_id, wish(owner=9), wait=False, handle_id=first)
+        # A process locks through one handle, frees all, and locks through the other.
+        await locks.lock(inode_id, wish(owner=3, first=20, last=29), wait=False, handle_id=first)
+        await locks.unlock(inode_id, whole)
+        await locks.lock(inode_id, wish(owner=3, first=30, last=39), wait=False, handle_id=second)
+        assert locks.may_hold_by(first)
+        await locks.handle_closes(inode_id, first)
+        assert not locks.may_hold_by(first)
+        assert await locks.conflict(inode_id, wish(owner=8)) is None
+        assert (await locks.conflict(inode_id, wish(owner=8, first=30, last=30))).pid == 3
+        await locks.owner_closes(inode_id, 3, is_flock=False)
+        await locks.handle_closes(inode_id, second)
+        await m.close(first)
+        await m.close(second)
+    assert all(not held for held in m.cluster.locks.values())

@@ -42,7 +42,9 @@ from .protocol import Opcode, OpenFlag
 _DIR_MODE = 0o040755
 _DOTS = ((1, b"."), (2, b".."))
 _FSYNC_DATA_ONLY = 1
-_IOCTLS = frozenset({p.IOC_GETFLAGS, p.IOC_SETFLAGS, IOCTL_TICKET})
+_IOCTLS = frozenset(
+    {p.IOC_GETFLAGS, p.IOC_SETFLAGS, p.IOC_FSGETXATTR, p.IOC_FSSETXATTR, IOCTL_TICKET}
+)
 
 
 class Operations(NameRequests):
@@ -199,17 +201,19 @@ class Operations(NameRequests):
 
     def _release_now(self, request: Request) -> Reply | None:
         handle_id, _, flags, _ = p.RELEASE_IN.unpack_from(request.body)
-        if flags & p.RELEASE_FLOCK_UNLOCK or not self._files.release_now(handle_id):
+        is_locked = flags & p.RELEASE_FLOCK_UNLOCK or self._vfs.locks.may_hold_by(handle_id)
+        if is_locked or not self._files.release_now(handle_id):
             return None
         return NO_BYTES
 
     async def _release(self, request: Request) -> Reply:
         # The kernel tells nobody of an error here, so the log is all that is left.
         handle_id, _, flags, owner = p.RELEASE_IN.unpack_from(request.body)
+        inode_id, locks = InodeId(request.node_id), self._vfs.locks
         try:
+            await locks.handle_closes(inode_id, handle_id)
             if flags & p.RELEASE_FLOCK_UNLOCK:
-                inode_id = InodeId(request.node_id)
-                await self._vfs.locks.owner_closes(inode_id, owner, is_flock=True)
+                await locks.owner_closes(inode_id, owner, is_flock=True)
         finally:
             await self._files.release(handle_id)
         return NO_BYTES
@@ -249,6 +253,14 @@ class Operations(NameRequests):
             (iflags,) = p.IOC_FLAGS.unpack_from(request.body, p.IOCTL_IN.size)
             await self._names.setattr(inode_id, AttrChange(iflags=iflags), None, caller)
             return (done,)
+        if command == p.IOC_FSGETXATTR and out_bytes >= p.FSXATTR.size:
+            inode = await self._names.getattr(inode_id, caller)
+            xflags = p.FS_XFLAG_IMMUTABLE if inode.iflags & p.FS_IMMUTABLE else 0
+            return (done, p.FSXATTR.pack(xflags, 0, 0, 0, 0))
+        if command == p.IOC_FSSETXATTR and in_bytes >= p.FSXATTR.size:
+            iflags = _iflags_of(p.FSXATTR.unpack_from(request.body, p.IOCTL_IN.size))
+            await self._names.setattr(inode_id, AttrChange(iflags=iflags), None, caller)
+            return (done,)
         if command == IOCTL_TICKET and self._vfs.is_serving_batches:
             return (done, self._vfs.batches.ticket(handle_id))
         raise WantsErrno(errno.ENOTTY)
@@ -265,11 +277,12 @@ class Operations(NameRequests):
 
     async def _setlk(self, request: Request, *, wait: bool) -> Reply:
         type_, wish = _lock_wish(request)
+        handle_id, *_ = p.LK_IN.unpack_from(request.body)
         inode_id = InodeId(request.node_id)
         if type_ == fcntl.F_UNLCK:
             await self._vfs.locks.unlock(inode_id, wish)
         else:
-            await self._vfs.locks.lock(inode_id, wish, wait=wait)
+            await self._vfs.locks.lock(inode_id, wish, wait=wait, handle_id=handle_id)
         return NO_BYTES
 
     # -- directories ------------------------------------------------------------------------------
@@ -360,6 +373,14 @@ def _lock_wish(request: Request) -> tuple[int, LockWish]:
     _, owner, first, last, type_, pid, flags, _ = p.LK_IN.unpack_from(request.body)
     is_flock = bool(flags & p.LK_FLOCK)
     return type_, LockWish(owner, is_flock, type_ == fcntl.F_WRLCK, first, last, pid)
+
+
+def _iflags_of(fsxattr: tuple[int, ...]) -> int:
+    """Return the inode flags that a struct fsxattr sets; raises FsError(NOT_SUPPORTED) for whatever else it says."""
+    xflags, *others = fsxattr
+    if xflags & ~p.FS_XFLAG_IMMUTABLE or any(others):
+        raise FsError(Status.NOT_SUPPORTED, f"attributes {xflags:#x} {others} of FS_IOC_FSSETXATTR")
+    return p.FS_IMMUTABLE if xflags else 0
 
 
 def _open_out(opened: Opened) -> bytes:

@@ -181,6 +181,14 @@ IOC_GETFLAGS: Final = 0x80086601
 IOC_SETFLAGS: Final = 0x40086602
 """What lsattr(1) and chattr(1) send, as on 64-bit machines; their argument is 4 bytes all the same."""
 IOC_FLAGS: Final = Struct("=I")
+IOC_FSGETXATTR: Final = 0x801C581F
+IOC_FSSETXATTR: Final = 0x401C5820
+"""The same in a longer form.  Linux 6.13 and later ask for it before they pass on IOC_SETFLAGS."""
+FSXATTR: Final = Struct("=IIIII8x")
+"""xflags, extent size hint, extent count, project id, another hint: see ioctl_xfs_fsgetxattr(2)."""
+FS_IMMUTABLE: Final = 0x10
+FS_XFLAG_IMMUTABLE: Final = 0x8
+"""The same flag in the two forms."""
 FALLOCATE_IN: Final = Struct("=QQQII")
 """fh, offset, length, mode, unused."""
 COPY_FILE_RANGE_IN: Final = Struct("=QQQQQQQ")
