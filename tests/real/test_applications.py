@@ -1,11 +1,16 @@
 """Real applications on the mount of a real cluster: what people do all day must just work."""
 
+import contextlib
+import fcntl
 import mmap
 import os
+import shutil
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -196,3 +201,153 @@ def test_fsync_by_dd(place):
         check=True,
     )
     assert (place / "z").stat().st_size == 16 << 20
+
+
+COUNTER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=120, isolation_level=None)
+for _ in range(int(sys.argv[2])):
+    db.execute("begin immediate")
+    db.execute("insert into t (value) select coalesce(max(value), 0) + 1 from t")
+    db.execute("commit")
+"""
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_sqlite_of_several_processes(place, journal):
+    path, count = place / "data.db", scaled(5, 100)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(f"pragma journal_mode={journal}")
+        db.execute("create table t (value integer unique)")
+    command = [sys.executable, "-c", COUNTER, path, str(count)]
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(subprocess.Popen(command)) for _ in range(3)]
+        assert [writer.wait() for writer in writers] == [0, 0, 0]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("select count(*), max(value) from t").fetchone() == (3 * count, 3 * count)
+        assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--ioengine=mmap", "--fsync=64"),
+        ("--ioengine=io_uring", "--iodepth=8", "--direct=1"),
+        ("--ioengine=psync", "--bs_unaligned=1", "--bsrange=512-200k"),
+    ],
+    ids=["mmap", "io_uring", "unaligned"],
+)
+def test_fio_verifies(place, options):
+    base = ("--name=t", f"--directory={place}", "--rw=randwrite", "--bs=16k", "--numjobs=2")
+    sizes = (f"--size={scaled(1, 32)}M", "--fallocate=none", "--thread")
+    run("fio", *base, *sizes, "--verify=crc32c", "--verify_fatal=1", *options)
+
+
+MAPPER = """
+import mmap, sys, time
+with open(sys.argv[1], "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+    while mapped[0] != 1:
+        time.sleep(0.01)
+    mapped[4096:4101] = b"hello"
+    mapped[1] = 1
+"""
+
+
+def test_a_map_shared_by_two_processes(place):
+    path = place / "mapped"
+    path.write_bytes(bytes(8192))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        with subprocess.Popen([sys.executable, "-c", MAPPER, path]) as other:
+            mapped[0] = 1
+            assert other.wait(60) == 0
+        assert mapped[1] == 1
+        assert mapped[4096:4101] == b"hello"
+    assert path.read_bytes()[4096:4101] == b"hello"
+
+
+def test_what_changes_a_program_takes_its_privileges(place):
+    program = place / "program"
+    shutil.copyfile("/bin/true", program)
+    for flags in (os.O_WRONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_DIRECT):
+        program.chmod(0o6777)
+        os.setxattr(program, "security.capability", bytes.fromhex("0100000200200000" + "00" * 12))
+        run("ls", "-l", place)  # what it shows is kept for a while
+        directory = os.open(place, os.O_RDONLY)  # nobody could not search the path
+        code = f"import os; os.write(os.open('program', {flags}, dir_fd={directory}), b'x')"
+        nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+        run("/usr/bin/python3", "-c", code, pass_fds=[directory], **nobody)
+        os.close(directory)
+        assert stat.S_IMODE(program.stat().st_mode) == 0o777
+        assert "security.capability" not in os.listxattr(program)
+
+
+def test_immutable_by_chattr(place):
+    path = place / "fixed"
+    path.write_text("as it is")
+    run("chattr", "+i", path)
+    try:
+        assert run("lsattr", path).split()[0].count("i") == 1
+        for refused in (path.unlink, lambda: path.open("a"), lambda: path.rename(place / "other")):
+            with pytest.raises(PermissionError):
+                refused()
+    finally:
+        run("chattr", "-i", path)
+    assert path.read_text() == "as it is"
+
+
+def test_locks_are_free_as_soon_as_who_held_them_closes(place):
+    (place / "lock").touch()
+    whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    for take in (
+        lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        lambda fd: fcntl.fcntl(fd, 37, whole),  # F_OFD_SETLK
+    ):
+        waiting = [os.open(place / "lock", os.O_RDWR) for _ in range(20)]
+        for fd, following in pairwise(waiting):
+            take(fd)
+            with pytest.raises(BlockingIOError):
+                take(following)
+            os.close(fd)
+        take(waiting[-1])
+        os.close(waiting[-1])
+
+
+def test_a_disk_image(place):
+    image, mounted = place / "image", place / "mounted"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    run("mkfs.ext4", "-q", "-F", image)
+    mounted.mkdir()
+    run("mount", "-o", "loop", image, mounted)
+    try:
+        for i in range(50):
+            (mounted / str(i)).write_bytes(os.urandom(20_000))
+        content = describe(mounted)
+    finally:
+        run("umount", mounted)
+    run("e2fsck", "-f", "-n", image)
+    run("mount", "-o", "loop,ro", image, mounted)
+    try:
+        assert describe(mounted) == content
+    finally:
+        run("umount", mounted)
+
+
+def test_layer_of_an_overlay(place, tmp_path):
+    lower, merged = place / "lower", tmp_path / "merged"
+    for path in (lower / "d", merged, tmp_path / "upper", tmp_path / "work"):
+        path.mkdir(parents=True)
+    (lower / "kept").write_text("low")
+    (lower / "d" / "gone").write_text("low")
+    layers = f"lowerdir={lower},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    run("mount", "-t", "overlay", "overlay", "-o", layers, merged)
+    try:
+        with (merged / "kept").open("a") as file:
+            file.write(" and high")
+        shutil.rmtree(merged / "d")
+        assert (merged / "kept").read_text() == "low and high"
+        assert os.listdir(merged) == ["kept"]
+    finally:
+        run("umount", merged)
+    assert (lower / "kept").read_text() == "low"
+    assert (lower / "d" / "gone").exists()

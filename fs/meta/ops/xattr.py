@@ -1,7 +1,7 @@
 """Extended attributes: set, get, list, remove.
 
 Name spaces: `user.` on files and directories, by mode bits; `trusted.` for root only; `security.`
-read by all, written by root.  `ember.` shows usage and quota of directories (usage_attribute.py) and
+read by all, written by root; capabilities are also removed by who may write the file.  `ember.` shows usage and quota of directories (usage_attribute.py) and
 cannot be written, but for `ember.lock` (lock_directory.py).  POSIX ACLs are two of `system.`: acl_attribute.py.
 
 Source: xattr(7), setxattr(2).
@@ -15,7 +15,7 @@ from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from ...schema.services import META_REMOVE_XATTR, META_SET_XATTR
 from ...schema.status import FsError, Status
-from .. import acl, permissions, records
+from .. import acl, content, permissions, records
 from ..context import OpContext
 from ..idempotency import once
 from ..inodes import advance_ctime, load_complete, load_inode, store_inode
@@ -30,6 +30,8 @@ _USAGE_PREFIX = b"ember."
 _WITH_USER_ATTRIBUTES = (pb.FILE, pb.DIRECTORY)
 """Of anything else nobody has one, whatever its mode says."""
 _NAMESPACES = (b"user.", b"trusted.", b"security.")
+_CAPABILITY = b"security.capability"
+"""What a program may do beyond its user; gone when it is written, which a kernel asks for in the writer's name."""
 
 
 def _check_name(name: bytes) -> None:
@@ -157,7 +159,9 @@ async def remove_xattr(
         return meta.RemoveXattrRsp()
     _check_name(request.name)
     inode = await load_complete(tr, request.inode_id)
-    _require_change(ctx, inode, request.name)
+    is_file = inode.type == pb.FILE
+    if not (is_file and request.name == _CAPABILITY and await content.may_write(tr, ctx, inode)):
+        _require_change(ctx, inode, request.name)
     key = records.xattr_key(request.inode_id, request.name)
     if await tr.get(key) is None:
         what = f"attribute {request.name!r} of inode {request.inode_id:#x}"

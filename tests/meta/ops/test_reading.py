@@ -101,6 +101,24 @@ async def xattr(user, how, inode_id, name=b"", **fields):
     return await user.call(how, types[how](inode_id=inode_id, **fields))
 
 
+async def test_who_may_write_may_take_capabilities_away(root, alice):
+    """A kernel does so before it writes, in the name of who writes."""
+    name = b"security.capability"
+    for mode, is_allowed in ((0o644, False), (0o646, True)):
+        i = (await root.create(ROOT, b"%o" % mode, mode)).inode_id
+        await xattr(root, "set_xattr", i, name, value=b"much")
+        await xattr(root, "set_xattr", i, b"security.other", value=b"1")
+        for refused_how in ("set_xattr", *(() if is_allowed else ("remove_xattr",))):
+            with refused(Status.NOT_PERMITTED):
+                await xattr(alice, refused_how, i, name)
+        with refused(Status.NOT_PERMITTED):
+            await xattr(alice, "remove_xattr", i, b"security.other")
+        if is_allowed:
+            await xattr(alice, "remove_xattr", i, name)
+            with refused(Status.NO_ATTRIBUTE):
+                await xattr(root, "get_xattr", i, name)
+
+
 async def test_xattrs(root, alice):
     f = await root.create(ROOT, b"f", 0o644)
     i = f.inode_id
