@@ -38,6 +38,9 @@ SMALL_PAYLOAD_BYTES_MAX: Final = 4 * 1024
 POST_BYTES_MAX: Final = 8 * 1024
 """Larger frames are sent from where they are."""
 
+AT_ONCE_BYTES_MAX: Final = 128 * 1024
+"""Of a frame that is sent without a task that may wait for room: so much of it is copied at most if only a part goes out."""
+
 POST_CALL_COUNT_MIN: Final = 16
 """With fewer calls under way, waiting for other frames costs more time than it saves work: with 4 of them
 posting made a call half as slow again; with 32 it saved a third of the processor time."""
@@ -301,19 +304,20 @@ class FramedStream:
     # ---- sending -----------------------------------------------------------------------------
 
     def send_at_once(self, buffers: Sequence[Buffer], *, call_count: int) -> bool:
-        """Send one small frame if nothing has to be waited for; return False with nothing done otherwise.
+        """Send one frame of up to AT_ONCE_BYTES_MAX if nothing has to be waited for; return False with nothing done otherwise.
 
         Args:
             buffers: belong to the caller again when this returns or raises.
-            call_count: calls under way: of many, others are likely to send in this moment too, and go together.
+            call_count: calls under way: of many, others are likely to send in this moment too, and small frames go together.
 
         Raises:
             trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
         """
         size = sum(map(len, buffers))
-        if size > POST_BYTES_MAX or self._is_closed:
+        if size > AT_ONCE_BYTES_MAX or self._is_closed:
             return False
-        if call_count >= POST_CALL_COUNT_MIN and self._queue_bytes < QUEUE_BYTES_MAX:
+        may_post = size <= POST_BYTES_MAX and self._queue_bytes < QUEUE_BYTES_MAX
+        if may_post and call_count >= POST_CALL_COUNT_MIN:
             self._post(buffers, size)
             return True
         if self._is_sending:

@@ -3,7 +3,7 @@
 import trio
 
 from fs.rpc.frame import FrameLimits
-from fs.rpc.framed_stream import POST_CALL_COUNT_MIN, FramedStream
+from fs.rpc.framed_stream import AT_ONCE_BYTES_MAX, POST_CALL_COUNT_MIN, FramedStream
 
 
 class Slow:
@@ -35,3 +35,54 @@ async def test_what_is_sent_behind_overtakes_nothing_that_is_queued():
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert b"".join(stream.taken) == b"arequestcancellate"
+
+
+class Narrow:
+    """A stream that takes so many bytes at a time; none while it is full."""
+
+    def __init__(self, room):
+        self.room = room
+        self.taken = bytearray()
+        self.has_room = trio.Event()
+
+    def send_now(self, buffers):
+        sent = b"".join(buffers)[: self.room]
+        self.taken += sent
+        return len(sent)
+
+    async def send_some(self, buffers):
+        await self.has_room.wait()
+        self.taken += b"".join(buffers)
+        return sum(map(len, buffers))
+
+    async def send_all(self, buffers):
+        await self.send_some(buffers)
+
+
+async def test_a_frame_of_a_small_file_goes_out_without_waiting():
+    stream = Narrow(1 << 20)
+    async with trio.open_nursery() as nursery:
+        framed = FramedStream(stream, FrameLimits(1 << 20, 1 << 20), nursery.start_soon)
+        frame = [b"head", bytes(64 << 10)]
+        assert framed.send_at_once(frame, call_count=POST_CALL_COUNT_MIN)
+        assert stream.taken == b"".join(frame)
+        assert not framed.send_at_once([bytes(AT_ONCE_BYTES_MAX + 1)], call_count=1)
+
+
+async def test_what_is_left_of_a_large_frame_is_a_copy_and_comes_before_the_next():
+    stream = Narrow(1000)
+    payload = bytearray(b"x" * (64 << 10))
+    async with trio.open_nursery() as nursery:
+        framed = FramedStream(stream, FrameLimits(1 << 20, 1 << 20), nursery.start_soon)
+        assert framed.send_at_once([b"head", payload], call_count=1)
+        payload[:] = b"y" * len(payload)  # it belongs to the caller again
+        assert not framed.send_at_once([b"next"], call_count=1)
+        nursery.start_soon(framed.send, [b"next"])
+        await trio.testing.wait_all_tasks_blocked()
+        stream.has_room.set()
+    assert stream.taken == b"head" + b"x" * (64 << 10) + b"next"
+
+
+async def test_a_large_frame_waits_where_there_is_no_room():
+    framed = FramedStream(Narrow(0), FrameLimits(1 << 20, 1 << 20), lambda *_: None)
+    assert not framed.send_at_once([bytes(64 << 10)], call_count=1)
