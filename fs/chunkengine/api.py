@@ -10,7 +10,7 @@ for an append; `commit` makes it the committed one in one atomic metadata batch.
 disk; `sync` makes everything acknowledged so far durable with one grouped flush.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -156,6 +156,15 @@ class Compacted:
     """Nothing is left that could be moved now; space has been returned."""
 
 
+@dataclass(frozen=True, slots=True)
+class CommitsAtOnce:
+    """How a version is committed by the very batch that makes it: for who waits for nobody with that."""
+
+    chain_version: int
+    note_of: Callable[[ChunkState], Note | None]
+    """Returns what the batch holds beside it; called with the version as if it were pending, and must not call the engine."""
+
+
 class ChunkEngine(Protocol):
     """One disk.  Every method may raise FsError(IO_ERROR): then the disk is not to be trusted any more."""
 
@@ -186,6 +195,7 @@ class ChunkEngine(Protocol):
         data: Buffer,
         is_full_replace: bool = False,
         tag: bytes = b"",
+        commits: CommitsAtOnce | None = None,
     ) -> ChunkState:
         """Make the pending version: the committed bytes with `data` put at `offset`, gaps zero-filled.
 
@@ -193,6 +203,8 @@ class ChunkEngine(Protocol):
         nothing (offset 0, data = the whole content) and replaces a pending version.  A pending version
         of the same number is replaced too.  `tag` (at most 255 bytes) is kept with the pending version, and no
         longer: whose update it is.
+
+        With `commits` it is the committed version at once, never a pending one; what is returned is as if it were pending.
 
         Raises:
             FsError: NO_SPACE; INVALID_ARGUMENT if the result is longer than the chunk size;

@@ -15,7 +15,8 @@ b. *A freed block is not reused before the freeing record is durable*, unless no
    name it: the ledger's quarantine.  `open` flushes everything first, since an earlier process may have freed
    blocks and died before it was durable.
 c. *A pending version is found again*: `prepare` stores it in one batch, with its block and owner; `open` loads
-   all of them, drops torn ones, and `get` shows the others for storage to resolve.
+   all of them, drops torn ones, and `get` shows the others for storage to resolve.  One that is committed by the batch
+   that makes it never was pending: after a power loss it is there whole, or the version that it replaced is (a).
 d. *Torn or rotten bytes are never served*: each read verifies every checksum block it touches
    (fs/chunkengine/verified.py), and copy-on-write verifies what it copies.
 
@@ -48,6 +49,7 @@ from ..schema.status import FsError, Status
 from .api import (
     TAG_BYTES_MAX,
     ChunkState,
+    CommitsAtOnce,
     Compacted,
     Note,
     ReadDone,
@@ -82,6 +84,7 @@ from .verified import VerifiedReader
 from .version_writer import VersionWriter
 from .versions import (
     check_version,
+    committed_record,
     kept_base,
     known_state,
     new_record,
@@ -212,6 +215,7 @@ class DiskEngine:
         data: Buffer,
         is_full_replace: bool = False,
         tag: bytes = b"",
+        commits: CommitsAtOnce | None = None,
     ) -> ChunkState:
         """See `ChunkEngine`."""
         if offset < 0 or offset + len(data) > chunk_size_bytes:
@@ -238,6 +242,7 @@ class DiskEngine:
                 key,
                 new_record(version, position, chunk_size_bytes, plan.new_length, checksums),
                 tag,
+                commits,
             )
         finally:
             self._end_update(key, base)
@@ -316,13 +321,20 @@ class DiskEngine:
                 ledger.change(key, old, removal)
             return known_state(key, old, removal)
 
-    def _put_pending(self, key: ChunkKey, record: ChunkRecord, tag: bytes) -> ChunkState:
+    def _put_pending(
+        self, key: ChunkKey, record: ChunkRecord, tag: bytes, commits: CommitsAtOnce | None = None
+    ) -> ChunkState:
         assert len(tag) <= TAG_BYTES_MAX, len(tag)
         pending = PendingRecord(record, is_remove=False, tag=tag)
         with self._books as ledger:
             old = ledger.record(key)
-            ledger.change(key, old, pending, has_written=True)
-            return known_state(key, old, pending)
+            state = known_state(key, old, pending)
+            if commits is None:
+                ledger.change(key, old, pending, has_written=True)
+            else:
+                made = committed_record(record, commits.chain_version)
+                ledger.change(key, made, None, has_written=True, note=commits.note_of(state))
+            return state
 
     # ----------------------------------------------------------------- commit
 
@@ -348,16 +360,7 @@ class DiskEngine:
             if pending.is_remove:
                 ledger.change(key, None, None, note=note)
                 return None
-            made = pending.record
-            record = ChunkRecord(
-                made.version,
-                chain_version,
-                made.position,
-                made.digest,
-                made.chunk_size_bytes,
-                made.length,
-                made.checksums,
-            )
+            record = committed_record(pending.record, chain_version)
             ledger.change(key, record, None, note=note)
             return known_state(key, record, None)
 

@@ -53,6 +53,19 @@ def new_record(
     return ChunkRecord(version, 0, position, digest, chunk_size_bytes, length, checksums)
 
 
+def committed_record(made: ChunkRecord, chain_version: int) -> ChunkRecord:
+    """Return a version as it is once it is committed under that version of its chain."""
+    return ChunkRecord(
+        made.version,
+        chain_version,
+        made.position,
+        made.digest,
+        made.chunk_size_bytes,
+        made.length,
+        made.checksums,
+    )
+
+
 def check_version(key: ChunkKey, old: ChunkRecord | None, version: int, *, is_any: bool) -> None:
     """Raise FsError(COMMITTED_UPDATE or MISSING_UPDATE) unless `version` comes next, or any will do."""
     committed = old.version if old else 0

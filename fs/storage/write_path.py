@@ -25,7 +25,7 @@ from functools import partial
 
 import trio
 
-from ..chunkengine.api import ChunkState
+from ..chunkengine.api import ChunkState, CommitsAtOnce, Note
 from ..runtime import tracing
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
@@ -298,7 +298,7 @@ async def _prepare(
     *,
     commits: bool = False,
 ) -> ChunkState:
-    """Make the pending version on our disk; with `commits`, commit it in the same blocking call."""
+    """Make the pending version on our disk; with `commits`, commit it in the same blocking call, and written bytes in the same batch."""
     if decision.action is Action.RESUME:
         assert state is not None
         return state
@@ -332,8 +332,12 @@ def _prepare_blocking(
     request = update.request
     if request.is_damaged:
         return _put_damaged(target, update, version)
+
+    def note(state: ChunkState) -> Note | None:
+        return note_of(update.tag, result_of(state)) if update.tag is not None else None
+
     if update.kind is UpdateType.WRITE:
-        state = engine.prepare_write(
+        return engine.prepare_write(
             target_id,
             chunk_id,
             version=version,
@@ -342,8 +346,9 @@ def _prepare_blocking(
             data=update.payload,
             is_full_replace=request.is_full_replace,
             tag=update.packed_tag,
+            commits=CommitsAtOnce(commit_at, note) if commit_at else None,
         )
-    elif update.kind is UpdateType.REMOVE:
+    if update.kind is UpdateType.REMOVE:
         if is_syncing:
             engine.drop_pending(target_id, chunk_id)
         if commit_at and update.tag is None:
@@ -364,7 +369,7 @@ def _prepare_blocking(
             chunk_id,
             version=version,
             chain_version=commit_at,
-            note=note_of(update.tag, result_of(state)) if update.tag is not None else None,
+            note=note(state),
         )
     return state
 

@@ -39,6 +39,7 @@ class Script(FullWorkload):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, CHUNKS)
+        self.at_once_share = 0.0
 
     def begin(self, engine: DiskEngine) -> None:
         """A chunk with an own block, and sparse groups in another size class."""
@@ -53,6 +54,7 @@ class Script(FullWorkload):
         is_bad = isinstance(content, Damaged)
         data, length = self.rng.randbytes(6_000), len(content or b"") if not is_bad else 0
         self.pending_share = float(name.startswith("prepare"))
+        self.at_once_share = float(name.endswith("at once"))
         steps: dict[str, Callable[[], None]] = {
             "create": lambda: self.put(engine, NEW, 0, data),
             "replace": lambda: self.replace(engine, OLD),
@@ -60,6 +62,8 @@ class Script(FullWorkload):
             "prepare rewrite": lambda: self.rewrite(engine, OLD),
             "overwrite": lambda: self.put(engine, OLD, 2_000, data),
             "append": lambda: self.put(engine, OLD, length, data),
+            "replace at once": lambda: self.replace(engine, OLD),
+            "append at once": lambda: self.put(engine, OLD, length, data),
             "grow": lambda: self.put(engine, OLD, 70_000, data),
             "cut": lambda: self.truncate_to(engine, OLD, length // 2),
             "stretch": lambda: self.truncate_to(engine, OLD, length + 5_000),
@@ -106,11 +110,14 @@ class Script(FullWorkload):
             self._finish(engine, chunk, *self.models[chunk].pending)
 
 
-NEEDS_BYTES = ("overwrite", "append", "grow", "cut", "stretch", "prepare append", "mark damaged")
+NEEDS_BYTES = (
+    "overwrite", "append", "grow", "cut", "stretch", "append at once",
+    "prepare append", "mark damaged",
+)  # fmt: skip
 NAMES = (
     "create", "replace", "rewrite", "overwrite", "append", "grow", "cut", "stretch", "remove",
     "prepare rewrite", "prepare append", "prepare remove", "commit", "drop", "mark damaged", "repair",
-    "put damaged", "remove target", "compact", "sync",
+    "put damaged", "remove target", "compact", "sync", "replace at once", "append at once",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fs.chunkengine.api import ReadIo
+from fs.chunkengine.api import CommitsAtOnce, Note, ReadIo
 from fs.chunkengine.format import FileId
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
@@ -58,6 +58,36 @@ def test_a_prepared_version_is_not_readable_until_committed(lab) -> None:
         b"ne",
     )
     assert engine.commit(*A, version=1, chain_version=9) == state
+
+
+def test_a_version_is_committed_by_the_batch_that_makes_it(lab, monkeypatch) -> None:
+    engine, batches = lab.engine, []
+    put(engine, A, 1, b"old", tag=b"mine")
+    prepare(engine, A, 2, b"dropped", tag=b"yours")
+    write = engine._meta.write
+    monkeypatch.setattr(engine._meta, "write", lambda b: (batches.append(b), write(b)))
+    note = Note(b"who", b"what")
+    told = []
+
+    def note_of(state):
+        told.append((state.commit_ver, state.pending_ver, state.pending_length, state.pending_tag))
+        return note
+
+    state = prepare(engine, A, 2, b"new", tag=b"his", commits=CommitsAtOnce(9, note_of))
+    assert told == [(1, 2, 3, b"his")]
+    assert (state.commit_ver, state.pending_ver, state.pending_length) == (1, 2, 3)
+    assert len(batches) == 1
+    found = engine.get(*A)
+    assert (found.commit_ver, found.chain_version, found.length, found.pending_ver) == (2, 9, 3, 0)
+    assert found.checksum == state.pending_checksum
+    assert read(engine, A, 0, 9)[1] == b"new"
+    assert engine.notes(A[0]) == [note]
+    with expect(Status.COMMITTED_UPDATE):
+        prepare(engine, A, 2, b"again", commits=CommitsAtOnce(9, note_of))
+    monkeypatch.undo()
+    engine = lab.reopen()
+    assert read(engine, A, 0, 9)[1] == b"new"
+    check_books(engine._meta)
 
 
 def test_pending_and_committed_are_both_readable_also_after_reopening(lab) -> None:

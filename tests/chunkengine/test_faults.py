@@ -216,7 +216,7 @@ def test_a_bad_sector_fails_its_read_alone() -> None:
 
 
 def test_a_workload_on_a_small_disk_keeps_its_books() -> None:
-    engine, workload, refused = open_on(SimulatedDisk(capacity_bytes=2 * MIB)), Workload(3), 0
+    engine, workload, refused = open_on(SimulatedDisk(capacity_bytes=MIB)), Workload(3), 0
     for _ in range(300):
         try:
             workload.step(engine)

@@ -17,6 +17,7 @@ from unittest.mock import patch
 from xxhash import xxh3_64_hexdigest
 
 from fs.chunkengine import allocator
+from fs.chunkengine.api import CommitsAtOnce
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.factory import open_engine
 from fs.schema.config import StorageSection
@@ -92,6 +93,9 @@ class Writer:
                 tag=tag_of(version),
             )
         else:
+            is_at_once = self.rng.random() < 0.4
+            if is_at_once:
+                self.say(f"began {index} {version} {hash_of(new)}")
             self.engine.prepare_write(
                 *chunk_of(index),
                 version=version,
@@ -99,12 +103,19 @@ class Writer:
                 offset=offset,
                 data=in_pages(data),
                 tag=tag_of(version),
+                commits=CommitsAtOnce(1, lambda _: None) if is_at_once else None,
             )
+            if is_at_once:
+                self._say_done(index, version, new)
+                return
         self._commit(index, version, new)
 
     def _commit(self, index: int, version: int, new: bytes | None) -> None:
         self.say(f"began {index} {version} {hash_of(new)}")
         self.engine.commit(*chunk_of(index), version=version, chain_version=1)
+        self._say_done(index, version, new)
+
+    def _say_done(self, index: int, version: int, new: bytes | None) -> None:
         self.say(f"done {index} {version}")
         self.contents[index] = (version, new) if new is not None else (0, None)
 

@@ -4,7 +4,7 @@ import mmap
 import random
 from dataclasses import dataclass, field
 
-from fs.chunkengine.api import Note
+from fs.chunkengine.api import CommitsAtOnce, Note
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.format import UNDO_PREFIX, chunk_key, place_of
 from fs.chunkengine.fsck import check_disk
@@ -68,6 +68,9 @@ class Workload:
     pending_share = 0.15
     """So many updates are left pending."""
 
+    at_once_share = 0.3
+    """So many writes are committed by the batch that makes them."""
+
     def __init__(self, seed: int, chunks=CHUNKS) -> None:
         self.rng = random.Random(seed)
         self.chunks = list(chunks)
@@ -95,28 +98,32 @@ class Workload:
         old = self.models[chunk].content or b""
         new = old.ljust(offset, b"\0")[:offset] + data + old[offset + len(data) :]
         version = self.models[chunk].version + 1
-        engine.prepare_write(
-            *chunk,
-            version=version,
-            chunk_size_bytes=CHUNK_SIZE_BYTES,
-            offset=offset,
-            data=data,
-            tag=tag_of(version),
-        )
-        self._finish(engine, chunk, version, new)
+        self._write(engine, chunk, version, new, offset=offset, data=data)
 
     def replace(self, engine: DiskEngine, chunk) -> None:
         data, version = self.data(), self.models[chunk].version + self.rng.randint(1, 3)
-        engine.prepare_write(
-            *chunk,
-            version=version,
-            chunk_size_bytes=CHUNK_SIZE_BYTES,
-            offset=0,
-            data=in_pages(data),
-            is_full_replace=True,
-            tag=tag_of(version),
-        )
-        self._finish(engine, chunk, version, data)
+        paged = in_pages(data)
+        self._write(engine, chunk, version, data, offset=0, data=paged, is_full_replace=True)
+
+    def _write(self, engine: DiskEngine, chunk, version: int, new: bytes, **what) -> None:
+        """Make `new` the pending version, or at once the committed one."""
+        what |= {"version": version, "chunk_size_bytes": CHUNK_SIZE_BYTES, "tag": tag_of(version)}
+        if self.rng.random() >= self.at_once_share:
+            engine.prepare_write(*chunk, **what)
+            self._finish(engine, chunk, version, new)
+            return
+        model = self.models[chunk]
+        model.maybe = [new]
+        try:
+            commits = CommitsAtOnce(5, lambda _: self.note(chunk))
+            state = engine.prepare_write(*chunk, **what, commits=commits)
+        except FsError as error:
+            if error.status is not Status.IO_ERROR:
+                model.maybe = []
+            raise
+        assert (state.pending_ver, state.pending_length) == (version, len(new))
+        self._committed(chunk, version, new)
+        model.synced_pending = None
 
     def truncate(self, engine: DiskEngine, chunk) -> None:
         length = self.rng.choice((0, 1, 4096, self.rng.randint(0, CHUNK_SIZE_BYTES)))
@@ -175,6 +182,10 @@ class Workload:
         model.maybe = [new]
         note = self.note(chunk)
         engine.commit(*chunk, version=version, chain_version=5, note=note)
+        self._committed(chunk, version, new)
+
+    def _committed(self, chunk, version: int, new: bytes | None) -> None:
+        model = self.models[chunk]
         model.maybe = []
         model.history.append(new)
         model.version = version if new is not None else 0
