@@ -251,8 +251,10 @@ async def pause(world: World) -> None:
     paused_s = world.random.choices(PAUSED_S, weights=[4, 4, 4, 4, 2, 1, 1])[0]
     world.cluster.trace.add("pause", f"{name} {paused_s}")
     freeze(name)
-    await trio.sleep(paused_s)
-    thaw(name)
+    try:
+        await trio.sleep(paused_s)
+    finally:  # else a run that has failed meanwhile would wait for it for ever
+        thaw(name)
 
 
 @machine_fault(2)
