@@ -70,6 +70,8 @@ class MountHistory:
     """Files in large chunks that were written and read."""
     cut_count: int = 0
     """Losses of all power."""
+    replaced_count: int = 0
+    """Files that were read after they had been emptied, written and synced."""
 
 
 class Mount:

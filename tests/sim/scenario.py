@@ -57,6 +57,8 @@ class Result:
     """Operations on names that all clients work on at once."""
     begun_count: int
     """Calls that no task waited for."""
+    replaced_count: int
+    """Files that were read after they had been emptied, written and synced."""
     direct_write_count: int
     """Versions written past the page cache of disks that were not wiped since."""
 
@@ -182,6 +184,7 @@ def run_seed(
         register_op_count=memory.register_op_count,
         name_op_count=memory.names.op_count,
         begun_count=memory.begun_count + memory.names.begun_count + memory.mounts.begun_count,
+        replaced_count=memory.mounts.replaced_count,
         direct_write_count=sum(
             disk.step_counts["write_direct"] for disk in run.cluster.disks.values()
         ),

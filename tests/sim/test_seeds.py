@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_seed(seed):
     result = run_seed(seed)
     assert result.op_count >= 200 and sum(result.fault_counts.values()) >= 10
+    assert result.replaced_count > 0
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from .mounts import PATHS as MOUNT_PATHS
 from .mounts import WORKERS_PER_MOUNT, Mount, MountHistory, MountWorker
 from .names import BEGUN_SHARE, WORKERS_PER_CLIENT, NameHistory, NameWorker, content_of
 from .recovered import Tree, TreeOp, allowed_trees
+from .replaced import Replacer
 from .shape import Shape
 
 SLOT_BYTES: Final = 512
@@ -292,8 +293,9 @@ class SimClient:
             async with trio.open_nursery() as nursery:
                 source = random.Random(f"{self.cluster.seed}/settings-{self.name}")
                 nursery.start_soon(mount.change_settings, source, until_s)
-                for number in range(WORKERS_PER_MOUNT):
-                    worker = MountWorker(
+                kinds: list[type[MountWorker]] = [*[MountWorker] * WORKERS_PER_MOUNT, Replacer]
+                for number, kind in enumerate(kinds):
+                    worker = kind(
                         f"{self.name}.{number}",
                         self.memory.mounts,
                         seed=self.cluster.seed,
