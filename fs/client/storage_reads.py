@@ -190,7 +190,10 @@ class StorageReads:
         reply, payload = received.message, received.payload
         try:
             start, lengths = 0, reply.lengths[:]
-            for window in _windows(table, one, reply, len(payload)):
+            windows = windows_of(table.view, one.rows, lengths, len(payload))
+            if windows is None:
+                windows = scatter_list(one.pieces(table), reply, len(payload))
+            for window in windows:
                 end = start + len(window)
                 window[:] = payload[start:end]
                 start = end

@@ -59,6 +59,7 @@ class ServerConnection:
 
     def __init__(self, server: "Server", stream: Stream) -> None:
         self._server = server
+        self._bindings = server.bindings
         self._stream = stream
         self._scopes: dict[int, trio.CancelScope] = {}
         self._peer = Identity("")
@@ -272,7 +273,7 @@ class ServerConnection:
 
     def _serve_whole(self) -> None:
         """Serve plain methods whose requests have come entirely; see `FramedStream.serve_whole`."""
-        framed, bindings = self._framed, self._server.bindings
+        framed, bindings = self._framed, self._bindings
         for _ in range(SERVED_IN_A_ROW_MAX):
             header = framed.whole_frame()
             if header is None or header.kind != Kind.REQUEST:

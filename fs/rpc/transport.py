@@ -225,7 +225,7 @@ class SocketStream:
             self._watch.stop()
             return
         self._busy_count = 0
-        result: outcome.Outcome[int] = outcome.Value(0)
+        count, failure = 0, None
         if self._buffer is not None:
             try:
                 count = self._socket.recv_into(self._buffer)
@@ -234,19 +234,18 @@ class SocketStream:
             except OSError as error:
                 self._wake(outcome.Error(self._broken(error)))
                 return
-            result = outcome.Value(count)
             if count and self._on_bytes is not None:
                 try:
                     rest = self._on_bytes(count)
                 except BaseException as error:  # noqa: BLE001 - raised by the task that waits
-                    result = outcome.Error(error)
+                    failure = error
                 else:
                     if rest is not None:
                         if self._receiver is not None:  # else closed meanwhile
                             self._buffer = rest
                         return
         if self._receiver is not None:
-            self._wake(result)
+            self._wake(outcome.Value(count) if failure is None else outcome.Error(failure))
 
 
 class SocketNetwork:
