@@ -99,6 +99,8 @@ class ReadPlans:
         self._chain_numbers: dict[int, int] = {}
         self._slots: dict[Layout, bytes] = {}
         """Empty: of chains that the kernel cannot choose from."""
+        self._last_layout: Layout | None = None
+        self._last_slots = b""
 
     def plan(
         self, info: RoutingInfo, table: ReadTable, start: int, section: ClientSection
@@ -115,10 +117,14 @@ class ReadPlans:
             self._forget(info)
         layouts, slots, first = [], [], 0
         for key, file in table.files.items():
-            of_file = self._slots_of(info, file)
+            layout = file.layout
+            if layout is self._last_layout:  # finding it by its fields costs more than the rest
+                of_file = self._last_slots
+            else:
+                of_file = self._slots_of(info, file)
+                self._last_layout, self._last_slots = layout, of_file
             if not of_file:
                 return None
-            layout = file.layout
             layouts.append(
                 FILE_LAYOUT.pack(
                     key, file.inode_id, layout.chunk_size_bytes, layout.stripe_size, first
@@ -145,6 +151,7 @@ class ReadPlans:
 
     def _forget(self, info: RoutingInfo) -> None:
         self._info = info
+        self._last_layout = None
         self._nodes, self._node_numbers = [], {}
         self._chains, self._chain_numbers = bytearray(), {}
         self._slots = {}

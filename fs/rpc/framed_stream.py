@@ -148,8 +148,10 @@ class FramedStream:
         left = self._end - self._start - HEADER_BYTES
         if left < 0:
             return None
-        header = self._header or self._next_header()
-        assert header is not None
+        header = self._header
+        if header is None:
+            view = self._view[self._start : self._start + HEADER_BYTES]
+            header = self._header = decode_header(view, self._limits, self.version)
         return header if left >= header.message_bytes + header.payload_bytes else None
 
     def take_message(self, header: Header) -> bytes:

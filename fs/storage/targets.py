@@ -112,7 +112,8 @@ class Targets:
 
     def known_place(self, chain_id: int) -> Place | None:
         """As `place`; None if this node has none."""
-        self.look()
+        if self._routing.info is not self._seen:
+            self.look()
         return self._places.get(ChainId(chain_id))
 
     def places(self) -> list[Place]:

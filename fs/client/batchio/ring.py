@@ -27,7 +27,6 @@ from emberfs.protocol import (
     Op,
     Priority,
     completion_offset,
-    entry_offset,
 )
 
 from ...rpc.api import UnderWay
@@ -173,7 +172,7 @@ class Ring:
         except BaseException as error:  # noqa: BLE001 - raised by the task that listens
             heard = outcome.Error(error)
         else:
-            if batches == [] and not self._is_timed:
+            if batches == [] and not (self._depth and self._is_timed):
                 return
             heard = outcome.Value(batches)
         self._listener = None
@@ -232,23 +231,29 @@ class Ring:
         batches: list[bytes] = []
         has_due = self._depth < 0
         while self._pending:
+            if not self._depth:
+                self._take_batch(batches, self._pending)
+                break
             is_overdue = has_due and trio.current_time() >= self._due_s
             count = batch_count(self._pending, self._depth, is_overdue=is_overdue)
             if count == 0:
                 break
-            batches.append(self._copied(count))
-            self._taken += count
-            self._batches.batch_count += 1
-            self._batches.entry_count += count
-            self._batches.open_count += count
-            self._pending -= count
+            self._take_batch(batches, count)
             if has_due:
                 self._due_s = trio.current_time() + self._timeout_s
         return batches
 
+    def _take_batch(self, batches: list[bytes], count: int) -> None:
+        batches.append(self._copied(count))
+        self._taken += count
+        self._batches.batch_count += 1
+        self._batches.entry_count += count
+        self._batches.open_count += count
+        self._pending -= count
+
     def _copied(self, count: int) -> bytes:
         first = self._taken % self._entry_count
-        start = entry_offset(first, self._entry_count)
+        start = first * ENTRY.size
         until_end = min(count, self._entry_count - first)
         copied = bytes(self._view[start : start + until_end * ENTRY.size])
         if until_end == count:
@@ -272,11 +277,11 @@ class Ring:
             if begun is not None:
                 self._begun.discard(begun)
             nursery = self._nursery
-            if nursery is None or nursery.cancel_scope.cancel_called:
+            if nursery is None:
                 return
             if is_done:
                 self._complete(_results_of(work))
-            else:
+            elif not nursery.cancel_scope.cancel_called:
                 nursery.start_soon(self._do_in_turn, [work])
 
         try:

@@ -183,10 +183,11 @@ class Batches:
                 state = self._files.readable(handle_id).state
             except FsError:
                 return False
-            if state.is_dirty:
+            length = state.settled_length()
+            if length < 0:
                 return False
             table.files[key] = state.ref
-            ends.append(FILE_END.pack(key, state.local_length()))
+            ends.append(FILE_END.pack(key, length))
         return are_within(table.entries, b"".join(ends))
 
     def begin_table(

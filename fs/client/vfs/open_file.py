@@ -209,6 +209,17 @@ class InodeState:
         placed_end = max(self.known_end(), append.reserving_end)
         return placed_end + append.length - append.reserving_length
 
+    def settled_length(self) -> int:
+        """Return `local_length`, or -1 while `is_dirty`; what every begun read asks for, with one call."""
+        if self.run is not None or self.flushes or self.append.length > 0:
+            return -1
+        append, file = self.append, self.inode.file
+        assert file is not None
+        return (
+            max(file.length, self.acked_end, self.written_end, append.reserving_end)
+            - append.reserving_length
+        )
+
     def absorb(self, inode: Inode) -> None:
         """Take over attributes from meta; replies that arrive late change nothing.
 
