@@ -112,6 +112,12 @@ class ReadRows(NamedTuple):
     ends: list[int]
     """Where the bytes of each end in the buffer of all."""
 
+    def some(self, positions: Sequence[int]) -> "ReadRows":
+        """Return some of the rows."""
+        if len(positions) == len(self.numbers):
+            return self
+        return ReadRows(*[[column[n] for n in positions] for column in self])
+
 
 class RowsRead(msgspec.Struct):
     """What became of rows, by position."""
@@ -124,6 +130,19 @@ class RowsRead(msgspec.Struct):
     """Positions of the rows that were not read; `read_batch` finds out why."""
     is_cold: bool = False
     """Whether all that is left would have to wait for the disk."""
+
+    @classmethod
+    def none_of(cls, count: int, *, want_checksums: bool) -> "RowsRead":
+        """Return that nothing has become of so many rows, nor is any said to be left."""
+        return cls([0] * count, [0] * count if want_checksums else [], [])
+
+    def take(self, positions: Sequence[int], some: "RowsRead") -> None:
+        """Take in what has become of some rows."""
+        for position, version in zip(positions, some.versions, strict=True):
+            self.versions[position] = version
+        for position, checksum in zip(positions, some.checksums, strict=False):
+            self.checksums[position] = checksum
+        self.left += [positions[n] for n in some.left]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +323,19 @@ class ChunkEngine(Protocol):
         ...
 
     def read_rows(
-        self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
+        self,
+        keys: Sequence[ChunkKey],
+        rows: ReadRows,
+        view: memoryview,
+        *,
+        want_checksums: bool,
+        may_pass_cache: bool = False,
     ) -> RowsRead:
-        """As `read_cached_rows`, but waits for the disk; what is then left cannot be read whole."""
+        """As `read_cached_rows`, but waits for the disk; what is then left cannot be read whole.
+
+        With `may_pass_cache` large rows that are read for the first time may leave the page cache as it is: not for those
+        that `read_cached_rows` was asked for, since the kernel has begun to fill it.
+        """
         ...
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""`DataFiles` on a local file system: preadv/pwritev through the page cache, and large new versions past it.
+"""`DataFiles` on a local file system: preadv/pwritev through the page cache; large new versions, and large first reads, past it.
 
 Descriptors are opened once and kept, at most FD_COUNT_MAX of them besides those in use or written since
 their last flush: an unflushed file keeps its descriptor, because a write-back error is reported to the
@@ -34,7 +34,7 @@ from .ports import Lent
 _log = logging.getLogger(__name__)
 
 FD_COUNT_MAX: Final = 400
-"""Files kept open; one that is written past the page cache has two descriptors."""
+"""Files kept open; one that is read or written past the page cache has two descriptors."""
 
 SPARE_NAME: Final = "SPARE"
 """Holds space that is given up in need; its content means nothing."""
@@ -51,7 +51,7 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 class _Open:
     fd: int
     direct_fd: int = -1
-    """For writes past the page cache; -1: not opened."""
+    """For reads and writes past the page cache; -1: not opened."""
     holder_count: int = 0
     """Calls under way that keep its lock, which writes need, while they wait for the disk."""
     user_count: int = 0
@@ -132,6 +132,24 @@ class LocalDataFiles:
             file.user_count += 1
             return Lent(file.fd, partial(self._release, file))
 
+    def lend_past_cache(self, file_id: FileId) -> Lent | None:
+        """See `DataFiles`; None also where descriptors are out."""
+        if not self._can_pass_cache():
+            return None
+        file = self._acquire(file_id, is_write=False, holds=True)
+        if file is None:
+            return None
+        give_back = partial(self._release, file, holds=True)
+        try:
+            with self._lock:
+                fd = self._direct_fd(file_id, file)
+        except OSError as error:
+            give_back()
+            if error.errno in _NO_DESCRIPTOR or error.errno in _NOT_DIRECT:
+                return None
+            raise self._failed(file_id, error) from error
+        return Lent(fd, give_back)
+
     def _ask_cache(self, file: _Open) -> bool:
         """Find out, once, whether the file system can tell what is cached."""
         try:
@@ -171,7 +189,7 @@ class LocalDataFiles:
     def write_past_cache(self, file_id: FileId, offset: int, data: Buffer) -> int:
         """See `DataFiles`; nothing where the file system is not made for it, `data` does not begin with a page, or descriptors are out."""
         part = writable_part(data)
-        if not part or offset % DIRECT_UNIT_BYTES or not self._can_write_directly():
+        if not part or offset % DIRECT_UNIT_BYTES or not self._can_pass_cache():
             return 0
         file = self._acquire(file_id, is_write=True)
         assert file is not None, file_id
@@ -191,7 +209,7 @@ class LocalDataFiles:
                 file.holder_count -= 1
                 file.user_count -= 1
 
-    def _can_write_directly(self) -> bool:
+    def _can_pass_cache(self) -> bool:
         if self._why_not_direct is None:
             try:
                 self._forgo_direct(why_not_direct(self._libc, self._directory))
@@ -206,15 +224,20 @@ class LocalDataFiles:
             self._why_not_direct = why or self._why_not_direct or ""
         if is_new:
             where = self._directory
-            _log.info("%s: large writes go through the page cache, too: %s", where, why)
+            _log.info("%s: large reads and writes go through the page cache, too: %s", where, why)
 
     def _begin_direct(self, file_id: FileId, file: _Open) -> int:
         with self._lock:
             file.holder_count += 1
-            if file.direct_fd < 0:
-                path = self._directory / file_name(file_id)
-                file.direct_fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
-            return file.direct_fd
+            return self._direct_fd(file_id, file)
+
+    def _direct_fd(self, file_id: FileId, file: _Open) -> int:
+        """Return the descriptor for direct reads and writes; the lock is held."""
+        if file.direct_fd < 0:
+            path = self._directory / file_name(file_id)
+            mode = os.O_RDONLY if self._is_read_only else os.O_RDWR
+            file.direct_fd = os.open(path, mode | os.O_DIRECT | os.O_CLOEXEC)
+        return file.direct_fd
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; what cannot be begun, or fails on its way, the flush does and reports."""

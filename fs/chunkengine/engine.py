@@ -117,7 +117,7 @@ class DiskEngine:
         self._books = Books(ledger, disk_format.disk_uuid)
         self._listing = Listing(meta, self._books)
         self._reads = Reads(self._books, self._reader)
-        self._rows = Rows(self._books, files, self._block)
+        self._rows = Rows(self._books, files, self._block, section.direct_read_bytes_min)
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._writer = VersionWriter(
             files, self._books, self._space, self._reader, section.direct_write_bytes_min
@@ -510,10 +510,18 @@ class DiskEngine:
         return self._rows.read_cached_one(key, offset, view)
 
     def read_rows(
-        self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
+        self,
+        keys: Sequence[ChunkKey],
+        rows: ReadRows,
+        view: memoryview,
+        *,
+        want_checksums: bool,
+        may_pass_cache: bool = False,
     ) -> RowsRead:
         """See `ChunkEngine`."""
-        return self._rows.read(keys, rows, view, want_checksums=want_checksums)
+        return self._rows.read(
+            keys, rows, view, want_checksums=want_checksums, may_pass_cache=may_pass_cache
+        )
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:
         """See `ChunkEngine`."""

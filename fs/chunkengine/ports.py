@@ -73,6 +73,10 @@ class DataFiles(Protocol):
         """Return a file for many reads, without waiting unless that is said; None: nothing of it can be read so."""
         ...
 
+    def lend_past_cache(self, file_id: FileId) -> Lent | None:
+        """As `lend` for whole pages into whole pages (DIRECT_UNIT_BYTES), past the page cache, waiting for the disk; None: not here."""
+        ...
+
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
         """Begin to bring bytes from the disk that will be read soon, without waiting for them; promises nothing."""
         ...

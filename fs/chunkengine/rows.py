@@ -10,7 +10,8 @@ books, some rows at a time; what does pins them.
 """
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Self
 
 from ..kernels import reads_twin
@@ -19,6 +20,7 @@ from ..kernels.reads_twin import Chunk
 from ..schema.status import FsError
 from .api import ReadRows, RowsRead
 from .books import Books
+from .direct_reads import DirectReads
 from .format import ChunkKey, ChunkRecord, FileId, place_of
 from .ports import DataFiles, Lent
 from .verified import BOUNCE_BYTES_MAX
@@ -30,14 +32,21 @@ COLD_COUNT_MIN: Final = 4
 """When so many rows under one hold of the lock, and more than half of those tried, are not in the cache, the others are not
 tried: asking in vain costs a tenth of what such a read costs the processor."""
 
+Lend = Callable[[FileId], Lent | None]
+"""Opens a file, as `DataFiles.lend`."""
+
 
 class Rows:
     """See module head."""
 
-    def __init__(self, books: Books, files: DataFiles, checksum_block_bytes: int) -> None:
+    def __init__(
+        self, books: Books, files: DataFiles, checksum_block_bytes: int, direct_bytes_min: int
+    ) -> None:
+        """Take the parts of an engine; reads of `direct_bytes_min` bytes on, if not 0, may go past the page cache."""
         self._books = books
         self._files = files
         self._block = checksum_block_bytes
+        self._direct = DirectReads(files, checksum_block_bytes, direct_bytes_min)
 
     def read_cached(
         self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
@@ -45,7 +54,7 @@ class Rows:
         """See `ChunkEngine.read_cached_rows`."""
         done = RowsRead([], [], [])
         cold_count, count = 0, len(rows.numbers)
-        with _Borrowed(self._files, may_wait=False) as borrowed:
+        with _Borrowed(self._files.lend) as borrowed:
             for start in range(0, count, HELD_COUNT):
                 some = rows
                 if count > HELD_COUNT:
@@ -106,7 +115,13 @@ class Rows:
         return None if left else (versions[0], checksums[0])
 
     def read(
-        self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
+        self,
+        keys: Sequence[ChunkKey],
+        rows: ReadRows,
+        view: memoryview,
+        *,
+        want_checksums: bool,
+        may_pass_cache: bool,
     ) -> RowsRead:
         """See `ChunkEngine.read_rows`."""
         wanted = dict.fromkeys(rows.numbers)
@@ -115,25 +130,53 @@ class Rows:
             pinned = [record for record in records if record is not None]
             for record in pinned:
                 ledger.pin(record)
+        known = dict(zip(wanted, records, strict=True))
+        lend = partial(self._files.lend, may_wait=True)
         try:
-            with _Borrowed(self._files, may_wait=True) as borrowed:
-                chunks = borrowed.chunks(len(keys), wanted, records)
-                versions, checksums, left, _ = borrowed.kernel(
-                    self._block, BOUNCE_BYTES_MAX, 0, chunks, *rows, view, want_checksums
-                )
+            direct = self._direct.choose(known, rows, view) if may_pass_cache else []
+            if not direct:
+                return self._read_some(lend, known, rows, view, want_checksums)
+            # One at a time: of many the disk would be told before, to bring them into the page cache.
+            done = RowsRead.none_of(len(rows.numbers), want_checksums=want_checksums)
+            for position in direct:
+                row, files = rows.some([position]), self._files
+                one = self._read_some(files.lend_past_cache, known, row, view, want_checksums)
+                done.take([position], one)
+            rest = [position for position, version in enumerate(done.versions) if not version]
+            done.left.clear()
+            if rest:
+                rows = rows.some(rest)
+                done.take(rest, self._read_some(lend, known, rows, view, want_checksums))
+            return done
         finally:
             with self._books.lock:
                 for record in pinned:
                     self._books.ledger.unpin(record)
+
+    def _read_some(
+        self,
+        lend: Lend,
+        known: dict[int, ChunkRecord | None],
+        rows: ReadRows,
+        view: memoryview,
+        want_checksums: bool,
+    ) -> RowsRead:
+        """Read rows out of files that `lend` gives; they may wait for the disk."""
+        wanted = dict.fromkeys(rows.numbers)
+        with _Borrowed(lend) as borrowed:
+            records = [known[number] for number in wanted]
+            chunks = borrowed.chunks(max(wanted) + 1, wanted, records)
+            versions, checksums, left, _ = borrowed.kernel(
+                self._block, BOUNCE_BYTES_MAX, 0, chunks, *rows, view, want_checksums
+            )
         return RowsRead(versions, checksums, left)
 
 
 class _Borrowed:
     """Data files that stay open until the end of a `with`."""
 
-    def __init__(self, files: DataFiles, *, may_wait: bool) -> None:
-        self._files = files
-        self._may_wait = may_wait
+    def __init__(self, lend: Lend) -> None:
+        self._ask = lend
         self._lent: dict[FileId, Lent | None] = {}
         self.kernel = read_rows
         """What reads rows of them: the twin where a file has no descriptor."""
@@ -169,7 +212,7 @@ class _Borrowed:
 
     def _lend(self, file_id: FileId) -> Lent | None:
         try:
-            file = self._files.lend(file_id, may_wait=self._may_wait)
+            file = self._ask(file_id)
         except FsError:  # who reads it in the ordinary way is told
             file = None
         self._lent[file_id] = file

@@ -318,6 +318,7 @@ class StorageReads:
     async def _warm_batch(self, batch: Batch) -> int:
         """Have one node read a batch, and drop the bytes; return how many there were."""
         request = _request(batch.pieces, is_relaxed=True, want_checksums=False)
+        request.fills_cache = True
         received = await self._nodes.call(batch.node_id, services.STORAGE_BATCH_READ, request)
         results = read_results(received.message, len(batch.pieces))
         for piece, result in zip(batch.pieces, results, strict=True):

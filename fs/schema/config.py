@@ -200,6 +200,9 @@ class StorageSection(Section, frozen=True):
     disk_hang_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 10.0
     """A disk with a call under way for so long, whose device completes nothing meanwhile, is taken out of service; one with a
     call of twelve times that in any case; 0: never."""
+    direct_read_bytes_min: Annotated[int, Meta(ge=0)] = 1 * MIB
+    """Reads of at least this many bytes that are not in the page cache, and were not asked for lately, take them from the disk past it, on
+    ext4 and XFS; read once more they go through it; 0: never."""
     reject_create_free_bytes_min: Annotated[int, Meta(ge=0)] = 64 * MIB
     """Below this much free space new chunks are refused with NO_SPACE."""
     low_space_fraction: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.05

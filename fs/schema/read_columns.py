@@ -41,6 +41,7 @@ def read_request(
     is_relaxed: bool = False,
     want_checksums: bool = False,
     is_passed_on: bool = False,
+    fills_cache: bool = False,
 ) -> BatchReadReq:
     """Return the request for some reads."""
     columns = list(zip(*wanted, strict=True)) or [()] * len(WantedRead._fields)
@@ -49,6 +50,7 @@ def read_request(
         is_relaxed=is_relaxed,
         want_checksums=want_checksums,
         is_passed_on=is_passed_on,
+        fills_cache=fills_cache,
         inode_ids=inode_ids,
         chunk_indexes=chunk_indexes,
         chain_ids=chain_ids,

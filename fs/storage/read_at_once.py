@@ -46,20 +46,6 @@ class RowsWanted:
             found.setdefault(self.targets[self.chains[position]].disk, []).append(position)
         return found
 
-    def some(self, positions: Sequence[int]) -> ReadRows:
-        """Return some of the rows."""
-        if len(positions) == len(self.chains):
-            return self.rows
-        return ReadRows(*[[column[n] for n in positions] for column in self.rows])
-
-    def take(self, positions: Sequence[int], some: RowsRead) -> None:
-        """Take in what has become of some rows."""
-        for position, version in zip(positions, some.versions, strict=True):
-            self.done.versions[position] = version
-        for position, checksum in zip(positions, some.checksums, strict=False):
-            self.done.checksums[position] = checksum
-        self.done.left += [positions[n] for n in some.left]
-
     def count_bytes(self) -> None:
         """Enter in the figures of the targets that all has been read."""
         totals = [0] * len(self.targets)
@@ -88,8 +74,9 @@ def find_rows(
     if not request.is_relaxed and _is_one_unsettled(targets, keys):
         return None
     rows = ReadRows(numbers, request.offsets[:], lengths, list(accumulate(lengths)))
-    count, want_checksums = len(lengths), request.want_checksums
-    done = RowsRead([0] * count, [0] * count if want_checksums else [], list(range(count)))
+    want_checksums = request.want_checksums
+    done = RowsRead.none_of(len(lengths), want_checksums=want_checksums)
+    done.left += range(len(lengths))
     return RowsWanted(targets, chains, keys, rows, want_checksums, done)
 
 
@@ -116,12 +103,12 @@ def read_at_once(wanted: RowsWanted, view: memoryview) -> bool:
         return done is not None and done.is_cold
     wanted.done.left, is_cold = [], True
     for disk, positions in wanted.by_disk(range(len(wanted.chains))).items():
-        done = _read_cached(wanted, disk, wanted.some(positions), view)
+        done = _read_cached(wanted, disk, wanted.rows.some(positions), view)
         if done is None:
             wanted.done.left += positions
             is_cold = False
         else:
-            wanted.take(positions, done)
+            wanted.done.take(positions, done)
             is_cold &= done.is_cold
     return is_cold
 
@@ -140,32 +127,37 @@ def _read_cached(
         return None
 
 
-async def read_the_rest(wanted: RowsWanted, view: memoryview) -> None:
-    """Read what is left, one blocking call for each disk; what is then left cannot be read whole."""
+async def read_the_rest(wanted: RowsWanted, view: memoryview, *, may_pass_cache: bool) -> None:
+    """Read what is left, one blocking call for each disk; what is then left cannot be read whole.
+
+    Args:
+        wanted: what is read, and what has become of it.
+        view: where the bytes of all rows lie.
+        may_pass_cache: the page cache is not to be filled, nor is it being filled since `read_at_once` was asked first.
+    """
     by_disk = wanted.by_disk(wanted.done.left)
     wanted.done.left = []
     if len(by_disk) == 1:
         ((disk, positions),) = by_disk.items()
-        await _read_disk(wanted, disk, positions, view)
+        await _read_disk(wanted, disk, positions, view, may_pass_cache)
     else:
         async with trio.open_nursery() as nursery:
             for disk, positions in by_disk.items():
-                nursery.start_soon(_read_disk, wanted, disk, positions, view)
+                nursery.start_soon(_read_disk, wanted, disk, positions, view, may_pass_cache)
     wanted.done.left.sort()
 
 
 async def _read_disk(
-    wanted: RowsWanted, disk: Disk, positions: Sequence[int], view: memoryview
+    wanted: RowsWanted, disk: Disk, positions: Sequence[int], view: memoryview, may_pass_cache: bool
 ) -> None:
-    rows = wanted.some(positions)
+    rows = wanted.rows.some(positions)
     want_checksums = wanted.want_checksums
     try:
         async with disk.read_limiter:
             read = partial(disk.engine.read_rows, wanted.keys, rows, view)
-            done = await disk.run_timed(
-                sum(rows.lengths), partial(read, want_checksums=want_checksums)
-            )
+            read = partial(read, want_checksums=want_checksums, may_pass_cache=may_pass_cache)
+            done = await disk.run_timed(sum(rows.lengths), read)
     except FsError:  # whoever asks the disk next says so
         wanted.done.left += positions
     else:
-        wanted.take(positions, done)
+        wanted.done.take(positions, done)

@@ -140,7 +140,8 @@ async def _read_rows(
     """Read what has to wait for the disk, and then what is unusual; `lease` is taken over."""
     is_given = False
     try:
-        await read_the_rest(rows, lease.view)
+        may_pass = len(lease.view) > INLINE_BYTES_MAX and not request.fills_cache
+        await read_the_rest(rows, lease.view, may_pass_cache=may_pass)
         if not rows.done.left:
             reply = _reply_of(context, rows, lease)
             is_given = True

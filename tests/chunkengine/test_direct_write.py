@@ -137,7 +137,7 @@ def test_without_a_descriptor_the_page_cache_is_used_and_the_disk_goes_on(
         patch.setattr(data_files.os, "open", refused)
         assert files.write_past_cache(FILE, 0, in_pages(bytes(8192))) == 0
     assert files.is_open(FILE)
-    assert files._can_write_directly(), "the next may find one"
+    assert files._can_pass_cache(), "the next may find one"
 
 
 @pytest.mark.parametrize("is_xfs", [False, True])

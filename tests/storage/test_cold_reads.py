@@ -8,6 +8,7 @@ import trio
 
 from fs.schema.ids import ChainId
 from fs.schema.status import Status
+from fs.storage import read_path
 
 from .cluster import CHAIN, open_caller, open_cluster
 
@@ -106,3 +107,21 @@ async def test_an_update_that_comes_in_meanwhile_leaves_whole_versions(cold):
     assert len(found) == 8
     for node_id in (1, 2):
         assert await client.read_attempt(node_id, [(0, 0, 30_000)]) == [(Status.OK, new)]
+
+
+async def test_only_what_was_not_asked_of_the_page_cache_may_pass_it(cold, monkeypatch):
+    """Asking for more than is there has the kernel fill the page cache: whoever then passes it reads the disk twice."""
+    cluster, client = cold
+    engine, told = cluster.nodes[2].engine, []
+    real = engine.read_rows
+
+    def note(*arguments, **options):
+        told.append(options["may_pass_cache"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(engine, "read_rows", note)
+    assert await client.read_attempt(2, IOS) == wanted()
+    monkeypatch.setattr(read_path, "INLINE_BYTES_MAX", 50_000)
+    assert await client.read_attempt(2, IOS) == wanted()
+    assert await client.read_attempt(2, IOS, fills_cache=True) == wanted()
+    assert told == [False, True, False]

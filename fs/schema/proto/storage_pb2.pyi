@@ -92,10 +92,13 @@ class BatchReadReq(_message.Message):
     CHAIN_VERSIONS_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     LENGTHS_FIELD_NUMBER: _builtins.int
+    FILLS_CACHE_FIELD_NUMBER: _builtins.int
     is_relaxed: _builtins.bool
     want_checksums: _builtins.bool
     is_passed_on: _builtins.bool
     """by a replica whose own copy is bad: the receiver does not pass it on again"""
+    fills_cache: _builtins.bool
+    """read for the sake of those who come later: through the page cache"""
     @_builtins.property
     def ios(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadIoPb]:
         """then no columns"""
@@ -125,10 +128,11 @@ class BatchReadReq(_message.Message):
         chain_versions: _abc.Iterable[_builtins.int] | None = ...,
         offsets: _abc.Iterable[_builtins.int] | None = ...,
         lengths: _abc.Iterable[_builtins.int] | None = ...,
+        fills_cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_ids", b"chain_ids", "chain_versions", b"chain_versions", "chunk_indexes", b"chunk_indexes", "inode_ids", b"inode_ids", "ios", b"ios", "is_passed_on", b"is_passed_on", "is_relaxed", b"is_relaxed", "lengths", b"lengths", "offsets", b"offsets", "want_checksums", b"want_checksums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_ids", b"chain_ids", "chain_versions", b"chain_versions", "chunk_indexes", b"chunk_indexes", "fills_cache", b"fills_cache", "inode_ids", b"inode_ids", "ios", b"ios", "is_passed_on", b"is_passed_on", "is_relaxed", b"is_relaxed", "lengths", b"lengths", "offsets", b"offsets", "want_checksums", b"want_checksums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,207 @@
+"""Large reads past the page cache: which go there, that they return what the others return, what falls back."""
+
+import errno
+import os
+import random
+from itertools import accumulate
+
+import pytest
+
+from fs.chunkengine import data_files, direct_reads
+from fs.chunkengine.api import ReadRows
+from fs.chunkengine.direct_reads import REMEMBERED_COUNT
+from fs.chunkengine.format import chunk_key
+from fs.schema.config import StorageSection
+from fs.schema.ids import ChunkId, InodeId, TargetId
+
+from .conftest import Lab
+from .test_engine import put
+from .workload import in_pages, place
+
+KIB = 1024
+CHUNKS = [(TargetId(1), ChunkId(InodeId(7), index)) for index in range(3)]
+KEYS = [chunk_key(*chunk) for chunk in CHUNKS]
+LENGTHS = [64 * KIB, 50_001, 256 * KIB]
+BYTES_MIN = 16 * KIB
+
+
+class Watched(Lab):
+    """A disk on which is noted what is opened for reading past the page cache; nothing is in it when it is opened."""
+
+    def __init__(self, kind: str, path, bytes_min: int) -> None:
+        super().__init__(kind, path)
+        self.engine.close()
+        self.section = StorageSection(checksum_block_bytes=4096, direct_read_bytes_min=bytes_min)
+        self.engine = self.open()
+        generator = random.Random(2)
+        self.contents = [generator.randbytes(length) for length in LENGTHS]
+        for chunk, content in zip(CHUNKS, self.contents, strict=True):
+            put(self.engine, chunk, 1, in_pages(content))
+        self.engine.sync()
+        self.files = self.engine._files
+        self.cool()
+        self.lent = []
+        self.real = self.files.lend_past_cache
+        self.files.lend_past_cache = self._lend
+
+    def _lend(self, file_id):
+        self.lent.append(file_id)
+        return self.real(file_id)
+
+    def cool(self) -> None:
+        """Have nothing in the page cache."""
+        if self.kind == "memory":
+            self.disk.is_cached = lambda: False
+            return
+        for chunk in CHUNKS:
+            file_id, _ = place(self.engine, chunk)
+            self.files.flush([file_id])
+            self.files.drop_cache([file_id])
+
+    def read(self, wanted, *, may_pass_cache=True, askew=0) -> int:
+        """Read (chunk, offset, length), which have to be right; return how many rows went past the page cache."""
+        numbers, offsets, lengths = map(list, zip(*wanted, strict=True))
+        rows = ReadRows(numbers, offsets, lengths, list(accumulate(lengths)))
+        view = in_pages(bytes(sum(lengths) + askew))[askew:]
+        before = len(self.lent)
+        done = self.engine.read_rows(
+            KEYS, rows, view, want_checksums=True, may_pass_cache=may_pass_cache
+        )
+        assert (done.left, done.versions) == ([], [1] * len(wanted))
+        for (number, offset, length), end in zip(wanted, rows.ends, strict=True):
+            assert view[end - length : end] == self.contents[number][offset : offset + length]
+        return len(self.lent) - before
+
+
+@pytest.fixture
+def opened(disk_path, monkeypatch):
+    """Return what opens a watched disk of a kind."""
+    monkeypatch.setattr(data_files, "why_not_direct", lambda *_: "")
+    labs = []
+
+    def open_one(kind: str, bytes_min: int = BYTES_MIN) -> Watched:
+        labs.append(Watched(kind, disk_path, bytes_min))
+        return labs[-1]
+
+    yield open_one
+    for lab in labs:
+        lab.engine.close()
+
+
+@pytest.fixture(params=["memory", "disk"])
+def lab(request, opened):
+    return opened(request.param)
+
+
+def test_the_first_read_goes_past_the_cache_and_the_next_through_it(lab) -> None:
+    whole = (0, 0, 64 * KIB)
+    assert lab.read([whole]) == 1
+    assert lab.read([whole]) == 0
+    assert lab.read([whole]) == 0
+    assert lab.read([(2, 0, 128 * KIB)]) == 1
+    assert lab.read([(2, 128 * KIB, 128 * KIB)]) == 1, "of the same chunk, but other bytes"
+    put(lab.engine, CHUNKS[0], 2, in_pages(bytes(64 * KIB)))
+    lab.cool()
+    lab.contents[0] = bytes(64 * KIB)
+    with pytest.raises(AssertionError, match=r"\[2\]"):  # all was read, of the new version
+        lab.read([whole])
+    assert len(lab.lent) == 4
+
+
+def test_only_whole_pages_and_checksum_blocks_do(lab) -> None:
+    others = [(0, 0, 8 * KIB), (0, 100, 32 * KIB), (0, 4096, 32 * KIB + 1), (1, 0, 50_001)]
+    for one in others:
+        assert lab.read([one]) == 0, one
+    assert lab.read([(0, 0, 32 * KIB)], askew=512) == 0
+    assert lab.read([(0, 0, 64 * KIB)], may_pass_cache=False) == 0
+
+
+def test_rows_of_both_kinds_come_in_one_call(lab) -> None:
+    wanted = [(1, 0, 8 * KIB), (1, 5, 4096), (2, 0, 256 * KIB), (0, 0, 64 * KIB), (1, 9, 50)]
+    assert lab.read(wanted) == 2
+    assert lab.read(wanted) == 0
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_never_is_never(kind, opened) -> None:
+    assert opened(kind, 0).read([(0, 0, 64 * KIB)]) == 0
+
+
+@pytest.mark.parametrize("kind", ["disk"])
+def test_what_is_in_the_page_cache_is_read_from_there(kind, opened) -> None:
+    lab = opened(kind)
+    lab.read([(0, 0, 64 * KIB)], may_pass_cache=False)
+    assert lab.read([(0, 0, 64 * KIB)]) == 0
+
+
+def test_bytes_that_do_not_match_are_left(lab) -> None:
+    file_id, start = place(lab.engine, CHUNKS[0])
+    lab.flip(file_id, start + 40_000)
+    lab.cool()
+    rows = ReadRows([0, 2], [0, 0], [64 * KIB, 256 * KIB], [64 * KIB, 320 * KIB])
+    view = in_pages(bytes(320 * KIB))
+    done = lab.engine.read_rows(KEYS, rows, view, want_checksums=False, may_pass_cache=True)
+    assert (done.left, done.versions, done.checksums) == ([0], [0, 1], [])
+    assert view[64 * KIB :] == lab.contents[2]
+    assert len(lab.lent) == 2
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])
+def test_where_it_cannot_be_opened_the_page_cache_is_used(number, opened, monkeypatch) -> None:
+    lab, real = opened("disk"), os.open
+    file_id, _ = place(lab.engine, CHUNKS[0])
+    lab.files._open[file_id].close()  # with what wrote it past the page cache
+    del lab.files._open[file_id]
+
+    def refuse(path, flags, *more):
+        if flags & os.O_DIRECT:
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert lab.read([(0, 0, 64 * KIB)]) == 1
+    assert lab.real(file_id) is None
+    assert lab.files._open[file_id].user_count == lab.files._open[file_id].holder_count == 0
+
+
+def test_a_disk_that_fails_says_so_in_the_ordinary_way(opened, monkeypatch) -> None:
+    lab, real = opened("disk"), os.open
+    file_id, _ = place(lab.engine, CHUNKS[0])
+    lab.files._open[file_id].close()
+    del lab.files._open[file_id]
+
+    def fail(path, flags, *more):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", fail)
+    assert lab.read([(0, 0, 64 * KIB)]) == 1, "tried, and then read through the page cache"
+
+
+def test_other_file_systems_are_not_asked(opened, monkeypatch) -> None:
+    monkeypatch.setattr(data_files, "why_not_direct", lambda *_: "a file system of another kind")
+    lab = opened("disk")
+    assert lab.read([(0, 0, 64 * KIB)]) == 1
+    assert lab.files._open[place(lab.engine, CHUNKS[0])[0]].direct_fd == -1
+
+
+def test_writes_at_once_do_not_wait_for_such_a_read(opened) -> None:
+    lab = opened("disk")
+    file_id, _ = place(lab.engine, CHUNKS[0])
+    assert lab.files.is_open(file_id)
+    lent = lab.real(file_id)
+    assert not lab.files.is_open(file_id)
+    lent.give_back()
+    assert lab.files.is_open(file_id)
+
+
+def test_what_was_read_is_not_remembered_for_ever(opened, monkeypatch) -> None:
+    assert REMEMBERED_COUNT > 1
+    monkeypatch.setattr(direct_reads, "REMEMBERED_COUNT", 2)
+    lab = opened("memory")
+    pieces = [(2, start, 64 * KIB) for start in range(0, 256 * KIB, 64 * KIB)]
+    assert [lab.read([piece]) for piece in pieces[:3]] == [1, 1, 1]
+    assert lab.read([pieces[1]]) == 0  # which is remembered anew
+    assert lab.read([pieces[3]]) == 1  # instead of the last
+    assert [lab.read([piece]) for piece in (pieces[1], pieces[2], pieces[0])] == [0, 1, 1]
