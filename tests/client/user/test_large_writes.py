@@ -8,7 +8,7 @@ import random
 import pytest
 from emberfs.batch import Transfer
 from emberfs.memory import Region
-from emberfs.plan import JOINED_BYTES_MAX, STAGED_WRITE_BYTES_MAX, Plan
+from emberfs.plan import JOINED_BYTES_MAX, STAGED_BYTES_MAX, Plan
 from emberfs.protocol import EntryFlag, Op
 from emberfs.ring import RingClient
 
@@ -85,10 +85,10 @@ def test_what_failed_together_fails_for_itself():
 
 
 def test_what_is_staged_is_cut_where_chunks_end():
-    size = 2 * STAGED_WRITE_BYTES_MAX
+    size = 2 * STAGED_BYTES_MAX
     plan = planned(Op.WRITE, [(File(), 100, 0, size)], is_shared=False)
     lengths = [piece.length for piece in plan.pieces]
-    assert lengths == [STAGED_WRITE_BYTES_MAX - 100, STAGED_WRITE_BYTES_MAX, 100]
+    assert lengths == [STAGED_BYTES_MAX - 100, STAGED_BYTES_MAX, 100]
 
 
 def mounted(test):

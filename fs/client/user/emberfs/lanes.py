@@ -9,11 +9,12 @@ Invariants:
 
 import threading
 from array import array
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, cast
 
-from .plan import Plan
+from .plan import STAGED_BYTES_MAX, Plan
 from .protocol import Op
 from .waiting import Permits
 
@@ -24,9 +25,42 @@ if TYPE_CHECKING:
 
 ENTRY_COUNT: Final = 1024
 STAGE_BYTES: Final = 16 << 20
+STAGED_TOGETHER_BYTES: Final = 8 << 20
 LANES_OF_THREADS: Final = 24
 LANES_OF_COROUTINES: Final = 24
 """Both together leave some of a program's 64 rings for those that it makes itself."""
+
+
+class Room:
+    """Where the pieces on a stage lie: one behind the other, round and round, so that some are filled while others are moved."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._taken: deque[tuple[int, int]] = deque()
+        """Start and end of each piece, the oldest first."""
+        self._ended: set[int] = set()
+        """Starts of those that are over, but lie behind one that is not."""
+
+    def take(self, count: int) -> int | None:
+        """Return where so many bytes may lie, at least 1; None: nowhere before others have ended."""
+        if not self._taken:
+            start = 0 if count <= self._size else None
+        else:
+            oldest, following = self._taken[0][0], self._taken[-1][1]
+            start = following
+            if following > oldest and following + count > self._size:
+                start, following = 0, 0
+            if following <= oldest and following + count > oldest:
+                start = None
+        if start is not None:
+            self._taken.append((start, start + count))
+        return start
+
+    def give_back(self, start: int) -> None:
+        """End what `take` began."""
+        self._ended.add(start)
+        while self._taken and self._taken[0][0] in self._ended:
+            self._ended.discard(self._taken.popleft()[0])
 
 
 class Lane:
@@ -36,8 +70,8 @@ class Lane:
         self.ring = client.ring(ENTRY_COUNT)
         self._client = client
         self._stage: SharedIov | None = None
-        self._stage_used = 0
-        self._staged: dict[int, memoryview] = {}
+        self._room = Room(STAGE_BYTES)
+        self._staged: dict[int, tuple[int, memoryview]] = {}
 
     @property
     def is_free(self) -> bool:
@@ -57,9 +91,19 @@ class Lane:
 
     def start(self, plan: Plan) -> None:
         """Hand in as many of the waiting pieces as there is room for."""
-        waiting, room = plan.waiting, self.ring.free_count
-        if len(waiting) == 1 and room and self._start_one(plan):
+        if len(plan.waiting) == 1 and self.ring.free_count and self._start_one(plan):
             return
+        while self._start_some(plan):
+            pass
+
+    def _start_some(self, plan: Plan) -> bool:
+        """Hand in some pieces at once; True: there may be room for more.
+
+        Of the stage only a part at a time: what is handed in together ends together, and while one part is moved another is
+        filled, or emptied.
+        """
+        waiting, room = plan.waiting, self.ring.free_count
+        staged_bytes = 0
         columns = [array("Q") for _ in range(5)]
         add_index, add_offset, add_place, add_length, add_ids = [c.append for c in columns]
         file, region, file_id, region_id = None, None, 0, 0
@@ -72,6 +116,7 @@ class Lane:
                 if staged is None:
                     break
                 memory_id, place = staged
+                staged_bytes += length - moved
             else:
                 if of_piece is not region:  # mostly one memory, and one file, of many
                     region, region_id = of_piece, self._client.region_id(of_piece)
@@ -86,9 +131,14 @@ class Lane:
             add_ids(file_id | memory_id << 32)
             waiting.popleft()
             room -= 1
+            if staged_bytes > STAGED_TOGETHER_BYTES - STAGED_BYTES_MAX:
+                break
+        if not columns[0]:
+            return False
         kind = array("Q", [int(plan.op) | int(plan.flags) << 32]) * len(columns[0])
         self.ring.put_columns([*columns, kind])
         self.ring.submit()
+        return staged_bytes > STAGED_TOGETHER_BYTES - STAGED_BYTES_MAX
 
     def _start_one(self, plan: Plan) -> bool:
         """Hand in a single piece that lies in shared memory; columns do not pay for it."""
@@ -109,25 +159,25 @@ class Lane:
         buffer = plan.buffer_of(index)
         if self._stage is None:
             self._stage = self._client.allocate(STAGE_BYTES)
-        if not self._staged:
-            self._stage_used = 0
-        start, end = self._stage_used, self._stage_used + buffer.nbytes
-        if end > STAGE_BYTES:
+        start = self._room.take(buffer.nbytes)
+        if start is None:
             return None
-        self._stage_used = end
-        window = self._stage.view[start:end]
+        window = self._stage.view[start : start + buffer.nbytes]
         if plan.op is Op.WRITE:
             window[:] = buffer
-        self._staged[index] = window
+        self._staged[index] = start, window
         return self._stage.id, start
 
     def note(self, plan: Plan, results: Sequence[tuple[int, int]]) -> None:
         """Take in completions."""
         if self._staged:
             for index, result in results:
-                window = self._staged.pop(index, None)
-                if window is not None and plan.op is Op.READ and result > 0:
+                start, window = self._staged.pop(index, (0, None))
+                if window is None:
+                    continue
+                if plan.op is Op.READ and result > 0:
                     plan.buffer_of(index)[:result] = window[:result]
+                self._room.give_back(start)
         plan.note(results)
 
 

@@ -19,9 +19,8 @@ from .batch import Transfer
 from .memory import Region
 from .protocol import LENGTH_MAX, EntryFlag, Op
 
-STAGED_PIECE_BYTES_MAX: Final = 1 << 20
-STAGED_WRITE_BYTES_MAX: Final = 4 << 20
-"""Cut where the file has a multiple of it, so that no chunk is written in two steps that need not be."""
+STAGED_BYTES_MAX: Final = 4 << 20
+"""Cut where the file has a multiple of it, so that no chunk is written, or read, in two steps that need not be."""
 JOINED_BYTES_MAX: Final = 16 << 20
 """Neighbouring writes become one, up to the next multiple of it in the file: chunks are written whole, in fewer steps."""
 
@@ -103,10 +102,8 @@ class Plan:
 
     def _staged_most(self, index: int, start: int) -> int:
         """Return how long a piece may be that goes through the stage."""
-        if self.op is Op.READ:
-            return STAGED_PIECE_BYTES_MAX
         offset = self.transfers[index].offset + start
-        return STAGED_WRITE_BYTES_MAX - offset % STAGED_WRITE_BYTES_MAX
+        return STAGED_BYTES_MAX - offset % STAGED_BYTES_MAX
 
     def buffer_of(self, index: int) -> memoryview:
         """Return the bytes of the caller that are still to be moved for a piece."""
