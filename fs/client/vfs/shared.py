@@ -1,5 +1,6 @@
 """What all parts of the vfs share: the ports, the open inodes, what the kernel holds."""
 
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,13 @@ from .ports import Caller, KernelCache
 from .profile import Profile
 from .told import ToldDirectories
 
+_log = logging.getLogger(__name__)
+
 SEEN_COUNT_MAX = 65_536
 """How many closed inodes keep the mark that lets the kernel reuse its page cache."""
+
+UNEXPECTED_HOLE_PAUSE_S = 1.0
+"""Between two words in the log about holes where none should be."""
 
 IDLE_BYTES_MAX = 64 * 1024 * 1024
 """Of memory kept for what will be read or written next."""
@@ -104,6 +110,7 @@ class Shared:
         """Where programs find the server of batches; empty: there is none."""
         self._nursery: trio.Nursery | None = None
         self._handle_id_last = 0
+        self._hole_told_s = -UNEXPECTED_HOLE_PAUSE_S
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; the timeouts of attributes must be the same."""
@@ -149,10 +156,33 @@ class Shared:
 
     async def require_still_there(self, reads: Iterable[FileRead]) -> None:
         """Return if no hole that was read is what is left of a removed file; raises FsError(STALE)."""
-        doubted = [read.file.inode_id for read in reads if read.hole_bytes]
-        for inode_id in dict.fromkeys(doubted):
+        doubted = [read for read in reads if read.hole_bytes]
+        for read in doubted:
+            self._look_at_hole(read)
+        for inode_id in dict.fromkeys(read.file.inode_id for read in doubted):
             if not self.is_kept(inode_id):
                 await require_still_there(self.meta, Caller(0, 0).to_pb(), inode_id)
+
+    def _look_at_hole(self, read: FileRead) -> None:
+        """Say in the log what storage calls a hole in a file that should have none; it may be quite new, or a power loss may have made it."""
+        state = self.states.get(read.file.inode_id)
+        if state is None or state.file.has_holes or state.is_space_unsure or state.has_unreported:
+            return
+        end, now_s = read.offset + len(read.buffer), self.now_s()
+        if end > state.file.length or now_s < self._hole_told_s + UNEXPECTED_HOLE_PAUSE_S:
+            return
+        self._hole_told_s = now_s
+        _log.warning(
+            "inode %d: storage has %d of the bytes %d to %d for never written, though none of the %d should be missing"
+            " (content %d, truncation %d)",
+            state.inode_id,
+            read.hole_bytes,
+            read.offset,
+            end,
+            state.file.length,
+            state.file.data_ver,
+            state.file.truncate_ver,
+        )
 
     def is_kept(self, inode_id: InodeId) -> bool:
         """Return whether a session of this mount keeps the content of a file, whoever removes it."""
