@@ -38,12 +38,14 @@ _STAT_FIELDS: Final = (0, 4, 11, 15)
 class _Call:
     """One call under way."""
 
-    __slots__ = ("began_s", "error", "function", "on_end", "result", "undo")
+    __slots__ = ("began_s", "error", "function", "on_end", "result", "task", "undo")
 
     def __init__(self, function: Callable[[], Any], began_s: float) -> None:
         self.function = function
         self.began_s = began_s
-        self.on_end: OnEnd = lambda _error: None
+        self.on_end: OnEnd | None = None
+        self.task: trio.lowlevel.Task | None = None
+        """Waits for it; None: `on_end` is told, if it is there."""
         self.undo: Callable[[Any], object] | None = None
         """Told the result, in a thread, if nobody waits for it any more."""
         self.result: Any = None
@@ -51,6 +53,14 @@ class _Call:
 
     def work(self) -> None:
         self.result = self.function()
+
+    def end(self, error: BaseException | None) -> None:
+        """Tell who waits."""
+        if self.task is not None:
+            self.error = error
+            trio.lowlevel.reschedule(self.task)
+        elif self.on_end is not None:
+            self.on_end(error)
 
 
 class DiskCalls:
@@ -104,28 +114,24 @@ class DiskCalls:
                 self._in_place_count -= 1
         call = _Call(partial(function, *args) if args else function, self._watch_s)
         call.undo = undo
-        task = trio.lowlevel.current_task()
-
-        def wake(error: BaseException | None) -> None:
-            call.error = error
-            trio.lowlevel.reschedule(task)
-
-        self._start(call, wake)
+        call.task = trio.lowlevel.current_task()
+        self._start(call)
         await trio.lowlevel.wait_task_rescheduled(_never_abort)
         if call.error is not None:
             try:
                 raise call.error
             finally:
-                del call, wake  # the error's traceback holds this frame
+                del call  # the error's traceback holds this frame
         result: T = call.result
         return result
 
     def begin(self, function: Callable[[], object], on_end: OnEnd) -> None:
         """As `run`, without a task: `on_end` is told what `run` would have raised."""
-        self._start(_Call(function, self._watch_s), on_end)
-
-    def _start(self, call: _Call, on_end: OnEnd) -> None:
+        call = _Call(function, self._watch_s)
         call.on_end = on_end
+        self._start(call)
+
+    def _start(self, call: _Call) -> None:
         self._under_way[call] = None
         assert self._begin is not None
         try:
@@ -137,11 +143,11 @@ class DiskCalls:
     def _ended(self, call: _Call, error: BaseException | None) -> None:
         if call in self._under_way:
             del self._under_way[call]
-            call.on_end(error)
+            call.end(error)
             return
         self.lost_count -= 1
         if error is None and call.undo is not None:
-            self._start(_Call(partial(call.undo, call.result), self._watch_s), lambda _error: None)
+            self._start(_Call(partial(call.undo, call.result), self._watch_s))
 
     # ---------------------------------------------------------------- the watch
 
@@ -184,7 +190,7 @@ class DiskCalls:
         for act in self.on_hang:
             act(error)
         for call in lost:
-            call.on_end(FsError(Status.IO_ERROR, detail))
+            call.end(FsError(Status.IO_ERROR, detail))
 
 
 @asynccontextmanager

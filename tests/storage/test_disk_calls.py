@@ -1,6 +1,8 @@
 """The calls of a disk that hangs are given up, those of one that is only slow are not."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 import trio
@@ -218,3 +220,17 @@ def test_the_event_loop_waits_once_for_books_that_a_lost_thread_holds(monkeypatc
     books.give_up("it hangs")
     with pytest.raises(FsError, match="it hangs"), books:
         pass
+
+
+async def test_what_a_call_returns_is_not_kept(calls):
+    class Result:
+        pass
+
+    gc.disable()
+    try:
+        found = weakref.ref(await calls.run(Result))
+        with trio.fail_after(10):
+            while found() is not None:  # noqa: ASYNC110 - the thread lets go of it, too
+                await trio.sleep(0.01)
+    finally:
+        gc.enable()

@@ -415,4 +415,10 @@ class Namespace(ExtendedAttributes):
                 inode_id=inode.inode_id,
                 session=self._keep_session(state),
             )
-            await self._core.call(services.META_OPEN, request)
+            try:
+                await self._core.call(services.META_OPEN, request)
+            except FsError as error:
+                if error.status is not Status.STALE:
+                    raise
+                # The reply came so late that its content is gone.  The name is, too, as asked; its readers are told.
+                state.keep_session = None

@@ -75,6 +75,25 @@ async def test_a_name_that_moved_meanwhile_gets_its_session_afterwards(
         assert inode_id not in cluster.inodes
 
 
+async def test_a_removal_succeeds_that_is_told_of_when_the_content_is_gone(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"one")
+        await a.write_file(b"g", b"two")
+        await sessions_ended()
+        h = (await a.open(b"g", os.O_RDONLY)).handle_id
+        await a.stat(b"f")
+        inode_id = (await a.stat(b"g")).inode_id
+        await b.names.rename((1, b"g"), (1, b"f"), ROOT)
+        await a.names.unlink(1, b"f", ROOT)
+        assert inode_id not in cluster.inodes
+        with pytest.raises(FsError) as e:
+            await a.read_all(h)
+        assert e.value.status is Status.STALE
+        await a.close(h)
+
+
 async def _no_collection(_inode):
     return None
 
