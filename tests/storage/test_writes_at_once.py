@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from fs.runtime.ports import Runtime
-from fs.schema.config import StorageSection
+from fs.schema.config import DiskSection, StorageSection
 from fs.schema.status import FsError, Status
 from fs.storage.disk import (
     AT_ONCE_BYTES_MAX,
@@ -106,3 +106,46 @@ async def test_a_small_new_chunk_needs_a_thread_only_where_it_may_have_to_wait(
         await client.write(0, b"also whole", 1)
         assert len(calls) == (0 if is_quick else 6)
         assert {content(cluster, n, 1)[2] for n in cluster.nodes} == {b"also whole"}
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_process_with_several_disks_writes_to_none_of_them_on_its_event_loop(
+    mock_clock, is_alone, monkeypatch
+):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        inside, on_loop = [], []
+        for node in cluster.nodes.values():
+            disk = node.target.disk
+            assert disk.writes_on_loop
+            disk.writes_on_loop = is_alone
+            real = disk.calls._run_blocking
+
+            async def counted(function, *arguments, real=real):
+                def flagged():
+                    inside.append(function)
+                    try:
+                        return function(*arguments)
+                    finally:
+                        inside.pop()
+
+                return await real(flagged)
+
+            def note(name):
+                if name not in {"read", "flush"} and not inside:
+                    on_loop.append(name)
+
+            monkeypatch.setattr(disk.calls, "_run_blocking", counted)
+            node.disk.on_step = note
+        for index in range(3):
+            await client.write(0, b"new", index)
+            await client.write(1, b"changed", index)
+        await client.truncate(2, 0)
+        await client.remove(1)
+        assert bool(on_loop) is is_alone, on_loop
+
+
+def test_two_disks_are_several(disk):
+    two = StorageSection(disks=[DiskSection(path="/a"), DiskSection(path="/b")])
+    runtime = Runtime(HandClock(), None, None, random.Random(1))
+    assert disk.writes_on_loop
+    assert not Disk(0, "/a", Engine(), runtime, two).writes_on_loop
