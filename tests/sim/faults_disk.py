@@ -2,14 +2,18 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import trio
+from msgspec import structs
 
 from fs.chunkengine.format import FileId, chunk_key, place_of
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.client.native import EmberFs
+from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId
 from fs.schema.status import FsError, Status
+from fs.storage.context import StorageContext
 from fs.storage.scrub import Cursor, Scrub
 from fs.storage.target import LocalTarget
 
@@ -278,7 +282,7 @@ async def _wait_repaired(world: World, process: SimProcess) -> None:
             service, targets = process.services.get("Storage"), _members(world, process)
             is_here = service is not None and process.is_running
             if is_here and not harmed & _pending(targets):
-                scrub = Scrub(service._context)
+                scrub = Scrub(_with_scrub(service._context))
                 are_whole = [await scrub.scrub_from(target, Cursor()) for target in targets]
                 if all(are_whole) and not any(target.damaged for target in targets):
                     for disk in dict.fromkeys(target.disk for target in targets):
@@ -287,6 +291,12 @@ async def _wait_repaired(world: World, process: SimProcess) -> None:
                     return
             await trio.sleep(1.0)
     raise AssertionError(f"{process.name}: damaged copies are not repaired")
+
+
+def _with_scrub(context: StorageContext) -> StorageContext:
+    """Return the context with the usual pace of the scrub: whoever runs the cluster may have stopped it."""
+    pace = StorageSection().scrub_bytes_per_s_max
+    return replace(context, section=structs.replace(context.section, scrub_bytes_per_s_max=pace))
 
 
 def _members(world: World, process: SimProcess) -> list[LocalTarget]:
