@@ -58,6 +58,10 @@ WAL_BYTES: Final = 64 * MIB
 
 BLOCK_CACHE_BYTES: Final = 64 * MIB
 
+BLOCK_BYTES: Final = 2 * KIB
+"""Of tables written from now on; older ones keep theirs until they are compacted.  A row that nobody remembers costs a whole
+block, read, checked and unpacked; see specs/decisions/0105-small-blocks.md."""
+
 
 def _options() -> Options:
     options = Options(raw_mode=True)
@@ -73,7 +77,7 @@ def _options() -> Options:
     options.set_max_open_files(512)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
-    table.set_block_size(8 * KIB)
+    table.set_block_size(BLOCK_BYTES)
     table.set_bloom_filter(10, False)
     options.set_block_based_table_factory(table)
     return options

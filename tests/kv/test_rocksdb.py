@@ -20,6 +20,7 @@ from fs.runtime.ports import Runtime
 from fs.runtime.real import ThreadRunBlocking
 from fs.schema import metrics
 from fs.schema.config import KvSection
+from fs.schema.layout import KIB
 from fs.schema.proto import record_pb2
 from fs.schema.status import FsError, Status
 from tests.kv.harness import CLUSTER_ID, inline_runtime
@@ -370,3 +371,38 @@ async def test_a_store_says_how_its_commits_went_and_what_it_takes(tmp_path):
     assert said[metrics.KV_STORE_REFUSED] == {("KV_CONFLICT",): 1}
     assert figures.histograms[metrics.KV_STORE_FLUSHES][()].count >= 1
     assert said[metrics.KV_STORE_BYTES][()] >= said[metrics.KV_STORE_LOG_BYTES][()] > 0
+
+
+def _rows(*numbers: int) -> list[tuple[bytes, bytes]]:
+    return [(b"row-%06d" % i, (b"%06d" % i) * 20) for i in numbers]
+
+
+def _write_table(db: Rdict, rows: list[tuple[bytes, bytes]]) -> int:
+    """Write rows to a table of their own; return the bytes of a block of all tables, as they are in memory, on average."""
+    for key, value in rows:
+        db[key] = value
+    db.flush()
+    properties = db.property_value("rocksdb.aggregated-table-properties")
+    found = dict(part.strip().split("=", 1) for part in properties.split(";") if "=" in part)
+    raw_bytes = int(found["raw key size"]) + int(found["raw value size"])
+    return raw_bytes // int(found["# data blocks"])
+
+
+async def test_tables_of_larger_blocks_stay_readable(tmp_path, monkeypatch):
+    old, new = _rows(*range(0, 2000, 2)), _rows(*range(1, 2000, 2))
+    engine = await open_at(tmp_path / "kv")
+    await engine.aclose()
+    with monkeypatch.context() as patch:
+        patch.setattr(rocksdb_store, "BLOCK_BYTES", 8 * KIB)
+        db = open_store(str(tmp_path / "kv"))
+        assert _write_table(db, old) > 4 * KIB
+        db.close()
+    db = open_store(str(tmp_path / "kv"))
+    assert _write_table(db, new) < 6 * KIB  # half of them of 8 KiB
+    db.compact_range(None, None)
+    assert _write_table(db, _rows(2000)) < 3 * KIB  # also what was there, by and by
+    db.close()
+    engine = await open_at(tmp_path / "kv")
+    found = await snapshot_read(engine, lambda tr: tr.get_range(b"row-", b"row."))
+    assert found == sorted(old + new + _rows(2000))
+    await engine.aclose()
