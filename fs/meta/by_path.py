@@ -37,6 +37,11 @@ _FIELDS: Final[dict[type[Message], tuple[tuple[str, str], ...]]] = {
 """Of each request: where it has a path, and where the inode id belongs that is found."""
 
 
+def may_name_path(kind: type[Message]) -> bool:
+    """Return whether requests of this type may give directories by path."""
+    return kind in _FIELDS
+
+
 async def find_directories(tr: Transaction, ctx: OpContext, request: Message) -> None:
     """Put the directories that a request gives by path into it, by inode id.
 

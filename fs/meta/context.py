@@ -5,7 +5,7 @@ while it runs, but for caches whose content makes no difference.
 """
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ..schema.config import MetaSection
 from ..schema.proto.common_pb2 import CallerPb, InodePb, LayoutPb
@@ -21,9 +21,11 @@ CLOCK_ERROR_S_MAX: Final = 60.0
 written by a clock that has been set back since: nothing may wait until that time comes again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """On whose behalf an operation runs."""
+class Caller(NamedTuple):
+    """On whose behalf an operation runs.
+
+    One is made for each request, and a named tuple in a third of the time of a frozen dataclass.
+    """
 
     uid: int
     gid: int
@@ -74,9 +76,8 @@ class PreciseLength:
     used_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpContext:
-    """The circumstances of one operation."""
+class OpContext(NamedTuple):
+    """The circumstances of one operation; a named tuple for the same reason as `Caller`."""
 
     caller: Caller
     now_ns: int

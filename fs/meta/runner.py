@@ -24,7 +24,7 @@ from ..schema.config import MetaSection, ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
 from ..schema.status import FsError, Retry, Status
-from .by_path import find_directories
+from .by_path import find_directories, may_name_path
 from .content_driver import ContentDriver
 from .context import (
     CLIENT_ID_BYTES_MAX,
@@ -46,7 +46,7 @@ from .lineage import Lineages
 from .ops.fence_tree import fence_tree
 from .ports import ChunkPort
 from .read_ahead import request_keys
-from .told import tell_directories
+from .told import is_told, tell_directories
 
 ReqT = TypeVar("ReqT", bound=Message)
 RspT = TypeVar("RspT")
@@ -80,12 +80,15 @@ def _begun(
     op: Operation[ReqT, RspT], ctx: OpContext, request: ReqT
 ) -> Callable[[Transaction], Awaitable[RspT]]:
     """Return the operation as a function of a transaction, which first reads what it will need for certain."""
+    kind = type(request)
 
     async def run(tr: Transaction) -> RspT:
-        await find_directories(tr, ctx, request)
+        if may_name_path(kind):
+            await find_directories(tr, ctx, request)
         await tr.prefetch(request_keys(ctx.caller, request))
         reply = await op(tr, ctx, request)
-        await tell_directories(tr, request, reply)
+        if is_told(kind):
+            await tell_directories(tr, request, reply)
         return reply
 
     return run

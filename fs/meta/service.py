@@ -8,7 +8,6 @@ How an operation is run stands in fs/meta/runner.py, with its invariants.  Concu
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import trio
@@ -218,7 +217,7 @@ class MetaService(RequestRunner):
     async def expire(self, key: bytes) -> bool:
         """Remove from the trash what a TRSH key is about; return whether there was anything to do."""
         request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
-        caller = replace(ROOT_CALLER, request_id=request_id)
+        caller = ROOT_CALLER._replace(request_id=request_id)
 
         async def attempt() -> bool:
             ctx = self._context(caller)

@@ -27,15 +27,24 @@ _OF_ONE: Final = frozenset(
         meta.RemoveTreeReq,
     }
 )
+_MAY_NAME_PATH: Final = frozenset(
+    kind for kind in _OF_ONE if "directory" in kind.DESCRIPTOR.fields_by_name
+)
+_TOLD: Final = _OF_ONE | {meta.RenameReq}
+
+
+def is_told(kind: type[Message]) -> bool:
+    """Return whether the reply to a request of this type may tell of directories."""
+    return kind in _TOLD
 
 
 def _directory_ids(request: Any) -> tuple[int, ...]:
+    """Return whose attributes the reply tells; who asks by path keeps no directories."""
     kind = type(request)
-    if getattr(request, "directory", b"") or getattr(request, "old_directory", b""):
-        return ()  # who asks by path keeps no directories
     if kind in _OF_ONE:
-        return (request.parent_inode_id,)
-    if kind is not meta.RenameReq or request.new_directory:
+        by_path = kind in _MAY_NAME_PATH and request.directory
+        return () if by_path else (request.parent_inode_id,)
+    if kind is not meta.RenameReq or request.old_directory or request.new_directory:
         return ()
     old_id, new_id = request.old_parent_inode_id, request.new_parent_inode_id
     return (old_id,) if old_id == new_id else (old_id, new_id)

@@ -7,7 +7,6 @@ Source: mkdir(1), -p, for the mode of directories on the way.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from ...kv.api import Transaction
@@ -56,7 +55,7 @@ def _chain(
     """
     parent = top
     for number, (name, inode_id) in enumerate(new, 1):
-        made_by = replace(ctx, new_inode_id=inode_id)
+        made_by = ctx._replace(new_inode_id=inode_id)
         mode, umask = request.mode, request.umask
         if number < len(new):
             mode, umask = mode | _ON_THE_WAY, umask & ~_ON_THE_WAY

@@ -10,7 +10,6 @@ Invariants:
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -49,7 +48,7 @@ _OWNER: Final = 0
 async def _make_directory(  # noqa: PLR0917 - whose, where, what
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode_id: int, mode: int
 ) -> pb.InodePb:
-    made_by = replace(ctx, new_inode_id=inode_id)
+    made_by = ctx._replace(new_inode_id=inode_id)
     inode = await make_directory(tr, made_by, parent, name, mode)
     # Whatever the root directory says with its set-group-id bit and its default access control list.
     inode.mode = mode
@@ -67,7 +66,7 @@ async def _trash_root(tr: Transaction, ctx: OpContext) -> pb.InodePb:
         raise FsError(
             Status.EXISTS, "/.trash is not the trash: rename it, so that the trash can be made"
         )
-    as_root = replace(ctx, caller=replace(ctx.caller, uid=_OWNER, gid=_OWNER))
+    as_root = ctx._replace(caller=ctx.caller._replace(uid=_OWNER, gid=_OWNER))
     root = await load_complete(tr, ROOT_INODE_ID)
     return await _make_directory(tr, as_root, root, NAME, TRASH_ROOT_INODE_ID, 0o755)
 
