@@ -15,7 +15,7 @@ from ..kv.api import Transaction
 from ..schema.proto import meta_pb2 as meta
 from .inodes import find_directory
 
-_OF_ONE: Final = frozenset(
+_OF_ONE: Final[frozenset[type[Message]]] = frozenset(
     {
         meta.CreateReq,
         meta.MkdirReq,
