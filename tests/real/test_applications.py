@@ -266,7 +266,7 @@ def test_a_map_shared_by_two_processes(place):
 
 
 def test_what_changes_a_program_takes_its_privileges(place):
-    program = place / "program"
+    program, nobody = place / "program", {"user": 65534, "group": 65534, "extra_groups": []}
     shutil.copyfile("/bin/true", program)
     for flags in (os.O_WRONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_DIRECT):
         program.chmod(0o6777)
@@ -274,11 +274,16 @@ def test_what_changes_a_program_takes_its_privileges(place):
         run("ls", "-l", place)  # what it shows is kept for a while
         directory = os.open(place, os.O_RDONLY)  # nobody could not search the path
         code = f"import os; os.write(os.open('program', {flags}, dir_fd={directory}), b'x')"
-        nobody = {"user": 65534, "group": 65534, "extra_groups": []}
         run("/usr/bin/python3", "-c", code, pass_fds=[directory], **nobody)
         os.close(directory)
         assert stat.S_IMODE(program.stat().st_mode) == 0o777
         assert "security.capability" not in os.listxattr(program)
+    # What counts is who writes, not who opened.
+    program.chmod(0o6777)
+    with program.open("ab") as file:
+        command = ("/usr/bin/python3", "-c", f"import os; os.write({file.fileno()}, b'x')")
+        run(*command, pass_fds=[file.fileno()], **nobody)
+        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o777
 
 
 def test_immutable_by_chattr(place):

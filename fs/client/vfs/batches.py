@@ -8,7 +8,6 @@ Does not: rings, memory, who may call; fs/client/batchio does.
 """
 
 import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -26,7 +25,7 @@ from ..read_table import ReadTable
 from ..side_by_side import each_or_error
 from .core import VfsCore
 from .files import Files
-from .namespace import AttrChange, Namespace
+from .namespace import Namespace
 from .open_file import FileHandle, InodeState
 
 TICKET_BYTES: Final = 16
@@ -249,12 +248,8 @@ class Batches:
 
     async def _drop_privileges(self, handle: FileHandle) -> None:
         """Do what the kernel does before its own writes: a program that was changed runs as nobody else."""
-        state, caller = handle.state, handle.caller
-        mode = mode_after_write(state.inode.mode)
-        if mode != state.inode.mode:
-            change = AttrChange(mode=mode)
-            await self._namespace.setattr(state.inode_id, change, None, caller)
-        await self._namespace.drop_capability(state, caller)
+        await self._namespace.drop_set_id(handle)
+        await self._namespace.drop_capability(handle.state, handle.caller)
 
     async def _write_one(self, io: BatchIo, changed: dict[InodeId, InodeState]) -> None:
         try:
@@ -271,12 +266,6 @@ def _ios(table: ReadTable, handles: Mapping[bytes, int]) -> list[BatchIo]:
         key, offset, buffer = table.window(position)
         ios.append(BatchIo(NO_FILE, offset, buffer, 0, handles[key]))
     return ios
-
-
-def mode_after_write(mode: int) -> int:
-    """Return a mode without what lets a changed program run as somebody else."""
-    mode &= ~stat.S_ISUID
-    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
 
 
 def _with_holes(table: ReadTable) -> list[tuple[int, BatchIo]]:

@@ -20,7 +20,7 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .files import Files
-from .open_file import InodeState
+from .open_file import FileHandle, InodeState
 from .ports import Caller
 from .shared import Known
 
@@ -185,6 +185,20 @@ class Namespace(ExtendedAttributes):
             return await self._setattr(inode_id, change, handle_id, caller)
         finally:
             self._core.told.note_changed(inode_id)
+
+    @staticmethod
+    def keeps_set_id(handle: FileHandle) -> bool:
+        """Return whether `drop_set_id` would change anything."""
+        mode = handle.state.inode.mode
+        return mode_after_write(mode) != mode
+
+    async def drop_set_id(self, handle: FileHandle) -> None:
+        """Take set-id bits from a file that is about to be written through a handle."""
+        state = handle.state
+        if self.keeps_set_id(handle):
+            change = AttrChange(mode=mode_after_write(state.inode.mode))
+            await self.setattr(state.inode_id, change, None, handle.caller)
+            await self._core.kernel.invalidate_attributes(state.inode_id)
 
     async def _setattr(
         self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
@@ -422,3 +436,9 @@ class Namespace(ExtendedAttributes):
                     raise
                 # The reply came so late that its content is gone.  The name is, too, as asked; its readers are told.
                 state.keep_session = None
+
+
+def mode_after_write(mode: int) -> int:
+    """Return a mode without what lets a changed program run as somebody else."""
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode

@@ -693,6 +693,19 @@ async def test_the_kernel_forgets_the_mode_when_set_id_bits_went(autojump_clock,
         await m.close(theirs)
 
 
+async def test_set_id_bits_go_before_what_passes_the_page_cache(autojump_clock, mounts):
+    async with mounts() as m:
+        handle = m.files.handle(await m.create(b"f", RW | os.O_APPEND, mode=0o2644))
+        inode_id = handle.state.inode_id
+        for mode, after in ((0o2644, 0o2644), (0o6755, 0o755)):
+            await m.names.setattr(inode_id, AttrChange(mode=mode), None, ROOT)
+            assert m.names.keeps_set_id(handle) == (mode != after)
+            await m.names.drop_set_id(handle)
+            assert (await m.names.getattr(inode_id, ROOT)).mode == after
+        assert m.kernel.attributes == [inode_id]
+        await m.close(handle.handle_id)
+
+
 @pytest.mark.parametrize("flags", [os.O_APPEND, os.O_DIRECT])
 async def test_a_program_changed_past_the_page_cache_loses_its_capabilities(
     autojump_clock, mounts, flags

@@ -172,11 +172,16 @@ class Operations(NameRequests):
 
     def _write_now(self, request: Request) -> Reply | None:
         handle_id, offset, data = _written(request)
+        if _kills_set_id(request) and self._names.keeps_set_id(self._files.handle(handle_id)):
+            return None
         count = self._files.write_now(handle_id, offset, data)
         return None if count is None else (p.WRITE_OUT.pack(count, 0),)
 
     async def _write(self, request: Request) -> Reply:
-        return (p.WRITE_OUT.pack(await self._files.write(*_written(request)), 0),)
+        handle_id, offset, data = _written(request)
+        if _kills_set_id(request):
+            await self._names.drop_set_id(self._files.handle(handle_id))
+        return (p.WRITE_OUT.pack(await self._files.write(handle_id, offset, data), 0),)
 
     def _flush_now(self, request: Request) -> Reply | None:
         handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
@@ -366,6 +371,10 @@ def _written(request: Request) -> tuple[int, int, memoryview]:
         return handle_id, offset, request.data[:size]
     start = p.WRITE_IN.size
     return handle_id, offset, memoryview(request.body)[start : start + size]
+
+
+def _kills_set_id(request: Request) -> bool:
+    return bool(p.WRITE_IN.unpack_from(request.body)[3] & p.WRITE_KILL_SUIDGID)
 
 
 def _lock_wish(request: Request) -> tuple[int, LockWish]:
