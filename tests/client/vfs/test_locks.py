@@ -79,7 +79,8 @@ async def test_what_is_locked_after_a_close_comes_after_it(autojump_clock, mount
         await m.files.write(handle_id, 0, b"to be sent first")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(locks.owner_closes, inode_id, 1, is_flock=True))
-            await trio.lowlevel.checkpoint()
+            while locks.may_hold(inode_id, 1, is_flock=True):  # until it has begun
+                await trio.lowlevel.checkpoint()
             await locks.lock(inode_id, wish(owner=2, is_flock=True), wait=False)
         await locks.owner_closes(inode_id, 2, is_flock=True)
         await m.close(handle_id)
