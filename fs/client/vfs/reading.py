@@ -7,7 +7,7 @@ from ...schema import services
 from ...schema.inode import inode_from_pb
 from ...schema.layout import KIB
 from ...schema.proto import meta_pb2
-from ...schema.status import FsError
+from ...schema.status import FsError, Status
 from ..api import FileRead
 from .handles import Handles
 from .open_file import FetchedBlock, FileHandle, InodeState
@@ -132,8 +132,11 @@ class Reading(Handles):
 
     async def _fetch(self, state: InodeState, block: Block[FetchedBlock]) -> None:
         content = block.content
+        # Whatever ends this task early, a bug or the end of the mount, nobody may take zeros for the content.
+        content.error = FsError(Status.IO_ERROR, "the mount stopped while it read")
         try:
             await self._core.read_stored([FileRead(state.ref, block.offset, content.view)])
+            content.error = None
         except FsError as error:
             content.error = error
         finally:

@@ -8,7 +8,9 @@ import trio
 import trio.testing
 
 from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.open_file import FetchedBlock
 from fs.client.vfs.ports import Caller
+from fs.client.vfs.readahead import Block
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK
 
@@ -564,6 +566,25 @@ async def test_readahead_failure_falls_back_to_a_direct_read(autojump_clock, mou
         h = (await m.open(b"f", os.O_RDONLY)).handle_id
         assert await m.read_all(h, 50_000) == data
         assert failed
+        await m.close(h)
+
+
+async def test_a_block_whose_fetch_was_cut_off_is_none(autojump_clock, mounts, cluster):
+    """Its memory is zeros, which nobody may take for the content."""
+
+    async def never(reads, *, is_relaxed=False):
+        await trio.sleep_forever()
+
+    async with mounts() as m:
+        await m.write_file(b"f", b"1" * 10)
+        original, cluster.chunks.read = cluster.chunks.read, never
+        h = (await m.open(b"f", os.O_RDONLY)).handle_id
+        block = Block(0, 10, FetchedBlock(memoryview(bytearray(10))))
+        with trio.move_on_after(1) as cut_off:
+            await m.files._fetch(m.files.handle(h).state, block)
+        assert cut_off.cancelled_caught and block.content.done.is_set()
+        assert not block.content.is_fetched
+        cluster.chunks.read = original
         await m.close(h)
 
 
