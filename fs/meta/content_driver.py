@@ -36,7 +36,10 @@ from .ports import ChunkPort
 T = TypeVar("T")
 
 ROUND_COUNT_MAX: Final = 32
-"""How often one operation may be rerun because of the chunks before it gives up as BUSY."""
+"""How often one operation may be rerun because of the chunks before it gives up as BUSY, unless the time for retries lasts longer:
+of many who truncate one file all but one begin another round with each that succeeds."""
+LATE_ROUND_PAUSE_S: Final = 0.001
+"""Before each further round: whatever goes wrong, time passes."""
 
 
 def file_ref(inode_id: int, part: FilePartPb) -> FileRef:
@@ -86,7 +89,12 @@ class ContentDriver:
                 than this can follow.
         """
         known: PreciseLength | None = None
-        for _ in range(ROUND_COUNT_MAX):
+        clock, round_count = self._runtime.clock, 0
+        give_up_s = clock.monotonic_s() + self._retry_time_s_max
+        while round_count < ROUND_COUNT_MAX or clock.monotonic_s() < give_up_s:
+            round_count += 1
+            if round_count > ROUND_COUNT_MAX:
+                await trio.sleep(LATE_ROUND_PAUSE_S)
             try:
                 return await attempt(known)
             except TruncationUnfinishedError as error:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import trio
 
+from fs.meta.context import TruncationUnfinishedError
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, session
@@ -122,3 +123,31 @@ async def test_who_waits_for_a_cut_is_told_of_its_failure_and_the_next_tries_aga
     world.chunks.error = None
     await world.meta.service.driver.finish_truncation(file_id)
     assert not (await root.attr(file_id)).file.truncate_pending
+
+
+async def test_of_many_who_truncate_one_file_none_is_turned_away(
+    memory_world, root, autojump_clock
+):
+    world = memory_world
+    file_id = await file_of_100_bytes(world, root)
+    world.chunks.before_truncate = partial(trio.sleep, 0.01)
+    async with trio.open_nursery() as inner:
+        for number in range(
+            200
+        ):  # every other one makes it longer again, so that there is always something to cut
+            inner.start_soon(partial(root.set_attr, file_id, length=10 if number % 2 else 100))
+    assert not (await root.attr(file_id)).file.truncate_pending
+
+
+async def test_who_never_gets_his_turn_is_told_so_in_the_end(memory_world, root, autojump_clock):
+    world = memory_world
+    file_id = await file_of_100_bytes(world, root)
+    driver, begun_s = world.meta.service.driver, trio.current_time()
+
+    async def attempt(_):
+        raise TruncationUnfinishedError(await root.attr(file_id))
+
+    with pytest.raises(FsError) as e:
+        await driver.run(attempt)
+    assert e.value.status is Status.BUSY
+    assert 9 < trio.current_time() - begun_s < 12
