@@ -16,6 +16,7 @@ different mounts that wait for each other wait forever: deadlocks are not looked
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -68,10 +69,10 @@ class Locks:
         self._files = files
         self._holding: set[tuple[InodeId, int, bool]] = set()
         """(inode, owner, is flock) of whoever may hold something."""
-        self._asked_by: dict[int, set[tuple[InodeId, int]]] = {}
-        """(inode, owner) of the fcntl locks that were asked for through a handle, by handle."""
+        self._asked_by: dict[InodeId, dict[int, set[int]]] = {}
+        """Owners of the fcntl locks that were asked for through a handle, by inode and handle."""
         self._freeing: dict[InodeId, set[trio.Event]] = {}
-        """One, set at its end, for each `unlock` under way."""
+        """One, set at its end, for each `handle_closes` under way."""
 
     async def lock(
         self, inode_id: InodeId, wish: LockWish, *, wait: bool, handle_id: int | None = None
@@ -83,9 +84,16 @@ class Locks:
         Raises:
             FsError: LOCK_HELD without `wait`, NO_LOCKS_LEFT, STALE.
         """
-        self._holding.add((inode_id, wish.owner, wish.is_flock))
-        if handle_id is not None and not wish.is_flock:
-            self._asked_by.setdefault(handle_id, set()).add((inode_id, wish.owner))
+        self._remember(inode_id, wish, handle_id)
+        try:
+            await self._lock(inode_id, wish, wait=wait)
+        finally:
+            # Who freed all that the owner had, while it waited for this, has forgotten it.
+            self._remember(inode_id, wish, handle_id)
+        with trio.CancelScope(shield=True):  # it is held now: who waited must hear so
+            await self._files.revalidate(inode_id)
+
+    async def _lock(self, inode_id: InodeId, wish: LockWish, *, wait: bool) -> None:
         for freed in list(self._freeing.get(inode_id, ())):
             # The kernel does not wait for what a last close frees: who closes, and locks again at once, comes second.
             await freed.wait()
@@ -93,8 +101,6 @@ class Locks:
             if not wait:
                 raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
             await self._test(inode_id, wish, wait_ms=_WAIT_MS)
-        with trio.CancelScope(shield=True):  # it is held now: who waited must hear so
-            await self._files.revalidate(inode_id)
 
     async def unlock(self, inode_id: InodeId, wish: LockWish) -> None:
         """Free bytes, after what was written under the lock; what the owner holds around them stays.
@@ -105,31 +111,37 @@ class Locks:
         if wish.first == 0 and wish.last == LAST_BYTE:
             # Before anything is waited for: what the owner asks for meanwhile is to be remembered.
             self._forget(inode_id, wish)
-        freed = trio.Event()
-        self._freeing.setdefault(inode_id, set()).add(freed)
-        try:
-            await self._free(inode_id, wish)
-        finally:
-            freed.set()
-            self._freeing[inode_id].discard(freed)
-            if not self._freeing[inode_id]:
-                del self._freeing[inode_id]
+        await self._free(inode_id, (wish,))
 
-    async def _free(self, inode_id: InodeId, wish: LockWish) -> None:
+    async def _free(self, inode_id: InodeId, wishes: Sequence[LockWish]) -> None:
         try:
             await self._files.settle(inode_id)
         finally:
-            try:
-                await self._attempt(inode_id, wish, is_unlock=True)
-            except FsError:
-                self._holding.add((inode_id, wish.owner, wish.is_flock))
-                raise
+            errors = []
+            for wish in wishes:
+                try:
+                    await self._attempt(inode_id, wish, is_unlock=True)
+                except FsError as error:
+                    self._remember(inode_id, wish, None)
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+
+    def _remember(self, inode_id: InodeId, wish: LockWish, handle_id: int | None) -> None:
+        self._holding.add((inode_id, wish.owner, wish.is_flock))
+        if handle_id is not None and not wish.is_flock:
+            by_handle = self._asked_by.setdefault(inode_id, {})
+            by_handle.setdefault(handle_id, set()).add(wish.owner)
 
     def _forget(self, inode_id: InodeId, wish: LockWish) -> None:
         self._holding.discard((inode_id, wish.owner, wish.is_flock))
-        if not wish.is_flock:
-            for asked in self._asked_by.values():
-                asked.discard((inode_id, wish.owner))
+        if wish.is_flock or inode_id not in self._asked_by:
+            return
+        by_handle = self._asked_by.pop(inode_id)
+        left = {handle_id: owners - {wish.owner} for handle_id, owners in by_handle.items()}
+        left = {handle_id: owners for handle_id, owners in left.items() if owners}
+        if left:
+            self._asked_by[inode_id] = left
 
     async def conflict(self, inode_id: InodeId, wish: LockWish) -> FileLockPb | None:
         """Return a lock that forbids a wanted one; its pid is 0 when its process is not of this mount."""
@@ -147,14 +159,36 @@ class Locks:
         if self.may_hold(inode_id, owner, is_flock=is_flock):
             await self.unlock(inode_id, LockWish(owner, is_flock))
 
-    def may_hold_by(self, handle_id: int) -> bool:
-        """Return whether `handle_closes` may have anything to free."""
-        return handle_id in self._asked_by
+    def may_hold_by(self, inode_id: InodeId, handle_id: int) -> bool:
+        """Return whether `handle_closes` may have anything to free, but for what `flock_owner` holds."""
+        return handle_id in self._asked_by.get(inode_id, ())
 
-    async def handle_closes(self, inode_id: InodeId, handle_id: int) -> None:
-        """Free the fcntl locks of the open file description itself: its last descriptor is closed."""
-        for _, owner in self._asked_by.pop(handle_id, ()):
-            await self.owner_closes(inode_id, owner, is_flock=False)
+    async def handle_closes(
+        self, inode_id: InodeId, handle_id: int, flock_owner: int | None = None
+    ) -> None:
+        """Free what the open file description itself holds: its last descriptor is closed.
+
+        Raises:
+            FsError: as `unlock`.
+        """
+        owners = self._asked_by.get(inode_id, {}).get(handle_id, ())
+        wishes = [LockWish(owner, is_flock=False) for owner in owners]
+        if flock_owner is not None and self.may_hold(inode_id, flock_owner, is_flock=True):
+            wishes.append(LockWish(flock_owner, is_flock=True))
+        if not wishes:
+            return
+        for wish in wishes:
+            # Before anything is waited for: the next open file may have the same number.
+            self._forget(inode_id, wish)
+        freed = trio.Event()
+        self._freeing.setdefault(inode_id, set()).add(freed)
+        try:
+            await self._free(inode_id, wishes)
+        finally:
+            freed.set()
+            self._freeing[inode_id].discard(freed)
+            if not self._freeing[inode_id]:
+                del self._freeing[inode_id]
 
     async def release_all(self) -> None:
         """Free everything; what cannot be freed goes with the client session."""

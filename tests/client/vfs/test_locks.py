@@ -78,7 +78,7 @@ async def test_what_is_locked_after_a_close_comes_after_it(autojump_clock, mount
         await locks.lock(inode_id, wish(is_flock=True), wait=False)
         await m.files.write(handle_id, 0, b"to be sent first")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(locks.owner_closes, inode_id, 1, is_flock=True))
+            nursery.start_soon(partial(locks.handle_closes, inode_id, handle_id, flock_owner=1))
             while locks.may_hold(inode_id, 1, is_flock=True):  # until it has begun
                 await trio.lowlevel.checkpoint()
             await locks.lock(inode_id, wish(owner=2, is_flock=True), wait=False)
@@ -98,9 +98,9 @@ async def test_locks_of_an_open_file_description_go_with_it(autojump_clock, moun
         await locks.lock(inode_id, wish(owner=3, first=20, last=29), wait=False, handle_id=first)
         await locks.unlock(inode_id, whole)
         await locks.lock(inode_id, wish(owner=3, first=30, last=39), wait=False, handle_id=second)
-        assert locks.may_hold_by(first)
+        assert locks.may_hold_by(inode_id, first)
         await locks.handle_closes(inode_id, first)
-        assert not locks.may_hold_by(first)
+        assert not locks.may_hold_by(inode_id, first)
         assert await locks.conflict(inode_id, wish(owner=8)) is None
         assert (await locks.conflict(inode_id, wish(owner=8, first=30, last=30))).pid == 3
         await locks.owner_closes(inode_id, 3, is_flock=False)
@@ -108,3 +108,98 @@ async def test_locks_of_an_open_file_description_go_with_it(autojump_clock, moun
         await m.close(first)
         await m.close(second)
     assert all(not held for held in m.cluster.locks.values())
+
+
+async def test_a_lock_that_was_waited_for_while_all_others_were_freed_goes_with_its_handle(
+    autojump_clock, mounts
+):
+    """One thread frees all, or closes the file once more, while another one waits: what that one gets is to be freed, too."""
+    async with mounts(2) as (one, two):
+        handle_id = await one.create(b"f")
+        inode_id = one.files.handle(handle_id).state.inode_id
+        whole, locks = wish(first=0, last=2**63 - 1), one.vfs.locks
+        await two.vfs.locks.lock(inode_id, wish(owner=7), wait=False)
+        async with trio.open_nursery() as nursery:
+            wait = partial(locks.lock, inode_id, wish(), wait=True, handle_id=handle_id)
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+            await locks.unlock(inode_id, whole)
+            await two.vfs.locks.owner_closes(inode_id, 7, is_flock=False)
+        assert (await two.vfs.locks.conflict(inode_id, wish())) is not None
+        assert locks.may_hold(inode_id, 1, is_flock=False)
+        await locks.handle_closes(inode_id, handle_id)
+        assert await two.vfs.locks.conflict(inode_id, wish()) is None
+        await one.close(handle_id)
+
+
+async def test_a_last_close_frees_both_kinds_though_a_report_fails(
+    autojump_clock, mounts, monkeypatch
+):
+    async with mounts(2) as (one, two):
+        handle_id = await one.create(b"f")
+        inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks
+        await locks.lock(inode_id, wish(), wait=False, handle_id=handle_id)
+        await locks.lock(inode_id, wish(is_flock=True), wait=False, handle_id=handle_id)
+
+        async def settle(_):
+            raise FsError(Status.NO_SPACE, "full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.files, "settle", settle)
+            with pytest.raises(FsError) as e:
+                await locks.handle_closes(inode_id, handle_id, flock_owner=1)
+        assert e.value.status is Status.NO_SPACE
+        assert await two.vfs.locks.conflict(inode_id, wish()) is None
+        assert await two.vfs.locks.conflict(inode_id, wish(is_flock=True)) is None
+        await one.close(handle_id)
+
+
+async def test_what_a_reopened_file_locks_is_not_freed_with_the_former_handle(
+    autojump_clock, mounts, monkeypatch
+):
+    """The kernel gives the numbers of open file descriptions out again at once."""
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        inode_id, locks = m.files.handle(handle_id).state.inode_id, m.vfs.locks
+        await locks.lock(inode_id, wish(), wait=False, handle_id=handle_id)
+        await locks.lock(inode_id, wish(is_flock=True), wait=False, handle_id=handle_id)
+        again = (await m.open(b"f")).handle_id
+
+        async def settle(_):
+            await trio.sleep(1)
+
+        async with trio.open_nursery() as nursery:
+            with monkeypatch.context() as patch:
+                patch.setattr(m.files, "settle", settle)
+                nursery.start_soon(partial(locks.handle_closes, inode_id, handle_id, flock_owner=1))
+                await trio.sleep(0.5)
+                await locks.lock(inode_id, wish(is_flock=True), wait=False, handle_id=again)
+                await locks.lock(inode_id, wish(), wait=False, handle_id=again)
+        for kind in (False, True):
+            assert await locks.conflict(inode_id, wish(owner=2, is_flock=kind)) is not None
+        await locks.handle_closes(inode_id, again, flock_owner=1)
+        for kind in (False, True):
+            assert await locks.conflict(inode_id, wish(owner=2, is_flock=kind)) is None
+        await m.close(handle_id)
+        await m.close(again)
+
+
+async def test_a_lock_waits_for_no_bytes_that_another_process_frees_itself(
+    autojump_clock, mounts, monkeypatch
+):
+    """Each unlock sends what was written; databases that lock single records would wait for each other's writes."""
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        inode_id, locks = m.files.handle(handle_id).state.inode_id, m.vfs.locks
+        await locks.lock(inode_id, wish(), wait=False)
+
+        async def settle(_):
+            await trio.sleep(100)
+
+        async with trio.open_nursery() as nursery:
+            monkeypatch.setattr(m.files, "settle", settle)
+            nursery.start_soon(locks.unlock, inode_id, wish())
+            await trio.sleep(1)
+            with trio.fail_after(1):
+                await locks.lock(inode_id, wish(owner=2, first=20, last=29), wait=False)
+        await m.close(handle_id)

@@ -206,19 +206,18 @@ class Operations(NameRequests):
 
     def _release_now(self, request: Request) -> Reply | None:
         handle_id, _, flags, _ = p.RELEASE_IN.unpack_from(request.body)
-        is_locked = flags & p.RELEASE_FLOCK_UNLOCK or self._vfs.locks.may_hold_by(handle_id)
-        if is_locked or not self._files.release_now(handle_id):
+        is_locked = self._vfs.locks.may_hold_by(InodeId(request.node_id), handle_id)
+        if flags & p.RELEASE_FLOCK_UNLOCK or is_locked or not self._files.release_now(handle_id):
             return None
         return NO_BYTES
 
     async def _release(self, request: Request) -> Reply:
         # The kernel tells nobody of an error here, so the log is all that is left.
         handle_id, _, flags, owner = p.RELEASE_IN.unpack_from(request.body)
-        inode_id, locks = InodeId(request.node_id), self._vfs.locks
+        flock_owner = owner if flags & p.RELEASE_FLOCK_UNLOCK else None
         try:
-            await locks.handle_closes(inode_id, handle_id)
-            if flags & p.RELEASE_FLOCK_UNLOCK:
-                await locks.owner_closes(inode_id, owner, is_flock=True)
+            inode_id = InodeId(request.node_id)
+            await self._vfs.locks.handle_closes(inode_id, handle_id, flock_owner)
         finally:
             await self._files.release(handle_id)
         return NO_BYTES
