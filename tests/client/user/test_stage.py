@@ -1,10 +1,12 @@
 """What goes through the stage of a lane: pieces lie beside each other, and one part is filled while another is moved."""
 
+import errno
 import random
 from types import SimpleNamespace
 
+import pytest
 from emberfs.batch import Transfer
-from emberfs.lanes import STAGE_BYTES, STAGED_TOGETHER_BYTES, Lane, Room
+from emberfs.lanes import STAGE_BYTES, STAGED_TOGETHER_BYTES, Lane, Lanes, Room
 from emberfs.plan import Plan
 from emberfs.protocol import EntryFlag, Op
 
@@ -105,3 +107,43 @@ def test_two_parts_are_under_way_at_first():
     Lane(rings).start(plan_of(Op.WRITE, memoryview(bytes(SIZE))))
     assert rings.submits == 2
     assert sum(length for part in rings.parts for *_, length in part) > STAGE_BYTES // 2
+
+
+class Refusing(Rings):
+    """A daemon that takes no more memory of this program."""
+
+    is_dropped = False
+
+    @property
+    def connection(self):
+        return self
+
+    def region_id(self, _):
+        raise OSError(errno.ENOSPC, "so many memories are shared already")
+
+    def close(self):
+        self.is_dropped = True
+
+
+def test_a_lane_whose_call_failed_with_bytes_on_its_stage_is_not_taken_again():
+    """What nobody will end would have the stage for ever, and a later call wait for room for ever."""
+    rings = Refusing()
+    lanes = Lanes(
+        SimpleNamespace(
+            ring=rings.ring,
+            allocate=rings.allocate,
+            region_id=rings.region_id,
+            is_closed=False,
+            connection=lambda: rings,
+        )
+    )
+    staged, shared = memoryview(bytearray(10)), memoryview(bytearray(10))
+    file, region = SimpleNamespace(id=1, path="f"), SimpleNamespace(block_size=0)
+    transfers = [Transfer(file, 0, staged), Transfer(file, 100, shared)]
+    lane = lanes.take()
+    with pytest.raises(OSError, match="so many"):
+        lane.start(Plan(Op.WRITE, transfers, [staged, shared], [None, (region, 0)], EntryFlag(0)))
+    assert not rings.outstanding
+    lanes.give_back(lane)
+    assert lanes.take() is not lane
+    assert rings.is_dropped

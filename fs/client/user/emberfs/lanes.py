@@ -41,6 +41,11 @@ class Room:
         self._ended: set[int] = set()
         """Starts of those that are over, but lie behind one that is not."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was taken has ended."""
+        return not self._taken
+
     def take(self, count: int) -> int | None:
         """Return where so many bytes may lie, at least 1; None: nowhere before others have ended."""
         if not self._taken:
@@ -75,8 +80,8 @@ class Lane:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is under way."""
-        return self.ring.free_count == self.ring.entry_count
+        """Whether nothing is under way, nor left on the stage by a call that failed before it was handed in."""
+        return self.ring.free_count == self.ring.entry_count and self._room.is_empty
 
     def region_id(self, region: "Region") -> int:
         """Return the number of a region at the daemon."""
