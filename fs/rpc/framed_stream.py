@@ -422,9 +422,12 @@ class FramedStream:
         self._pass_turn()
 
     async def _finish(self, rest: bytes) -> None:
-        """Send the rest of a frame whose sender was cancelled."""
+        """Send the rest of a frame whose sender was cancelled, or did not wait."""
+        left = memoryview(rest)
         try:
-            await self.stream.send_all([rest])
+            while left:
+                left = left[await self.stream.send_some([left]) :]
+                self.progress += 1
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the receiving side sees the broken stream too and ends the connection
         finally:

@@ -56,7 +56,9 @@ class Narrow:
         return sum(map(len, buffers))
 
     async def send_all(self, buffers):
-        await self.send_some(buffers)
+        rest = b"".join(buffers)
+        while rest:
+            rest = rest[await self.send_some([rest]) :]
 
 
 async def test_a_frame_of_a_small_file_goes_out_without_waiting():
@@ -86,3 +88,29 @@ async def test_what_is_left_of_a_large_frame_is_a_copy_and_comes_before_the_next
 async def test_a_large_frame_waits_where_there_is_no_room():
     framed = FramedStream(Narrow(0), FrameLimits(1 << 20, 1 << 20), lambda *_: None)
     assert not framed.send_at_once([bytes(64 << 10)], call_count=1)
+
+
+class Trickle(Narrow):
+    """A stream whose peer reads a byte whenever the test lets it."""
+
+    async def send_some(self, buffers):
+        await self.has_room.wait()
+        self.has_room = trio.Event()
+        return self.send_now(buffers)
+
+
+async def test_what_is_left_of_a_frame_moves_on_while_its_peer_reads_slowly():
+    """A connection whose frame does not move is ended: this one is not stuck."""
+    stream = Trickle(1)
+    async with trio.open_nursery() as nursery:
+        framed = FramedStream(stream, FrameLimits(1 << 20, 1 << 20), nursery.start_soon)
+        assert framed.send_at_once([b"abcd"], call_count=1)
+        for left in (2, 1, 0):
+            await trio.testing.wait_all_tasks_blocked()
+            before = framed.progress
+            assert framed.is_inside_frame
+            stream.has_room.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert framed.progress > before, left
+    assert stream.taken == b"abcd"
+    assert not framed.is_inside_frame

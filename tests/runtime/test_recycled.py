@@ -61,6 +61,21 @@ def test_no_more_is_kept_than_was_allowed(memory):
     assert memory.idle_bytes == 4 * MIB
 
 
+def test_what_is_kept_of_one_size_gives_way_to_another(memory):
+    """Else who writes much once would have all later reads of another size done in fresh memory."""
+    views = [memory.take(MIB) for _ in range(4)]
+    del views
+    assert memory.idle_bytes == 4 * MIB
+    large = memory.take(2 * MIB)
+    place = address(large)
+    del large
+    assert memory.idle_bytes == 4 * MIB
+    assert address(memory.take(2 * MIB)) == place
+    too_large = memory.take(8 * MIB)
+    del too_large
+    assert memory.idle_bytes <= 4 * MIB
+
+
 def test_views_may_go_in_any_thread(memory):
     def use() -> None:
         for number in range(300):
