@@ -54,12 +54,24 @@ class RecycledMemory:
         view = memoryview(lent).cast("B")
         return view if length == size else view[:length]
 
+    def _has_room(self, size: int) -> bool:
+        """Make room for one more of a size, where others have it: what is let go now is what will be wanted next."""
+        excess = self.idle_bytes + size - self._idle_bytes_max
+        if size > self._idle_bytes_max:
+            return False
+        for other, idle in list(self._idle.items()):
+            with suppress(IndexError):  # no more of these
+                while other != size and excess > 0:
+                    idle.pop()
+                    excess -= other
+        return excess <= 0
+
     def _kind(self, size: int) -> Any:
         """Return what stands between memory and its views, and ends with the last of them; made once for each size."""
         idle = self._idle.setdefault(size, [])
 
         def end(lent: Any) -> None:
-            if self.idle_bytes + size <= self._idle_bytes_max:
+            if self._has_room(size):
                 idle.append(lent.memory)
 
         kind = self._kinds[size] = type("Lent", (ctypes.c_char * size,), {"__del__": end})
