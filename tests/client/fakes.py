@@ -14,6 +14,7 @@ import trio
 from fs.client.api import FileRead
 from fs.client.storage_reads import BEGUN_BYTES_MAX
 from fs.meta import acl, file_locks
+from fs.meta.permissions import mode_after_write
 from fs.schema.ids import ChainTableId, InodeId
 from fs.schema.inode import (
     DirectoryPart,
@@ -367,6 +368,8 @@ class FakeCluster:
             inode = self.put(inode, used_bytes=used_bytes)
         if request.HasField("mtime_ns"):
             inode = self.put(inode, mtime_ns=request.mtime_ns)
+        if request.clears_suid:
+            inode = self.put(inode, mode=mode_after_write(inode.mode))
         if request.is_durable:
             self.durable_calls += 1
         return inode

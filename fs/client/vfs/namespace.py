@@ -193,12 +193,20 @@ class Namespace(ExtendedAttributes):
         return mode_after_write(mode) != mode
 
     async def drop_set_id(self, handle: FileHandle) -> None:
-        """Take set-id bits from a file that is about to be written through a handle."""
-        state = handle.state
-        if self.keeps_set_id(handle):
-            change = AttrChange(mode=mode_after_write(state.inode.mode))
-            await self.setattr(state.inode_id, change, None, handle.caller)
-            await self._core.kernel.invalidate_attributes(state.inode_id)
+        """Take set-id bits from a file that is about to be written through a handle; meta knows from which mode."""
+        if not self.keeps_set_id(handle):
+            return
+        core, inode_id = self._core, handle.state.inode_id
+        request = meta_pb2.SyncReq(
+            caller=handle.caller.to_pb(), inode_id=inode_id, clears_suid=True
+        )
+        core.told.note_changed(inode_id)
+        try:
+            reply = await core.call(services.META_SYNC, request)
+        finally:
+            core.told.note_changed(inode_id)
+        self.give(core.absorbed(reply.inode))
+        await core.kernel.invalidate_attributes(inode_id)
 
     async def _setattr(
         self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller

@@ -77,7 +77,8 @@ async def _may_report(
 
 def _overwrites(report: meta.SyncReq) -> bool:
     """Whether this report, done again later, would undo what others have said since; or was refused, and would fit now."""
-    return report.has_new_data or report.HasField("mtime_ns") or report.HasField("atime_ns")
+    is_time = report.HasField("mtime_ns") or report.HasField("atime_ns")
+    return report.has_new_data or is_time or report.clears_suid
 
 
 async def _done_before(

@@ -727,6 +727,18 @@ async def test_set_id_bits_go_before_what_passes_the_page_cache(autojump_clock, 
         await m.close(handle.handle_id)
 
 
+async def test_a_mode_that_another_mount_has_set_stays_when_set_id_bits_go(autojump_clock, mounts):
+    """What this mount knows of the mode may be as old as its open; what was closed to others must not open again."""
+    async with mounts(2) as (one, two):
+        handle = one.files.handle(await one.create(b"f", RW | os.O_APPEND, mode=0o4755))
+        inode_id = handle.state.inode_id
+        await two.names.setattr(inode_id, AttrChange(mode=0o4600), None, ROOT)
+        await one.names.drop_set_id(handle)
+        assert (await two.names.getattr(inode_id, ROOT)).mode == 0o600
+        assert not one.names.keeps_set_id(handle)
+        await one.close(handle.handle_id)
+
+
 @pytest.mark.parametrize("flags", [os.O_APPEND, os.O_DIRECT])
 async def test_a_program_changed_past_the_page_cache_loses_its_capabilities(
     autojump_clock, mounts, flags

@@ -272,6 +272,18 @@ async def test_writing_clears_suid(world, root, alice, bob):
     assert (await bob.set_attr(f, length=0)).mode == 0o777
 
 
+async def test_set_id_bits_that_came_back_are_not_taken_by_a_late_try(root, alice, world):
+    d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
+    f = (await alice.create(d, b"f", 0o4755)).inode_id
+    alice.request_id, alice.is_repeat = b"r" * 16, True
+    assert (await alice.sync(f, clears_suid=True)).mode == 0o755
+    alice.request_id, alice.is_repeat = None, False
+    await alice.set_attr(f, mode=0o4755)
+    alice.request_id = b"r" * 16
+    await alice.sync(f, clears_suid=True)
+    assert (await root.attr(f)).mode == 0o4755
+
+
 async def test_appends_never_overlap(world, root, file, nursery):
     await root.sync(file, length_hint=hint(3), has_new_data=True)
     ranges = []
