@@ -4,7 +4,8 @@ Descriptors are opened once and kept, at most FD_COUNT_MAX of them besides those
 their last flush: an unflushed file keeps its descriptor, because a write-back error is reported to the
 descriptors that were open when it happened.
 
-Concurrency: a short lock around the table of descriptors; I/O runs outside it.
+Concurrency: a short lock around the table of descriptors, which the event loop takes, too; I/O runs outside it.  So do opening and
+making files, one at a time: where the disk hangs they may never end.
 """
 
 import ctypes
@@ -71,6 +72,8 @@ class LocalDataFiles:
         self._is_read_only = is_read_only
         self._directory = directory
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        """Of who opens a file; taken before `_lock`, and never by those who must not wait for the disk."""
         self._open: dict[FileId, _Open] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._does_read_hold = writes_wait_for_reads(self._libc, directory)
@@ -141,8 +144,7 @@ class LocalDataFiles:
             return None
         give_back = partial(self._release, file, holds=True)
         try:
-            with self._lock:
-                fd = self._direct_fd(file_id, file)
+            fd = self._direct_fd(file_id, file)
         except OSError as error:
             give_back()
             if error.errno in _NO_DESCRIPTOR or error.errno in _NOT_DIRECT:
@@ -229,15 +231,18 @@ class LocalDataFiles:
     def _begin_direct(self, file_id: FileId, file: _Open) -> int:
         with self._lock:
             file.holder_count += 1
-            return self._direct_fd(file_id, file)
+        return self._direct_fd(file_id, file)
 
     def _direct_fd(self, file_id: FileId, file: _Open) -> int:
-        """Return the descriptor for direct reads and writes; the lock is held."""
-        if file.direct_fd < 0:
-            path = self._directory / file_name(file_id)
-            mode = os.O_RDONLY if self._is_read_only else os.O_RDWR
-            file.direct_fd = os.open(path, mode | os.O_DIRECT | os.O_CLOEXEC)
-        return file.direct_fd
+        """Return the descriptor for direct reads and writes of a file that the caller uses."""
+        if file.direct_fd >= 0:
+            return file.direct_fd
+        with self._opening:
+            if file.direct_fd < 0:
+                path = self._directory / file_name(file_id)
+                mode = os.O_RDONLY if self._is_read_only else os.O_RDWR
+                file.direct_fd = os.open(path, mode | os.O_DIRECT | os.O_CLOEXEC)
+            return file.direct_fd
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; what cannot be begun, or fails on its way, the flush does and reports."""
@@ -383,18 +388,30 @@ class LocalDataFiles:
 
         With `holds`, for a call that keeps the file's lock; until `_release` with it.
         """
+        file = self._use(file_id, is_write=is_write, holds=holds)
+        if file is not None:
+            return file
+        with self._opening:
+            file = self._use(file_id, is_write=is_write, holds=holds)
+            if file is not None:  # somebody else has opened it meanwhile
+                return file
+            try:
+                made = _Open(self._opened(file_id, is_write=is_write))
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise self._failed(file_id, error) from error
+            with self._lock:
+                self._open[file_id] = made
+                _note_use(made, is_write=is_write, holds=holds)
+            return made
+
+    def _use(self, file_id: FileId, *, is_write: bool, holds: bool) -> _Open | None:
+        """Return the file if it is open."""
         with self._lock:
             file = self._open.get(file_id)
-            if file is None:
-                try:
-                    file = self._open[file_id] = _Open(self._opened(file_id, is_write=is_write))
-                except FileNotFoundError:
-                    return None
-                except OSError as error:
-                    raise self._failed(file_id, error) from error
-            file.user_count += 1
-            file.holder_count += holds
-            file.is_dirty |= is_write
+            if file is not None:
+                _note_use(file, is_write=is_write, holds=holds)
             return file
 
     def _release(self, file: _Open, *, holds: bool = False) -> None:
@@ -414,11 +431,14 @@ class LocalDataFiles:
 
     def _close_one(self) -> bool:
         """Close a file that nobody needs; False if there is none."""
-        for file_id, file in self._open.items():
-            if file.user_count == 0 and not file.is_dirty:
-                self._open.pop(file_id).close()
-                return True
-        return False
+        with self._lock:
+            unused = (n for n, file in self._open.items() if not (file.user_count or file.is_dirty))
+            file_id = next(unused, None)
+            if file_id is None:
+                return False
+            file = self._open.pop(file_id)
+        file.close()
+        return True
 
     def _open_file(self, file_id: FileId, *, is_write: bool) -> int:
         path = self._directory / file_name(file_id)
@@ -429,6 +449,12 @@ class LocalDataFiles:
             if self._is_read_only or not is_write:
                 raise
             return _create(path)
+
+
+def _note_use(file: _Open, *, is_write: bool, holds: bool) -> None:
+    file.user_count += 1
+    file.holder_count += holds
+    file.is_dirty |= is_write
 
 
 def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:

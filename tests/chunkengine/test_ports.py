@@ -3,10 +3,11 @@
 import ctypes
 import errno
 import os
+import threading
 
 import pytest
 
-from fs.chunkengine import meta_rocksdb
+from fs.chunkengine import data_files, meta_rocksdb
 from fs.chunkengine.data_files import LocalDataFiles
 from fs.chunkengine.format import FileId, file_name
 from fs.chunkengine.meta_rocksdb import RocksMetaStore
@@ -162,6 +163,62 @@ def test_descriptors_stay_bounded(tmp_path, monkeypatch) -> None:
         buffer = bytearray(2)
         count = files.read_at(FileId(index), 0, [memoryview(buffer)])
         assert bytes(buffer[:count]) == b"%d" % index
+    files.close()
+
+
+@pytest.mark.parametrize("call", ["make a file", "open one past the cache"])
+def test_the_event_loop_does_not_wait_for_who_opens_a_file(tmp_path, monkeypatch, call) -> None:
+    files, other = LocalDataFiles(tmp_path), FileId(0x0204)
+    files.write_at(FILE, 0, [b"here"])
+    is_inside, may_end = threading.Event(), threading.Event()
+    opened = os.open
+
+    def hang(path, flags, *rest):
+        if flags & (os.O_CREAT | os.O_DIRECT):
+            is_inside.set()
+            assert may_end.wait(20)
+        return opened(path, flags, *rest)
+
+    def on_loop():
+        files.read_cached_at(FILE, 0, [memoryview(bytearray(4))])
+        lent = files.lend(FILE)
+        if lent is not None:
+            lent.give_back()
+
+    monkeypatch.setattr(data_files.os, "open", hang)
+    monkeypatch.setattr(files, "_why_not_direct", "")
+    calls = {
+        "make a file": lambda: files.write_at(other, 0, [b"there"]),
+        "open one past the cache": lambda: files.lend_past_cache(FILE),
+    }
+    hung, loop = threading.Thread(target=calls[call]), threading.Thread(target=on_loop)
+    hung.start()
+    assert is_inside.wait(20)
+    loop.start()
+    loop.join(2)
+    is_waiting = loop.is_alive()
+    may_end.set()
+    for thread in (hung, loop):
+        thread.join(20)
+    assert not is_waiting
+    files.close()
+
+
+def test_who_asks_for_a_new_file_at_once_gets_the_same(tmp_path) -> None:
+    files, ready = LocalDataFiles(tmp_path), threading.Barrier(8)
+
+    def write(at: int) -> None:
+        ready.wait()
+        files.write_at(FILE, at, [b"%d" % at])
+
+    threads = [threading.Thread(target=write, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read(files, 0, 8) == (8, [b"01234567"])
+    assert len(files._open) == 1
+    assert files._open[FILE].user_count == 0
     files.close()
 
 
