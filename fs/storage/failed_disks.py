@@ -23,6 +23,7 @@ from typing import Final
 import trio
 
 from ..chunkengine.api import ChunkEngine
+from ..chunkengine.books import StuckError
 from ..chunkengine.refused import RefusedEngine
 from ..schema.routing import LocalState
 from ..schema.status import FsError, Status
@@ -144,10 +145,17 @@ class FailedDisks:
         log.warning("disk %d (%s) is in use again, its targets return", disk.index, disk.path)
         self._double(case)
         case.next_s, case.told, case.returned_s = 0.0, "", trio.current_time()
-        try:
-            await self._bring_back(disk)
-        except FsError as error:
-            log.warning("disk %d (%s) failed again: %s", disk.index, disk.path, error)
+        while not disk.is_failed:
+            try:
+                await self._bring_back(disk)
+            except StuckError as error:  # nothing else would bring them back
+                log.warning("disk %d (%s): its targets wait: %s", disk.index, disk.path, error)
+                await trio.sleep(LOOK_INTERVAL_S)
+            except FsError as error:
+                log.warning("disk %d (%s) failed again: %s", disk.index, disk.path, error)
+                return
+            else:
+                return
 
     def _double(self, case: _Case) -> None:
         case.pause_s = min(2 * case.pause_s, RECHECK_PAUSE_S_MAX)

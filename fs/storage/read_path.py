@@ -25,6 +25,7 @@ import trio
 import xxhash
 
 from ..chunkengine.api import ReadDone, ReadIo, RowsRead
+from ..chunkengine.books import StuckError
 from ..kernels.reads import row_checksums
 from ..rpc.api import Reply
 from ..rpc.buffer_pool import Lease
@@ -455,6 +456,8 @@ def _read_cached(
     """Do the reads that need no wait for the disk; return the indexes of the others."""
     try:
         results = disk.run_inline(disk.engine.read_cached, ios)
+    except StuckError:  # it says nothing of the bytes: a thread can wait
+        return indexes
     except FsError as error:
         results = [ReadDone(error.status, 0, 0, error.detail)] * len(ios)
     left, done_of = [], batch.done

@@ -3,6 +3,7 @@
 
 import trio
 
+from fs.chunkengine.books import StuckError
 from fs.schema.status import FsError, Status
 from fs.storage import damage, scrub
 
@@ -172,3 +173,18 @@ async def test_a_replica_out_of_reach_leaves_hope(mock_clock):
         assert await found_at(client, 1, is_passed_on=False) is Status.CHECKSUM_MISMATCH
         cluster.network.heal()
         assert await found_at(client, 1, is_passed_on=False) is Status.OK
+
+
+async def test_a_wait_for_the_books_is_no_damage(mock_clock):
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        node = cluster.nodes[1]
+
+        def stuck(*_arguments, **_options):
+            raise StuckError(Status.IO_ERROR, "a call does not return")
+
+        for name in ("read_cached", "read_cached_rows", "read_cached_row"):
+            setattr(node.engine, name, stuck)
+        assert await found_at(client, 1, is_passed_on=False) is Status.OK
+        assert not node.target.damaged
+        assert not node.target.checksum_error_count

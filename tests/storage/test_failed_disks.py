@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import trio
 
+from fs.chunkengine.books import StuckError
 from fs.schema import services
 from fs.schema.ids import TargetId
 from fs.schema.proto import storage_pb2 as pb
@@ -283,6 +284,24 @@ async def test_a_late_call_of_the_old_engine_is_refused_and_harms_nobody(mock_cl
                 await disk.run(late)
         assert not disk.is_failed
         assert cluster.states() == {1: "SERVING", 2: "SERVING"}
+
+
+async def test_targets_return_though_the_books_are_held_for_long_just_then(mock_clock, monkeypatch):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        refused = []
+
+        def stuck_once(target):
+            if not refused:
+                refused.append(target)
+                raise StuckError(Status.IO_ERROR, "a call does not return")
+
+        monkeypatch.setattr(failed_disks, "keep_offline_if_asked", stuck_once)
+        fill(cluster.nodes[2])
+        await wait_failed(cluster, [2])
+        empty(cluster.nodes[2])
+        await cluster.wait_all_serving()
+        assert refused
 
 
 async def test_what_an_operator_put_offline_stays_so(mock_clock):
