@@ -449,11 +449,18 @@ class ChunkEngine(Protocol):
         """Record, durably, that a target is to be removed: who opens the disk next does it.  Until `remove_target` it is all there."""
         ...
 
-    def remove_target(self, target_id: TargetId) -> None:
+    def remove_target(self, target_id: TargetId, *, lot_count_max: int = 0) -> bool:
         """Remove a target with all its chunks and notes, durably; waits for the disk, may take minutes.
 
         Nothing happens if the disk does not hold it.  From the beginning on it takes no updates, and after a
         crash in the middle `open` goes on.  Space comes back bit by bit.
+
+        Args:
+            target_id: of the target.
+            lot_count_max: of some hundred chunks each; when so many are gone it is left for another call.  0: no bound.
+
+        Returns:
+            Whether it is gone.
         """
         ...
 

@@ -472,11 +472,13 @@ class DiskEngine:
         """See `ChunkEngine`."""
         self._registry.begin_removal(target_id)
 
-    def remove_target(self, target_id: TargetId) -> None:
+    def remove_target(self, target_id: TargetId, *, lot_count_max: int = 0) -> bool:
         """See `ChunkEngine`; the lock is given up between lots of chunks."""
         self._space.help_store()
-        self._registry.remove(target_id, self._limit_epoch)
-        self.sync()
+        is_gone = self._registry.remove(target_id, self._limit_epoch, lot_count_max)
+        if is_gone:
+            self.sync()
+        return is_gone
 
     def compact(self, bytes_max: int) -> Compacted:
         """See `ChunkEngine`."""

@@ -81,16 +81,25 @@ class Registry:
         with self._books.poison_on_failure("recording a removal"):
             self._meta.write_synced([(target_key(target_id), TARGET_REMOVING)])
 
-    def remove(self, target_id: TargetId, limit_epoch: Callable[[], None]) -> None:
-        """Remove a target but for making the end durable; `limit_epoch` is called between lots."""
+    def remove(
+        self, target_id: TargetId, limit_epoch: Callable[[], None], lot_count_max: int
+    ) -> bool:
+        """Remove a target but for making the end durable; `limit_epoch` is called between lots.
+
+        Returns False when so many lots (0: no bound) were not enough.
+        """
         with self._books as ledger:
             if target_id not in ledger.targets:
-                return
+                return True
             ledger.targets[target_id] = True
         with self._books.poison_on_failure("recording a removal"):
             self._meta.write_synced([(target_key(target_id), TARGET_REMOVING)])
+        lot_count = 0
         while self._remove_lot(target_id):
             limit_epoch()
+            lot_count += 1
+            if lot_count == lot_count_max:
+                return False
         while keys := [n.key for n in islice(self._notes(target_id), LOT_COUNT_MAX)]:
             self.forget_notes(target_id, keys)
         with self._books as ledger:
@@ -98,6 +107,7 @@ class Registry:
             ledger.used.pop(target_id, None)
             ledger.removed.add(target_id)
             del ledger.targets[target_id]
+        return True
 
     def notes(self, target_id: TargetId) -> list[Note]:
         """See `ChunkEngine`."""

@@ -457,7 +457,7 @@ def _read_cached(
     try:
         results = disk.run_inline(disk.engine.read_cached, ios)
     except StuckError:  # it says nothing of the bytes: a thread can wait
-        return indexes
+        return list(indexes)
     except FsError as error:
         results = [ReadDone(error.status, 0, 0, error.detail)] * len(ios)
     left, done_of = [], batch.done

@@ -14,6 +14,7 @@ node has seen itself in that chain (it was resynced, or promoted, under that ver
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
@@ -29,6 +30,9 @@ from .target import LocalTarget
 log = logging.getLogger(__name__)
 
 DROP_RETRY_S: Final = 5.0
+
+DROPPED_LOTS: Final = 16
+"""Of chunks in one call, some thousands: a disk counts as one that hangs when a call goes on for ever (disk_calls.py)."""
 
 
 class TargetChanges:
@@ -109,7 +113,11 @@ class TargetChanges:
         while True:
             try:
                 if not disk.is_failed:  # else later, by another engine
-                    await disk.run(disk.engine.remove_target, target.target_id)
+                    while not await disk.run(
+                        partial(disk.engine.remove_target, lot_count_max=DROPPED_LOTS),
+                        target.target_id,
+                    ):
+                        await trio.lowlevel.checkpoint()  # the process may be told to stop
                     break
             except FsError as error:
                 log.warning("target %d: chunks not dropped: %s", target.target_id, error)

@@ -181,6 +181,26 @@ def test_a_big_removal_flushes_in_between(monkeypatch) -> None:
     assert engine._flushes_ended - flushed >= 4
 
 
+def test_a_removal_may_be_made_of_many_calls() -> None:
+    disk = SimulatedDisk()
+    engine = open_on(disk)
+    for index in range(1000):
+        put(engine, T, index, data=b"")
+    put(engine, U, 0)
+    assert not engine.remove_target(T, lot_count_max=1)
+    assert 0 < len(engine.list_chunks(T)) < 1000
+    with expect(Status.TARGET_UNKNOWN):
+        put(engine, T, 5000)
+    count = 1
+    while not engine.remove_target(T, lot_count_max=1):
+        count += 1
+    assert count == 4
+    assert engine.target_ids() == [U]
+    assert engine.remove_target(T, lot_count_max=1)
+    disk.power_loss(random.Random(1))
+    assert open_on(disk).target_ids() == [U]
+
+
 def test_a_note_comes_with_its_commit_also_after_reopening(lab) -> None:
     put(lab.engine, T, 0, 1, note=Note(b"a", b"1"))
     put(lab.engine, T, 0, 2, note=Note(b"a", b"2"))

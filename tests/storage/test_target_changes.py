@@ -9,6 +9,7 @@ from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.routing import LocalState
 from fs.schema.status import FsError, Status
+from fs.storage import target_changes
 
 from .cluster import CHUNK, INODE, open_caller, open_cluster
 
@@ -82,10 +83,18 @@ async def test_a_removed_target_does_not_come_back_with_the_next_process(mock_cl
         assert reported(cluster)[NEW] == LocalState.ONLINE
 
 
-async def test_a_removed_target_loses_its_chunks_in_the_background(mock_clock):
+async def test_a_removed_target_loses_its_chunks_in_the_background(mock_clock, monkeypatch):
+    monkeypatch.setattr(target_changes, "DROPPED_LOTS", 1)  # one call would look like a hung disk
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
         await create(client, NEW)
         engine, target_id = cluster.nodes[1].engine, TargetId(NEW)
+        remove_some, ends = engine.remove_target, []
+
+        def noted(*arguments, **options):
+            ends.append(remove_some(*arguments, **options))
+            return ends[-1]
+
+        monkeypatch.setattr(engine, "remove_target", noted)
         for index in range(300):
             chunk_id = ChunkId(InodeId(INODE), index)
             engine.prepare_write(
@@ -104,5 +113,6 @@ async def test_a_removed_target_loses_its_chunks_in_the_background(mock_clock):
         inflight.leave(1)
         await trio.sleep(1)
         assert engine.used_bytes(target_id) == 0
+        assert ends == [False, False, True]
         await create(client, NEW)
         assert reported(cluster)[NEW] == LocalState.ONLINE
