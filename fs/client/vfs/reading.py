@@ -114,6 +114,8 @@ class Reading(Handles):
         core, state, ahead = self._core, handle.state, handle.readahead
         window_bytes_max = core.section.readahead_bytes_max
         if window_bytes_max == 0 or handle.is_append:
+            core.readahead_bytes -= ahead.held_bytes  # from before it was set to that
+            ahead.clear()
             return
         before = ahead.held_bytes
         if handle.readahead_seq != state.content_seq:
