@@ -20,7 +20,7 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .files import Files
-from .open_file import FileHandle, InodeState
+from .open_file import SET_ID_BITS, FileHandle, InodeState
 from .ports import Caller
 from .shared import Known
 
@@ -227,7 +227,8 @@ class Namespace(ExtendedAttributes):
         if change.length is not None:
             return self.give(await self._files.truncate(inode_id, request, handle_id))
         state = self._core.states.get(inode_id)
-        if change.has_times or (state is not None and state.clears_suid):
+        sets_id = change.mode is not None and change.mode & SET_ID_BITS
+        if change.has_times or (sets_id and state is not None and state.clears_suid):
             await self._files.settle(inode_id)
         try:
             reply = await self._core.call(services.META_SET_ATTR, request)

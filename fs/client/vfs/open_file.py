@@ -27,7 +27,7 @@ from .ports import Caller
 from .readahead import Readahead
 from .write_run import WriteRun
 
-_SET_ID_BITS = 0o6000
+SET_ID_BITS = 0o6000
 
 
 class Flush:
@@ -166,8 +166,8 @@ class InodeState:
         self.promised_length = 0
         self.local_mtime_ns = 0
         self.clears_suid = False
-        """Somebody who is not root wrote while set-user-id or set-group-id bits were there, which the kernel, if it is in
-        between, had not cleared: meta has to, with the next report."""
+        """Somebody who is not root wrote: meta has to take set-user-id and set-group-id bits with the next report. The kernel, if
+        it is in between, takes those that it knows of, not what another mount has set since."""
         self.content_seq = 0
         self.error_count = 0
         self.last_error: FsError | None = None
@@ -331,7 +331,7 @@ class FileHandle:
     def note_write(self) -> None:
         """Content is about to be changed through this handle."""
         self.is_dirty = True
-        if self.caller.uid != 0 and self.state.inode.mode & _SET_ID_BITS:
+        if self.caller.uid != 0:  # whatever the mode was when it was last looked at
             self.state.clears_suid = True
 
 

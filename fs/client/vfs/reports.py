@@ -75,9 +75,9 @@ class Reports(WriteBack):
         before_ver = state.file.data_ver
         try:
             reply = await self.call(services.META_SYNC, request)
-            inode = inode_from_pb(reply.inode)
+            inode, mode = inode_from_pb(reply.inode), state.inode.mode
             self.note_reported(state, seq, before_ver, inode)
-            if request.counts_space or request.clears_suid:
+            if request.counts_space or (request.clears_suid and inode.mode != mode):
                 await self.kernel.invalidate_attributes(state.inode_id)
             if reply.HasField("is_metered"):
                 state.note_metering(reply.is_metered, inode)

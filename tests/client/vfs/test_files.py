@@ -787,6 +787,32 @@ async def test_set_id_bits_go_by_who_wrote(autojump_clock, mounts):
         await m.close(theirs)
 
 
+async def test_set_id_bits_that_another_mount_has_set_since_the_open_go(autojump_clock, mounts):
+    """Or who may write a file would wait with it until it is a program that runs as somebody else."""
+    async with mounts(2) as (one, two):
+        inode_id = one.files.handle(own := await one.create(b"f", mode=0o777)).state.inode_id
+        theirs = (await one.files.open(inode_id, RW, Caller(1000, 1000))).handle_id
+        await two.names.setattr(inode_id, AttrChange(mode=0o6777), None, ROOT)
+        await one.files.write(theirs, 0, b"user")
+        await one.close(theirs)
+        assert (await two.names.getattr(inode_id, ROOT)).mode == 0o777
+        await one.close(own)
+
+
+async def test_a_mode_without_set_id_bits_waits_for_no_report(autojump_clock, mounts):
+    async with mounts() as m:
+        own = await m.create(b"f", mode=0o777)
+        inode_id = m.files.handle(own).state.inode_id
+        theirs = (await m.files.open(inode_id, RW, Caller(1000, 1000))).handle_id
+        for mode, count in ((0o644, 0), (0o4755, 1)):
+            await m.files.write(theirs, 0, b"user")
+            await m.names.setattr(inode_id, AttrChange(mode=mode), None, ROOT)
+            assert m.cluster.calls.count("Sync") == count
+        await m.close(own)
+        await m.close(theirs)
+        assert (await m.names.getattr(inode_id, ROOT)).mode == 0o4755
+
+
 async def test_a_write_ends_a_time_in_the_future(autojump_clock, mounts, cluster):
     async with mounts() as m:
         handle_id = await m.create(b"f")
