@@ -19,6 +19,8 @@ pytestmark = [
 MIB = 1 << 20
 FILE_BYTES = 12 * MIB
 TENSOR_BYTES = 3 * MIB
+LOST_BYTES_MAX = 64 << 10
+"""A machine short of memory may drop a page between its reading and its use, and ask for it again."""
 
 
 @pytest.fixture(params=[0, MIB, 4 * MIB])
@@ -57,6 +59,6 @@ def test_tensors_in_any_order_are_not_read_twice(mapped):
     for begin in begins:
         assert content[begin : begin + TENSOR_BYTES] == bytes(TENSOR_BYTES)
     sizes = read_sizes()
-    assert sum(sizes) == FILE_BYTES
+    assert FILE_BYTES <= sum(sizes) <= FILE_BYTES + LOST_BYTES_MAX
     if ahead:
         assert len(sizes) <= 2 * FILE_BYTES // MIB, sizes
