@@ -337,18 +337,22 @@ class Storage:
             log.warning("disk %d (%s): no space figures: %s", disk.index, disk.path, error)
 
     async def _flush_loop(self) -> None:
-        while True:
-            await trio.sleep(FLUSH_INTERVAL_S)
-            async with trio.open_nursery() as nursery:
+        under_way: set[Disk] = set()
+        async with trio.open_nursery() as nursery:  # one that hangs holds up no other
+            while True:
+                await trio.sleep(FLUSH_INTERVAL_S)
                 for disk in self._disks:
-                    if not disk.is_failed:
-                        nursery.start_soon(self._flush, disk)
+                    if not disk.is_failed and disk not in under_way:
+                        under_way.add(disk)
+                        nursery.start_soon(self._flush, disk, under_way)
 
-    async def _flush(self, disk: Disk) -> None:
+    async def _flush(self, disk: Disk, under_way: set[Disk]) -> None:
         try:
             await disk.sync()
         except FsError as error:
             log.warning("disk %d (%s): not flushed: %s", disk.index, disk.path, error)
+        finally:
+            under_way.remove(disk)
 
     async def _compact_loop(self) -> None:
         """Return the space of sparse groups of blocks, at a bounded rate, pass after pass."""

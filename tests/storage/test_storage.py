@@ -12,6 +12,7 @@ from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.read_columns import WantedRead, read_request, read_results
 from fs.schema.status import FsError, Status
+from fs.storage.disk import Disk
 from fs.storage.leftovers import LOOK_INTERVAL_S
 from fs.storage.read_path import committed_version
 from fs.storage.storage import FLUSH_INTERVAL_S
@@ -558,6 +559,29 @@ async def test_everything_is_flushed_before_long(mock_clock):
         assert all(node.disk.unsynced_batches for node in cluster.nodes.values())
         await trio.sleep(FLUSH_INTERVAL_S + 1)
         assert not any(node.disk.unsynced_batches for node in cluster.nodes.values())
+
+
+async def test_a_disk_that_hangs_keeps_no_other_from_being_flushed(mock_clock):
+    asked = []
+
+    async def sync():
+        asked.append(trio.current_time())
+        await trio.sleep_forever()
+
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        node = cluster.nodes[1]
+        context = node.storage._context
+        hangs = Disk(1, "/hangs", node.engine, context.runtime, context.section)
+        hangs.sync = sync
+        node.storage._disks.append(hangs)
+        await trio.sleep(FLUSH_INTERVAL_S + 1)
+        assert len(asked) == 1
+        await client.write(0, b"x")
+        assert node.disk.unsynced_batches
+        await trio.sleep(FLUSH_INTERVAL_S + 1)
+        assert not node.disk.unsynced_batches
+        assert len(asked) == 1
+        node.storage._disks.remove(hangs)
 
 
 async def test_offline_on_request(mock_clock):
