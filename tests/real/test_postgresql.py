@@ -167,7 +167,7 @@ def test_committed_transactions_survive(reachable_cluster):
         assert load_with_a_death(server, lambda: kill("storage-2")) == 0
         server.check()
         load_with_a_death(server, kill_mount)
-        cluster.ember("mount", "--recover", cluster.mount)
+        cluster.ember("mount", "--recover", cluster.mount, "--dir", cluster.directory)
         server.start()
         server.check()
         server.stop()
