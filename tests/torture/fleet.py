@@ -142,6 +142,7 @@ class Fleet:
             (base / name).mkdir(parents=True)
         self.key_file = base / "cluster.key"
         write_new_key(self.key_file, random.SystemRandom())
+        self._key_file_before = os.environ.get(KEY_FILE_VARIABLE)
         os.environ[KEY_FILE_VARIABLE] = str(self.key_file)  # for what calls the cluster from here
         try:
             self._make_files(extra)
@@ -431,6 +432,9 @@ class Fleet:
     def close(self) -> None:
         """End whatever still runs, unmount, give devices back; the files stay."""
         self._is_over.set()
+        os.environ.pop(KEY_FILE_VARIABLE, None)
+        if self._key_file_before is not None:
+            os.environ[KEY_FILE_VARIABLE] = self._key_file_before
         for child in self.children.values():
             child.is_wanted = False
             if child.process is not None and child.process.poll() is None:
