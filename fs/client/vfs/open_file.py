@@ -247,9 +247,8 @@ class InodeState:
         self.recompute_written_end()
         self.content_seq += 1
 
-    def forget_refused(self, seq: int) -> None:
-        """What was acknowledged up to `acked_seq` = seq was refused by meta, which cuts it: it is not there."""
-        self.reported_seq = max(self.reported_seq, seq)
+    def forget_refused(self) -> None:
+        """What was acknowledged and is not reported was refused by meta, which cuts it: it is not there."""
         self.acked_end = 0
         self.is_length_unknown = False
         self.recompute_written_end()

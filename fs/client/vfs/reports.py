@@ -90,8 +90,8 @@ class Reports(WriteBack):
     async def note_refused(self, state: InodeState, seq: int, error: FsError) -> None:
         """A quota has no room for what was acknowledged up to `acked_seq` = seq; meta has cut it.
 
-        Nobody who asks after this sees it any more.  There was no quota at open; from now on writes themselves
-        are refused.
+        Nobody who asks after this, or was told of it, sees it any more.  There was no quota at open; from now on writes
+        themselves are refused.
         """
         _log.error("inode %d: what was written is dropped: %s", state.inode_id, error)
         try:
@@ -100,12 +100,15 @@ class Reports(WriteBack):
             state.absorb(inode_from_pb(reply.inode))
         except FsError as failure:
             _log.warning("inode %d: attributes not refreshed: %s", state.inode_id, failure)
-        state.forget_refused(seq)
+        state.forget_refused()
         state.note_metering(True, state.inode)
-        state.last_error = error
-        state.error_count += 1
         self._drop_pages(state)
         await self.kernel.invalidate_attributes(state.inode_id)
+        # Not before: an open file that learns of it lets its program go on, which looks at what the kernel shows.
+        # And both at once: what counts as reported and has no error yet would be a close that went well.
+        state.reported_seq = max(state.reported_seq, seq)
+        state.last_error = error
+        state.error_count += 1
 
     async def secure(self, state: InodeState, start: int, end: int) -> None:
         """Below a quota of bytes, have the growth of a file up to `end` promised before it is buffered.

@@ -243,6 +243,46 @@ async def test_what_the_background_finds_refused_every_open_file_is_told_once(
     assert bytes(await world.second.vfs.files.read(reader.handle_id, 0, 3)) == b"baa"
 
 
+class SlowKernel(RecordingKernel):
+    """A kernel that takes its time to forget attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.may_forget = trio.Event(), trio.Event()
+
+    async def invalidate_attributes(self, inode_id):
+        self.asked.set()
+        await self.may_forget.wait()
+        await super().invalidate_attributes(inode_id)
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_nobody_is_told_of_a_refusal_before_the_kernel_has_forgotten_its_bytes(
+    world, nursery, autojump_clock, is_durable
+):
+    """The program looks at the file as soon as its close, or a write, was refused."""
+    vfs, kernel = world.first.vfs, SlowKernel()
+    vfs.connect_kernel(kernel)
+    vfs.adopt(small_section(durable_close=is_durable))
+    handle_id, inode_id = await write_unaware(world, 4)
+    assert await length_seen(world.first, inode_id) == 5 * CHUNK
+    await kernel.asked.wait()  # the background has reported, and was refused
+    assert await length_seen(world.first, inode_id) == CHUNK
+    told = []
+
+    async def close_it():
+        await over(vfs.files.flush(handle_id))
+        told.append(list(kernel.attributes))
+
+    nursery.start_soon(close_it)
+    await trio.sleep(1)
+    assert told == [], "told while the kernel still shows what was refused"
+    kernel.may_forget.set()
+    await trio.sleep(1)
+    assert told == [[inode_id]]
+    await vfs.files.release(handle_id)
+
+
 async def test_what_fits_after_a_refusal_is_kept_and_zeros_lie_before_it(world):
     """Nothing of what was refused shows in the hole that a later write leaves."""
     files = world.first.vfs.files
