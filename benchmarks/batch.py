@@ -5,49 +5,35 @@ One program; small reads are told of in microseconds of processor time as well: 
 processes together.
 """
 
-import argparse
 import random
 import statistics
-import tempfile
+import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from emberfs.batch import Transfer
 from emberfs.ring import RingClient
 from emberfs.ring_file import RingFile
 
-from .cluster import fresh_cluster, warm_up
+from fs.app.progress import Progress
+
+from .cluster import cluster_beside_file, warm_up
+from .command import bench_command
 from .machine import direct_reads, direct_writes, loopback_mib_s
+from .native import BATCH_COUNTS, FULL, LARGE_BATCH_COUNT, QUICK, SMALL_BYTES, WARM_COUNT, Sizes
 from .relay import wake_ups_us
-from .table import Row, print_rows
+from .table import Row
 from .used import GB, Meter
 from .workloads import MIB, drop_page_cache
 
-SMALL_BYTES = 4096
-BATCH_COUNTS = (64, 256)
-LARGE_BATCH_COUNT = 8
 THREADS = 2
 """Each with a batch in flight."""
 REPLICAS = 3
-WARM_COUNT = 3
 LATENCY_COUNT = 2000
 LATENCY_GOAL_US = 250.0
 LATENCY_PAUSE_S = 0.0005
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is moved."""
-
-    file_mib: int
-    seconds: float
-
-
-QUICK = Sizes(file_mib=256, seconds=2.0)
-FULL = Sizes(file_mib=4096, seconds=10.0)
 
 
 def in_threads(work: Callable[[int], None]) -> float:
@@ -134,14 +120,14 @@ def measure_large(
     with client.open(str(path), "x") as file, meter.used() as used:
         written = sequential(client, file, sizes, is_write=True)
     name = "1 MiB batches, written (of disk / 3)"
-    rows = [Row(name, written, "MiB/s", disk, used=used.per_gb(size))]
+    rows = [Row(name, written, "MiB/s", disk, goal=0.8, used=used.per_gb(size))]
     with client.open(str(path)) as file:
         drop_page_cache()
         disk = min(stream, direct_reads(local, MIB, sizes.seconds, is_random=False))
         with meter.used() as used:
             cold = sequential(client, file, sizes, is_write=False)
         name = "1 MiB batches, cold (of disk, stream)"
-        rows.append(Row(name, cold, "MiB/s", disk, used=used.per_gb(size)))
+        rows.append(Row(name, cold, "MiB/s", disk, goal=0.8, used=used.per_gb(size)))
         warm_up(cluster, path)
         with meter.used() as used:
             best = max(sequential(client, file, sizes, is_write=False) for _ in range(WARM_COUNT))
@@ -161,7 +147,7 @@ def measure_small(
         each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
         us = SMALL_BYTES / GB * 1e6  # of a read, for each second of a GB
         rows += [
-            Row(f"4 KiB x {count}, cached (of the goal)", rate, "/s", 100_000, used=each),
+            Row(f"4 KiB x {count}, cached (of the goal)", rate, "/s", 100_000, goal=1.0, used=each),
             Row("  processor of the program", each.program * us, "us/read"),
             Row("  processor of the mount daemon", each.mount * us, "us/read"),
             Row("  processor of the storage processes", each.storage * us, "us/read"),
@@ -172,11 +158,13 @@ def measure_small(
         with meter.used() as used:
             rate = random_reads(client, file, count, sizes)
         each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
-        rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit, used=each))
+        rows.append(
+            Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit, goal=0.5, used=each)
+        )
     return rows
 
 
-def measure(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
+def measure_all(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
     """Measure everything on the mount of a cluster in a directory; `local` is a file of the same length on its disk."""
     path = mount_point / "batch-benchmark"
     with RingClient(mount_point) as client:
@@ -186,32 +174,20 @@ def measure(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list
             warm_up(cluster, path)
             one = latency_us(client, file, sizes)
         least = wake_ups_us(LATENCY_COUNT, LATENCY_PAUSE_S)
-        for name, limit in (("wake-ups alone", least), ("the goal", LATENCY_GOAL_US)):
+        goals = (("wake-ups alone", least, None), ("the goal", LATENCY_GOAL_US, 1.0))
+        for name, limit, goal in goals:
             title = f"one 4 KiB read, median (of {name})"
-            rows.append(Row(title, one, "us", limit, is_smaller_better=True))
+            rows.append(Row(title, one, "us", limit, goal=goal, is_smaller_better=True))
     return rows
 
 
-def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
-    """Bring up a cluster and measure.
-
-    Args:
-        sizes: how much to do.
-        parent: a directory on the disk to measure; default: the temporary directory.
-    """
-    with (
-        tempfile.NamedTemporaryFile(dir=parent) as local,
-        fresh_cluster(parent) as (cluster, mounted),
-    ):
-        for _ in range(sizes.file_mib):
-            local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
-        local.flush()
-        return measure(cluster, mounted, Path(local.name), sizes)
+def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
+    """Bring up a cluster and measure."""
+    progress.step("batch: starting a cluster")
+    with cluster_beside_file(parent, sizes.file_mib) as (cluster, mounted, local):
+        progress.step(f"batch: reads and writes of a file of {sizes.file_mib:,} MiB")
+        return measure_all(cluster, mounted, local, sizes)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
-    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
-    arguments = parser.parse_args()
-    print_rows("batches", run(FULL if arguments.full else QUICK, arguments.dir))
+    sys.exit(bench_command("batch", __doc__, (QUICK, FULL), measure))

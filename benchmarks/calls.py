@@ -1,13 +1,13 @@
 """What one small call costs both sides, counted: calls of functions, turns of the event loop, system calls to wait.
 
-`python -m benchmarks.calls [--count N]`.  Two processes, one Unix socket.  Counts say the same on a busy machine as on an idle one; a process that
+`python -m benchmarks.calls [--full | --count N]`.  Two processes, one Unix socket.  Counts say the same on a busy machine as on an idle one; a process that
 has slept has none of its code in its caches, so what it calls is what it costs.
 """
 
-import argparse
 import cProfile
 import multiprocessing
 import pstats
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import trio
 
+from fs.app.progress import Progress
 from fs.rpc.api import Call, Identity, Reply
 from fs.rpc.channel import RpcChannel, open_channels
 from fs.rpc.core_service import CoreService
@@ -27,7 +28,8 @@ from fs.schema import services
 from fs.schema.config import RpcSection
 from fs.schema.proto import core_pb2 as core
 
-from .table import Row, print_rows
+from .command import bench_command
+from .table import Row
 
 COUNT = 500
 IDENTITY = Identity("benchmark", 1)
@@ -130,7 +132,7 @@ async def _call(channel: RpcChannel, request: core.EchoReq, count: int) -> None:
         await channel.call(services.CORE_ECHO, request)
 
 
-def run(count: int = COUNT) -> list[Row]:
+def measure(count: int, _parent: Path | None, progress: Progress) -> list[Row]:
     """Count everything."""
     context = multiprocessing.get_context("spawn")
     kinds: Sequence[tuple[str, type[Counting], core.EchoReq]] = (
@@ -140,6 +142,7 @@ def run(count: int = COUNT) -> list[Row]:
     )
     rows = []
     for name, kind, request in kinds:
+        progress.step(f"calls: {name}")
         with tempfile.TemporaryDirectory() as folder:
             address = f"unix:{Path(folder) / 'calls'}"
             ours, theirs = context.Pipe()
@@ -157,6 +160,4 @@ def run(count: int = COUNT) -> list[Row]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=COUNT)
-    print_rows("calls", run(parser.parse_args().count))
+    sys.exit(bench_command("calls", __doc__, (COUNT, 10 * COUNT), measure, amount="calls"))

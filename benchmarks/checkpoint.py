@@ -36,6 +36,8 @@ SHARDS = 8
 PROCESSES = 2
 PIECES_PER_BATCH = 32
 REPLICAS = 3
+GOAL = 0.8
+"""Of the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,8 @@ class Paces(NamedTuple):
     def rows(self, name: str, written: float, read: float) -> list[Row]:
         """Return the rows of both, next to what the disk does."""
         return [
-            Row(f"{name}save, 8 shards, durable (of disk / 3)", self.save, "MiB/s", written / REPLICAS, used=self.save_used),
-            Row(f"{name}load, cold (of disk)", self.load, "MiB/s", read, used=self.load_used),
+            Row(f"{name}save, 8 shards, durable (of disk / 3)", self.save, "MiB/s", written / REPLICAS, goal=GOAL, used=self.save_used),
+            Row(f"{name}load, cold (of disk)", self.load, "MiB/s", read, goal=GOAL, used=self.load_used),
         ]  # fmt: skip
 
 

@@ -5,23 +5,26 @@ Write amplification is what the process sent to the block layer (`/proc/self/io`
 payload, with a flush every 64 updates; 0 on file systems in memory.
 """
 
-import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from fs.app.progress import Progress
 from fs.chunkengine.api import ReadIo
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.factory import open_engine
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 
-from .chunkengine_scale import measure
+from .chunkengine_scale import measure as measure_scale
+from .command import bench_command
 from .machine import io_bytes
-from .table import Row, print_rows
+from .table import Row
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -161,22 +164,22 @@ def _amplification(
     return Row(f"write amplification, {name}", written / (4 * SYNC_EVERY * len(data)), "x")
 
 
-def main() -> None:
-    """Print a table per checksum block size, one of write amplification, one of scale."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="a million chunks")
-    parser.add_argument("--dir", type=Path, help="an existing directory to measure in")
-    options = parser.parse_args()
+def measure(chunk_count: int, parent: Path | None, progress: Progress) -> list[Row]:
+    """Measure with every size of checksum blocks, write amplification, and that many chunks."""
+    rows: list[Row] = []
     for block in (4 * KIB, 16 * KIB, 64 * KIB):
-        with tempfile.TemporaryDirectory(dir=options.dir) as directory:
-            rows = run(Path(directory), checksum_block_bytes=block)
-        print_rows(f"chunk engine, checksum block {block // KIB} KiB", rows)
-    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
-        print_rows("chunk engine, write amplification", amplification(Path(directory) / "disk"))
-    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
-        rows = measure(Path(directory) / "disk", FULL_COUNT if options.full else QUICK_COUNT)
-    print_rows("chunk engine, very many chunks", rows)
+        blocks = f"checksum blocks of {block // KIB} KiB"
+        progress.step(f"chunkengine: {blocks}")
+        with tempfile.TemporaryDirectory(dir=parent) as directory:
+            found = run(Path(directory), checksum_block_bytes=block)
+        rows += [replace(row, name=f"{blocks}: {row.name}") for row in found]
+    progress.step("chunkengine: write amplification")
+    with tempfile.TemporaryDirectory(dir=parent) as directory:
+        rows += amplification(Path(directory) / "disk")
+    progress.step(f"chunkengine: {chunk_count:,} chunks")
+    with tempfile.TemporaryDirectory(dir=parent) as directory:
+        return rows + measure_scale(Path(directory) / "disk", chunk_count)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(bench_command("chunkengine", __doc__, (QUICK_COUNT, FULL_COUNT), measure))

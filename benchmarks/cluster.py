@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .machine import io_bytes
+from .workloads import MIB
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,6 +47,19 @@ def fresh_cluster(parent: Path | None = None, *options: str) -> Iterator[tuple[P
             yield directory, mount_point
         finally:
             ember("down", "--dir", str(directory), "--wipe")
+
+
+@contextmanager
+def cluster_beside_file(parent: Path | None, mib: int) -> Iterator[tuple[Path, Path, Path]]:
+    """Bring up a cluster next to a local file that says what its disk does.
+
+    Yield (cluster directory, mount point, a file of that many MiB of noise on the same disk); all go when we do.
+    """
+    with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (directory, at):
+        for _ in range(mib):
+            local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
+        local.flush()
+        yield directory, at, Path(local.name)
 
 
 def warm_up(directory: Path, path: Path) -> None:

@@ -1,6 +1,8 @@
 """What benchmarks of programs have in common: options, steps that are told, a table, a picture.
 
-    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]]
+    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]] [--count=N] [--at=DIRECTORY]
+
+`--count` and `--at` only where the benchmark has them.
 
 Ctrl-C, or a kill, ends a benchmark and what it has started; its files are removed.
 """
@@ -21,11 +23,15 @@ from .table import Row, print_rows
 Sizes = TypeVar("Sizes")
 Measure = Callable[[Sizes, Path | None, Progress], Sequence[Row]]
 """(how much to do, a directory on the disk to measure, who is told of steps) -> figures."""
+MeasureAt = Callable[[Sizes, Path, Progress], Sequence[Row]]
+"""(how much to do, a directory of a mounted file system, who is told of steps) -> figures."""
 
 
-def _parse(name: str, about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parser(name: str, about: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"ember bench {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
     parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
@@ -37,7 +43,7 @@ def _parse(name: str, about: str | None, arguments: Sequence[str] | None) -> arg
         metavar="FILE",
         help="also draw the table (default: ember-bench-NAME.png in the working directory)",
     )
-    return parser.parse_args(arguments)
+    return parser
 
 
 def bench_command(
@@ -46,6 +52,9 @@ def bench_command(
     sizes: tuple[Sizes, Sizes],
     measure: Measure[Sizes],
     arguments: Sequence[str] | None = None,
+    *,
+    amount: str | None = None,
+    measure_at: MeasureAt[Sizes] | None = None,
 ) -> int:
     """Run a benchmark as a program; return its exit code.
 
@@ -55,15 +64,27 @@ def bench_command(
         sizes: without and with `--full`.
         measure: does it.
         arguments: of the command line; default: those of this process.
+        amount: where sizes are numbers, what they count: `--count` then gives another one.
+        measure_at: measures a directory of any mounted file system alone, which is then the one of `--at`.
     """
-    options = _parse(name, about, arguments)
+    parser = _parser(name, about)
+    if amount is not None:
+        parser.add_argument("--count", type=int, help=f"{amount} (default: {sizes[0]:,})")
+    if measure_at is not None:
+        parser.add_argument("--at", type=Path, help="a directory of a mounted file system, alone")
+    options = parser.parse_args(arguments)
+    wanted = getattr(options, "count", None) or sizes[options.full]
+    at = getattr(options, "at", None)
     if options.plot is not None and not is_there():
         sys.stderr.write("ember: --plot needs matplotlib: pip install emberfs[plot]\n")
         return 1
     before = signal.signal(signal.SIGTERM, _interrupt)  # what has been started is stopped, too
     progress = Progress()
     try:
-        rows = measure(sizes[options.full], options.dir, progress)
+        if at is not None and measure_at is not None:
+            rows = measure_at(wanted, at, progress)
+        else:
+            rows = measure(wanted, options.dir, progress)
     except KeyboardInterrupt:
         progress.close()
         sys.stderr.write(f"ember: benchmark {name} was interrupted\n")
@@ -74,9 +95,10 @@ def bench_command(
     finally:
         signal.signal(signal.SIGTERM, before)
     progress.close("measured")
-    print_rows(f"{name}; kernels: {kernels_in_use()}", rows)
+    title = f"{name}{'' if at is None else f' in {at}'}; kernels: {kernels_in_use()}"
+    print_rows(title, rows)
     if options.plot is not None:
-        plot_rows(name, rows, options.plot)
+        plot_rows(title, rows, options.plot)
         sys.stderr.write(f"ember: drawn in {options.plot}\n")
     return 0
 

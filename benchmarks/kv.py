@@ -13,6 +13,7 @@ from typing import Final
 import trio
 from rocksdict import Rdict, WriteBatch
 
+from fs.app.progress import Progress
 from fs.kv.api import KvEngine, Transaction
 from fs.kv.memory import MemoryEngine
 from fs.kv.remote import RemoteEngine
@@ -26,7 +27,8 @@ from fs.runtime.ports import Runtime
 from fs.runtime.real import real_runtime
 from fs.schema.config import KvSection, RpcSection
 
-from .table import Row, print_rows
+from .command import bench_command
+from .table import Row
 
 KEY_COUNT: Final = 10_000
 VALUE: Final = bytes(100)
@@ -55,7 +57,7 @@ async def _timed_async(call: Callable[[int], Awaitable[object]], count: int) -> 
     return (time.perf_counter() - began) / count * 1e6
 
 
-def _bare_figures(db: Rdict) -> dict[str, float]:
+def _bare_figures(db: Rdict, scale: int) -> dict[str, float]:
     """Return microseconds per operation of RocksDB itself."""
 
     def write(index: int) -> None:
@@ -76,10 +78,10 @@ def _bare_figures(db: Rdict) -> dict[str, float]:
             cursor.next()
 
     return {
-        "set": _timed(write, KEY_COUNT),
-        "get": _timed(lambda index: db.get(_key(index)), KEY_COUNT),
-        "range": _timed(scan, SCAN_COUNT),
-        "synced": _timed(synced, SYNC_COUNT),
+        "set": _timed(write, KEY_COUNT * scale),
+        "get": _timed(lambda index: db.get(_key(index)), KEY_COUNT * scale),
+        "range": _timed(scan, SCAN_COUNT * scale),
+        "synced": _timed(synced, SYNC_COUNT * scale),
     }
 
 
@@ -131,16 +133,17 @@ class _Work:
         return (time.perf_counter() - began) / count * 1e6
 
 
-async def _engine_rows(name: str, work: _Work, bare: dict[str, float]) -> list[Row]:
+async def _engine_rows(name: str, work: _Work, bare: dict[str, float], scale: int) -> list[Row]:
+    keys, scans, syncs = KEY_COUNT * scale, SCAN_COUNT * scale, SYNC_COUNT * scale
     figures = [
-        ("1-set commit", await _timed_async(work.commit_one, KEY_COUNT), bare["set"]),
-        ("get, own transaction", await _timed_async(work.get, KEY_COUNT), bare["get"]),
-        ("2 gets, 2 sets, commit", await _timed_async(work.read_modify_write, KEY_COUNT), None),
-        (f"range of {RANGE_ROWS}", await _timed_async(work.scan, SCAN_COUNT), bare["range"]),
-        ("synced commit, alone", await _timed_async(work.synced, SYNC_COUNT), bare["synced"]),
+        ("1-set commit", await _timed_async(work.commit_one, keys), bare["set"]),
+        ("get, own transaction", await _timed_async(work.get, keys), bare["get"]),
+        ("2 gets, 2 sets, commit", await _timed_async(work.read_modify_write, keys), None),
+        (f"range of {RANGE_ROWS}", await _timed_async(work.scan, scans), bare["range"]),
+        ("synced commit, alone", await _timed_async(work.synced, syncs), bare["synced"]),
         (
             f"synced commit, {WRITER_COUNT} at once",
-            await work.many_synced(SYNC_COUNT * 10),
+            await work.many_synced(syncs * 10),
             bare["synced"],
         ),
     ]
@@ -150,27 +153,29 @@ async def _engine_rows(name: str, work: _Work, bare: dict[str, float]) -> list[R
     ]
 
 
-async def run() -> list[Row]:
-    """Measure; takes a few seconds and a few MB in the temporary directory."""
+async def measure_all(scale: int, parent: Path | None) -> list[Row]:
+    """Measure; takes a few MB in the directory."""
     runtime = real_runtime(SocketNetwork())
-    with tempfile.TemporaryDirectory(prefix="ember-bench-kv-") as directory:
+    with tempfile.TemporaryDirectory(prefix="ember-bench-kv-", dir=parent) as directory:
         db = open_store(f"{directory}/bare")
-        bare = _bare_figures(db)
+        bare = _bare_figures(db, scale)
         db.close()
         engine = await RocksDbEngine.open(
             f"{directory}/kv", KvSection(), runtime, cluster_id="benchmark"
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(engine.run)
-            rows = await _engine_rows("rocksdb", _Work(engine, runtime), bare)
+            rows = await _engine_rows("rocksdb", _Work(engine, runtime), bare, scale)
             nursery.cancel_scope.cancel()
         await engine.aclose()
-        rows += await _remote_rows(Path(directory), runtime, bare)
+        rows += await _remote_rows(Path(directory), runtime, bare, scale)
     memory = MemoryEngine(runtime.clock)
-    return rows + await _engine_rows("memory", _Work(memory, runtime), bare)
+    return rows + await _engine_rows("memory", _Work(memory, runtime), bare, scale)
 
 
-async def _remote_rows(directory: Path, runtime: Runtime, bare: dict[str, float]) -> list[Row]:
+async def _remote_rows(
+    directory: Path, runtime: Runtime, bare: dict[str, float], scale: int
+) -> list[Row]:
     """Measure the same store served by another process over a Unix socket."""
     address = f"unix:{directory}/kv.sock"
     config = directory / "kv.toml"
@@ -186,10 +191,16 @@ async def _remote_rows(directory: Path, runtime: Runtime, bare: dict[str, float]
         ) as channels:
             engine = RemoteEngine(channels.get(address), address, runtime)
             await engine.sync()  # waits until it serves
-            rows = await _engine_rows("remote", _Work(engine, runtime), bare)
+            rows = await _engine_rows("remote", _Work(engine, runtime), bare, scale)
         process.terminate()
     return rows
 
 
+def measure(scale: int, parent: Path | None, progress: Progress) -> list[Row]:
+    """Measure every engine, `scale` times the usual number of operations."""
+    progress.step("kv: bare store, rocksdb, remote, memory")
+    return trio.run(measure_all, scale, parent)
+
+
 if __name__ == "__main__":
-    print_rows("key-value layer", trio.run(run))
+    sys.exit(bench_command("kv", __doc__, (1, 10), measure))

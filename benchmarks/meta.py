@@ -1,6 +1,6 @@
 """Names: operations per second on the mount, through the native client, and of the metadata service alone.
 
-`python -m benchmarks.meta [--count N] [--dir DIRECTORY]`; needs root, because it drops caches.
+`python -m benchmarks.meta [--full | --count N] [--dir DIRECTORY]`; needs root, because it drops caches.
 `--at DIRECTORY` instead: the workloads of the mount alone, in a folder of their own there, which goes afterwards; for
 comparing any mounted file system with any other.
 
@@ -9,9 +9,9 @@ file system.  The native client does the same with tasks.  The service alone is 
 figures are what one core can do: a second divided by the processor time of an operation, measured at the process.
 """
 
-import argparse
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 import tomllib
@@ -21,15 +21,17 @@ from pathlib import Path
 
 import trio
 
+from fs.app.progress import Progress
 from fs.client.connect import connect
 from fs.client.native import EmberFs
 from fs.rpc.transport import SocketNetwork
 from fs.runtime.real import real_runtime
 
 from .cluster import fresh_cluster
+from .command import bench_command
 from .meta_alone import KINDS, alone
 from .mount import empty_mount
-from .table import Row, print_rows
+from .table import Row
 from .workloads import drop_page_cache
 
 COUNT = 1000
@@ -206,41 +208,31 @@ async def native(mgmtd: list[str], cluster_id: str, count: int) -> list[Row]:
     return rows
 
 
-def run(count: int = COUNT, parent: Path | None = None) -> list[Row]:
-    """Measure everything.
-
-    Args:
-        count: operations of each figure; a multiple of eight.
-        parent: a directory on the disk to measure; default: the temporary directory.
-    """
+def measure(count: int, parent: Path | None, progress: Progress) -> list[Row]:
+    """Measure everything; `count` operations, a multiple of eight, for each figure."""
     rows: list[Row] = []
+    progress.step("meta: starting a cluster")
     with empty_mount() as empty, fresh_cluster(parent) as (directory, mounted):
         for workers in WORKERS:
+            progress.step(f"meta: names on the mount, {workers} at a time")
             rows += on_mount(mounted, empty, workers, count)
+        progress.step("meta: names through the native client")
         config = tomllib.loads((directory / "config" / "mount-1.toml").read_text())["process"]
         rows += trio.run(native, config["mgmtd_addresses"], config["cluster_id"], count)
+    progress.step(f"meta: the service alone: {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory(prefix="ember-meta-", dir=parent) as folder:
         rows += alone(multiprocessing.get_context("spawn"), folder, WORKERS, count)
     return rows
 
 
-def run_at(mounted: Path, count: int = COUNT) -> list[Row]:
+def measure_at(count: int, mounted: Path, progress: Progress) -> list[Row]:
     """Measure a mounted file system of any kind, in a folder of their own below `mounted`."""
+    progress.step(f"meta: names in {mounted}")
     with tempfile.TemporaryDirectory(prefix="ember-meta-", dir=mounted) as folder:
         return [row for workers in WORKERS for row in on_mount(Path(folder), None, workers, count)]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=COUNT, help="operations of each figure")
-    parser.add_argument("--full", action="store_true", help="ten times as many")
-    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
-    parser.add_argument(
-        "--at", type=Path, help="a folder of a mounted file system, to measure alone"
-    )
-    arguments = parser.parse_args()
-    wanted = arguments.count * (10 if arguments.full else 1)
-    if arguments.at is not None:
-        print_rows(f"names in {arguments.at}", run_at(arguments.at, wanted))
-    else:
-        print_rows(f"names; the service alone: {', '.join(KINDS)}", run(wanted, arguments.dir))
+    amount = "operations of each figure"
+    sizes = (COUNT, 10 * COUNT)
+    sys.exit(bench_command("meta", __doc__, sizes, measure, amount=amount, measure_at=measure_at))

@@ -1,11 +1,10 @@
 """A namespace of a million inodes (or as many as wanted), next to one of ten thousand: what listing and looking up cost.
 
-`python -m benchmarks.meta_scale [--inodes N] [--dir DIRECTORY]`.  One process holds the embedded store and the service;
+`python -m benchmarks.meta_scale [--full | --count N] [--dir DIRECTORY]`.  One process holds the embedded store and the service;
 figures are operations per second of processor time, so a machine that others use distorts them little.  The inodes are
 written straight into the store, all in one directory up to a million, the rest in directories of a thousand.
 """
 
-import argparse
 import gc
 import os
 import random
@@ -19,6 +18,7 @@ from typing import Any
 
 import trio
 
+from fs.app.progress import Progress
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs
 from fs.kv.api import Transaction
@@ -39,8 +39,9 @@ from fs.schema.ids import FIRST_INODE_ID, ROOT_INODE_ID, InodeId
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 
+from .command import bench_command
 from .meta_alone import CLUSTER_ID, FixedRouting, NobodyElse, NoChunks
-from .table import Row, print_rows
+from .table import Row
 
 SMALL_COUNT = 10_000
 LARGE_COUNT = 1_000_000
@@ -245,7 +246,7 @@ async def _mount_memory(found: _Namespace, *, gives: bool) -> float:
     return grown / found.long_count
 
 
-async def measure(folder: str, file_count: int) -> dict[str, tuple[float, str]]:
+async def measure_one(folder: str, file_count: int) -> dict[str, tuple[float, str]]:
     """Return the figures of one namespace, by name, with their units."""
     generator = random.Random(1)  # noqa: S311 - not a secret
     async with _namespace(folder, file_count) as found:
@@ -270,27 +271,22 @@ async def measure(folder: str, file_count: int) -> dict[str, tuple[float, str]]:
     return figures
 
 
-def run(file_count: int = LARGE_COUNT, parent: Path | None = None) -> list[Row]:
-    """Measure both namespaces; the small one's figures stand as the limit.
-
-    Args:
-        file_count: of the large one.
-        parent: a directory on the disk to measure; default: the temporary directory.
-    """
+def measure(file_count: int, parent: Path | None, progress: Progress) -> list[Row]:
+    """Measure both namespaces; the small one's figures stand as the limit."""
     with tempfile.TemporaryDirectory(prefix="ember-scale-", dir=parent) as folder:
-        small = trio.run(measure, f"{folder}/small", SMALL_COUNT)
-        large = trio.run(measure, f"{folder}/large", file_count)
+        progress.step(f"meta_scale: {SMALL_COUNT:,} inodes")
+        small = trio.run(measure_one, f"{folder}/small", SMALL_COUNT)
+        progress.step(f"meta_scale: {file_count:,} inodes")
+        large = trio.run(measure_one, f"{folder}/large", file_count)
     return [
-        Row(name, value, unit, small[name][0] if unit.endswith("/s") else None)
+        Row(f"{name} (of {SMALL_COUNT:,} inodes)", value, unit, small[name][0], goal=0.5)
+        if unit.endswith("/s")
+        else Row(name, value, unit)
         for name, (value, unit) in large.items()
     ]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inodes", type=int, default=LARGE_COUNT, help="of the large namespace")
-    parser.add_argument("--full", action="store_true", help="ten million inodes")
-    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
-    arguments = parser.parse_args()
-    wanted = 10 * LARGE_COUNT if arguments.full else arguments.inodes
-    print_rows(f"{wanted:,} inodes (machine: {SMALL_COUNT:,} of them)", run(wanted, arguments.dir))
+    amount = "inodes of the large namespace"
+    counts = (LARGE_COUNT, 10 * LARGE_COUNT)
+    sys.exit(bench_command("meta_scale", __doc__, counts, measure, amount=amount))

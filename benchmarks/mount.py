@@ -4,7 +4,6 @@
 All three are measured in turn for each workload, so that a busy machine slows them alike.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -14,8 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fs.app.progress import Progress
+
 from .cluster import ROOT, fresh_cluster
-from .table import Row, print_rows
+from .command import bench_command
+from .table import Row
 from .used import Meter
 from .workloads import FULL, QUICK, WORKLOADS, Bound, Sizes
 
@@ -45,34 +47,28 @@ def _wait_mounted(folder: str) -> None:
         time.sleep(0.05)
 
 
-def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
-    """Measure every workload.
-
-    Args:
-        sizes: how much to do.
-        parent: a directory on the disk to measure; default: the temporary directory.
-    """
+def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
+    """Measure every workload."""
     rows = []
+    progress.step("mount: starting a cluster")
     with (
         tempfile.TemporaryDirectory(prefix="ember-local-", dir=parent) as local,
         empty_mount() as empty,
         fresh_cluster(parent) as (directory, mounted),
     ):
         meter = Meter(directory)
-        for name, unit, bound, workload, moved in WORKLOADS:
+        for name, unit, bound, goal, workload, moved in WORKLOADS:
+            progress.step(f"mount: {name}")
             with meter.used() as used:
                 value = workload(mounted, sizes)
             on_empty = workload(empty, sizes)
             on_local = workload(Path(local), sizes)
             limit = on_empty if bound is Bound.FUSE else on_local / REPLICAS
             each = used.per_gb(moved(sizes)) if moved is not None else None
-            rows.append(Row(f"{name} (of {bound.value})", value, unit, limit, used=each))
+            title = f"{name} (of {bound.value})"
+            rows.append(Row(title, value, unit, limit, goal=goal, used=each))
     return rows
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
-    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
-    arguments = parser.parse_args()
-    print_rows("mount", run(FULL if arguments.full else QUICK, arguments.dir))
+    sys.exit(bench_command("mount", __doc__, (QUICK, FULL), measure))

@@ -3,9 +3,8 @@
 `python -m benchmarks.native [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
 """
 
-import argparse
 import random
-import tempfile
+import sys
 import time
 import tomllib
 from dataclasses import dataclass
@@ -13,14 +12,16 @@ from pathlib import Path
 
 import trio
 
+from fs.app.progress import Progress
 from fs.client.connect import connect
 from fs.client.native import EmberFile, EmberFs
 from fs.rpc.transport import SocketNetwork
 from fs.runtime.real import real_runtime
 
-from .cluster import fresh_cluster
+from .cluster import cluster_beside_file
+from .command import bench_command
 from .machine import direct_reads, loopback_mib_s
-from .table import Row, print_rows
+from .table import Row
 from .used import Meter
 from .workloads import MIB, drop_page_cache
 
@@ -96,7 +97,7 @@ async def fill(client: EmberFs, path: str, sizes: Sizes) -> None:
             await file.write(offset, data)
 
 
-async def measure(directory: Path, local: Path, sizes: Sizes) -> list[Row]:
+async def measure_reads(directory: Path, local: Path, sizes: Sizes) -> list[Row]:
     """Measure everything on a running cluster; `local` is a file of the same length on its disk."""
     rows, size, meter = [], sizes.file_mib * MIB, Meter(directory)
     config = tomllib.loads((directory / "config" / "mount-1.toml").read_text())["process"]
@@ -111,7 +112,7 @@ async def measure(directory: Path, local: Path, sizes: Sizes) -> list[Row]:
         with meter.used() as used:
             cold = await sequential_reads(client, file)
         name = "1 MiB batches, cold (of disk, stream)"
-        rows.append(Row(name, cold, "MiB/s", min(disk, stream), used=used.per_gb(size)))
+        rows.append(Row(name, cold, "MiB/s", min(disk, stream), goal=0.8, used=used.per_gb(size)))
         await client.prefetch(file)  # by every replica
         with meter.used() as used:
             warm = max([await sequential_reads(client, file) for _ in range(WARM_COUNT)])
@@ -122,35 +123,27 @@ async def measure(directory: Path, local: Path, sizes: Sizes) -> list[Row]:
                 rate = await random_reads(client, file, count, sizes.seconds, count)
             each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
             name = f"4 KiB x {count}, cached (of the goal)"
-            rows.append(Row(name, rate, "/s", 100_000, used=each))
+            rows.append(Row(name, rate, "/s", 100_000, goal=1.0, used=each))
         for count in BATCH_COUNTS:
             drop_page_cache()
             limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
             with meter.used() as used:
                 rate = await random_reads(client, file, count, sizes.seconds, count)
             each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
-            rows.append(Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit, used=each))
+            rows.append(
+                Row(f"4 KiB x {count}, cold (of io_uring)", rate, "/s", limit, goal=0.5, used=each)
+            )
         await file.close()
     return rows
 
 
-def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
-    """Bring up a cluster and measure.
-
-    Args:
-        sizes: how much to do.
-        parent: a directory on the disk to measure; default: the temporary directory.
-    """
-    with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (directory, _):
-        for _ in range(sizes.file_mib):
-            local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret
-        local.flush()
-        return trio.run(measure, directory, Path(local.name), sizes)
+def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
+    """Bring up a cluster and measure."""
+    progress.step("native: starting a cluster")
+    with cluster_beside_file(parent, sizes.file_mib) as (directory, _, local):
+        progress.step(f"native: batches of reads of a file of {sizes.file_mib:,} MiB")
+        return trio.run(measure_reads, directory, local, sizes)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
-    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
-    arguments = parser.parse_args()
-    print_rows("native client", run(FULL if arguments.full else QUICK, arguments.dir))
+    sys.exit(bench_command("native", __doc__, (QUICK, FULL), measure))

@@ -1,15 +1,26 @@
-"""A picture of a table: each figure that has a limit as its share of it.  Needs `matplotlib` (the extra `plot`)."""
+"""A picture of a table: each figure that has a limit as its share of it, and the goal.  Needs `matplotlib` (the extra `plot`)."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .table import Row, number
 
-BAR_INCHES = 0.42
-HEAD_INCHES = 1.4
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_INCHES = 13.0
+BAR_INCHES = 0.34
+AROUND_INCHES = 1.7
+"""Title, axis and legend."""
 RATIO_MAX = 2.0
 """Longer bars are cut, so that one of them does not make all others unreadable; what they come to stands beside them."""
+
+REACHED = "#2f7fb8"
+MISSED = "#d9622b"
+NO_GOAL = "#9a9a9a"
+"""Told apart also by who sees no red or no green."""
 
 
 def is_there() -> bool:
@@ -17,37 +28,78 @@ def is_there() -> bool:
     return find_spec("matplotlib") is not None
 
 
+def colour_of(row: Row) -> str:
+    """Return the colour of a row's bar: by whether its goal is reached."""
+    if row.goal is None or row.ratio is None:
+        return NO_GOAL
+    return REACHED if row.ratio >= row.goal else MISSED
+
+
+def words_of(row: Row) -> str:
+    """Return what stands beside a row's bar: value, limit, unit, goal."""
+    words = f"{number(row.value)} of {number(row.limit or 0)} {row.unit}"
+    if row.is_smaller_better:
+        words += " (less is better)"
+    return words if row.goal is None else f"{words}, goal {row.goal:g}"
+
+
 def plot_rows(title: str, rows: Sequence[Row], path: Path) -> None:
     """Draw rows, the first at the top, into a file whose ending says which format."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra; loading it takes a second
 
     drawn = [(row, row.ratio) for row in rows if row.ratio is not None]
-    figure = Figure(
-        figsize=(12, HEAD_INCHES + BAR_INCHES * max(1, len(drawn))), layout="constrained"
-    )
+    height = AROUND_INCHES + BAR_INCHES * max(1, len(drawn))
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     axes = figure.subplots()
-    end = min(RATIO_MAX, max([1.0, *(ratio for _, ratio in drawn)])) * 1.02
-    axes.barh(range(len(drawn)), [min(ratio, end) for _, ratio in drawn], color="#d9622b")
+    longest = max([1.0, *(ratio for _, ratio in drawn), *(row.goal or 0 for row, _ in drawn)])
+    end = min(RATIO_MAX, longest) * 1.02
     for place, (row, ratio) in enumerate(drawn):
-        if ratio > end:
-            axes.text(end, place, "\u25b6 ", ha="right", va="center", color="white")
-        beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8}
-        axes.text(1.01, place, f"{ratio:.2f}", fontweight="bold", **beside)
-        axes.text(1.07, place, _words(row), **beside)
-    axes.set_yticks(range(len(drawn)), [row.name.strip() for row, _ in drawn], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_axisbelow(True)
-    axes.grid(axis="x", color="#dddddd")
-    axes.axvline(1, color="#555555", linewidth=1)
+        _draw_bar(axes, place, row, ratio, end)
+    if not drawn:
+        axes.text(0.5, 0, "nothing here is measured next to the machine", ha="center", va="center")
+    names = [row.name.strip() for row, _ in drawn]
+    axes.set_yticks(range(len(drawn)), names, fontsize=9)
+    axes.set_ylim(max(1, len(drawn)) - 0.5, -0.5)
     axes.set_xlim(0, end)
-    axes.set_xlabel("share of what the machine does; 1: all of it", fontsize=8)
-    axes.set_title(f"{title}: next to the machine in the same run", loc="left", fontsize=11)
-    for side in ("top", "right"):
+    axes.tick_params(axis="y", length=0)
+    axes.set_axisbelow(True)
+    axes.grid(axis="x", color="#e4e4e4")
+    axes.axvline(1, color="#555555", linewidth=1)
+    axes.set_xlabel("share of what the machine itself does in the same run; 1 = all of it")
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
+    _draw_legend(axes, [row for row, _ in drawn])
     figure.savefig(path, dpi=130)
 
 
-def _words(row: Row) -> str:
-    """Return what stands beside a bar."""
-    words = f"{number(row.value)} of {number(row.limit or 0)} {row.unit}"
-    return f"{words}; {row.used.total:.1f} s/GB" if row.used else words
+def _draw_bar(axes: "Axes", place: int, row: Row, ratio: float, end: float) -> None:
+    """Draw one row: bar, goal, and beside them what it comes to."""
+    axes.barh(place, min(ratio, end), height=0.66, color=colour_of(row))
+    if ratio > end:
+        axes.text(end, place, "\u25b6 ", ha="right", va="center", color="white")
+    if row.goal is not None:
+        axes.vlines(row.goal, place - 0.42, place + 0.42, color="black", linewidth=2.5)
+    transform = axes.get_yaxis_transform()
+    axes.text(
+        1.01, place, f"{ratio:.2f}", transform=transform, va="center", fontsize=9, fontweight="bold"
+    )
+    axes.text(1.065, place, words_of(row), transform=transform, va="center", fontsize=9)
+
+
+def _draw_legend(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Say below the bars what their colours and the marks mean, where there are goals."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - see plot_rows
+    from matplotlib.patches import Patch  # noqa: PLC0415
+
+    meanings = {REACHED: "goal reached", MISSED: "goal missed", NO_GOAL: "no goal"}
+    found = {colour_of(row) for row in rows}
+    if not found - {NO_GOAL}:
+        return
+    parts: list[Patch | Line2D] = [
+        Patch(color=colour, label=words) for colour, words in meanings.items() if colour in found
+    ]
+    parts.append(Line2D([], [], color="black", linewidth=2.5, label="goal"))
+    axes.figure.legend(
+        handles=parts, loc="outside lower center", ncols=len(parts), fontsize=9, frameon=False
+    )

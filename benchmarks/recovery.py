@@ -6,9 +6,9 @@ Five nodes, chains of three, which the manager brings back into their preferred 
 clock runs from its start until every chain is complete.  Who read how much is told by `/proc/PID/io`.
 """
 
-import argparse
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from typing import Any
 import trio
 from msgspec import structs
 
+from fs.app.progress import Progress
 from fs.runtime.config_file import read_config, write_config
 
 from .cluster import Nodes, ember, fresh_cluster
+from .command import bench_command
 from .storage import (
     FULL,
     QUICK,
@@ -28,7 +30,7 @@ from .storage import (
     buffered_mib_s,
     storage_client,
 )
-from .table import Row, print_rows
+from .table import Row
 from .workloads import MIB
 
 NODE_COUNT = 5
@@ -50,7 +52,7 @@ def _is_complete(chains: list[Any]) -> bool:
     return bool(chains) and all(chain["is_complete"] for chain in chains)
 
 
-async def measure(directory: Path, parent: Path, sizes: Sizes) -> list[Row]:
+async def recover(directory: Path, parent: Path, sizes: Sizes) -> list[Row]:
     """Kill, overwrite, restart, wait."""
     nodes = Nodes(directory)
     await trio.to_thread.run_sync(nodes.wait, _is_in_order)
@@ -72,14 +74,17 @@ async def measure(directory: Path, parent: Path, sizes: Sizes) -> list[Row]:
     shares = [after[name] - before[name] for name in before]
     moved_mib = sizes.file_mib * REPLICA_COUNT / NODE_COUNT
     return [
-        Row("brought up to date (of the idle write goal)", moved_mib / took, "MiB/s", goal),
+        Row(
+            "brought up to date (of the idle write goal)", moved_mib / took, "MiB/s", goal, goal=0.5
+        ),
         Row("until every chain is complete", took, "s"),
         Row("survivors' reading, largest / mean", max(shares) * len(shares) / sum(shares), "x"),
     ]
 
 
-def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
-    """Bring up a cluster and measure; see benchmarks.storage.run."""
+def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
+    """Bring up a cluster and measure."""
+    progress.step("recovery: starting a cluster")
     sized = ("--nodes", str(NODE_COUNT), "--chains", str(CHAIN_COUNT), "--no-restart")
     with fresh_cluster(parent, *sized) as (directory, _):
         ember("down", "--dir", str(directory))
@@ -88,12 +93,9 @@ def run(sizes: Sizes = QUICK, parent: Path | None = None) -> list[Row]:
         mgmtd = structs.replace(config.mgmtd, rotate_after_s=ROTATE_AFTER_S)
         write_config(path, structs.replace(config, mgmtd=mgmtd))
         ember("up", "--dir", str(directory), "--until", str(os.getpid()), *sized)
-        return trio.run(measure, directory, directory.parent, sizes)
+        progress.step("recovery: one node is killed, missed and brought up to date")
+        return trio.run(recover, directory, directory.parent, sizes)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="sizes that outgrow caches; minutes")
-    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
-    arguments = parser.parse_args()
-    print_rows("recovery", run(FULL if arguments.full else QUICK, arguments.dir))
+    sys.exit(bench_command("recovery", __doc__, (QUICK, FULL), measure))

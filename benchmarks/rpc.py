@@ -1,12 +1,12 @@
 """Remote calls: latency of small ones and throughput of large payloads, next to a bare socket.
 
-`python -m benchmarks.rpc [--seconds S]`.  The server is a separate process; the bare loops send the same
+`python -m benchmarks.rpc [--full]`.  The server is a separate process; the bare loops send the same
 numbers of bytes over the same kind of socket, with blocking calls and no framing.
 """
 
-import argparse
 import multiprocessing
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trio
 
+from fs.app.progress import Progress
 from fs.rpc.api import Identity
 from fs.rpc.channel import RpcChannel, open_channels
 from fs.rpc.core_service import CoreService
@@ -24,7 +25,12 @@ from fs.schema import services
 from fs.schema.config import RpcSection
 from fs.schema.proto import core_pb2 as core
 
-from .table import Row, print_rows
+from .command import bench_command
+from .table import Row
+
+QUICK_SECONDS = 1.0
+FULL_SECONDS = 10.0
+"""For each figure."""
 
 SMALL_BYTES = 100
 LARGE_BYTES = 1 << 20
@@ -126,7 +132,7 @@ def _at(durations: list[float], fraction: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] * 1e6
 
 
-async def measure(kind: str, calls: str, bare: str, seconds: float) -> list[Row]:
+async def measure_kind(kind: str, calls: str, bare: str, seconds: float) -> list[Row]:
     """Return the rows of one kind of socket."""
     small = core.EchoReq(data=bytes(SMALL_BYTES))
     give = core.EchoReq(reply_payload_bytes=LARGE_BYTES)
@@ -165,12 +171,13 @@ async def measure(kind: str, calls: str, bare: str, seconds: float) -> list[Row]
     return rows
 
 
-def run(seconds: float = 1.0) -> list[Row]:
+def measure(seconds: float, _parent: Path | None, progress: Progress) -> list[Row]:
     """Measure everything; about `seconds` for each figure."""
     context = multiprocessing.get_context("spawn")
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("tcp", "unix"):
+            progress.step(f"rpc: {kind}")
             addresses, processes = [], []
             targets: list[tuple[str, Callable[..., None]]] = [
                 ("calls", serve_calls),
@@ -183,7 +190,7 @@ def run(seconds: float = 1.0) -> list[Row]:
                 process.start()
                 processes.append(process)
                 addresses.append(bound.get(timeout=20))
-            rows += trio.run(measure, kind, *addresses, seconds)
+            rows += trio.run(measure_kind, kind, *addresses, seconds)
             for process in processes:
                 process.kill()
                 process.join()
@@ -191,6 +198,4 @@ def run(seconds: float = 1.0) -> list[Row]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    print_rows("remote calls", run(parser.parse_args().seconds))
+    sys.exit(bench_command("rpc", __doc__, (QUICK_SECONDS, FULL_SECONDS), measure))

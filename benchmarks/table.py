@@ -1,4 +1,4 @@
-"""The table every benchmark prints: a figure, the machine's own limit in the same run, their ratio, processor time.
+"""The table every benchmark prints: a figure, the machine's own limit in the same run, their ratio, its goal, processor time.
 
 Processor time is told of what moves bytes: seconds for each GB, the sum and its parts (used.py).
 """
@@ -25,6 +25,8 @@ class Row:
     limit: float | None = None
     """What the bare machine does, in the same unit; None where there is nothing to compare with."""
     is_smaller_better: bool = False
+    goal: float | None = None
+    """The ratio that is wanted (specs/performance.md); None where nobody asks for one."""
     used: Used | None = None
     """For each GB that was moved."""
 
@@ -40,15 +42,16 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     """Print rows for people."""
     table = Table(title=title)
     table.add_column("what")
-    for heading in ("value", "unit", "machine", "ratio"):
+    for heading in ("value", "unit", "machine", "ratio", "goal"):
         table.add_column(heading, justify="right")
     if any(row.used for row in rows):
         table.add_column(USED_HEADING, justify="right")
     for row in rows:
         limit = "" if row.limit is None else number(row.limit)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        goal = "" if row.goal is None else f"{row.goal:g}"
         used = [str(row.used)] if row.used else []
-        table.add_row(row.name, number(row.value), row.unit, limit, ratio, *used)
+        table.add_row(row.name, number(row.value), row.unit, limit, ratio, goal, *used)
     console = Console()
     if not console.is_terminal:  # a file: lines are not folded
         console.width = max(console.width, FILE_COLUMNS)

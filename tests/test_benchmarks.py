@@ -1,5 +1,8 @@
 """Benchmarks of programs: what they measure is what they say, on a small folder; what they print, draw and leave."""
 
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -9,28 +12,44 @@ from emberfs.posix import PosixClient
 from benchmarks import checkpoint, dataloader, kvcache, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
+from benchmarks.plot import MISSED, NO_GOAL, REACHED, colour_of, words_of
 from benchmarks.relay import wake_ups_us
 from benchmarks.table import Row, print_rows
 from benchmarks.used import Meter, Used
-from fs.app.develop import _is_benchmark, checkout
+from fs.app.develop import _is_benchmark, checkout, run_bench
+from fs.schema.status import FsError, Status
 
 pytestmark = pytest.mark.timeout(600)  # processes start slowly on a busy machine
-ROWS = [Row("reads (of disk)", 50, "MiB/s", 100), Row("  processor", 3, "us")]
+ROWS = [
+    Row("reads (of disk)", 50, "MiB/s", 100, goal=0.4),
+    Row("  processor", 3, "us"),
+    Row("one read (of the goal)", 4, "us", 1, goal=0.5, is_smaller_better=True),
+    Row("listing (of disk)", 900, "/s", 300),
+]
+BENCHMARKS = (
+    *("batch", "calls", "checkpoint", "chunkengine", "dataloader", "kv", "kvcache", "meta"),
+    *("meta_scale", "mount", "native", "recovery", "rpc", "sort", "storage"),
+)
 
 
 def test_all_are_found():
     found = {path.stem for path in (checkout() / "benchmarks").glob("*.py") if _is_benchmark(path)}
-    assert {"batch", "mount", "dataloader", "checkpoint", "kvcache", "sort"} <= found
-    assert not found & {
-        "table",
-        "command",
-        "plot",
-        "cluster",
-        "machine",
-        "workloads",
-        "used",
-        "relay",
-    }
+    assert found == set(BENCHMARKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_draws(name):
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--help"]
+    told = subprocess.run(command, cwd=checkout(), capture_output=True, text=True, check=True)
+    assert told.stdout.startswith(f"usage: ember bench {name} ")
+    assert {"--plot", "--full", "--dir"} <= set(re.findall(r"--\w+", told.stdout))
+
+
+def test_one_picture_of_several_benchmarks_is_refused():
+    with pytest.raises(FsError, match="is of one benchmark") as caught:
+        run_bench(["kv", "rpc", "--plot=x.png"])
+    assert caught.value.status is Status.BAD_CONFIG
 
 
 def test_a_table_is_printed(capsys):
@@ -46,7 +65,7 @@ def test_a_table_is_printed(capsys):
     output = capsys.readouterr()
     assert told == [("small", None), ("large", Path("/d"))]
     assert "reads (of disk)" in output.out
-    assert "0.5" in output.out
+    assert re.search(r"reads .* 50 .* MiB/s .* 100 .* 0.50 .* 0.4 ", output.out)
     assert "ember: measuring\n" in output.err
 
 
@@ -58,11 +77,45 @@ def test_an_interrupted_one_says_so(capsys):
     assert "benchmark x was interrupted" in capsys.readouterr().err
 
 
+def test_how_much_and_where_can_be_told(capsys):
+    def measure(count, parent, _progress):
+        return [Row(f"{count} in {parent}", 1, "/s")]
+
+    def at(count, mounted, _progress):
+        return [Row(f"{count} at {mounted}", 1, "/s")]
+
+    for words, found in (
+        ([], "10 in None"),
+        (["--full", "--dir=/d"], "20 in /d"),
+        (["--count=3"], "3 in None"),
+        (["--at=/mnt/other"], "10 at /mnt/other"),
+    ):
+        assert bench_command("x", "y", (10, 20), measure, words, amount="z", measure_at=at) == 0
+        assert found in capsys.readouterr().out
+    for words in (["--count=3"], ["--at=/mnt/other"]):
+        with pytest.raises(SystemExit):
+            bench_command("x", "y", (10, 20), measure, words)
+
+
+def test_what_a_picture_says():
+    assert [colour_of(row) for row in ROWS] == [REACHED, NO_GOAL, MISSED, NO_GOAL]
+    assert words_of(ROWS[0]) == "50 of 100 MiB/s, goal 0.4"
+    assert words_of(ROWS[2]) == "4 of 1 us (less is better), goal 0.5"
+    assert words_of(ROWS[3]) == "900 of 300 /s"
+
+
 @pytest.mark.slow
-def test_a_table_is_drawn(tmp_path):
+def test_a_table_is_drawn(tmp_path, monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib")
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text
     picture = tmp_path / "x.svg"
     assert bench_command("x", "about", (1, 2), lambda *_: ROWS, [f"--plot={picture}"]) == 0
-    assert picture.read_text().startswith("<?xml")
+    drawn = picture.read_text()
+    for words in ("x; kernels: ", "reads (of disk)", "goal missed", ">0.50<", "900 of 300 /s"):
+        assert words in drawn
+    assert "processor" not in drawn
+    assert bench_command("x", "about", (1, 2), lambda *_: ROWS[1:2], [f"--plot={picture}"]) == 0
+    assert "nothing here is measured next to the machine" in picture.read_text()
 
 
 def test_figures_of_the_kv_cache(tmp_path):

@@ -167,7 +167,7 @@ def run_bench(arguments: Sequence[str]) -> int:
     """Run the named benchmarks, or all; options (`--full`) go to each of them.
 
     Raises:
-        FsError: BAD_CONFIG for a name that is none.
+        FsError: BAD_CONFIG for a name that is none, or one picture of several.
     """
     root = checkout()
     found = sorted(p.stem for p in (root / "benchmarks").glob("*.py") if _is_benchmark(p))
@@ -178,16 +178,18 @@ def run_bench(arguments: Sequence[str]) -> int:
         raise FsError(
             Status.BAD_CONFIG, f"no benchmark {unknown[0]!r}; there are: {', '.join(found)}"
         )
-    codes = [
-        run([sys.executable, "-m", f"benchmarks.{name}", *options], root) for name in names or found
-    ]
+    wanted = names or found
+    if len(wanted) > 1 and any(option.startswith("--plot=") for option in options):
+        raise FsError(
+            Status.BAD_CONFIG, "--plot=FILE is of one benchmark; --plot draws one picture of each"
+        )
+    codes = [run([sys.executable, "-m", f"benchmarks.{name}", *options], root) for name in wanted]
     return max(codes, default=0)
 
 
 def _is_benchmark(path: Path) -> bool:
     """Tell programs that print a table from the modules they share."""
-    is_shared = path.stem in {"table", "command"}
-    return not is_shared and any(w in path.read_text() for w in ("print_rows(", "bench_command("))
+    return path.stem != "command" and "bench_command(" in path.read_text()
 
 
 def run_sim(arguments: Sequence[str]) -> int:

@@ -3,7 +3,6 @@
 from types import ModuleType
 from typing import Final
 
-from . import batches_twin
 from .batches_twin import (
     CHAIN_NODES,
     COMPLETION,
@@ -15,7 +14,7 @@ from .batches_twin import (
     SLOT,
     Request,
 )
-from .choice import IS_WANTED, fits
+from .choice import serves
 
 __all__ = [
     "CHAIN_NODES",
@@ -39,27 +38,23 @@ __all__ = [
 INTERFACE: Final = 2
 """Counts the changes of what the compiled functions take and return; the same number stands in batches.c."""
 
-_compiled: ModuleType | None = None
-if IS_WANTED:
-    try:
-        from . import _batches as _compiled
-    except ImportError:
-        _compiled = None  # nothing to compile it with, or another machine's
 
-IS_COMPILED: Final = fits(_compiled, INTERFACE)
+def _load() -> ModuleType:
+    from . import _batches  # noqa: PLC0415 - only where it is wanted
 
-are_within = batches_twin.are_within
-completions_of = batches_twin.completions_of
-have_come = batches_twin.have_come
-kinds_of = batches_twin.kinds_of
-plan_reads = batches_twin.plan_reads
-windows_of = batches_twin.windows_of
+    return _batches
+
+
+IS_COMPILED: Final = serves(_load, INTERFACE)
+
 if IS_COMPILED:
-    from . import _batches
-
-    are_within = _batches.are_within
-    completions_of = _batches.completions_of
-    have_come = _batches.have_come
-    kinds_of = _batches.kinds_of
-    plan_reads = _batches.plan_reads
-    windows_of = _batches.windows_of
+    from ._batches import are_within, completions_of, have_come, kinds_of, plan_reads, windows_of
+else:
+    from .batches_twin import (
+        are_within,
+        completions_of,
+        have_come,
+        kinds_of,
+        plan_reads,
+        windows_of,
+    )

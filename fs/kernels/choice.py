@@ -1,6 +1,7 @@
 """Whether a compiled kernel serves, or its twin."""
 
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
@@ -8,9 +9,19 @@ IS_WANTED: Final = os.environ.get("EMBER_KERNELS") != "python"
 """The environment does not ask for the twins."""
 
 
-def fits(module: ModuleType | None, interface: int) -> bool:
-    """Return whether a compiled module (None: there is none) is of the source that its caller was written for.
+def serves(load: Callable[[], ModuleType], interface: int) -> bool:
+    """Return whether the compiled module that `load` imports is wanted, there, and fits."""
+    if not IS_WANTED:
+        return False
+    try:
+        return fits(load(), interface)
+    except ImportError:
+        return False  # nothing to compile it with, or another machine's
+
+
+def fits(module: ModuleType, interface: int) -> bool:
+    """Return whether a compiled module is of the source that its caller was written for.
 
     One that was built from an older checkout, and never since, must not be called with arguments that it does not know.
     """
-    return module is not None and getattr(module, "INTERFACE", None) == interface
+    return getattr(module, "INTERFACE", None) == interface

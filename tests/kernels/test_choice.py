@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fs.kernels.choice import fits
+from fs.kernels import choice
+from fs.kernels.choice import fits, serves
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "fs/kernels").rglob("*.c"))
@@ -22,7 +23,20 @@ def test_a_module_of_another_interface_is_not_used():
     module.INTERFACE = 1
     assert fits(module, 1)
     assert not fits(module, 2)
-    assert not fits(None, 1)
+
+
+def test_a_module_that_is_missing_or_not_wanted_does_not_serve(monkeypatch):
+    built = types.ModuleType("built")
+    built.INTERFACE = 3
+
+    def missing():
+        raise ImportError
+
+    assert serves(lambda: built, 3)
+    assert not serves(lambda: built, 4)
+    assert not serves(missing, 3)
+    monkeypatch.setattr(choice, "IS_WANTED", False)
+    assert not serves(lambda: built, 3)
 
 
 def test_the_twins_serve_where_the_environment_says_so():
