@@ -18,6 +18,7 @@ import msgspec
 
 from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId, TargetId
+from .disk_use import Compacted, SpaceInfo
 from .format import ChunkKey
 
 NOTE_KEY_BYTES_MAX: Final = 64
@@ -143,36 +144,6 @@ class RowsRead(msgspec.Struct):
         for position, checksum in zip(positions, some.checksums, strict=False):
             self.checksums[position] = checksum
         self.left += [positions[n] for n in some.left]
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceInfo:
-    """Space of the disk below the engine, in bytes."""
-
-    capacity_bytes: int
-    free_bytes: int
-    """What new chunks may still take: free space of the disk plus free blocks of existing files."""
-    allocated_bytes: int
-    """Of data files on disk."""
-    used_bytes: int
-    """Blocks in use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """What one step of compaction did."""
-
-    moved_count: int
-    moved_bytes: int
-    """Of chunk content."""
-    freed_bytes: int
-    """Claimed space of data files before, less after; other work may add to it or take from it."""
-    skipped_count: int
-    """Chunks left where they are: being updated, damaged, or no room for them."""
-    damaged: tuple[tuple[TargetId, ChunkId], ...]
-    """Chunks whose copy turned out to be bad."""
-    is_finished: bool
-    """Nothing is left that could be moved now; space has been returned."""
 
 
 @dataclass(frozen=True, slots=True)

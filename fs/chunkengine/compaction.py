@@ -23,9 +23,9 @@ from typing import Final
 
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
-from .api import Compacted
 from .books import Books
 from .compaction_plan import groups_to_empty
+from .disk_use import Compacted
 from .format import (
     BLOCKS_PER_GROUP,
     ChunkKey,

@@ -50,18 +50,17 @@ from .api import (
     TAG_BYTES_MAX,
     ChunkState,
     CommitsAtOnce,
-    Compacted,
     Note,
     ReadDone,
     ReadIo,
     ReadRows,
     RowsRead,
-    SpaceInfo,
 )
 from .books import Books
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
 from .content import cut_content
+from .disk_use import Compacted, SpaceInfo
 from .format import (
     NO_POSITION,
     ChunkKey,

@@ -29,7 +29,7 @@ from trio import _core
 from trio._core import _run, _traps
 from trio.testing import MockClock
 
-from fs.rpc.transport_memory import Alarm
+from fs.rpc.memory_stream import Alarm
 
 T = TypeVar("T")
 
@@ -258,7 +258,7 @@ async def sleep_shielded(seconds: float) -> None:
 
 
 class CheapAlarm(Alarm):
-    """As `fs.rpc.transport_memory.Alarm`."""
+    """As `fs.rpc.memory_stream.Alarm`."""
 
     __slots__ = ("_timer",)
 

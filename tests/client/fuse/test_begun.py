@@ -6,8 +6,8 @@ import os
 import pytest
 import trio
 
+from fs.client.fuse.direct import interrupts
 from fs.client.fuse.direct import protocol as p
-from fs.client.fuse.direct import server as server_module
 from fs.client.fuse.direct.protocol import Opcode
 from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, FakeMeta
@@ -118,7 +118,7 @@ async def test_a_signal_ends_it(  # noqa: PLR0917 - fixtures and cases
     is_killed,
     is_tried_again,
 ):
-    monkeypatch.setattr(server_module, "INTERRUPT_AFTER_S", 1e6 if is_killed else 0.2)
+    monkeypatch.setattr(interrupts, "INTERRUPT_AFTER_S", 1e6 if is_killed else 0.2)
     asked = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)
     one = await begun_at(cluster, 1)
     cluster.meta_gate = trio.Event()

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from fs.client.fuse.direct import handshake, together
+from fs.client.fuse.direct import handshake, interrupts, together
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct import server as server_module
 from fs.client.fuse.direct.device import Device
@@ -302,7 +302,7 @@ async def test_many_requests_wait_at_once_and_none_is_lost(kernel, cluster):
 
 @pytest.mark.parametrize("is_killed", [True, False])
 async def test_an_interrupted_lookup_ends(kernel, cluster, killed, monkeypatch, is_killed):
-    monkeypatch.setattr(server_module, "INTERRUPT_AFTER_S", 1e6 if is_killed else 0.2)
+    monkeypatch.setattr(interrupts, "INTERRUPT_AFTER_S", 1e6 if is_killed else 0.2)
     cluster.meta_gate = trio.Event()
     other = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=8)
     interrupted = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)

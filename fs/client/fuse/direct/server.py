@@ -4,15 +4,12 @@ Leader and followers: one worker, the leader, receives, and works on what it rec
 it makes a follower the leader; what need not wait wakes nobody.  Small reads that it receives together it does together
 (`together`).
 
-Interrupts: the kernel says when a caller that waits got a signal.  A request without effect then ends with EINTR: at
-once when the signal kills its caller, and after INTERRUPT_AFTER_S otherwise, because programs expect that a look-up that takes
-a moment is not disturbed by, say, a timer.  Requests with effects are never given up: half of one could leave an open
-file or a session behind.
+Who waits may get a signal, and what he waits for is given up: `interrupts.py`.
 """
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import outcome
@@ -30,6 +27,7 @@ from . import handshake
 from . import protocol as p
 from .begun import BegunRequest
 from .device import Device, Request
+from .interrupts import WITHOUT_EFFECT, Interrupts
 from .name_requests import Begin, Handler, Reply, WantsErrno
 from .operations import Operations
 from .protocol import Opcode
@@ -38,44 +36,8 @@ from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, BegunRead, read_all
 
 _log = logging.getLogger(__name__)
 
-INTERRUPT_AFTER_S = 1.0
-_LOOKS_PER_WAIT = 4
 IDLE_COUNT_MAX = 32
 """More idle workers than this end."""
-
-_WITHOUT_EFFECT = frozenset(
-    {
-        Opcode.LOOKUP,
-        Opcode.GETATTR,
-        Opcode.READLINK,
-        Opcode.ACCESS,
-        Opcode.READ,
-        Opcode.READDIR,
-        Opcode.READDIRPLUS,
-        Opcode.STATFS,
-        Opcode.GETXATTR,
-        Opcode.LISTXATTR,
-        Opcode.LSEEK,
-        Opcode.SETLKW,
-    }
-)
-_ENDED_AT_ONCE = frozenset({Opcode.SETLKW})
-"""What any signal may end: a wait that can last for good, of a call known for EINTR."""
-
-
-class _Interruptible:
-    """A request that may be given up."""
-
-    __slots__ = ("began_s", "is_interrupted", "request", "scope")
-
-    def __init__(
-        self, request: Request, began_s: float, scope: trio.CancelScope | BegunRequest
-    ) -> None:
-        self.request = request
-        self.began_s = began_s
-        self.scope = scope
-        """That of its worker; what was begun without one has none."""
-        self.is_interrupted = False
 
 
 class Server:
@@ -91,16 +53,12 @@ class Server:
         times: OperationTimes | None = None,
     ) -> None:
         self._device = device
-        self._now_s = runtime.clock.monotonic_s
-        self._is_killed = is_killed
         self._max_background = vfs.section.max_background
         self._times = times or OperationTimes(vfs.profile)
         self._tracer = vfs.tracer
         self._operations = Operations(vfs, runtime)
-        self._interruptible: dict[int, _Interruptible] = {}
+        self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed)
         self._begun: set[BegunRequest] = set()
-        self._given_up: dict[trio.CancelScope | BegunRequest, Request] = {}
-        self._interrupted = trio.Event()
         self._reading_count = 0
         """Calls of storage under way for reads that `together` is about."""
         self._next: Request | None = None
@@ -113,7 +71,7 @@ class Server:
             Opcode.INIT: self._init,
             Opcode.FORGET: self._operations.forget,
             Opcode.BATCH_FORGET: self._operations.batch_forget,
-            Opcode.INTERRUPT: self._interrupt,
+            Opcode.INTERRUPT: self._interrupts.hear,
             Opcode.DESTROY: lambda _: None,
         }
         self.initialised = trio.Event()
@@ -129,7 +87,7 @@ class Server:
                 self._nursery = nursery
                 nursery.start_soon(self._work)
                 with self._watching:
-                    await self._give_up_interrupted()
+                    await self._interrupts.watch()
         finally:
             for begun in list(self._begun):
                 begun.abandon()
@@ -150,7 +108,9 @@ class Server:
                 if not await self._work_within(scope, is_leading=is_leading):
                     return
             if scope.cancelled_caught:
-                self._reply_error(self._given_up.pop(scope), errno.EINTR)
+                given_up = self._interrupts.take_given_up(scope)
+                assert given_up is not None, "cancelled, but not given up"
+                self._reply_error(given_up, errno.EINTR)
             if self._is_gone or len(self._followers) >= IDLE_COUNT_MAX:
                 return
             is_leading = False
@@ -171,7 +131,7 @@ class Server:
             if is_leading:
                 continue
             if scope.cancel_called:  # too late: its request was answered in the same moment
-                self._given_up.pop(scope, None)
+                self._interrupts.take_given_up(scope)
                 return True
             if self._is_gone or len(self._followers) >= IDLE_COUNT_MAX:
                 return False
@@ -205,8 +165,7 @@ class Server:
         # Whoever could wait for an answer is gone, but a file that is being closed must be.
         self._is_gone = True
         self._watching.cancel()
-        for entry in list(self._interruptible.values()):
-            self._give_up(entry)
+        self._interrupts.give_up_all()
         while self._followers:
             self._appoint_leader()
 
@@ -289,8 +248,8 @@ class Server:
         if begun.call is None:
             return False
         self._begun.add(begun)
-        if request.opcode in _WITHOUT_EFFECT:
-            self._interruptible[request.unique] = _Interruptible(request, self._now_s(), begun)
+        if request.opcode in WITHOUT_EFFECT:
+            self._interrupts.add(request, begun)
         return True
 
     def _end_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
@@ -298,18 +257,17 @@ class Server:
         if begun.is_abandoned:
             return
         request = begun.request
-        is_given_up = self._given_up.pop(begun, None) is not None
+        is_given_up = self._interrupts.take_given_up(begun) is not None
         is_worth_another = isinstance(error, TakesTaskError) or (
             isinstance(error, FsError) and error.retry is not Retry.NEVER
         )
         if is_worth_another and not is_given_up:
             assert self._nursery is not None
             scope = trio.CancelScope()
-            if (entry := self._interruptible.get(request.unique)) is not None:
-                entry.scope = scope
+            self._interrupts.move(request, scope)
             self._nursery.start_soon(self._serve_again, request, scope)
             return
-        self._interruptible.pop(request.unique, None)
+        self._interrupts.remove(request)
         if is_given_up:
             self._reply_error(request, errno.EINTR)
         elif error is not None:
@@ -324,7 +282,7 @@ class Server:
             await self._serve(request, scope)
         if scope.cancelled_caught:
             self._reply_error(request, errno.EINTR)
-        self._given_up.pop(scope, None)
+        self._interrupts.take_given_up(scope)
 
     def _begin(self, request: Request) -> BegunRead | None:
         try:
@@ -359,10 +317,15 @@ class Server:
             span = self._begin_span(request)
         began_s = trio.current_time()
         try:
-            if request.opcode in _WITHOUT_EFFECT:
-                await self._serve_interruptibly(request, handler, scope)
+            if request.opcode in WITHOUT_EFFECT:
+                self._interrupts.add(request, scope)
+                try:
+                    reply = await handler(request)
+                finally:
+                    self._interrupts.remove(request)
             else:
-                self._reply(request, await handler(request))
+                reply = await handler(request)
+            self._reply(request, reply)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
             self._refuse(request, error)
             if span is not None:
@@ -388,10 +351,8 @@ class Server:
 
     async def _serve_together(self, reads: list[BegunRead]) -> None:
         """Do reads that arrived together; those that are given up meanwhile learn of it when the others are done."""
-        now_s = self._now_s()
         for read in reads:
-            entry = _Interruptible(read.request, now_s, read.scope)
-            self._interruptible[read.request.unique] = entry
+            self._interrupts.add(read.request, read.scope)
         span = None
         if self._tracer.sample_rate and self._tracer.is_due():
             span = self._begin_span(reads[0].request)
@@ -401,7 +362,7 @@ class Server:
             await read_all(reads, read_together, self._serve_alone, self._reply_begun)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
             for read in reads:
-                if read.request.unique in self._interruptible:
+                if self._interrupts.has(read.request):
                     self._refuse(read.request, error)
             if span is not None:
                 span.note_error(error)
@@ -409,8 +370,8 @@ class Server:
             if span is not None:
                 span.end()
             for read in reads:
-                self._interruptible.pop(read.request.unique, None)
-                self._given_up.pop(read.scope, None)
+                self._interrupts.remove(read.request)
+                self._interrupts.take_given_up(read.scope)
 
     def _reply_begun(self, read: BegunRead) -> None:
         request = read.request
@@ -418,7 +379,7 @@ class Server:
             self._reply_error(request, errno.EINTR)
         else:
             self._reply(request, (read.io.buffer,))
-        del self._interruptible[request.unique]
+        self._interrupts.remove(request)
         self._times.note(request, read.began_s)
 
     async def _serve_alone(self, read: BegunRead) -> None:
@@ -426,25 +387,6 @@ class Server:
             await self._serve(read.request, read.scope)
         if read.scope.cancelled_caught:
             self._reply_error(read.request, errno.EINTR)
-
-    async def _serve_interruptibly(
-        self,
-        request: Request,
-        handler: Callable[[Request], Awaitable[object]],
-        scope: trio.CancelScope,
-    ) -> None:
-        known = self._interruptible.get(request.unique)  # of a read that was begun with others
-        entry = known or _Interruptible(request, self._now_s(), scope)
-        self._interruptible[request.unique] = entry
-        try:
-            reply = await handler(request)
-        finally:
-            del self._interruptible[request.unique]
-        self._reply(request, reply)  # type: ignore[arg-type]
-
-    def _give_up(self, entry: _Interruptible) -> None:
-        self._given_up[entry.scope] = entry.request
-        entry.scope.cancel()
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if isinstance(error, WantsErrno):
@@ -485,30 +427,3 @@ class Server:
         self._device.reply(request.unique, (agreed.reply,))
         _log.info("the kernel speaks FUSE 7.%d: %r", agreed.minor, agreed.flags)
         self.initialised.set()
-
-    def _interrupt(self, request: Request) -> None:
-        # A request that is not there any more has just been answered; this one itself gets no answer.
-        entry = self._interruptible.get(p.INTERRUPT_IN.unpack_from(request.body)[0])
-        if entry is None:
-            return
-        has_waited = self._now_s() - entry.began_s >= INTERRUPT_AFTER_S
-        if (
-            has_waited
-            or entry.request.opcode in _ENDED_AT_ONCE
-            or self._is_killed(entry.request.pid)
-        ):
-            self._give_up(entry)
-        else:
-            entry.is_interrupted = True
-            self._interrupted.set()
-
-    async def _give_up_interrupted(self) -> None:
-        while True:
-            await self._interrupted.wait()
-            self._interrupted = trio.Event()
-            while waiting := [e for e in self._interruptible.values() if e.is_interrupted]:
-                await trio.sleep(INTERRUPT_AFTER_S / _LOOKS_PER_WAIT)
-                for entry in waiting:
-                    is_there = self._interruptible.get(entry.request.unique) is entry
-                    if is_there and self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
-                        self._give_up(entry)

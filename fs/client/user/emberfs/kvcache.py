@@ -28,19 +28,11 @@ from typing import Any, Final
 
 from .batch import BatchClient, Iov, Transfer
 from .closing import Closing
-from .kvcache_folder import Listed, open_folder
-from .kvcache_format import (
-    DELETED,
-    SLOTS_MAX,
-    STAMP_BYTES,
-    STAMP_OFFSET,
-    Entry,
-    Geometry,
-    block_checksum,
-    key_digest,
-    pack_entry,
-)
-from .kvcache_index import Limits, Place, SegmentFacts, choose
+from .kvcache_folder import open_folder
+from .kvcache_format import SLOTS_MAX, Entry, Geometry, block_checksum, key_digest
+from .kvcache_index import Limits, Place
+from .kvcache_removal import Collected, collect_segments, delete_blocks
+from .kvcache_search import Search
 from .kvcache_segments import Own, Segment, Segments
 from .opening import Connect, connect_for, is_url
 from .rows import new_buffer
@@ -56,15 +48,6 @@ _GATHERED_BYTES: Final = 1 << 20
 """Small blocks are written so many bytes at a time."""
 _ROUNDS: Final = 3
 """How many copies of a block are tried, and how often a segment is made: more than once is rare."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What a collection has dropped."""
-
-    segment_count: int
-    byte_count: int
-    """Of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +75,6 @@ def _segment_slots(block_bytes: int, capacity_bytes: int) -> int:
         min(SEGMENT_BYTES, capacity_bytes // _SMALL_SHARE), capacity_bytes // _CAPACITY_SHARE
     )
     return max(1, min(SLOTS_MAX, share // block_bytes))
-
-
-class _Search:
-    """One `get_into`: what is wanted where, and what has been found."""
-
-    def __init__(self, digests: list[bytes], buffers: list[memoryview]) -> None:
-        self.digests = digests
-        self.buffers = buffers
-        self.found = [False] * len(digests)
-        self.used: dict[str, Segment] = {}
-
-    def missing(self) -> list[int]:
-        """Return the positions of what has not been found."""
-        return [i for i, is_found in enumerate(self.found) if not is_found]
 
 
 class KVCache(Closing):
@@ -294,12 +263,12 @@ class KVCache(Closing):
         for buffer in buffers:
             self._check_size(buffer)
         segments = self._enter()
-        search = _Search([key_digest(key) for key in keys], list(buffers))
-        if len(search.digests) != len(search.buffers):
-            raise ValueError(f"{len(search.digests)} keys, {len(search.buffers)} buffers")
+        search = Search([key_digest(key) for key in keys], buffers)
         self._look_up(segments, search.digests)
         for _ in range(_ROUNDS):
-            if not self._read_round(segments, search):
+            damaged_count = search.read_round(segments, self._put_after_ms())
+            self._count(damaged=damaged_count)
+            if not damaged_count:
                 break
         self._count(hit=search.found.count(True), miss=search.found.count(False))
         self._touch(search.used.values())
@@ -310,41 +279,6 @@ class KVCache(Closing):
         blocks = [bytearray(self.block_bytes) for _ in keys]
         found = self.get_into(keys, [memoryview(block) for block in blocks])
         return [block if is_found else None for block, is_found in zip(blocks, found, strict=True)]
-
-    def _read_round(self, segments: Segments, search: "_Search") -> bool:
-        """Read what is missing and can be found; return whether a block was bad, so that another copy may be tried."""
-        after_ms = self._put_after_ms()
-        with segments.lock:
-            looked = [
-                (i, segments.index.find(search.digests[i], after_ms)) for i in search.missing()
-            ]
-            places = [(i, place) for i, place in looked if place is not None]
-            held = segments.hold(place for _, place in places)
-        try:
-            transfers = [
-                Transfer(
-                    segment.reader.file,
-                    segment.header.geometry.block_offset(place.slot),
-                    search.buffers[i],
-                )
-                for (i, place), segment in zip(places, held, strict=True)
-            ]
-            counts = segments.read(transfers)
-        finally:
-            for segment in held:
-                segment.reader.release()
-        bad: list[Place] = []
-        for (i, place), count, segment in zip(places, counts, held, strict=True):
-            if count == self.block_bytes and block_checksum(search.buffers[i]) == place.checksum:
-                search.found[i] = True
-                search.used[segment.name] = segment
-            else:
-                bad.append(place)
-        with segments.lock:
-            for place in bad:
-                segments.index.forget(place.segment, place.slot)
-        self._count(damaged=len(bad))
-        return bool(bad)
 
     def _touch(self, used: Iterable[Segment]) -> None:
         """Let others know what is in use, not too often."""
@@ -488,42 +422,7 @@ class KVCache(Closing):
         """
         segments = self._enter()
         self.refresh()
-        digests = [key_digest(key) for key in keys]
-        with segments.alone():
-            with segments.lock:
-                by_name: dict[str, list[int]] = {}
-                count = 0
-                for digest in dict.fromkeys(digests):
-                    places = segments.index.all_of(digest)
-                    count += bool(places)
-                    for name, slot in places:
-                        by_name.setdefault(name, []).append(slot)
-                chosen = [(segments.opened[name], slots) for name, slots in by_name.items()]
-            for segment, slots in chosen:
-                self._delete_in(segments, segment, slots)
-        return count
-
-    def _delete_in(self, segments: Segments, segment: Segment, slots: Sequence[int]) -> None:
-        header = segment.header
-        try:
-            file = self._client.open(self._folder.path(segment.name), "r+")
-        except FileNotFoundError:
-            return  # dropped meanwhile: gone is what they should be
-        with file:
-            self._client.write(
-                [
-                    Transfer(
-                        file,
-                        header.geometry.entry_offset(slot),
-                        memoryview(pack_entry(header.id, slot, DELETED)),
-                    )
-                    for slot in slots
-                ]
-            )
-            self._client.write([Transfer(file, STAMP_OFFSET, memoryview(os.urandom(STAMP_BYTES)))])
-        with segments.lock:
-            for slot in slots:
-                segments.index.forget(segment.name, slot)
+        return delete_blocks(segments, self._folder, [key_digest(key) for key in keys])
 
     def collect(self) -> Collected:
         """Drop segments that nobody can use, and the least recently used ones beyond the limits; return what was dropped.
@@ -544,13 +443,7 @@ class KVCache(Closing):
             self._limits.segment_count - bool(room_bytes),
             self._limits.ttl_ms,
         )
-        with segments.lock:
-            facts = [self._facts(segments, one) for one in listed]
-        names = choose(facts, limits, _wall_ms(self._clock))
-        removed = [name for name in names if self._folder.remove(name)]
-        segments.drop(names)
-        sizes = {one.name: one.byte_count for one in facts}
-        collected = Collected(len(removed), sum(sizes[name] for name in removed))
+        collected = collect_segments(segments, self._folder, listed, limits, _wall_ms(self._clock))
         with self._count_lock:
             before = self._collected
             self._collected = Collected(
@@ -558,31 +451,6 @@ class KVCache(Closing):
                 before.byte_count + collected.byte_count,
             )
         return collected
-
-    @staticmethod
-    def _facts(segments: Segments, one: Listed) -> SegmentFacts:
-        """Say what is known of a segment, under the lock."""
-        opened = segments.opened.get(one.name)
-        if opened is None:
-            header = segments.foreign.get(one.name)
-            made_ms = header.made_ms if header else 0  # with blocks of another size, or no segment
-            return SegmentFacts(
-                one.name,
-                one.length,
-                one.used_ms,
-                max(made_ms, one.used_ms),
-                is_segment=header is not None,
-            )
-        known = segments.index.segments[one.name]
-        geometry = known.geometry
-        return SegmentFacts(
-            one.name,
-            known.seen_count * geometry.block_bytes,
-            max(one.used_ms, opened.used_ms),
-            max(known.newest_put_ms, opened.header.made_ms),
-            is_empty=not known.digests and known.seen_count == geometry.slot_count,
-            is_own=segments.own is not None and segments.own.segment is opened,
-        )
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -1,0 +1,134 @@
+"""Requests whose callers may get a signal while they wait, and which of them are given up for it.
+
+The kernel says when a caller that waits got a signal.  A request without effect then ends with EINTR: at
+once when the signal kills its caller, and after INTERRUPT_AFTER_S otherwise, because programs expect that a look-up that takes
+a moment is not disturbed by, say, a timer.  Requests with effects are never given up: half of one could leave an open
+file or a session behind.
+
+Invariant: what is given up is cancelled once, and told of (`take_given_up`) by the scope that it was done in: whoever serves it answers.
+
+Not done here: answering.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from . import protocol as p
+from .begun import BegunRequest
+from .device import Request
+from .protocol import Opcode
+
+INTERRUPT_AFTER_S = 1.0
+_LOOKS_PER_WAIT = 4
+
+WITHOUT_EFFECT = frozenset(
+    {
+        Opcode.LOOKUP,
+        Opcode.GETATTR,
+        Opcode.READLINK,
+        Opcode.ACCESS,
+        Opcode.READ,
+        Opcode.READDIR,
+        Opcode.READDIRPLUS,
+        Opcode.STATFS,
+        Opcode.GETXATTR,
+        Opcode.LISTXATTR,
+        Opcode.LSEEK,
+        Opcode.SETLKW,
+    }
+)
+_ENDED_AT_ONCE = frozenset({Opcode.SETLKW})
+"""What any signal may end: a wait that can last for good, of a call known for EINTR."""
+
+Scope = trio.CancelScope | BegunRequest
+"""That of the worker which serves a request; what was begun without one is its own."""
+
+
+class _Interruptible:
+    """A request that may be given up."""
+
+    __slots__ = ("began_s", "is_interrupted", "request", "scope")
+
+    def __init__(self, request: Request, began_s: float, scope: Scope) -> None:
+        self.request = request
+        self.began_s = began_s
+        self.scope = scope
+        self.is_interrupted = False
+
+
+class Interrupts:
+    """The requests of one mount that may be given up; see module head.  Of one trio program, and atomic between its awaits."""
+
+    def __init__(self, now_s: Callable[[], float], is_killed: Callable[[int], bool]) -> None:
+        """Begin with no requests.
+
+        Args:
+            now_s: a clock that only goes on.
+            is_killed: whether a signal ends the process with this id.
+        """
+        self._now_s = now_s
+        self._is_killed = is_killed
+        self._entries: dict[int, _Interruptible] = {}
+        self._given_up: dict[Scope, Request] = {}
+        self._has_waiting = trio.Event()
+
+    def add(self, request: Request, scope: Scope) -> None:
+        """Let a request be given up, by cancelling `scope`, from now on; one that is here already stays what it is."""
+        if request.unique not in self._entries:
+            self._entries[request.unique] = _Interruptible(request, self._now_s(), scope)
+
+    def move(self, request: Request, scope: Scope) -> None:
+        """Have a request, if it may be given up, done in another scope."""
+        if (entry := self._entries.get(request.unique)) is not None:
+            entry.scope = scope
+
+    def has(self, request: Request) -> bool:
+        """Tell whether a request was added and not removed."""
+        return request.unique in self._entries
+
+    def remove(self, request: Request) -> None:
+        """Let a request not be given up any more: it is about to be answered."""
+        self._entries.pop(request.unique, None)
+
+    def take_given_up(self, scope: Scope) -> Request | None:
+        """Return the request that was given up in this scope, if any, and forget that it was."""
+        return self._given_up.pop(scope, None)
+
+    def give_up_all(self) -> None:
+        """Give up whatever may be: nobody waits for it any more."""
+        for entry in list(self._entries.values()):
+            self._give_up(entry)
+
+    def hear(self, interrupt: Request) -> None:
+        """Take in what the kernel says of a caller: INTERRUPT."""
+        # A request that is not there any more has just been answered; this one itself gets no answer.
+        entry = self._entries.get(p.INTERRUPT_IN.unpack_from(interrupt.body)[0])
+        if entry is None:
+            return
+        has_waited = self._now_s() - entry.began_s >= INTERRUPT_AFTER_S
+        if (
+            has_waited
+            or entry.request.opcode in _ENDED_AT_ONCE
+            or self._is_killed(entry.request.pid)
+        ):
+            self._give_up(entry)
+        else:
+            entry.is_interrupted = True
+            self._has_waiting.set()
+
+    async def watch(self) -> None:
+        """Give up what is to be given up later, until cancelled."""
+        while True:
+            await self._has_waiting.wait()
+            self._has_waiting = trio.Event()
+            while waiting := [e for e in self._entries.values() if e.is_interrupted]:
+                await trio.sleep(INTERRUPT_AFTER_S / _LOOKS_PER_WAIT)
+                for entry in waiting:
+                    is_there = self._entries.get(entry.request.unique) is entry
+                    if is_there and self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
+                        self._give_up(entry)
+
+    def _give_up(self, entry: _Interruptible) -> None:
+        self._given_up[entry.scope] = entry.request
+        entry.scope.cancel()
