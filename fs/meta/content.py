@@ -19,7 +19,7 @@ from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import LengthUnknownError, OpContext, PreciseLength, TruncationUnfinishedError
-from .inodes import advance_ctime
+from .inodes import advance_ctime, set_ctime
 
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
@@ -137,7 +137,7 @@ def note_written(ctx: OpContext, inode: pb.InodePb, written_ns: int) -> None:
     It may then lie behind that of other reports, never behind the inode's own; data_ver tells which is the newer one.
     """
     if inode.ctime_ns < written_ns <= ctx.now_ns:
-        inode.ctime_ns = written_ns
+        set_ctime(inode, written_ns)
     else:
         advance_ctime(ctx, inode)
 

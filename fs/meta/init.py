@@ -30,6 +30,7 @@ def _directory(inode_id: int, mode: int, now_ns: int) -> pb.InodePb:
         mtime_ns=now_ns,
         ctime_ns=now_ns,
         btime_ns=now_ns,
+        bare_ctime_ns=now_ns,
     )
     inode.directory.parent_inode_id = inode_id
     return inode

@@ -5,11 +5,14 @@ Invariants:
       `complete` has seen may be stored, else newer times would be lost.
     - nlink 0 means: no name leads here any more; such an inode serves those who hold it open until
       garbage collection deletes it.
+    - Every change of extended attributes grows ctime, also by releases that know nothing of `bare_ctime_ns`: so what that says
+      they have done away with.  Who knows of it sets ctime by `set_ctime` alone.
     - ctime of an inode never goes back, and every change of what a file is grows it: of two replies that tell of one
       file, a client takes the one with the larger ctime for the newer one.
 """
 
 from ..kv.api import Transaction
+from ..schema.inode import is_bare
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
@@ -43,7 +46,8 @@ async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False
 
 def _fill_in(inode: pb.InodePb, times: bytes | None, count: bytes | None = None) -> None:
     if times is not None:
-        inode.mtime_ns, inode.ctime_ns = records.unpack_times(times)
+        inode.mtime_ns, ctime_ns = records.unpack_times(times)
+        set_ctime(inode, ctime_ns)
     if inode.nlink:
         inode.nlink = 2 + records.unpack_count(count)
 
@@ -119,7 +123,14 @@ def advance_ctime(ctx: OpContext, inode: pb.InodePb) -> None:
 
     An operation that ran again after a conflict has a time from before what it lost against, and clocks of services differ.
     """
-    inode.ctime_ns = max(inode.ctime_ns + 1, ctx.now_ns)
+    set_ctime(inode, max(inode.ctime_ns + 1, ctx.now_ns))
+
+
+def set_ctime(inode: pb.InodePb, ctime_ns: int) -> None:
+    """Note when an inode changed; whether it has extended attributes stays known."""
+    if is_bare(inode):
+        inode.bare_ctime_ns = ctime_ns
+    inode.ctime_ns = ctime_ns
 
 
 async def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:

@@ -62,6 +62,7 @@ def new_inode(
         mtime_ns=now_ns,
         ctime_ns=now_ns,
         btime_ns=now_ns,
+        bare_ctime_ns=now_ns,
     )
     if inherits:
         acl.inherit(inode, parent.directory.default_acl)

@@ -110,6 +110,8 @@ class Inode:
     used_bytes: int = 0
     has_acl: bool = False
     """There is an access control list, or a default one for what is made in it; meta knows what it says."""
+    is_bare: bool = False
+    """There are no extended attributes, beside access control lists; else nobody knows."""
 
     @property
     def is_dir(self) -> bool:
@@ -149,6 +151,8 @@ def inode_to_pb(inode: Inode) -> pb.InodePb:
     )
     if inode.has_acl:
         message.acl.SetInParent()
+    if inode.is_bare:
+        message.bare_ctime_ns = inode.ctime_ns
     if inode.file is not None:
         part = inode.file
         message.file.length = part.length
@@ -165,6 +169,11 @@ def inode_to_pb(inode: Inode) -> pb.InodePb:
         if inode.directory.default_layout is not None:
             message.directory.default_layout.CopyFrom(layout_to_pb(inode.directory.default_layout))
     return message
+
+
+def is_bare(message: pb.InodePb) -> bool:
+    """Return whether an inode certainly has no extended attributes, beside access control lists."""
+    return message.bare_ctime_ns == message.ctime_ns != 0
 
 
 def inode_from_pb(message: pb.InodePb) -> Inode:
@@ -207,4 +216,5 @@ def inode_from_pb(message: pb.InodePb) -> Inode:
         rdev=message.rdev,
         used_bytes=message.used_bytes,
         has_acl=message.HasField("acl") or message.directory.HasField("default_acl"),
+        is_bare=is_bare(message),
     )

@@ -224,6 +224,8 @@ class FakeCluster:
         self.names: dict[int, dict[bytes, int]] = {}
         self.sessions: dict[int, set[str]] = {}
         self.xattrs: dict[tuple[int, bytes], bytes] = {}
+        self.knows_bare = True
+        """Attributes tell that there are no extended ones; services of earlier releases do not."""
         self.locks: dict[int, list] = {}
         self.calls: list[str] = []
         self.durable_calls = 0
@@ -302,7 +304,7 @@ class FakeCluster:
         nlink = 2 if type_ is InodeType.DIRECTORY else 1
         inode = Inode(
             InodeId(self.last_id), type_, mode, caller.uid, caller.gid, nlink, now, now, now, now,
-            **parts,
+            is_bare=self.knows_bare, **parts,
         )  # fmt: skip
         self.inodes[inode.inode_id] = inode
         self.names[parent][name] = inode.inode_id
@@ -616,7 +618,13 @@ class FakeMeta:
         if r.mode == meta_pb2.XATTR_REPLACE and not exists:
             raise FsError(Status.NO_ATTRIBUTE, repr(r.name))
         self.cluster.xattrs[r.inode_id, r.name] = r.value
+        self._note_bare(r.inode_id)
         return meta_pb2.SetXattrRsp()
+
+    def _note_bare(self, inode_id):
+        held = {n for i, n in self.cluster.xattrs if i == inode_id}
+        is_bare = self.cluster.knows_bare and held <= set(acl.NAMES)
+        self.cluster.put(self.cluster.get(inode_id), is_bare=is_bare)
 
     async def _set_acl(self, r):
         message = inode_to_pb(self.cluster.get(r.inode_id))
@@ -642,6 +650,7 @@ class FakeMeta:
     async def remove_xattr(self, r):
         if self.cluster.xattrs.pop((r.inode_id, r.name), None) is None:
             raise FsError(Status.NO_ATTRIBUTE, repr(r.name))
+        self._note_bare(r.inode_id)
         return meta_pb2.RemoveXattrRsp()
 
     async def set_lock(self, r):

@@ -7,6 +7,7 @@ from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
 from fs.meta import runner
 from fs.meta.check import check
 from fs.meta.idempotency import refuse
+from fs.schema.inode import is_bare
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import DentryRecordPb
@@ -112,6 +113,7 @@ async def comparable(world, *, with_data_ver):
         kind = key[:4]
         if kind == b"INOD":
             inode = pb.InodePb.FromString(value)
+            inode.bare_ctime_ns = int(is_bare(inode))
             inode.mtime_ns = inode.ctime_ns = inode.atime_ns = inode.btime_ns = 0
             inode.file.layout.shuffle_seed = inode.file.layout.first_chain_index = 0
             if not with_data_ver:

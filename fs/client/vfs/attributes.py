@@ -19,6 +19,7 @@ from .ports import Caller
 from .profile import PROFILE_ATTRIBUTE
 from .watched import SETTINGS_ATTRIBUTE, TRACE_ATTRIBUTE, look_at_spans, require_own_user
 
+_SECURITY: Final = b"security."
 _CAPABILITY: Final = b"security.capability"
 _KERNEL: Final = Caller(0, 0)
 """Who does what follows from an act of a caller, who could not do it himself."""
@@ -67,7 +68,8 @@ class ExtendedAttributes:
 
         The kernel asks for security.capability before every single write; that it is absent is
         remembered for attr_timeout_s while the file is open.
-        It asks for the access control list of whatever it checks or lists; attributes say whether there is one.
+        It asks for the access control list of whatever it checks or lists, and programs that list for labels;
+        attributes say whether there are any.
 
         Raises:
             FsError: NO_ATTRIBUTE.
@@ -97,17 +99,28 @@ class ExtendedAttributes:
     def require_maybe_there(self, inode_id: InodeId, name: bytes) -> None:
         """Raise FsError(NO_ATTRIBUTE) when it is remembered that an attribute is absent."""
         core, until_s = self._core, 0.0
-        if name == _CAPABILITY:
-            state = core.states.get(inode_id)
-            until_s = 0.0 if state is None else state.no_capability_until_s
-        elif name in _ACL_NAMES:
-            known = core.known.get(inode_id)
-            until_s = 0.0 if known is None else known.no_acl_until_s
+        known = core.known.get(inode_id)
+        if name.startswith(_SECURITY):
+            until_s = 0.0 if known is None else known.bare_until_s
+            state = core.states.get(inode_id) if name == _CAPABILITY else None
+            if state is not None:
+                until_s = max(until_s, state.no_capability_until_s)
+        elif name in _ACL_NAMES and known is not None:
+            until_s = known.no_acl_until_s
         if core.now_s() < until_s:
             raise FsError(Status.NO_ATTRIBUTE, f"inode {inode_id}: {name!r}")
 
+    def has_none(self, inode_id: InodeId) -> bool:
+        """Return whether attributes told just now that there are no extended attributes at all."""
+        known = self._core.known.get(inode_id)
+        if known is None:
+            return False
+        return self._core.now_s() < min(known.bare_until_s, known.no_acl_until_s)
+
     async def listxattr(self, inode_id: InodeId, caller: Caller) -> Sequence[bytes]:
         """Return the names of all extended attributes that the caller may see."""
+        if self.has_none(inode_id):
+            return []
         request = meta_pb2.ListXattrsReq(caller=caller.to_pb(), inode_id=inode_id)
         return (await self._core.call(services.META_LIST_XATTRS, request)).names
 
@@ -134,6 +147,10 @@ class ExtendedAttributes:
         state, known = core.states.get(inode_id), core.known.get(inode_id)
         if state is not None:
             state.no_capability_until_s = 0.0
-        if known is not None and name in _ACL_NAMES:
-            known.no_acl_until_s = 0.0
-            known.acl_unsure_until_s = core.now_s() + core.retry_time_s_longest
+        if known is None:
+            return
+        unsure_until_s = core.now_s() + core.retry_time_s_longest
+        if name in _ACL_NAMES:
+            known.no_acl_until_s, known.acl_unsure_until_s = 0.0, unsure_until_s
+        else:
+            known.bare_until_s, known.bare_unsure_until_s = 0.0, unsure_until_s

@@ -87,7 +87,7 @@ class Namespace(ExtendedAttributes):
         else:
             known.symlink_target = inode.symlink_target
             self._core.told.forget(inode.inode_id)
-        known.note_acl(inode, self._core.now_s(), self._core.section.attr_timeout_s)
+        known.note_lacks(inode, self._core.now_s(), self._core.section.attr_timeout_s)
         return inode
 
     def give_listed(self, parent: InodeId, name: bytes, inode: Inode) -> None:

@@ -51,6 +51,9 @@ class Known:
     """Until then it counts as known that there is no access control list."""
     acl_unsure_until_s: float = 0.0
     """Until then attributes from before a change of the list may still arrive."""
+    bare_until_s: float = 0.0
+    bare_unsure_until_s: float = 0.0
+    """As the two above, of extended attributes that are kept beside the attributes."""
 
     removed: Inode | None = None
     """The newest attributes handed out, if by then its last name was gone; see `note_names`."""
@@ -62,10 +65,13 @@ class Known:
         if not is_late:
             self.removed = None if inode.nlink else inode
 
-    def note_acl(self, inode: Inode, now_s: float, age_s_max: float) -> None:
-        """Take in what attributes from meta say of access control lists."""
+    def note_lacks(self, inode: Inode, now_s: float, age_s_max: float) -> None:
+        """Take in what attributes from meta say is not there: access control lists, other extended attributes."""
+        until_s = now_s + age_s_max
         is_sure = not inode.has_acl and now_s >= self.acl_unsure_until_s
-        self.no_acl_until_s = now_s + age_s_max if is_sure else 0.0
+        self.no_acl_until_s = until_s if is_sure else 0.0
+        is_sure = inode.is_bare and now_s >= self.bare_unsure_until_s
+        self.bare_until_s = until_s if is_sure else 0.0
 
 
 class Shared:
@@ -195,7 +201,7 @@ class Shared:
         for inode in self.told.note(directories, mark):
             known = self.known.get(inode.inode_id)
             if known is not None:
-                known.note_acl(inode, now_s, age_s_max)
+                known.note_lacks(inode, now_s, age_s_max)
 
     def absorbed(self, message: common_pb2.InodePb) -> Inode:
         """Return an inode from meta, merged with what this mount knows better."""

@@ -105,6 +105,7 @@ async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) 
     if not exists:
         await _check_room(tr, request.inode_id)
     tr.set(key, request.value)
+    inode.bare_ctime_ns = 0
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
     return meta.SetXattrRsp()
@@ -168,5 +169,7 @@ async def remove_xattr(
         raise FsError(Status.NO_ATTRIBUTE, what)
     tr.clear(key)
     advance_ctime(ctx, inode)
+    if not await tr.get_range(*_xattr_range(request.inode_id), limit=1):
+        inode.bare_ctime_ns = inode.ctime_ns
     store_inode(tr, inode)
     return meta.RemoveXattrRsp()

@@ -796,6 +796,7 @@ class InodePb(_message.Message):
     USED_BYTES_FIELD_NUMBER: _builtins.int
     ACL_FIELD_NUMBER: _builtins.int
     HOME_INODE_ID_FIELD_NUMBER: _builtins.int
+    BARE_CTIME_NS_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     type: Global___InodeTypePb.ValueType
     mode: _builtins.int
@@ -814,6 +815,8 @@ class InodePb(_message.Message):
     """of files with holes: what their chunks hold"""
     home_inode_id: _builtins.int
     """of what is no directory: the one directory whose usage counts it; 0: it has no name"""
+    bare_ctime_ns: _builtins.int
+    """as long as ctime_ns is this, there are no extended attributes but what `acl`s say; 0, or another time: nobody knows"""
     @_builtins.property
     def file(self) -> Global___FilePartPb: ...
     @_builtins.property
@@ -843,10 +846,11 @@ class InodePb(_message.Message):
         used_bytes: _builtins.int = ...,
         acl: Global___AclPb | None = ...,
         home_inode_id: _builtins.int = ...,
+        bare_ctime_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "directory", b"directory", "file", b"file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "atime_ns", b"atime_ns", "btime_ns", b"btime_ns", "ctime_ns", b"ctime_ns", "directory", b"directory", "file", b"file", "gid", b"gid", "home_inode_id", b"home_inode_id", "iflags", b"iflags", "inode_id", b"inode_id", "mode", b"mode", "mtime_ns", b"mtime_ns", "nlink", b"nlink", "rdev", b"rdev", "symlink_target", b"symlink_target", "type", b"type", "uid", b"uid", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "atime_ns", b"atime_ns", "bare_ctime_ns", b"bare_ctime_ns", "btime_ns", b"btime_ns", "ctime_ns", b"ctime_ns", "directory", b"directory", "file", b"file", "gid", b"gid", "home_inode_id", b"home_inode_id", "iflags", b"iflags", "inode_id", b"inode_id", "mode", b"mode", "mtime_ns", b"mtime_ns", "nlink", b"nlink", "rdev", b"rdev", "symlink_target", b"symlink_target", "type", b"type", "uid", b"uid", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

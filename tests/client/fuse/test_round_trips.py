@@ -67,6 +67,16 @@ def list_with_attributes(path):
         assert [entry.stat(follow_symlinks=False).st_mode for entry in entries]
 
 
+def list_as_ls(path):
+    """What `ls -l` of GNU coreutils 9.1 asks for: of each file a label, and whether there is an access control list."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            entry.stat(follow_symlinks=False)
+            for name in ("security.selinux", "system.posix_acl_access"):
+                with pytest.raises(OSError, match="No data"):
+                    os.getxattr(entry.path, name, follow_symlinks=False)
+
+
 def measured(counter):
     """Return the rows: system call, requests of the kernel, calls of meta; each in a directory that just changed."""
     d = counter.mnt / "d"
@@ -88,6 +98,11 @@ def measured(counter):
         ("chmod", os.chmod, d / "w", 0o600),
         ("listing with attributes", list_with_attributes, d),
     ]
+    two = counter.mnt / "two"
+    two.mkdir()
+    create(two / "a")
+    create(two / "b")
+    actions.append(("`ls -l` of two files", list_as_ls, two))
     rows = {}
     for name, action, *arguments in actions:
         rows[name] = counter.of(action, *arguments)

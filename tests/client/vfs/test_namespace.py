@@ -214,6 +214,54 @@ async def test_attributes_tell_that_there_is_no_access_control_list(
         assert await m.names.getxattr(inode_id, name, ROOT) == FULL
 
 
+async def test_attributes_tell_that_there_are_no_extended_ones(autojump_clock, mounts, cluster):
+    label, mine = b"security.selinux", b"user.mine"
+
+    async def calls_for(m, inode_id, name):
+        cluster.calls.clear()
+        with pytest.raises(FsError) as e:
+            await m.names.getxattr(inode_id, name, ROOT)
+        assert e.value.status is Status.NO_ATTRIBUTE
+        return cluster.calls
+
+    async def listed(m, inode_id):
+        cluster.calls.clear()
+        return list(await m.names.listxattr(inode_id, ROOT)), list(cluster.calls)
+
+    async with mounts() as m, mounts() as other:
+        inode_id = (await m.names.mkdir(1, b"d", 0o755, ROOT)).inode_id
+        assert await calls_for(m, inode_id, label) == []
+        assert await listed(m, inode_id) == ([], [])
+        assert await calls_for(m, inode_id, mine) == [
+            "GetXattr"
+        ]  # what programs set is never a second old
+        await other.names.setxattr(inode_id, label, b"x", ROOT)
+        await trio.sleep(1.1)
+        assert await m.names.getxattr(inode_id, label, ROOT) == b"x"
+        assert await listed(m, inode_id) == ([label], ["ListXattrs"])
+        await m.names.getattr(inode_id, ROOT)
+        assert await m.names.getxattr(inode_id, label, ROOT) == b"x"
+        await other.names.removexattr(inode_id, label, ROOT)
+        await m.names.getattr(inode_id, ROOT)
+        assert await calls_for(m, inode_id, label) == []
+        await m.names.setxattr(inode_id, label, b"y", ROOT)
+        assert await m.names.getxattr(inode_id, label, ROOT) == b"y"
+        await m.names.removexattr(inode_id, label, ROOT)
+        await m.names.getattr(inode_id, ROOT)  # for all this mount knows, from before the removal
+        assert await calls_for(m, inode_id, label) == ["GetXattr"]
+
+
+async def test_services_of_earlier_releases_are_asked_for_extended_attributes(mounts, cluster):
+    cluster.knows_bare = False
+    async with mounts() as m:
+        inode_id = (await m.names.mkdir(1, b"d", 0o755, ROOT)).inode_id
+        cluster.calls.clear()
+        with pytest.raises(FsError):
+            await m.names.getxattr(inode_id, b"security.selinux", ROOT)
+        assert list(await m.names.listxattr(inode_id, ROOT)) == []
+        assert cluster.calls == ["GetXattr", "ListXattrs"]
+
+
 async def test_special_files(autojump_clock, mounts):
     async with mounts() as m:
         fifo = await m.names.mknod(1, b"p", 0o010644, ROOT)

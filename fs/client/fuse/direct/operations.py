@@ -61,6 +61,7 @@ class Operations(NameRequests):
                 Opcode.READ: self._read_now,
                 Opcode.WRITE: self._write_now,
                 Opcode.GETXATTR: self._getxattr_now,
+                Opcode.LISTXATTR: self._listxattr_now,
                 Opcode.FLUSH: self._flush_now,
                 Opcode.RELEASE: self._release_now,
                 Opcode.OPENDIR: self._opendir_now,
