@@ -11,6 +11,10 @@ and after they are had, what others reported is seen.
 
 A wait can be cancelled at any time; an attempt cannot, so nothing is held that nobody knows of.
 
+Bytes that could not be freed, because no meta service answered, are freed once one does: a process that has closed its file does not come
+back, and others would wait for it until this mount ends.  Owners are numbers that are given out again, so who locks
+under one has what is owed for it freed first.
+
 Limits: who falls silent for longer than its client session lasts loses its locks, and is not told.  Owners of
 different mounts that wait for each other wait forever: deadlocks are not looked for.
 """
@@ -18,6 +22,7 @@ different mounts that wait for each other wait forever: deadlocks are not looked
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import trio
 
@@ -25,7 +30,7 @@ from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.proto import meta_pb2
 from ...schema.proto.common_pb2 import FileLockPb, LockKindPb
-from ...schema.status import FsError, Status
+from ...schema.status import FsError, Retry, Status
 from .core import VfsCore
 from .files import Files
 from .ports import Caller
@@ -36,6 +41,12 @@ LAST_BYTE = 2**63 - 1
 """As the last byte of a lock: to the end of the file, wherever that will be."""
 _WAIT_MS = 5000
 _OF_MOUNT = Caller(0, 0)
+
+AGAIN_S: Final = 2.0
+"""Between two tries to free what could not be freed; each lasts client.retry_time_s_max."""
+
+_Owner: TypeAlias = tuple[InodeId, int, bool]
+"""Inode, owner, is flock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,11 @@ class LockWish:
     first: int = 0
     last: int = LAST_BYTE
     pid: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """True when it covers all bytes that there may ever be."""
+        return self.first == 0 and self.last == LAST_BYTE
 
     def to_pb(self) -> FileLockPb:
         """Return the wire form; whose client it is, meta knows."""
@@ -67,8 +83,12 @@ class Locks:
     def __init__(self, core: VfsCore, files: Files) -> None:
         self._core = core
         self._files = files
-        self._holding: set[tuple[InodeId, int, bool]] = set()
-        """(inode, owner, is flock) of whoever may hold something."""
+        self._holding: set[_Owner] = set()
+        """Whoever may hold something."""
+        self._owed: dict[_Owner, list[LockWish]] = {}
+        """Bytes that were to be freed when no meta service answered."""
+        self._has_owed = trio.Event()
+        self._freeing_owed = trio.Lock()
         self._asked_by: dict[InodeId, dict[int, set[int]]] = {}
         """Owners of the fcntl locks that were asked for through a handle, by inode and handle."""
         self._freeing: dict[InodeId, set[trio.Event]] = {}
@@ -97,6 +117,10 @@ class Locks:
         for freed in list(self._freeing.get(inode_id, ())):
             # The kernel does not wait for what a last close frees: who closes, and locks again at once, comes second.
             await freed.wait()
+        owner = (inode_id, wish.owner, wish.is_flock)
+        if owner in self._owed:
+            with trio.CancelScope(shield=True):  # what comes late would free the new lock
+                await self._free_owed(owner)
         while not await self._attempt(inode_id, wish, is_unlock=False):
             if not wait:
                 raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
@@ -106,9 +130,10 @@ class Locks:
         """Free bytes, after what was written under the lock; what the owner holds around them stays.
 
         Raises:
-            FsError: what was written could not be reported; the bytes are free all the same.
+            FsError: what was written could not be reported; the bytes are free all the same.  Or no meta service answered:
+                they will be once one does.
         """
-        if wish.first == 0 and wish.last == LAST_BYTE:
+        if wish.is_whole:
             # Before anything is waited for: what the owner asks for meanwhile is to be remembered.
             self._forget(inode_id, wish)
         await self._free(inode_id, (wish,))
@@ -123,9 +148,52 @@ class Locks:
                     await self._attempt(inode_id, wish, is_unlock=True)
                 except FsError as error:
                     self._remember(inode_id, wish, None)
+                    self._owe(inode_id, wish, error)
                     errors.append(error)
             if errors:
                 raise errors[0]
+
+    def _owe(self, inode_id: InodeId, wish: LockWish, error: FsError) -> None:
+        if error.retry is Retry.NEVER and error.status is not Status.INTERNAL_ERROR:
+            return
+        wishes = self._owed.setdefault((inode_id, wish.owner, wish.is_flock), [])
+        if wish.is_whole:
+            wishes.clear()
+        wishes.append(wish)
+        self._has_owed.set()
+        _log.warning("inode %d: a lock is not freed yet: %s", inode_id, error)
+
+    async def run(self) -> None:
+        """Free what is owed, until cancelled; what is left then goes with the client session."""
+        while True:
+            await self._has_owed.wait()
+            await trio.sleep(AGAIN_S)
+            self._has_owed = trio.Event()
+            for owner in list(self._owed):
+                try:
+                    await self._free_owed(owner)
+                except FsError as error:
+                    _log.debug("inode %d: a lock is not freed yet: %s", owner[0], error)
+                    self._has_owed.set()
+                    break
+
+    async def _free_owed(self, owner: _Owner) -> None:
+        """Free what is owed for an owner; raises FsError when meta does not answer: it is owed still."""
+        inode_id = owner[0]
+        async with self._freeing_owed:
+            while wishes := self._owed.get(owner):
+                wish = wishes[0]
+                try:
+                    await self._set(inode_id, wish, is_unlock=True)
+                except FsError as error:
+                    if error.retry is not Retry.NEVER or error.status is Status.INTERNAL_ERROR:
+                        raise
+                    _log.warning("inode %d: a lock is not freed: %s", inode_id, error)
+                if wish in wishes:  # else all was asked for meanwhile
+                    wishes.remove(wish)
+                if wish.is_whole:
+                    self._forget(inode_id, wish)
+            self._owed.pop(owner, None)
 
     def _remember(self, inode_id: InodeId, wish: LockWish, handle_id: int | None) -> None:
         self._holding.add((inode_id, wish.owner, wish.is_flock))
@@ -199,11 +267,14 @@ class Locks:
                 _log.warning("inode %d: locks stay until the session ends: %s", inode_id, error)
 
     async def _attempt(self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool) -> bool:
+        with trio.CancelScope(shield=True):
+            return await self._set(inode_id, wish, is_unlock=is_unlock)
+
+    async def _set(self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool) -> bool:
         request = meta_pb2.SetLockReq(
             caller=_OF_MOUNT.to_pb(), inode_id=inode_id, lock=wish.to_pb(), is_unlock=is_unlock
         )
-        with trio.CancelScope(shield=True):
-            reply = await self._core.call(services.META_SET_LOCK, request)
+        reply = await self._core.call(services.META_SET_LOCK, request)
         return reply.is_done
 
     async def _test(self, inode_id: InodeId, wish: LockWish, *, wait_ms: int) -> FileLockPb | None:

@@ -170,6 +170,7 @@ class Vfs:
                 nursery.start_soon(self._write_back_loop)
                 nursery.start_soon(self._space_loop)
                 nursery.start_soon(self._core.ending.run)
+                nursery.start_soon(self.locks.run)
                 task_status.started()
                 await self._stop.wait()
             finally:

@@ -203,3 +203,68 @@ async def test_a_lock_waits_for_no_bytes_that_another_process_frees_itself(
             with trio.fail_after(1):
                 await locks.lock(inode_id, wish(owner=2, first=20, last=29), wait=False)
         await m.close(handle_id)
+
+
+def away(count=1):
+    return [FsError(Status.RPC_CONNECT_FAILED, "no meta service answers") for _ in range(count)]
+
+
+@pytest.mark.parametrize("is_flock", [False, True])
+async def test_what_could_not_be_freed_at_a_close_is_once_meta_is_back(
+    autojump_clock, mounts, is_flock
+):
+    async with mounts(2) as (one, two):
+        handle_id = await one.create(b"f")
+        inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks
+        wanted = wish(is_flock=is_flock)
+        await locks.lock(inode_id, wanted, wait=False, handle_id=handle_id)
+        one.cluster.meta_faults["SetLock"] = away(3)
+        with pytest.raises(FsError):
+            await locks.handle_closes(inode_id, handle_id, flock_owner=1 if is_flock else None)
+        await one.close(handle_id)
+        assert await two.vfs.locks.conflict(inode_id, wish(owner=2, is_flock=is_flock)) is not None
+        await trio.sleep(30)
+        await two.vfs.locks.lock(inode_id, wish(owner=2, is_flock=is_flock), wait=False)
+        assert not locks.may_hold(inode_id, 1, is_flock=is_flock)
+        await two.vfs.locks.owner_closes(inode_id, 2, is_flock=is_flock)
+
+
+async def test_some_bytes_that_could_not_be_freed_are_and_others_stay(autojump_clock, mounts):
+    async with mounts(2) as (one, two):
+        handle_id = await one.create(b"f")
+        inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks
+        await locks.lock(inode_id, wish(first=0, last=99), wait=False, handle_id=handle_id)
+        one.cluster.meta_faults["SetLock"] = away(2)
+        for first in (10, 50):
+            with pytest.raises(FsError):
+                await locks.unlock(inode_id, wish(first=first, last=first + 9))
+        await trio.sleep(60)
+        for first, is_free in ((0, False), (10, True), (20, False), (50, True), (60, False)):
+            found = await two.vfs.locks.conflict(inode_id, wish(owner=2, first=first, last=first))
+            assert (found is None) is is_free, first
+        await locks.handle_closes(inode_id, handle_id)
+        await one.close(handle_id)
+    assert all(not held for held in one.cluster.locks.values())
+
+
+async def test_a_lock_under_a_number_that_owes_a_release_is_not_freed_with_it(
+    autojump_clock, mounts
+):
+    """The kernel gives numbers out again: the next open file description may have the one whose release is late."""
+    async with mounts(2) as (one, two):
+        handle_id = await one.create(b"f")
+        inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks
+        await locks.lock(inode_id, wish(is_flock=True), wait=False, handle_id=handle_id)
+        one.cluster.meta_faults["SetLock"] = away(2)
+        with pytest.raises(FsError):
+            await locks.handle_closes(inode_id, handle_id, flock_owner=1)
+        with pytest.raises(FsError) as e:
+            await locks.lock(inode_id, wish(is_flock=True), wait=False, handle_id=handle_id)
+        assert e.value.status is Status.RPC_CONNECT_FAILED
+        await locks.lock(inode_id, wish(is_flock=True), wait=False, handle_id=handle_id)
+        await trio.sleep(60)
+        assert await two.vfs.locks.conflict(inode_id, wish(owner=2, is_flock=True)) is not None
+        assert locks.may_hold(inode_id, 1, is_flock=True)
+        await locks.handle_closes(inode_id, handle_id, flock_owner=1)
+        assert await two.vfs.locks.conflict(inode_id, wish(owner=2, is_flock=True)) is None
+        await one.close(handle_id)
