@@ -163,8 +163,8 @@ class Closing(Handles):
                 core.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
 
     def _drop_readahead(self, handle: FileHandle) -> None:
-        self._core.readahead_bytes -= handle.readahead.held_bytes
         handle.readahead.clear()
+        self._core.forget_ahead(handle.readahead)
 
     async def release_all(self) -> None:
         """Release every open file; errors are logged."""

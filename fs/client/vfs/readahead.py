@@ -26,21 +26,31 @@ BlockT = TypeVar("BlockT")
 class Block(Generic[BlockT]):
     """A fetched or still arriving piece of a file; `content` belongs to the caller."""
 
-    __slots__ = ("content", "end", "offset")
+    __slots__ = ("content", "end", "is_dropped", "offset")
 
     def __init__(self, offset: int, end: int, content: BlockT) -> None:
         self.offset = offset
         self.end = end
         self.content = content
+        self.is_dropped = False
+        """Nobody will read it, though it may still be arriving."""
 
 
 class Readahead(Generic[BlockT]):
     """See module head."""
 
-    __slots__ = ("blocks", "held_bytes", "next_offset", "sequential_count", "window_bytes")
+    __slots__ = (
+        "_dropped",
+        "blocks",
+        "held_bytes",
+        "next_offset",
+        "sequential_count",
+        "window_bytes",
+    )
 
     def __init__(self) -> None:
         self.blocks: deque[Block[BlockT]] = deque()
+        self._dropped: list[Block[BlockT]] = []
         self.held_bytes = 0
         self.next_offset = 0
         self.window_bytes = 0
@@ -103,8 +113,21 @@ class Readahead(Generic[BlockT]):
 
     def clear_blocks(self) -> None:
         """Forget what was fetched, keep what was learnt."""
+        self._dropped += self.blocks
         self.blocks.clear()
         self.held_bytes = 0
+
+    @property
+    def has_dropped(self) -> bool:
+        """True when `take_dropped` returns any."""
+        return bool(self._dropped)
+
+    def take_dropped(self) -> list[Block[BlockT]]:
+        """Return the blocks that were forgotten since the last time, each once; nobody will read them."""
+        dropped, self._dropped = self._dropped, []
+        for block in dropped:
+            block.is_dropped = True
+        return dropped
 
     def clear(self) -> None:
         """Forget everything: the reader jumped."""
@@ -114,4 +137,5 @@ class Readahead(Generic[BlockT]):
 
     def _drop_first(self) -> None:
         block = self.blocks.popleft()
+        self._dropped.append(block)
         self.held_bytes -= block.end - block.offset

@@ -114,23 +114,24 @@ class Reading(Handles):
         core, state, ahead = self._core, handle.state, handle.readahead
         window_bytes_max = core.section.readahead_bytes_max
         if window_bytes_max == 0 or handle.is_append:
-            core.readahead_bytes -= ahead.held_bytes  # from before it was set to that
-            ahead.clear()
+            ahead.clear()  # from before it was set to that
+            core.forget_ahead(ahead)
             return
-        before = ahead.held_bytes
         if handle.readahead_seq != state.content_seq:
             ahead.clear_blocks()
             handle.readahead_seq = state.content_seq
         ahead.note_read(offset, end, window_bytes_max)
+        core.forget_ahead(ahead)
         if not state.is_dirty:
             # What was buffered meanwhile is not on storage yet, so nothing is fetched beside it.
             room = core.section.readahead_total_bytes_max - core.readahead_bytes
             for start, stop in ahead.ranges_to_fetch(length, max(room, 0)):
                 block = Block(start, stop, FetchedBlock(core.memory.take(stop - start)))
                 ahead.add(block)
+                core.readahead_bytes += stop - start
                 core.fetched_ahead_bytes += stop - start
                 core.spawn(self._fetch, state, block)
-        core.readahead_bytes += ahead.held_bytes - before
+            core.forget_ahead(ahead)  # what the reader has overtaken
 
     async def _fetch(self, state: InodeState, block: Block[FetchedBlock]) -> None:
         content = block.content
@@ -143,6 +144,8 @@ class Reading(Handles):
             content.error = error
         finally:
             content.done.set()
+            if block.is_dropped:
+                self._core.readahead_bytes -= block.end - block.offset
 
 
 async def _assemble(blocks: list[Block[FetchedBlock]], offset: int, end: int) -> Buffer | None:

@@ -19,9 +19,10 @@ from ..api import BeginsCalls, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
 from ..still_there import require_still_there
 from .budgets import DirtyBudget, SpaceWatch
-from .open_file import InodeState
+from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
 from .profile import Profile
+from .readahead import Readahead
 from .told import ToldDirectories
 
 _log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Shared:
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
         self.readahead_bytes = 0
-        """Held now."""
+        """Read ahead and held now, or on its way, whether anybody still wants it or not: memory is taken all the same."""
         self.fetched_ahead_bytes = self.ahead_hit_count = self.ahead_miss_count = 0
         """Since the start; reads that found all their bytes read ahead, and others."""
         self.profile = Profile()
@@ -133,6 +134,14 @@ class Shared:
         """Run something in the background until the vfs is shut down."""
         assert self._nursery is not None, "the vfs is not running"
         self._nursery.start_soon(function, *args)
+
+    def forget_ahead(self, ahead: Readahead[FetchedBlock]) -> None:
+        """Count no more what a reader has dropped; what is on its way counts until it has come."""
+        if not ahead.has_dropped:
+            return
+        for block in ahead.take_dropped():
+            if block.content.done.is_set():
+                self.readahead_bytes -= block.end - block.offset
 
     def new_handle_id(self) -> int:
         """Return a number for an open file or directory, never reused."""

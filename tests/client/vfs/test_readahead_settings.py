@@ -2,6 +2,10 @@
 """What open files have read ahead when somebody changes how much that may be."""
 
 import msgspec
+import trio
+import trio.testing
+
+from fs.schema.layout import KIB, MIB
 
 
 async def test_what_was_read_ahead_is_void_once_nothing_is_any_more(autojump_clock, mounts):
@@ -16,3 +20,26 @@ async def test_what_was_read_ahead_is_void_once_nothing_is_any_more(autojump_clo
         assert await m.files.read(handle_id, 40_000, 3) == b"new"
         assert not m.vfs._core.readahead_bytes
         await m.close(handle_id)
+
+
+async def test_what_is_on_its_way_counts_though_the_reader_has_jumped(autojump_clock, mounts):
+    """Each jump left fetches behind that took memory and were not counted: many jumps, no bound."""
+    total_bytes_max = 1024 * KIB
+    async with mounts(readahead_total_bytes_max=total_bytes_max) as m:
+        await m.write_file(b"f", bytes(16 * MIB))
+        handle_id = (await m.open(b"f")).handle_id
+        m.cluster.chunks.delay_s = 100.0
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                for at in range(3):
+                    offset = number * 2 * MIB + at * 64 * KIB
+                    nursery.start_soon(m.files.read, handle_id, offset, 64 * KIB)
+                    await trio.testing.wait_all_tasks_blocked()
+                assert m.vfs._core.readahead_bytes <= total_bytes_max
+                assert m.vfs._core.fetched_ahead_bytes <= total_bytes_max, "none has come yet"
+            assert m.vfs._core.readahead_bytes == m.vfs._core.fetched_ahead_bytes > 0
+        await trio.sleep(200)
+        held = sum(h.readahead.held_bytes for h in m.files._handles.values())
+        assert m.vfs._core.readahead_bytes == held
+        await m.close(handle_id)
+        assert m.vfs._core.readahead_bytes == 0
