@@ -268,14 +268,16 @@ class Locks:
 
     async def _attempt(self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool) -> bool:
         with trio.CancelScope(shield=True):
-            return await self._set(inode_id, wish, is_unlock=is_unlock)
+            reply = await self._set(inode_id, wish, is_unlock=is_unlock)
+        return reply.is_done
 
-    async def _set(self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool) -> bool:
+    async def _set(
+        self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool
+    ) -> meta_pb2.SetLockRsp:
         request = meta_pb2.SetLockReq(
             caller=_OF_MOUNT.to_pb(), inode_id=inode_id, lock=wish.to_pb(), is_unlock=is_unlock
         )
-        reply = await self._core.call(services.META_SET_LOCK, request)
-        return reply.is_done
+        return await self._core.call(services.META_SET_LOCK, request)
 
     async def _test(self, inode_id: InodeId, wish: LockWish, *, wait_ms: int) -> FileLockPb | None:
         request = meta_pb2.FindLockConflictReq(
