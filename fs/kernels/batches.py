@@ -40,12 +40,12 @@ INTERFACE: Final = 2
 
 
 def _load() -> ModuleType:
-    from . import _batches  # noqa: PLC0415 - only where it is wanted
+    from . import _batches  # noqa: PLC0415 - only where it is wanted and whole
 
     return _batches
 
 
-IS_COMPILED: Final = serves(_load, INTERFACE)
+IS_COMPILED: Final = serves("_batches", _load, INTERFACE)
 
 if IS_COMPILED:
     from ._batches import are_within, completions_of, have_come, kinds_of, plan_reads, windows_of

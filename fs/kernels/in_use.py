@@ -3,15 +3,18 @@
 from typing import Final
 
 from . import batches, reads
+from .choice import REFUSED
 
 _KERNELS: Final = {"batches": batches.IS_COMPILED, "reads": reads.IS_COMPILED}
 
 
 def kernels_in_use() -> str:
-    """Return one or a few words: compiled, Python, or which are which."""
+    """Return a few words: compiled, Python, or which are which; and why one that is there does not serve."""
     if len(set(_KERNELS.values())) == 1:
-        return _word(is_compiled=_KERNELS["reads"])
-    return ", ".join(f"{name} {_word(is_compiled=value)}" for name, value in _KERNELS.items())
+        words = _word(is_compiled=_KERNELS["reads"])
+    else:
+        words = ", ".join(f"{name} {_word(is_compiled=value)}" for name, value in _KERNELS.items())
+    return words + "".join(f" ({name}: {reason})" for name, reason in REFUSED.items())
 
 
 def _word(*, is_compiled: bool) -> str:

@@ -12,12 +12,12 @@ INTERFACE: Final = 4
 
 
 def _load() -> ModuleType:
-    from . import _reads  # noqa: PLC0415 - only where it is wanted
+    from . import _reads  # noqa: PLC0415 - only where it is wanted and whole
 
     return _reads
 
 
-IS_COMPILED: Final = serves(_load, INTERFACE)
+IS_COMPILED: Final = serves("_reads", _load, INTERFACE)
 
 if IS_COMPILED:
     from ._reads import chunk_keys, distinct_pairs, one_reply, one_row, read_rows, row_checksums

@@ -7,6 +7,7 @@ Invariants (`check_relations`):
     - A node stops serving before the manager may give its chains to others, also when their clocks drift:
       node_lease_s is at most certain_s(node_failed_after_s).
     - Several heartbeats fit into a lease.
+    - A batch of reads fits into a frame, as does any chunk.
 """
 
 from ipaddress import ip_address
@@ -57,7 +58,8 @@ class RpcSection(Section, frozen=True):
     """[rpc]: limits of the framed transport."""
 
     message_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=256 * MIB)] = 16 * MIB
-    payload_bytes_max: Annotated[int, Meta(ge=1 * MIB, le=1024 * MIB)] = 256 * MIB
+    payload_bytes_max: Annotated[int, Meta(ge=CHUNK_SIZE_BYTES_MAX, le=1024 * MIB)] = 256 * MIB
+    """The largest chunk fits: whole chunks are written, and copied to targets that were away."""
     connection_count_max: Count = 4096
     inflight_per_connection_max: Count = 1024
     handshake_timeout_s: Seconds = 5.0
@@ -328,6 +330,12 @@ def check_relations(config: ProcessConfig) -> None:
         )
     if config.kv.engine == "remote":
         _check_remote_store(config)
+    if config.client.batch_bytes_max > config.rpc.payload_bytes_max:
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"client.batch_bytes_max ({config.client.batch_bytes_max}) may be at most"
+            f" rpc.payload_bytes_max ({config.rpc.payload_bytes_max})",
+        )
     check_closed(config)
     check_metrics_address(config)
     block = config.storage.checksum_block_bytes

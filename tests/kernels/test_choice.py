@@ -1,6 +1,7 @@
 """Which of the two serves."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.kernels import choice
+from fs.kernels import choice, reads
 from fs.kernels.choice import fits, serves
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,11 +33,11 @@ def test_a_module_that_is_missing_or_not_wanted_does_not_serve(monkeypatch):
     def missing():
         raise ImportError
 
-    assert serves(lambda: built, 3)
-    assert not serves(lambda: built, 4)
-    assert not serves(missing, 3)
+    assert serves("choice", lambda: built, 3)
+    assert not serves("choice", lambda: built, 4)
+    assert not serves("choice", missing, 3)
     monkeypatch.setattr(choice, "IS_WANTED", False)
-    assert not serves(lambda: built, 3)
+    assert not serves("choice", lambda: built, 3)
 
 
 def test_the_twins_serve_where_the_environment_says_so():
@@ -46,6 +47,45 @@ def test_the_twins_serve_where_the_environment_says_so():
         env={**os.environ, "PYTHONPATH": str(ROOT), "EMBER_KERNELS": "python"},
     )  # fmt: skip
     assert done.stdout == "Python\n"
+
+
+def asked_of_a_copy(directory, change):
+    """What a process says whose compiled reads were changed as `change` says."""
+    if not reads.IS_COMPILED:
+        pytest.skip("not compiled: python setup.py build_ext --inplace")
+    ignored = shutil.ignore_patterns("__pycache__", "*.c", "hashing")
+    copy = directory / "fs/kernels"
+    shutil.copytree(ROOT / "fs/kernels", copy, ignore=ignored)
+    shutil.copy(ROOT / "fs/__init__.py", directory / "fs")
+    (file,) = copy.glob("_reads*.so")
+    file.write_bytes(change(file.read_bytes()))
+    code = "from fs.kernels.in_use import kernels_in_use; print(kernels_in_use())"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(directory)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("per_mille", [0, 1, 2, 20, 200, 500, 800, 860, 900, 999])
+def test_a_file_that_was_cut_off_does_not_serve(tmp_path, per_mille):
+    """The loader would map it, and the process would die of SIGBUS."""
+    done = asked_of_a_copy(tmp_path, lambda data: data[: len(data) * per_mille // 1000])
+    assert done.returncode == 0, done.returncode
+    assert done.stdout.startswith("batches compiled, reads Python (_reads: ")
+    assert done.stderr.count("\n") == 1 and "its twin in Python serves" in done.stderr
+
+
+def test_a_file_whose_end_was_never_written_does_not_serve(tmp_path):
+    done = asked_of_a_copy(
+        tmp_path, lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
+    )
+    assert done.returncode == 0, done.returncode
+    assert done.stdout == "batches compiled, reads Python (_reads: it is cut off)\n"
+
+
+def test_a_whole_file_serves_without_a_word(tmp_path):
+    done = asked_of_a_copy(tmp_path, lambda data: data)
+    assert (done.stdout, done.stderr) == ("compiled\n", "")
 
 
 @pytest.mark.slow

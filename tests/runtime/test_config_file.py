@@ -71,6 +71,13 @@ def test_any_config_comes_back(tmp_path_factory, process, fraction, disks):
         # A client that asked again for longer than services remember it could have its request done twice.
         ("[client]\nretry_time_s_max = 301\n", "client.retry_time_s_max", ["0.001 to 300.0"]),
         ("[meta]\nidempotency_expiry_s = 599\n", "meta.idempotency_expiry_s", ["600.0 to 86400.0"]),
+        # What a whole chunk does not fit into would never let a target of large chunks sync.
+        ("[rpc]\npayload_bytes_max = 4194304\n", "rpc.payload_bytes_max", ["67108864 to"]),
+        (
+            "[rpc]\npayload_bytes_max = 67108864\n[client]\nbatch_bytes_max = 67108865\n",
+            "client.batch_bytes_max",
+            ["at most rpc.payload_bytes_max"],
+        ),
         ("[mgmtd]\nnode_lease_s = 5.9\n", "mgmtd.node_lease_s", ["node_failed_after_s"]),
     ],
 )
