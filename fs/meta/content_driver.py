@@ -10,6 +10,9 @@ run could cut what a writer has written after the first had finished.  Who comes
 wait share: the one that runs may have looked before the truncation began that he asks for, or have finished an earlier one
 without having heard of it yet.  Had he taken its end for his own, his client would write, and lose that to the cut to come.
 
+With each truncation that succeeds all who wait begin another round.  Who has been through some of them without success queues for
+his turn, and is let try first when a truncation ends: else those who have just succeeded, and come again, would always be before him.
+
 Concurrency: any number of tasks.
 """
 
@@ -32,12 +35,15 @@ from .context import LengthUnknownError, PreciseLength, TruncationUnfinishedErro
 from .damage import decoded
 from .ops.finish_truncation import finish_truncation, note_cut
 from .ports import ChunkPort
+from .turns import Turn, Turns
 
 T = TypeVar("T")
 
 ROUND_COUNT_MAX: Final = 32
 """How often one operation may be rerun because of the chunks before it gives up as BUSY, unless the time for retries lasts longer:
 of many who truncate one file all but one begin another round with each that succeeds."""
+PATIENT_ROUND_COUNT: Final = 3
+"""So many rounds everybody goes on side by side with all others, which is quicker where nobody truncates the file again."""
 LATE_ROUND_PAUSE_S: Final = 0.001
 """Before each further round: whatever goes wrong, time passes."""
 
@@ -68,6 +74,7 @@ class ContentDriver:
         self._retry_time_s_max = retry_time_s_max
         self.tally = Tally()
         self._running: dict[int, _Cut] = {}
+        self._turns = Turns()
         self._nursery: trio.Nursery | None = None
 
     async def transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -88,6 +95,13 @@ class ContentDriver:
             FsError: what `attempt` or the storage raises; BUSY when others truncate the file faster
                 than this can follow.
         """
+        turn = Turn(self._turns)
+        try:
+            return await self._run(attempt, turn)
+        finally:
+            turn.end()
+
+    async def _run(self, attempt: Callable[[PreciseLength | None], Awaitable[T]], turn: Turn) -> T:
         known: PreciseLength | None = None
         clock, round_count = self._runtime.clock, 0
         give_up_s = clock.monotonic_s() + self._retry_time_s_max
@@ -98,8 +112,16 @@ class ContentDriver:
             try:
                 return await attempt(known)
             except TruncationUnfinishedError as error:
-                await self.finish_truncation(error.inode.inode_id)
+                turn.end_try()
+                inode_id = error.inode.inode_id
+                if round_count <= PATIENT_ROUND_COUNT:
+                    await self.finish_truncation(inode_id)
+                    continue
+                if await turn.take(inode_id):
+                    give_up_s = clock.monotonic_s() + self._retry_time_s_max
+                await self._finish_truncation(inode_id)
             except LengthUnknownError as error:
+                turn.end_try()
                 known = await self._ask_length(error.inode)
         raise FsError(Status.BUSY, "the file is being truncated again and again")
 
@@ -122,6 +144,10 @@ class ContentDriver:
         Raises:
             FsError: what the storage or the key-value layer raised.
         """
+        await self._finish_truncation(inode_id)
+        await self._turns.let_try(inode_id)
+
+    async def _finish_truncation(self, inode_id: int) -> None:
         earlier = self._running.get(inode_id)
         if earlier is not None:
             await earlier.done.wait()
