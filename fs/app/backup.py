@@ -57,15 +57,17 @@ PIPE: Final = "-"
 # ---- backup ------------------------------------------------------------------------------------
 
 
-def backup(file: str, choice: StoreChoice, *, may_pause: bool, as_json: bool) -> None:
+def backup(
+    file: str, choice: StoreChoice, *, may_pause: bool, may_replace: bool, as_json: bool
+) -> None:
     """Write a backup of a store into a file, which is there whole or not at all, or to stdout.
 
     Raises:
-        FsError: as `write_backup`.
+        FsError: as `write_backup`; EXISTS: the file is there and may not be replaced, or is no regular file.
         OSError: the file cannot be written; it names it.
     """
     check_exists(choice)
-    with _target(file) as out, _progress("rows read") as step:
+    with _target(file, may_replace=may_replace) as out, _progress("rows read") as step:
         report = trio.run(_backup, choice, out, may_pause, step)
     told = {
         "file": file,
@@ -99,19 +101,25 @@ async def _backup(
 
 
 @contextmanager
-def _target(file: str) -> Iterator[IO[bytes]]:
-    """Open where a backup goes: under a name of its own until it is whole and durable; only its owner may read it."""
+def _target(file: str, *, may_replace: bool) -> Iterator[IO[bytes]]:
+    """Open where a backup goes: under a name of its own until it is whole and durable; only its owner may read it.
+
+    Raises:
+        FsError: EXISTS, before anything is written, and again at the end where one has come meanwhile.
+    """
     if file == PIPE:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     path = Path(file).absolute()
+    _check_free(path, may_replace=may_replace)
     try:
         with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as out:
             try:
                 yield out
                 out.flush()
                 os.fsync(out.fileno())
+                _check_free(path, may_replace=may_replace)
                 Path(out.name).replace(path)
                 sync_directory(path.parent)
             finally:
@@ -121,6 +129,14 @@ def _target(file: str) -> Iterator[IO[bytes]]:
         raise OSError(
             error.errno, error.strerror, str(path)
         ) from error  # not of the temporary name
+
+
+def _check_free(path: Path, *, may_replace: bool) -> None:
+    if path.is_file():
+        if not may_replace:
+            raise FsError(Status.EXISTS, f"{path} is a file; --force replaces it")
+    elif path.is_symlink() or path.exists():
+        raise FsError(Status.EXISTS, f"{path} is no regular file")
 
 
 # ---- restore -----------------------------------------------------------------------------------

@@ -25,12 +25,16 @@ def backup(  # noqa: PLR0917 - options, never passed by position
             help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
         ),
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace FILE where it is there already.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Write all metadata into a file, at one state, while the cluster works."""
+    """Write all metadata into a new file, at one state, while the cluster works."""
     from .backup import backup as run  # noqa: PLC0415
 
-    run(file, store_of(directory, kv, cluster_id), may_pause=pause, as_json=as_json)
+    store = store_of(directory, kv, cluster_id)
+    run(file, store, may_pause=pause, may_replace=force, as_json=as_json)
 
 
 @app.command()

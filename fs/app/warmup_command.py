@@ -1,26 +1,34 @@
 """`ember warmup`: has the storage nodes read files into their page caches, on every replica.
 
 Files are taken in the order of their paths, so that an interrupted run is resumed after the last one it finished.
+They are listed first, and the tree may change meanwhile: a file that is gone when its turn comes is counted, and no failure.
 """
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from ..client.blocking import BlockingFs
+from ..client.blocking import BlockingFile, BlockingFs
 from ..schema.inode import Inode, InodeType
-from ..schema.status import FsError, Status
+from ..schema.status import FsError, Retry, Status
 from .quota_commands import connected, path_inside
 from .status_view import bytes_text
 
 PIECE_BYTES = 128 * 1024 * 1024
 """Between two steps of the progress."""
+TRIES = 3
+TRY_AGAIN_S = 1.0
+"""A process that starts anew, or a chain that changes, is back within that."""
+GONE = {Status.NOT_FOUND, Status.STALE, Status.NOT_DIRECTORY, Status.IS_DIRECTORY}
+"""What opening a path says when the file that was listed there is not there any more."""
 
 
 @dataclass(slots=True)
@@ -35,8 +43,17 @@ class Outcome:
     last_path: str = ""
     """The last one that was finished: a run with --after goes on behind it."""
     is_complete: bool = False
-    failures: list[tuple[str, str]] = field(default_factory=list)
+    gone_count: int = 0
+    """Files removed or renamed since they were listed."""
+    failures: list[tuple[str, FsError]] = field(default_factory=list)
     """(path, why)."""
+
+    def told(self) -> dict[str, Any]:
+        """Return all of it for programs."""
+        return {
+            **{one.name: getattr(self, one.name) for one in fields(self)},
+            "failures": [(path, str(error)) for path, error in self.failures],
+        }
 
 
 def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, Inode]]:
@@ -52,14 +69,25 @@ def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, 
     return sorted(pair for pair in regular if pair[0] > after)
 
 
+def _warm_piece(file: BlockingFile, start: int, count: int) -> tuple[int, list[FsError]]:
+    """Have every replica read a piece, a few times where what failed may pass by itself; return bytes read and failures."""
+    read_bytes, failures = file.prefetch(start, count)
+    for _ in range(TRIES - 1):
+        if all(error.retry is Retry.NEVER for error in failures):
+            break
+        time.sleep(TRY_AGAIN_S)
+        read_bytes, failures = file.prefetch(start, count)
+    return read_bytes, failures
+
+
 def _warm(fs: BlockingFs, path: str, outcome: Outcome) -> Iterator[int]:
     """Warm one file; yield the bytes of each step."""
     with fs.open(path) as file:
         for start in range(0, file.length, PIECE_BYTES):
             count = min(PIECE_BYTES, file.length - start)
-            read_bytes, failures = file.prefetch(start, count)
+            read_bytes, failures = _warm_piece(file, start, count)
             outcome.read_bytes += read_bytes
-            outcome.failures += [(path, str(error)) for error in failures]
+            outcome.failures += [(path, error) for error in failures]
             yield count
     outcome.file_count += 1
     outcome.last_path = path
@@ -69,7 +97,7 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
     """Do what `ember warmup` does; Ctrl-C ends it early, and says how to go on.
 
     Raises:
-        FsError: a path is not there; IO_ERROR: something could not be read by a replica.
+        FsError: a path is not there; a replica could not read something: with the first one's status.
     """
     outcome = Outcome()
     columns = (TextColumn("warming"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -83,24 +111,28 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
                     outcome.byte_count += count
                     shown.advance(task, count)
             except FsError as error:
-                outcome.failures.append((path, str(error)))
+                if error.status in GONE:
+                    outcome.gone_count += 1
+                else:
+                    outcome.failures.append((path, error))
         outcome.is_complete = True
     if as_json:
-        typer.echo(json.dumps(asdict(outcome), indent=2))
+        typer.echo(json.dumps(outcome.told(), indent=2))
     else:
         _say(outcome)
     if outcome.failures:
         path, why = outcome.failures[0]
         more = f", and {len(outcome.failures) - 1} more" if len(outcome.failures) > 1 else ""
-        raise FsError(Status.IO_ERROR, f"{path}: {why}{more}")
+        raise FsError(why.status, f"{path}: {why.detail}{more}")
     if not outcome.is_complete:
         raise typer.Exit(130)
 
 
 def _say(outcome: Outcome) -> None:
+    gone = f"; {outcome.gone_count} were gone" if outcome.gone_count else ""
     typer.echo(
         f"{outcome.file_count} files, {bytes_text(outcome.byte_count)}:"
-        f" replicas read {bytes_text(outcome.read_bytes)}"
+        f" replicas read {bytes_text(outcome.read_bytes)}{gone}"
     )
     if outcome.is_complete:
         return

@@ -1,5 +1,7 @@
 """Where a backup goes, whole or not at all; where a restore goes, and where not."""
 
+import os
+
 import pytest
 
 from fs.admin.backup_format import BackupEncoder
@@ -15,9 +17,9 @@ from fs.schema.status import FsError, Status
 
 def test_two_at_a_time_into_one_file_are_whole_each(tmp_path):
     path = tmp_path / "meta.bak"
-    with _target(str(path)) as first:
+    with _target(str(path), may_replace=True) as first:
         first.write(b"first")
-        with _target(str(path)) as second:
+        with _target(str(path), may_replace=True) as second:
             second.write(b"second, longer")
         assert path.read_bytes() == b"second, longer"
     assert path.read_bytes() == b"first"
@@ -33,11 +35,57 @@ def fill(out):
 def test_what_was_not_finished_leaves_the_former_one(tmp_path):
     path = tmp_path / "meta.bak"
     path.write_bytes(b"former")
-    with pytest.raises(OSError, match="No space left") as caught, _target(str(path)) as out:
-        fill(out)
+    with pytest.raises(OSError, match="No space left") as caught:  # noqa: SIM117
+        with _target(str(path), may_replace=True) as out:
+            fill(out)
     assert caught.value.filename == str(path), "not the temporary one"
     assert path.read_bytes() == b"former"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_there_stays_unless_it_may_be_replaced(tmp_path):
+    path = tmp_path / "meta.bak"
+    path.write_bytes(b"former")
+    with (
+        pytest.raises(FsError, match=r"meta\.bak is a file; --force replaces it") as caught,
+        _target(str(path), may_replace=False) as out,
+    ):
+        out.write(b"new")
+    assert caught.value.status is Status.EXISTS
+    assert path.read_bytes() == b"former"
+    with _target(str(path), may_replace=True) as out:
+        out.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_came_meanwhile_stays(tmp_path):
+    path = tmp_path / "meta.bak"
+
+    def back_up():
+        with _target(str(path), may_replace=False) as out:
+            out.write(b"mine")
+            path.write_bytes(b"another's")
+
+    with pytest.raises(FsError, match="is a file"):
+        back_up()
+    assert path.read_bytes() == b"another's"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("may_replace", [True, False])
+def test_what_is_no_file_is_never_replaced(tmp_path, may_replace):
+    pipe, dangling = tmp_path / "pipe", tmp_path / "dangling"
+    os.mkfifo(pipe)
+    dangling.symlink_to("nowhere")
+    for path in (pipe, dangling, tmp_path):
+        with (
+            pytest.raises(FsError, match=r"is no regular file\)$"),
+            _target(str(path), may_replace=may_replace),
+        ):
+            pytest.fail("it was begun")
+    assert dangling.is_symlink()
+    assert pipe.is_fifo()
 
 
 @pytest.fixture
@@ -89,7 +137,9 @@ def test_a_moved_cluster_finds_its_new_store_in_every_file(stopped):
 def test_nothing_is_made_where_no_store_is(tmp_path):
     choice = StoreChoice(parse_store(f"rocksdb:{tmp_path}/none"), "c")
     with pytest.raises(FsError, match="holds no key-value store"):
-        backup.backup(str(tmp_path / "b"), choice, may_pause=False, as_json=False)
+        backup.backup(
+            str(tmp_path / "b"), choice, may_pause=False, may_replace=False, as_json=False
+        )
     assert list(tmp_path.iterdir()) == []
 
 

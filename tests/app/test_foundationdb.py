@@ -171,17 +171,17 @@ def test_a_cluster_moves_to_foundationdb_and_back(ember, server, tmp_path):
     work(ember.mount, "one")
     assert "records of remote:unix:" in ember.run("backup", file).stdout  # through its holder
     ember.run("down")
-    told = json.loads(ember.run("backup", file, "--json").stdout)
+    told = json.loads(ember.run("backup", file, "--force", "--json").stdout)
     assert told["read_version"] > 0
     ember.run("restore", file, "--kv", kv)
     ember.up()
     assert json.loads((ember.directory / "cluster.json").read_text())["kv"] == kv
     assert (ember.mount / "one/7").read_bytes() == b"7" * 1000
     work(ember.mount, "two")
-    ember.run("backup", file, "--pause")
+    ember.run("backup", file, "--pause", "--force")
     work(ember.mount, "after the pause")
     ember.run("down")
-    ember.run("backup", file)
+    ember.run("backup", file, "--force")
     shutil.rmtree(ember.directory / "data/control/kv")
     ember.run("restore", file, "--kv", "rocksdb")
     server.kill()

@@ -13,6 +13,7 @@ import typer
 from fs.app import warmup_command
 from fs.app.warmup_command import PIECE_BYTES, warm_up
 from fs.schema.inode import InodeType
+from fs.schema.status import FsError, Status
 
 NAMES = ("/d/a", "/d/b", "/d/c", "/d/e")
 
@@ -24,6 +25,7 @@ class FakeFs:
 
     def __init__(self, before_piece):
         self._before_piece = before_piece
+        self._before_open = lambda _path, _start: None
         self.warmed = []
         self.is_closed = False
 
@@ -36,8 +38,13 @@ class FakeFs:
 
     @contextmanager
     def open(self, path):
+        self._before_open(path, 0)
+
         def prefetch(start, count):
-            self._before_piece(path, start)
+            try:
+                self._before_piece(path, start)
+            except FsError as error:
+                return 0, [error]
             self.warmed.append((path, start, count))
             return 3 * count, []
 
@@ -104,6 +111,51 @@ def test_before_the_first_file_is_done_it_is_to_be_begun_again(fake, capsys):
     out = capsys.readouterr().out
     assert "interrupted in the first file" in out
     assert "--after" not in out
+
+
+def fail_at(wanted, *errors):
+    """Return what lets the first tries of the first piece of a file fail."""
+    left = list(errors)
+
+    def before_piece(path, start):
+        if (path, start) == (wanted, 0) and left:
+            raise left.pop(0)
+
+    return before_piece
+
+
+def test_files_that_are_gone_are_no_failure(fake, capsys):
+    fake._before_open = fail_at("/d/b", FsError(Status.NOT_FOUND, "/d/b"))
+    run()
+    assert capsys.readouterr().out.rstrip().endswith("; 1 were gone")
+    fake._before_open = fail_at("/d/b", FsError(Status.STALE, "/d/b"))
+    run(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["file_count"], said["gone_count"], said["failures"]) == (3, 1, [])
+    assert said["is_complete"]
+
+
+def test_what_may_pass_by_itself_is_tried_again(fake, capsys, monkeypatch):
+    monkeypatch.setattr(warmup_command, "TRY_AGAIN_S", 0.0)
+    changed = FsError(Status.ROUTING_MISMATCH, "chain 3")
+    fake._before_piece = fail_at("/d/b", changed, changed)
+    run(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["file_count"], said["failures"]) == (4, [])
+    assert said["read_bytes"] == 3 * said["byte_count"] == 3 * 4 * fake.length
+    fake._before_piece = fail_at("/d/b", changed, changed, changed)
+    with pytest.raises(FsError, match="/d/b: chain 3") as caught:
+        run()
+    assert caught.value.status is Status.ROUTING_MISMATCH
+
+
+def test_what_does_not_pass_is_tried_once_and_the_rest_goes_on(fake, capsys):
+    fake._before_piece = fail_at("/d/b", FsError(Status.CHUNK_DIVERGED, "chunk 1"))
+    with pytest.raises(FsError, match="/d/b: chunk 1"):
+        run(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["failures"] == [["/d/b", str(FsError(Status.CHUNK_DIVERGED, "chunk 1"))]]
+    assert said["last_path"] == "/d/e"
 
 
 CTRL_C = """
