@@ -79,10 +79,7 @@ class NodeCalls:
             FsError: what the channel raises; RPC_CONNECT_FAILED for a node that is judged failed, RPC_CONNECTION_LOST
                 for one that is while it is called.
         """
-        limiter = self._limiters.get((node_id, method.name))
-        if limiter is None:
-            limiter = trio.Semaphore(self._section.requests_per_node_max)
-            self._limiters[node_id, method.name] = limiter
+        limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
         try:
             limiter.acquire_nowait()  # the other way costs a round of the event loop
         except trio.WouldBlock:
@@ -101,9 +98,9 @@ class NodeCalls:
     ) -> UnderWay | None:
         """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
         node = self._routing.info.nodes.get(node_id)
-        limiter = self._limiters.get((node_id, method.name))
-        if node is None or node.state is NodeState.FAILED or limiter is None:
+        if node is None or node.state is NodeState.FAILED:
             return None
+        limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
         try:
             limiter.acquire_nowait()
         except trio.WouldBlock:
@@ -127,6 +124,11 @@ class NodeCalls:
             if begun is None:
                 limiter.release()
         return begun
+
+    def _new_limiter(self, node_id: NodeId, method: Method[ReqT, RspT]) -> trio.Semaphore:
+        limiter = trio.Semaphore(self._section.requests_per_node_max)
+        self._limiters[node_id, method.name] = limiter
+        return limiter
 
     async def _call(
         self,

@@ -173,10 +173,15 @@ class StorageReads:
             on_end(received is not None and self._has_come(table, one, received, verifies=verifies))
 
         message = one.message + _FLAGS[is_relaxed, verifies]
+        begun: UnderWay | None = None
         try:
-            return self._nodes.begin(one.node_id, services.STORAGE_BATCH_READ, message, end)
-        except FsError:  # `read` meets it, too, and says what to do
-            return None
+            begun = self._nodes.begin(one.node_id, services.STORAGE_BATCH_READ, message, end)
+        except FsError as error:  # `read` meets it, too, and says what to do
+            log.debug("a read that cannot be begun: %s", error)
+        if begun is None:
+            # So that `read` asks the same node, and connects to it: else one in two, always of other nodes, could never be begun.
+            self._start -= 1
+        return begun
 
     def _has_come(
         self,

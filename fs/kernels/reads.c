@@ -12,8 +12,9 @@
 #include <sys/uio.h>
 #include "hashing/xxh3.h"
 
-#define INTERFACE 4
+#define INTERFACE 5
 #define ROW_COLUMNS 6
+#define FLAGS_MAX 8
 #define REPLY_COLUMNS 3
 #define VARINT_BYTES 10
 #define KEY_BYTES 20
@@ -471,16 +472,23 @@ static uint8_t *put_varint(uint8_t *at, uint64_t value) {
     return at;
 }
 
-/* Take the columns of a message, each of one number, and pass over flags; 0: it is not of this kind. */
-static int take_columns(const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags, uint64_t *numbers) {
+/* Take the columns of a message, each of one number, and which flags are set, bit by bit; 0: it is not of this kind. */
+static int take_columns(const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags, uint64_t *numbers,
+                        unsigned long *set) {
     const uint8_t *at = message->buf, *end = at + message->len;
     unsigned seen = 0;
+    *set = 0;
     while (at < end) {
         uint8_t tag = *at++;
         uint64_t size;
         if (!take_varint(&at, end, &size)) return 0; /* of a flag its value */
-        if (flags->len > 0 && memchr(flags->buf, tag, (size_t)flags->len) != NULL) continue;
-        const uint8_t *found = memchr(columns->buf, tag, ROW_COLUMNS);
+        const uint8_t *found = flags->len > 0 ? memchr(flags->buf, tag, (size_t)flags->len) : NULL;
+        if (found != NULL) {
+            unsigned long bit = 1ul << (found - (const uint8_t *)flags->buf);
+            *set = size ? *set | bit : *set & ~bit;
+            continue;
+        }
+        found = memchr(columns->buf, tag, ROW_COLUMNS);
         if (found == NULL || size > (uint64_t)(end - at)) return 0;
         int column = (int)(found - (const uint8_t *)columns->buf);
         const uint8_t *stop = at + size;
@@ -495,13 +503,14 @@ static PyObject *one_row(PyObject *module, PyObject *args) {
     Py_buffer message, columns, flags;
     if (!PyArg_ParseTuple(args, "y*y*y*", &message, &columns, &flags)) return NULL;
     uint64_t numbers[ROW_COLUMNS];
+    unsigned long set;
     PyObject *row = NULL;
-    if (columns.len != ROW_COLUMNS)
+    if (columns.len != ROW_COLUMNS || flags.len > FLAGS_MAX)
         PyErr_SetString(PyExc_ValueError, "not the columns of a row");
-    else if (take_columns(&message, &columns, &flags, numbers))
-        row = Py_BuildValue("(KKKKKK)", (unsigned long long)numbers[0], (unsigned long long)numbers[1],
+    else if (take_columns(&message, &columns, &flags, numbers, &set))
+        row = Py_BuildValue("(KKKKKKk)", (unsigned long long)numbers[0], (unsigned long long)numbers[1],
                             (unsigned long long)numbers[2], (unsigned long long)numbers[3], (unsigned long long)numbers[4],
-                            (unsigned long long)numbers[5]);
+                            (unsigned long long)numbers[5], set);
     else
         row = Py_NewRef(Py_None);
     PyBuffer_Release(&message);

@@ -7,7 +7,7 @@ from .choice import serves
 
 __all__ = ["IS_COMPILED", "chunk_keys", "distinct_pairs", "one_reply", "one_row", "read_rows", "row_checksums"]  # fmt: skip
 
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 """Counts the changes of what the compiled functions take and return; the same number stands in reads.c."""
 
 

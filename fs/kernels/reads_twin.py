@@ -20,8 +20,8 @@ Chunk = tuple[int | ReadNow, int, int, int, bytes]
 """A version of a chunk: its file (a descriptor; the twin also takes what reads), where it starts there, its length, its version
 number, the xxh3-64 of each of its checksum blocks (8 bytes, the highest first)."""
 
-OneRow = tuple[int, int, int, int, int, int]
-"""What a row says, in the order of the columns that are asked for."""
+OneRow = tuple[int, int, int, int, int, int, int]
+"""What a row says, in the order of the columns that are asked for, and which flags are set: a bit for each, the lowest for the first."""
 
 CHECKSUM_BYTES: Final = 8
 
@@ -171,19 +171,21 @@ def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
     Args:
         message: as protobuf has it on the wire.
         columns: the tags of the six, each a byte, all different: packed repeated numbers.
-        flags: tags, each a byte, of plain numbers that may be there, too, and are passed over.
+        flags: at most eight tags, each a byte, of plain numbers that may be there, too: set unless 0; of several the last counts.
 
     Raises:
-        ValueError: not six columns.
+        ValueError: not six columns, or too many flags.
     """
-    if len(columns) != 6:  # noqa: PLR2004 - as said above
+    if len(columns) != 6 or len(flags) > 8:  # noqa: PLR2004 - as said above
         raise ValueError("not the columns of a row")
     numbers: dict[int, int] = {}
+    is_set: dict[int, bool] = {}
     at = 0
     while at < len(message):
         tag = message[at]
         size, at = _varint(message, at + 1, len(message))
         if at and tag in flags:
+            is_set[flags.index(tag)] = size != 0
             continue
         stop = at + size
         if not at or tag not in columns or tag in numbers or stop > len(message):
@@ -194,7 +196,8 @@ def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
     if len(numbers) != len(columns):
         return None
     first, second, third, fourth, fifth, sixth = (numbers[tag] for tag in columns)
-    return first, second, third, fourth, fifth, sixth
+    bits = sum(flag << place for place, flag in is_set.items())
+    return first, second, third, fourth, fifth, sixth, bits
 
 
 def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:

@@ -52,6 +52,8 @@ class Call:
     """trio time; the server cancels the method when it passes."""
     payload: memoryview = field(default_factory=lambda: memoryview(b""))
     """Owned by the transport: valid until the method returns."""
+    would_block: bool = False
+    """Its quick form has found out that it has to wait."""
 
 
 @dataclass(slots=True)
@@ -165,6 +167,11 @@ class Channels(Protocol):
 Handler = Callable[[Call, Any], Any]
 """A serving method: (call, request message) -> reply message or Reply, or what has to be awaited for it; raises FsError for a status."""
 
+
+Quick = Callable[[bytes], tuple[bytes, Buffer] | None]
+"""What a service object may offer as `quick_NAME` beside a plain method NAME: its quick form, for the commonest requests.  Called first, with
+the message as it came; returns those of the reply, its payload (a few KiB; it may be empty) included.  None, or BlockingIOError: it
+has done nothing, and the method is called.  Nobody is asked to admit it."""
 
 Admit = Callable[[User, Identity, Any], None]
 """What a service object may offer as `admit`: called with (user, peer, request) before each method that a user's token

@@ -332,6 +332,29 @@ class FramedStream:
             self._finish_later(b"".join(skip_bytes(buffers, count)))
         return True
 
+    def send_first(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
+        """Send as much of one frame as nothing has to be waited for; None: that is nothing, and nothing is done.
+
+        Returns:
+            What is left.  If there is something, nobody else can send before `send_rest` has ended, which the caller sees to.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
+        """
+        if self._is_sending or self._is_closed:
+            return None
+        count = self.stream.send_now(buffers)
+        if not count:
+            return None
+        self.progress += 1
+        rest = () if count == sum(map(len, buffers)) else skip_bytes(buffers, count)
+        self._is_sending = bool(rest)
+        return rest
+
+    async def send_rest(self, rest: Sequence[Buffer]) -> None:
+        """Send what `send_first` has left; as `send`."""
+        await self._send(rest, is_begun=True)
+
     def _finish_later(self, rest: bytes) -> None:
         self._is_sending = True
         self._spawn(self._finish, rest)
@@ -399,19 +422,21 @@ class FramedStream:
         if self._is_closed:
             raise trio.ClosedResourceError("the connection was closed")
         self._is_sending = True
-        size = sum(map(len, buffers))
-        rest: Sequence[Buffer] = buffers
-        left = size
+        await self._send(buffers, is_begun=False)
+
+    async def _send(self, rest: Sequence[Buffer], *, is_begun: bool) -> None:
+        left = sum(map(len, rest))
         try:
             while True:
                 count = await self.stream.send_some(rest)
                 self.progress += 1
+                is_begun = True
                 left -= count
                 if not left:
                     break
                 rest = skip_bytes(rest, count)
         except trio.Cancelled:
-            if left < size:
+            if is_begun:
                 self._spawn(self._finish, b"".join(rest))
             else:
                 self._pass_turn()

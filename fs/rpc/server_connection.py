@@ -284,11 +284,46 @@ class ServerConnection:
             if not self._may_run(header, binding):
                 return
             message = framed.take_message(header)
-            work = Work(binding, header, None, current_time())
-            if not self._ends_at_once(work, message):
+            work = self._serve_quickly(header, binding, message)
+            if work is not None and not self._ends_at_once(work, message):
                 scope = trio.CancelScope(deadline=work.deadline_s)
                 self._scopes[header.request_id] = scope
                 self._nursery.start_soon(self._go_on, work, scope)
+
+    def _serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
+        """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""
+        began_s = current_time()
+        found, would_block = None, False
+        if binding.quick is not None:
+            try:
+                found = binding.quick(message)
+            except BlockingIOError:
+                would_block = True
+            except Exception as error:  # noqa: BLE001 - the edge, as `_call_method`; the method itself is called
+                where = f"quick {binding.method} from {self._stream.peer_name}"
+                self._server.on_bug(where, error)
+        if found is not None and self._is_sent(header, binding, began_s, *found):
+            return None
+        work = Work(binding, header, None, began_s)
+        work.would_block = would_block
+        return work
+
+    def _is_sent(
+        self, header: Header, binding: Binding, began_s: float, message: bytes, payload: Buffer
+    ) -> bool:
+        """Send a quick reply if nothing has to be waited for; False: nothing of it has been sent."""
+        framed = self._framed
+        frame, size = self._frame_of(header.request_id, message, (payload,))
+        try:
+            call_count = len(self._scopes) + 1
+            if not (framed.hold(frame) or framed.send_at_once(frame, call_count=call_count)):
+                return False
+        except _BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", binding.method, error)
+        if binding.observed is not None:
+            binding.observed.in_flight += 1
+            self._note_end(binding.observed, header, began_s, size, None)
+        return True
 
     @staticmethod
     def _is_tried(binding: Binding) -> bool:
@@ -326,7 +361,8 @@ class ServerConnection:
             work.result = self._tried(work, work.result, message)
         if isinstance(work.result, CoroutineType) or not self._is_answered_at_once(work):
             return False
-        self._give_back(work)
+        if not work.has_waited:  # else the task that sends the rest does it
+            self._give_back(work)
         return True
 
     def _tried(
@@ -360,9 +396,9 @@ class ServerConnection:
         if isinstance(result, FsError):
             frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
         elif isinstance(result, Reply):
-            if sum(map(len, result.payload)) > SMALL_REPLY_BYTES_MAX:
-                return False
             frame, size = self._frame_of(request_id, result.message, result.payload)
+            if size > SMALL_REPLY_BYTES_MAX:
+                return self._is_begun_at_once(work, frame, size)
         else:
             frame, size = self._frame_of(request_id, result, ())
         try:
@@ -373,6 +409,38 @@ class ServerConnection:
             log.debug("%s: connection broke before the reply: %s", work, error)
             return True
         return False
+
+    def _is_begun_at_once(self, work: Work, frame: Sequence[Buffer], size: int) -> bool:
+        """Send a large reply, as much of it as nothing has to be waited for; the rest, if there is one, takes a task."""
+        if not self._fits(len(frame[1]), size):
+            return False
+        try:
+            rest = self._framed.send_first(frame)
+        except _BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", work, error)
+            return True
+        if rest is None:
+            return False
+        work.sent_bytes = size
+        if rest:
+            work.is_run = work.has_waited = True
+            self._scopes[work.header.request_id] = trio.CancelScope()
+            self._nursery.start_soon(self._send_rest, work, rest)
+        return True
+
+    async def _send_rest(self, work: Work, rest: Sequence[Buffer]) -> None:
+        try:
+            await self._framed.send_rest(rest)
+        except _BROKEN as error:
+            log.debug("%s: connection broke within the reply: %s", work, error)
+        finally:
+            self._give_back(work)
+
+    def _fits(self, message_bytes: int, size: int) -> bool:
+        limits = self._server.frame_limits
+        if message_bytes > limits.message_bytes_max:
+            return False
+        return size - message_bytes <= limits.payload_bytes_max
 
     def _admit(self, user: User, binding: Binding, request: Any) -> None:
         """Raise FsError when a user's client asks for something in another's name."""
@@ -467,19 +535,29 @@ class ServerConnection:
 
     def _note(self, observed: MethodObserver, work: Work) -> None:
         """Say how a request went; one without a result got no answer."""
-        header, result = work.header, work.result
-        received_bytes = header.message_bytes + header.payload_bytes
-        took_s = observed.end(work.began_s, received_bytes, work.sent_bytes)
+        result = work.result
         error = result if isinstance(result, FsError) else None
         if result is None or error is not None:
             observed.note_error(error)
+        self._note_end(observed, work.header, work.began_s, work.sent_bytes, error)
+
+    def _note_end(
+        self,
+        observed: MethodObserver,
+        header: Header,
+        began_s: float,
+        sent_bytes: int,
+        error: FsError | None,
+    ) -> None:
+        received_bytes = header.message_bytes + header.payload_bytes
+        took_s = observed.end(began_s, received_bytes, sent_bytes)
         if took_s > observed.slow_s:
             observed.note_slow(took_s, header.request_id, self._stream.peer_name, error)
         user = self._grant.user
         if user is not None and self._server.observer is not None:
             total = self._server.observer.user_bytes[user.uid]
             total[0] += received_bytes
-            total[1] += work.sent_bytes
+            total[1] += sent_bytes
 
     def _call_method(self, work: Work, message: Buffer) -> Any:
         """Return the method's result, an FsError to reply with, or what has to be awaited for either."""
@@ -490,9 +568,10 @@ class ServerConnection:
             if self._grant.user is not None:
                 self._admit(self._grant.user, binding, request)
             payload = _NO_PAYLOAD if lease is None else lease.view
-            result = binding.handler(
-                Call(self._peer, work.header.request_id, work.deadline_s, payload), request
+            call = Call(
+                self._peer, work.header.request_id, work.deadline_s, payload, work.would_block
             )
+            result = binding.handler(call, request)
             assert isinstance(result, (CoroutineType, Reply, method.reply_type)), type(result)
         except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
             return self._failed(work, error)
@@ -534,12 +613,13 @@ class ServerConnection:
         self, work: Work, reply: Message | bytes, payload: Sequence[Buffer] = ()
     ) -> None:
         """Send a reply, or the error that it is too large; say in `work` how many bytes it has."""
-        request_id, limits = work.header.request_id, self._server.frame_limits
+        request_id = work.header.request_id
         frame, size = self._frame_of(request_id, reply, payload)
         message_bytes = len(frame[1])
-        payload_bytes = size - message_bytes
-        if message_bytes > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
-            detail = f"reply of {work.binding.method}: {message_bytes} + {payload_bytes} bytes"
+        if not self._fits(message_bytes, size):
+            detail = (
+                f"reply of {work.binding.method}: {message_bytes} + {size - message_bytes} bytes"
+            )
             await self._send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
             return
         framed = self._framed

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from ..runtime.tracing import Span
 from ..schema.method import Method
 from ..schema.status import FsError, Status
-from .api import Admit, Handler
+from .api import Admit, Handler, Quick
 from .buffer_pool import Lease
 from .frame import Header
 from .observer import MethodObserver
@@ -32,6 +32,7 @@ class Binding:
     """The handler is a plain function: it returns its result, or what has to be awaited for that."""
     is_tried: bool = False
     """The handler is a coroutine function without effects that hardly ever waits: it is tried outside of any task first."""
+    quick: Quick | None = None
 
 
 class Work:
@@ -50,6 +51,7 @@ class Work:
         "result",
         "sent_bytes",
         "span",
+        "would_block",
     )
 
     def __init__(
@@ -66,6 +68,8 @@ class Work:
         self.result: Any = None
         """What the method returned, or an FsError to answer with; None: it was given up."""
         self.sent_bytes = 0
+        self.would_block = False
+        """Its quick form has found out that it has to wait."""
         self.has_waited = False
         self.is_begun = False
         """The method was called."""

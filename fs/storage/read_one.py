@@ -12,7 +12,6 @@ from google.protobuf.descriptor import Descriptor
 
 from ..chunkengine.format import chunk_key
 from ..kernels.reads import one_reply, one_row
-from ..rpc.api import Reply
 from ..schema.ids import ChunkId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.proto import storage_pb2
@@ -42,24 +41,27 @@ _COLUMNS: Final = _tags(
     "lengths",
 )
 _FLAGS: Final = _tags(_REQUEST, 0, "is_relaxed", "want_checksums", "is_passed_on")
+_IS_RELAXED: Final = 1
+_WANTS_CHECKSUMS: Final = 2
 _REPLY_COLUMNS: Final = _tags(
     storage_pb2.BatchReadRsp.DESCRIPTOR, _PACKED, "lengths", "commit_vers", "checksums"
 )
 
 
-def read_one(
-    context: StorageContext, request: storage_pb2.BatchReadReq
-) -> Reply[storage_pb2.BatchReadRsp] | None:
-    """Return the reply to a request for one read; None: it is to be done the ordinary way, and nothing is done.
+def read_one(context: StorageContext, request: bytes) -> tuple[bytes, memoryview] | None:
+    """Return the reply to a request for one read, and its payload; None: it is to be done the ordinary way, and nothing is done.
+
+    Args:
+        context: of the process.
+        request: the message of a BatchRead, as it came.
 
     Raises:
         BlockingIOError: so, too, and the disk has to be waited for.
-        FsError: LEASE_EXPIRED; looked at behind the read, which covers the time before it.
     """
-    row = one_row(request.SerializeToString(), _COLUMNS, _FLAGS)
+    row = one_row(request, _COLUMNS, _FLAGS)
     if row is None:
         return None
-    inode_id, index, chain_id, chain_version, offset, length = row
+    inode_id, index, chain_id, chain_version, offset, length, flags = row
     if not 0 < length <= ONE_BYTES_MAX or offset + length > CHUNK_SIZE_BYTES_MAX:
         return None
     place = context.targets.known_place(chain_id)
@@ -67,7 +69,7 @@ def read_one(
         return None
     target = place.target
     chunk_id = ChunkId(inode_id, index)  # type: ignore[arg-type]
-    if chunk_id in target.unsettled and not request.is_relaxed:
+    if chunk_id in target.unsettled and not flags & _IS_RELAXED:
         return None
     view = memoryview(bytearray(length))
     disk, key = target.disk, chunk_key(target.target_id, chunk_id)
@@ -75,10 +77,11 @@ def read_one(
         read = disk.run_inline(disk.engine.read_cached_row, key, offset, view)
     except FsError:  # the ordinary way meets it, too, and says so
         return None
-    if read is None:
+    if (
+        read is None or not context.lease.is_valid()
+    ):  # looked at behind the read: that covers the time before it
         return None
-    context.check_lease()
     target.read_bytes += length
     version, checksum = read
-    message = one_reply(_REPLY_COLUMNS, length, version, checksum, request.want_checksums)
-    return Reply(message, (view,))
+    wants_checksums = bool(flags & _WANTS_CHECKSUMS)
+    return one_reply(_REPLY_COLUMNS, length, version, checksum, wants_checksums), view

@@ -52,16 +52,14 @@ class StorageService:
         self, call: Call, request: storage_pb2.BatchReadReq
     ) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
         """Read from any serving target of each chain; at once if nothing has to be waited for."""
-        is_cold = False
-        try:
-            one = read_one(self._context, request)
-            if one is not None:
-                return one
-        except BlockingIOError:
-            is_cold = True
         if request.ios:
             return self._batch_read_by_rows(call, request)
-        return read_batch(self._context, request, deadline_s=call.deadline_s, is_cold=is_cold)
+        context, is_cold = self._context, call.would_block
+        return read_batch(context, request, deadline_s=call.deadline_s, is_cold=is_cold)
+
+    def quick_batch_read(self, message: bytes) -> tuple[bytes, memoryview] | None:
+        """See `fs.rpc.api.Quick`: one small read."""
+        return read_one(self._context, message)
 
     async def _batch_read_by_rows(
         self, call: Call, request: storage_pb2.BatchReadReq

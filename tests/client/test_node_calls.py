@@ -133,3 +133,36 @@ async def test_what_waits_for_a_turn_does_not_call_a_node_judged_failed(autojump
         assert ended[-1][0] - began_s < 0.1
         assert {status for _, status in ended[1:]} == {Status.RPC_CONNECT_FAILED}
         nursery.cancel_scope.cancel()
+
+
+class Beginning:
+    """A channel that begins whatever it is asked for."""
+
+    def __init__(self):
+        self.ends = []
+
+    def get(self, _address, *, node_id):
+        assert node_id == 1
+        return self
+
+    def begin(self, _method, _request, on_end, **_options):
+        self.ends.append(on_end)
+        return CallUnderWay(math.inf)
+
+
+async def test_a_node_that_was_never_waited_for_can_be_asked_at_once():
+    peers = Beginning()
+    nodes = calls(Routing(), peers, requests_per_node_max=2)
+    ended = []
+
+    def begin():
+        return nodes.begin(
+            NodeId(1), services.STORAGE_SPACE_INFO, b"", lambda *end: ended.append(end)
+        )
+
+    assert begin() is not None
+    assert begin() is not None
+    assert begin() is None  # its turn has to be waited for
+    peers.ends.pop(0)(None, None)
+    assert ended == [(None, None)]
+    assert begin() is not None

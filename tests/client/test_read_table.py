@@ -332,6 +332,22 @@ def test_begun_reads_are_small_and_of_one_node():
     assert client.begin(table_of([(0, 0, 4096)]), None, is_relaxed=False)
 
 
+@pytest.mark.usefixtures("autojump_clock")
+async def test_what_cannot_be_begun_is_asked_of_the_same_node_and_so_of_each_in_turn():
+    """Else nodes that are not connected yet would be passed over for ever: who waits for a read connects."""
+    nodes = Nodes()
+    refused = []
+    nodes.begin = lambda node_id, *_: refused.append(node_id)
+    client = client_of(nodes)
+    for _ in range(6):
+        table = table_of([(0, 0, 100)])
+        assert client.begin(table, None, is_relaxed=False) is None
+        await client.read(table)
+        assert_read(table)
+    assert refused == [node_id for node_id, _ in nodes.asked]
+    assert len(set(refused)) == 3
+
+
 def begun(reply, *rows):
     """Return whether a begun read of some rows is done by a reply, and its table."""
     nodes, ended, table = Begun(), [], table_of(rows)

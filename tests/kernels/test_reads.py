@@ -296,12 +296,15 @@ def request_of(rows, **flags):
 
 
 @pytest.mark.parametrize(
-    "flags", [{}, {"is_relaxed": True}, {"want_checksums": True, "is_passed_on": True}]
+    ("flags", "bits"),
+    [({}, 0), ({"is_relaxed": True}, 1), ({"want_checksums": True, "is_passed_on": True}, 6)],
 )
-def test_a_request_for_one_row_is_taken_apart(kernel, flags):
-    assert kernel.one_row(request_of([ROW], **flags), COLUMNS, FLAGS) == tuple(ROW)
+def test_a_request_for_one_row_is_taken_apart(kernel, flags, bits):
+    message = request_of([ROW], **flags)
+    assert kernel.one_row(message, COLUMNS, FLAGS) == (*ROW, bits)
     turned = bytes(reversed(COLUMNS))
-    assert kernel.one_row(request_of([ROW], **flags), turned, FLAGS) == tuple(reversed(ROW))
+    assert kernel.one_row(message, turned, FLAGS) == (*reversed(ROW), bits)
+    assert kernel.one_row(message + bytes((FLAGS[0], 0)), COLUMNS, FLAGS) == (*ROW, bits & ~1)
 
 
 def test_other_requests_are_not_of_one_row(kernel):
@@ -315,9 +318,11 @@ def test_other_requests_are_not_of_one_row(kernel):
     others += [b"\x18" + b"\xff" * 9 + b"\x02" + good[2:], b"\x18" + b"\xff" * 11 + good[2:]]
     for other in others:
         assert kernel.one_row(other, COLUMNS, FLAGS) is None, other
-    assert kernel.one_row(b"\x18" + b"\xff" * 9 + b"\x01" + good[2:], COLUMNS, FLAGS) == tuple(ROW)
-    with pytest.raises(ValueError, match="not the columns of a row"):
-        kernel.one_row(good, COLUMNS[1:], FLAGS)
+    longest = b"\x18" + b"\xff" * 9 + b"\x01" + good[2:]
+    assert kernel.one_row(longest, COLUMNS, FLAGS) == (*ROW, 2)
+    for columns, flags in ((COLUMNS[1:], FLAGS), (COLUMNS, bytes(range(16, 25)))):
+        with pytest.raises(ValueError, match="not the columns of a row"):
+            kernel.one_row(good, columns, flags)
 
 
 @given(st.binary(max_size=80), st.data())

@@ -3,7 +3,10 @@
 import pytest
 import trio
 
-from fs.rpc.api import Reply
+from fs.rpc.api import Identity, Reply
+from fs.rpc.frame import Kind, encode_header
+from fs.rpc.handshake import encode_hello
+from fs.rpc.observer import RpcObserver
 from fs.rpc.server_connection import SMALL_REPLY_BYTES_MAX
 from fs.schema import services
 from fs.schema.proto import core_pb2 as core
@@ -82,6 +85,109 @@ async def test_who_waits_does_not_hold_up_others(net, process, plain):
         plain.go_on.set()
     assert found[0].message.data == b"wait"
     assert plain.released == 2
+
+
+class Quick(Core):
+    """Echoes by a quick form what it does not say `slow` of."""
+
+    def __init__(self):
+        super().__init__()
+        self.slow = []
+
+    def quick_echo(self, message):
+        request = core.EchoReq.FromString(message)
+        if request.data == b"slow":
+            return None
+        if request.data == b"blocks":
+            raise BlockingIOError
+        assert request.data != b"bug", "broken invariant"
+        payload = b"p" * request.reply_payload_bytes
+        return core.EchoRsp(data=b"quick " + request.data).SerializeToString(), payload
+
+    def echo(self, call, request):
+        self.slow.append((request.data, call.would_block))
+        return self._reply(request)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    service = Quick()
+    monkeypatch.setattr("fs.rpc.core_service.CoreService.echo", service.echo)
+    name = "fs.rpc.core_service.CoreService.quick_echo"
+    monkeypatch.setattr(name, service.quick_echo, raising=False)
+    return service
+
+
+@pytest.mark.parametrize("payload_bytes", [0, 10, 4096])
+async def test_a_quick_form_answers_and_is_observed(net, process, quick, payload_bytes):
+    observer = RpcObserver()
+    async with process(net, observer=observer) as p:
+        for _ in range(40):
+            request = core.EchoReq(data=b"x", reply_payload_bytes=payload_bytes)
+            received = await p.channel.call(ECHO, request)
+            assert received.message.data == b"quick x"
+            assert bytes(received.payload) == b"p" * payload_bytes
+    assert not quick.slow
+    observed = observer.served(ECHO)
+    assert observed.duration.count == 40
+    assert observed.in_flight == 0
+    assert not observed.errors
+    assert observed.sent_bytes == 40 * (len(received.message.SerializeToString()) + payload_bytes)
+
+
+async def test_what_a_quick_form_leaves_is_done_by_the_method(net, process, quick):
+    bugs = []
+    async with process(net, on_bug=lambda where, error: bugs.append((where, error))) as p:
+        for data in (b"slow", b"blocks", b"bug"):
+            assert (await p.channel.call(ECHO, core.EchoReq(data=data))).message.data == data
+    assert quick.slow == [(b"slow", False), (b"blocks", True), (b"bug", False)]
+    assert [type(error) for _, error in bugs] == [AssertionError]
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - of what happens there is no event
+        await trio.sleep(0.01)
+
+
+LARGE_BYTES = 12 << 20
+"""More than a socket has room for."""
+
+
+async def test_large_replies_are_begun_at_once_and_go_on_beside_others(net, process, plain):
+    """The rest of what the socket has no room for is sent by a task; what comes behind it is not cut into it."""
+    async with process(net) as p, trio.open_nursery() as nursery:
+
+        async def ask(number):
+            data = bytes((number,))
+            size = LARGE_BYTES if number % 2 else 5
+            request = core.EchoReq(data=data, reply_payload_bytes=size)
+            received = await p.channel.call(ECHO, request)
+            assert received.message.data == data
+            assert bytes(received.payload) == bytes(size)
+
+        for number in range(8):
+            nursery.start_soon(ask, number)
+    assert plain.released == 8
+
+
+async def test_a_large_reply_is_released_when_its_connection_ends_within_it(net, process, plain):
+    message = core.EchoReq(data=b"x", reply_payload_bytes=LARGE_BYTES).SerializeToString()
+    numbers = {"service": ECHO.service_number, "method": ECHO.number}
+    request = encode_header(Kind.REQUEST, 1, message_bytes=len(message), **numbers)
+    async with process(net) as p:
+        stream = await p.connect()
+        await stream.send_all(
+            [*encode_hello(Identity("test-cluster", client_id="raw")), request, message]
+        )
+        with trio.fail_after(60):
+            await until(lambda: p.server.connection_count)
+            (connection,) = p.server._connections
+            await until(lambda: connection._framed.is_inside_frame)  # its peer does not read on
+            assert not plain.released
+            await stream.aclose()
+            await until(lambda: plain.released)
+        assert plain.released == 1
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
 
 
 class Tried:
