@@ -5,7 +5,7 @@ A cluster key is 64 hexadecimal digits, a token what `ember user token new` show
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,10 +40,20 @@ def read_keys(path: Path) -> list[Secret]:
     return [Secret.of_key(parse_key(line, str(path))) for line in lines]
 
 
+def new_key(random_source: random.Random) -> str:
+    """Return a new key as a line of a key file."""
+    return random_source.randbytes(SECRET_BYTES).hex()
+
+
+def key_text(keys: Sequence[str]) -> str:
+    """Return a key file with these lines, the preferred one first."""
+    lines = "".join(f"{key}\n" for key in keys)
+    return f"# Key of an EmberFS cluster: who has it is the cluster.\n{lines}"
+
+
 def write_new_key(path: Path, random_source: random.Random) -> None:
     """Make a key in a new file of mode 0600; raises FsError(BAD_CONFIG)."""
-    key = random_source.randbytes(SECRET_BYTES).hex()
-    write_secret_file(path, f"# Key of an EmberFS cluster: who has it is the cluster.\n{key}\n")
+    write_secret_file(path, key_text([new_key(random_source)]))
 
 
 def configured_secrets(section: AuthSection) -> list[Secret]:

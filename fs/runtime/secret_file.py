@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ..schema.status import FsError, Status
+from .durable_file import sync_directory
 
 SIZE_BYTES_MAX: Final = 16 * 1024
 PRIVATE_MODE: Final = 0o600
@@ -64,5 +65,17 @@ def write_secret_file(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(descriptor)
+    except OSError as error:
+        raise _bad(path, f"cannot be written: {error.strerror}") from error
+
+
+def replace_secret_file(path: Path, text: str) -> None:
+    """Write a file with mode 0600 in place of the one that is there, whole or not at all, durably; raises FsError(BAD_CONFIG)."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.unlink(missing_ok=True)  # of a run that was killed
+        write_secret_file(temporary, text)
+        temporary.replace(path)
+        sync_directory(path.parent)
     except OSError as error:
         raise _bad(path, f"cannot be written: {error.strerror}") from error

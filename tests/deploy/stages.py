@@ -209,6 +209,28 @@ class Life:
         inventory(self.hosts, self.members)
         assert self.operator(commands("Install")[1]).stdout == "nothing to do\n"
 
+    def rotate(self):
+        """A new key while the program works, at the second attempt; the old one opens nothing then, the new one all."""
+        path = self.hosts.base / "training.key"
+        old = path.read_text()
+        self.cut_off("connecting by the new key", "rotate-key")
+        both = path.read_text().splitlines()[1:]
+        assert both[1:] == old.splitlines()[1:]
+        self.page("A key that got away")
+        self.wait_load()
+        assert path.read_text().splitlines()[1:] == both[:1]
+        for number in self.members:
+            kept = self.hosts.root(number) / "etc/emberfs/cluster.key"
+            assert kept.read_text() == path.read_text()
+            assert kept.stat().st_mode & 0o777 == 0o600
+        assert {node["state"] for node in self.nodes().values()} == {"connected"}
+        assert self.operator(commands("Install")[1]).stdout == "nothing to do\n"
+        new = path.read_text()
+        path.write_text(old)
+        refused = self.operator("ember admin node list --config training.toml", check=False)
+        path.write_text(new)
+        assert refused.returncode == 1 and "RPC_UNAUTHENTICATED" in refused.stderr, refused
+
     def upgrade(self, version):
         """Other code, side by side; the program goes on on its old mount, then on a new one."""
         shutil.rmtree(self.hosts.code)
@@ -272,6 +294,7 @@ STAGES = {
     "lose": Life.lose_acting_manager,
     "replace": lambda life: life.replace(life.lost),
     "leave": lambda life: life.leave(4),
+    "rotate": Life.rotate,
     "upgrade": lambda life: life.upgrade("0.1.0+next"),
     "restore": Life.restore,
     "judge": Life.judge,

@@ -22,9 +22,12 @@ def life(tmp_path):
     hosts.close()
 
 
-def test_hosts_from_nothing_one_more_which_leaves_one_lost(life):
+def test_hosts_from_nothing_another_key_one_more_which_leaves_one_lost(life):
     life.install()
+    life.rotate()
     life.grow(4)
     life.leave(4)
     life.lose(3)
+    told = life.operator("ember cluster rotate-key inventory.toml --yes", check=False)
+    assert told.returncode == 1 and "h3 would keep the old key" in told.stderr, told
     life.end_load()

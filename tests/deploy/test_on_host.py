@@ -29,6 +29,15 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 while True: signal.pause()
 """
 
+HEAR = """
+import os, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGHUP, lambda *_: Path(sys.argv[1]).open("a").write("again\\n"))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+os.write(int(os.environ["EMBERFS_READY_FD"]), b"tcp:nowhere\\n")
+while True: signal.pause()
+"""
+
 
 @pytest.fixture
 def on(tmp_path):
@@ -110,6 +119,17 @@ def test_a_kept_process_is_started_again_and_ends_when_asked(on, tmp_path):
     on("stop", services=["one"])
     assert look(on, services=["one"])["services"]["one"]["state"] == "stopped"
     assert not Path(f"/proc/{pids(tmp_path, 'one')[1]}").exists()
+
+
+def test_a_process_that_runs_is_told_to_read_again(on, tmp_path):
+    program, heard = tmp_path / "hear.py", tmp_path / "heard"
+    program.write_text(HEAR)
+    command = [sys.executable, str(program), str(heard)]
+    on("start", commands=[("one", command)], keeper=keeper.__file__)
+    assert on("wait", services=["one"]) == {"late": {}}
+    on("reload", services=["one", "two"])  # the second does not run
+    wait_until(lambda: heard.exists() and heard.read_text() == "again\n")
+    assert look(on, services=["one"])["services"]["one"]["state"] == "serving"
 
 
 def test_a_kept_process_ends_with_its_keeper(on, tmp_path):

@@ -306,7 +306,7 @@ async def test_hosts_that_leave_together_are_not_drained_onto_each_other():
     waits = [index for index, words in enumerate(done) if "--wait" in words]
     assert done[:2] == ["drain 10002 --yes", "drain 10003 --yes"] and waits[0] == 2, done
     (line,) = removal.key_lines(INVENTORY, plans)
-    assert "ember-2, ember-3" in line and "replace it" in line
+    assert "ember-2, ember-3" in line and "rotate-key" in line
     facts = [installed(host, bare(host)) for host in hosts]
     reached = [plan_leaving(host, found, view()) for host, found in zip(hosts, facts, strict=True)]
     assert not [*removal.key_lines(INVENTORY, reached)]

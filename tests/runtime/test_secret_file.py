@@ -13,7 +13,7 @@ from fs.rpc.credential_files import (
     write_new_key,
 )
 from fs.rpc.credentials import Token
-from fs.runtime.secret_file import read_secret_lines, write_secret_file
+from fs.runtime.secret_file import read_secret_lines, replace_secret_file, write_secret_file
 from fs.schema.config import AuthSection, ProcessConfig, ProcessSection, check_closed
 from fs.schema.status import FsError, Status
 
@@ -137,3 +137,14 @@ def test_nobody_listens_to_strangers_without_a_key(listen, is_fine):
         refused("needs auth.key_file", check_closed, ProcessConfig(process=process))
     for auth in (AuthSection(key_file="/key"), AuthSection(is_open_network_allowed=True)):
         check_closed(ProcessConfig(process=process, auth=auth))
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "secret"
+    write_secret_file(path, "one\n")
+    (tmp_path / ".secret.new").write_text("what a killed run left")
+    replace_secret_file(path, "two\none\n")
+    assert read_secret_lines(path) == ["two", "one"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    refused("cannot be written", replace_secret_file, tmp_path / "none" / "secret", "three\n")

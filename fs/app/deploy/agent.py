@@ -9,6 +9,7 @@ So an installer needs ssh alone, and talks to each cluster in the cluster's own 
     ready      look until nothing speaks against starting a process anew, as `ember admin upgrade check`
     make       make nodes known; of a cluster without chains also chains and chain table
     rebalance  begin to even out
+    greet      hear processes, by the first key of ours alone
     versions   which releases, wire versions and disk formats this code knows
 """
 
@@ -29,7 +30,7 @@ from ...rpc.channel import ChannelPool
 from ...rpc.frame import VERSION_MAX, VERSION_MIN
 from ...runtime.config_file import parse_config
 from ...schema import services
-from ...schema.proto import common_pb2, mgmtd_pb2
+from ...schema.proto import common_pb2, core_pb2, mgmtd_pb2
 from ...schema.routing import RoutingInfo
 from ...schema.status import FsError
 from ..admin.doctor import look
@@ -154,6 +155,30 @@ async def _ready(
     return {"late": "; ".join(told[:3])}
 
 
+async def _greet(channels: ChannelPool, addresses: list[str], timeout_s: float) -> Json:
+    """Call processes until each has answered to our first key; who did not when the time is over, and why."""
+    channels.replace_secrets(channels.secrets[:1])
+    late = dict.fromkeys(addresses, "was not asked")
+
+    async def greet(address: str) -> None:
+        while address in late:
+            try:
+                await channels.get(address).call(
+                    services.CORE_ECHO, core_pb2.EchoReq(), timeout_s=CALL_TIMEOUT_S
+                )
+            except FsError as error:  # it starts, or has not read its keys yet
+                late[address] = str(error)
+                await trio.sleep(POLL_S)
+            else:
+                del late[address]
+
+    with trio.move_on_after(timeout_s):
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(greet, address)
+    return {"late": late}
+
+
 def _said(finding: Finding) -> str:
     return f"{finding.subject} {finding.text} ({finding.remedy})"
 
@@ -213,6 +238,8 @@ def answer(request: Json) -> Json:
                 )
             case "ready":
                 return await _ready(mgmtd, channels, request["node_ids"], request["timeout_s"])
+            case "greet":
+                return await _greet(channels, request["addresses"], request["timeout_s"])
             case "make":
                 return await _make(mgmtd, request)
             case "rebalance":

@@ -8,6 +8,7 @@ import typer
 from ..admin.listing import DryRunOption, YesOption
 from .installer import Options, run_deploy
 from .inventory import read_inventory
+from .key_change import run_key_change
 from .removal import run_remove
 from .upgrade import run_stop, run_upgrade
 
@@ -72,6 +73,18 @@ def remove(
     """
     options = Options(is_dry_run=dry_run, is_yes=yes)
     raise typer.Exit(run_remove(read_inventory(inventory), tuple(hosts), options))
+
+
+@cluster.command("rotate-key")
+def rotate_key(
+    inventory: InventoryArgument, *, dry_run: DryRunOption = False, yes: YesOption = False
+) -> None:
+    """Give the cluster a new key, while all goes on; in the end the old one opens nothing.
+
+    Needs all hosts.  Run it again if it was interrupted: until it has ended, both keys are good.
+    """
+    options = Options(is_dry_run=dry_run, is_yes=yes)
+    raise typer.Exit(run_key_change(read_inventory(inventory), options))
 
 
 @cluster.command("stop")

@@ -298,6 +298,16 @@ def do_start(request: Json, _payload: bytes) -> Json:
     return {}
 
 
+def do_reload(request: Json, _payload: bytes) -> Json:
+    """Have services that run read again what they can while they run: SIGHUP."""
+    for name in request["services"]:
+        if SYSTEMD.exists() and not request["root"]:
+            _run("systemctl", "reload", f"ember@{name}")
+        elif pid := _keeper(request, name):
+            os.kill(pid, signal.SIGHUP)
+    return {}
+
+
 def do_stop(request: Json, _payload: bytes) -> Json:
     """Stop services one after the other, and wait for each."""
     for name in request["services"]:

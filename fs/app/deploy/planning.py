@@ -200,7 +200,7 @@ def host_troubles(
         )
     there = facts.files.get(host.path(f"{ETC}/cluster.key"), "")
     if there and there != key_digest:
-        yield f"has another key than {inventory.key_path}: specs/authentication.md says how keys are replaced"
+        yield f'has another key than {inventory.key_path}: `ember cluster rotate-key` ends what it began; specs/deploying.md, "A key that got away"'
 
 
 def _mount_troubles(facts: HostFacts) -> Iterator[str]:

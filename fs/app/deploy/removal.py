@@ -137,8 +137,8 @@ def key_lines(inventory: Inventory, plans: Sequence[Leaving]) -> Iterator[str]:
     names = [plan.host.name for plan in plans if not plan.is_reached]
     if names and inventory.cluster.is_closed:
         yield (
-            f"{', '.join(names)} could not be reached and may have the cluster's key still, which opens all of it: replace"
-            ' it on the other hosts and here (specs/deploying.md, "A key that got away")'
+            f"{', '.join(names)} could not be reached and may have the cluster's key still, which opens all of it: take"
+            ' it out of the inventory, then `ember cluster rotate-key` (specs/deploying.md, "A key that got away")'
         )
 
 

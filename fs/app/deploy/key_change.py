@@ -1,0 +1,162 @@
+"""`ember cluster rotate-key`: a new key for a cluster of many machines, while all goes on.
+
+    1. here: the new key above the old one in the inventory's key file
+    2. on every host: both; every process reads them, and has to be heard to know the new one
+    3. every process once more: what was still connected by the old key connects by the new one
+    4. on every host: the new one alone, which has to open every process; then here, too
+
+Invariants:
+    - A key is out of a process only after every listener has been heard to know the other.
+    - The file here has both keys until every host has the new one alone: an interrupted run is taken up by the next one, with
+      the same new key, and nothing is lost by beginning at step 2 again.
+
+Refused: hosts that cannot be reached, which would keep the old key and be shut out with it.
+"""
+
+import base64
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from ...rpc.credential_files import key_text, new_key, read_keys
+from ...runtime.secret_file import read_secret_lines, replace_secret_file
+from ...schema.status import FsError, Status
+from ..admin.listing import confirm
+from .installer import Options, on_hosts
+from .inventory import ROLES, HostPart, Inventory
+from .layout import ETC, service_of, version_of
+from .planning import HostFacts
+from .reach import Reach, is_running
+
+GREET_TIMEOUT_S: Final = 60.0
+"""For processes to read their file, and for one that is just starting to serve."""
+
+
+def run_key_change(inventory: Inventory, options: Options) -> int:
+    """Carry out `ember cluster rotate-key`; return the exit code.
+
+    Raises:
+        FsError: BAD_CONFIG, START_FAILED, NOT_RUNNING: both keys open the cluster, or nothing was changed; the next run goes on.
+    """
+    if not inventory.cluster.is_closed:
+        raise FsError(
+            Status.BAD_CONFIG, f"{inventory.cluster.id} is an open cluster: it has no key"
+        )
+    return on_hosts(inventory, partial(_change_key, options=options))
+
+
+async def _change_key(reach: Reach, options: Options) -> int:
+    inventory = reach.inventory
+    reach.progress.step(f"looking at {len(inventory.hosts)} hosts")
+    facts = await reach.facts(inventory.hosts)
+    reach.progress.close()
+    asked = manager_of(inventory, facts, reach.failed)
+    path = inventory.key_path
+    read_keys(path)
+    lines = read_secret_lines(path)
+    confirm(
+        plan_lines(inventory, facts, is_begun=len(lines) > 1),
+        dry_run=options.is_dry_run,
+        yes=options.is_yes,
+    )
+    if len(lines) == 1:
+        lines.insert(0, new_key(random.SystemRandom()))
+        replace_secret_file(path, key_text(lines))
+    reach.progress.step("the new key beside the old one")
+    await _give(reach, facts, lines)
+    await _greet(reach, facts, asked)
+    reach.progress.step("connecting by the new key")
+    await _reload(reach, facts)
+    reach.progress.step("the new key alone")
+    await _give(reach, facts, lines[:1])
+    await _greet(reach, facts, asked)
+    replace_secret_file(path, key_text(lines[:1]))
+    reach.progress.close("the old key opens nothing now")
+    return 0
+
+
+def manager_of(
+    inventory: Inventory, facts: Mapping[str, HostFacts], failed: Mapping[str, str]
+) -> HostPart:
+    """Return the host of a manager to ask; pure.
+
+    Raises:
+        FsError: START_FAILED when not every host was reached, NOT_RUNNING without a manager that runs.
+    """
+    if failed:
+        names = ", ".join(sorted(failed))
+        raise FsError(
+            Status.START_FAILED,
+            f"{names} would keep the old key, and be shut out: bring back or `ember cluster remove` first; nothing was changed",
+        )
+    for host in inventory.with_role("mgmtd"):
+        if is_running(facts[host.name], "mgmtd"):
+            return host
+    raise FsError(Status.NOT_RUNNING, "no manager runs: ember cluster deploy")
+
+
+def running_roles(host: HostPart, facts: Mapping[str, HostFacts]) -> list[str]:
+    """Return which roles of a host run."""
+    return [role for role in ROLES if role in host.roles and is_running(facts[host.name], role)]
+
+
+def plan_lines(
+    inventory: Inventory, facts: Mapping[str, HostFacts], *, is_begun: bool
+) -> Sequence[str]:
+    """Return what is going to happen, for people; pure."""
+    path = inventory.key_path
+    here = (
+        f"{path}: has a new key above the old one already"
+        if is_begun
+        else f"{path}: a new key above the old one"
+    )
+    hosts = [
+        f"{host.name}: both keys, then the new one alone, for {', '.join(running_roles(host, facts)) or 'nothing that runs'}"
+        for host in inventory.hosts
+    ]
+    return [here, *hosts, f"{path}: the new one alone; copies of the old key open nothing then"]
+
+
+async def _give(reach: Reach, facts: Mapping[str, HostFacts], lines: Sequence[str]) -> None:
+    """Put keys on every host and have every process read them."""
+    content = base64.b64encode(key_text(lines).encode()).decode()
+
+    async def one(host: HostPart) -> None:
+        files = [(host.path(f"{ETC}/cluster.key"), 0o600, content)]
+        await reach.on(host, "write", folders=[], files=files, links=[], reload=False)
+
+    await reach.each(reach.inventory.hosts, one)
+    _need_all(reach)
+    await _reload(reach, facts)
+
+
+async def _reload(reach: Reach, facts: Mapping[str, HostFacts]) -> None:
+    async def one(host: HostPart) -> None:
+        services = [service_of(role) for role in running_roles(host, facts)]
+        await reach.on(host, "reload", services=services)
+
+    await reach.each(reach.inventory.hosts, one)
+    _need_all(reach)
+
+
+async def _greet(reach: Reach, facts: Mapping[str, HostFacts], asked: HostPart) -> None:
+    """Hear every process that listens by the first key alone; raises FsError(RPC_UNAUTHENTICATED)."""
+    inventory = reach.inventory
+    addresses = [
+        f"tcp:{host.address}:{getattr(inventory.ports, role)}"
+        for host in inventory.hosts
+        for role in running_roles(host, facts)
+        if role != "mount"
+    ]
+    version = version_of(asked, facts[asked.name].services[service_of("mgmtd")].program)
+    told = await reach.ask(asked, version, "greet", addresses=addresses, timeout_s=GREET_TIMEOUT_S)
+    if told["late"]:
+        why = "; ".join(f"{address}: {trouble}" for address, trouble in told["late"].items())
+        raise FsError(Status.RPC_UNAUTHENTICATED, f"the new key does not open {why}; run it again")
+
+
+def _need_all(reach: Reach) -> None:
+    if reach.failed:
+        names = ", ".join(sorted(reach.failed))
+        raise FsError(Status.START_FAILED, f"{names}: another key needs all hosts; run it again")
