@@ -22,7 +22,10 @@ BUSY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A machine that others use, too, is slow at drawing examples, and that is no fault of the test."""
 settings.register_profile("same", derandomize=True, **BUSY)
 settings.register_profile("random", print_blob=True, **BUSY)
-settings.load_profile("random" if os.environ.get("EMBER_TEST_RANDOM") else "same")
+CHOSEN = "random" if os.environ.get("EMBER_TEST_RANDOM") else "same"
+settings.register_profile("few", settings.get_profile(CHOSEN), max_examples=20)
+"""Of the fast part (`--hypothesis-profile=few`): the first of the examples that the whole tries."""
+settings.load_profile(CHOSEN)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -18,7 +18,10 @@ from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 
 FULL_OPTIONS: Final = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Two files at a time, in the order of tests/conftest.py: much of the time of tests with real processes is spent waiting."""
-FAST_OPTIONS: Final = ("-m", "not slow and not thorough and not mount", *FULL_OPTIONS)
+FAST_OPTIONS: Final = (
+    *("-m", "not slow and not thorough and not mount", "--hypothesis-profile=few"),
+    *FULL_OPTIONS,
+)
 SOME_FAILED: Final = 1
 """What pytest ends with when it ran all tests and some of them failed; what else than 0 is an interruption or a wrong option."""
 MEMORY_FOLDER: Final = "/dev/shm"  # noqa: S108 - a folder with a random name is made in it

@@ -50,6 +50,8 @@ from tests.admin.stores import (
 from tests.kv.harness import inline_runtime
 from tests.meta.harness import ROOT, World, session
 
+pytestmark = pytest.mark.thorough
+
 CHANGED = {
     mgmtd.LEASE_KEY,
     mgmtd.ROUTING_VERSION_KEY,

@@ -13,6 +13,8 @@ from tests.admin.namespace import DEFECTS, furnish
 from tests.kv.fixtures import virtual_clock
 from tests.meta.harness import ROOT, World
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def autojump_clock():

@@ -22,6 +22,7 @@ main.main()
 OPERATING = 'FsError(Status.NOT_FOUND, "here")'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [

@@ -300,6 +300,7 @@ def test_a_foreign_or_unknown_disk_is_refused(lab) -> None:
     lab.engine = engine
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_random_operations_match_the_model_across_restarts(lab, seed) -> None:
     workload = Workload(seed)

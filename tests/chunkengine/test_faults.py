@@ -12,6 +12,8 @@ from fs.schema.status import FsError, Status
 
 from .workload import Workload, check_books
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
 FIRST = (TargetId(1), ChunkId(InodeId(7), 0))

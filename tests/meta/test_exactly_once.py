@@ -19,7 +19,10 @@ from fs.schema.status import FsError, Retry, Status
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import CALL, ROOT, World
 
-pytestmark = pytest.mark.skipif(CHOSEN_KIND not in {"", "memory"}, reason="takes virtual time")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(CHOSEN_KIND not in {"", "memory"}, reason="takes virtual time"),
+]
 
 CLIENT_COUNT = 4
 CHANGE_COUNT = 60

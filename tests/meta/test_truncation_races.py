@@ -11,6 +11,8 @@ from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, session
 
+pytestmark = pytest.mark.thorough
+
 
 async def write_100_bytes(world, root, file_id):
     part = (await root.attr(file_id)).file

@@ -273,7 +273,7 @@ class Operations(RuleBasedStateMachine):
         assert set(self.chain.created_order or self.chain.preferred_order) == {1, 2, 3}
 
 
-TestOperations = Operations.TestCase
+TestOperations = pytest.mark.thorough(Operations.TestCase)
 TestOperations.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 

@@ -492,7 +492,7 @@ class Moving(RuleBasedStateMachine):
             self.world.check()
 
 
-TestMoving = Moving.TestCase
+TestMoving = pytest.mark.thorough(Moving.TestCase)
 TestMoving.settings = settings(
     max_examples=int(os.environ.get("EMBER_MOVES_EXAMPLES", "40")),
     stateful_step_count=40,

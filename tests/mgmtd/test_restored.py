@@ -32,6 +32,8 @@ from fs.schema.status import FsError, Status
 from fs.storage.standings import is_noted
 from tests.mgmtd.harness import cluster_of
 
+pytestmark = pytest.mark.thorough
+
 A, B, C, D = (TargetId(n) for n in (1, 2, 3, 4))
 CHAIN = ChainId(7)
 NOW_NS = 10**18

@@ -278,6 +278,7 @@ async def test_nobody_keeps_the_buffers_of_a_call_that_has_ended(net, process):
         assert [one() for one in left] == [None] * 3
 
 
+@pytest.mark.thorough
 async def test_cancelled_in_the_middle_of_a_payload_the_buffers_rest(net, process):
     """Whatever moment a call is cancelled at, its buffers are left alone and later calls are whole."""
     size = 2_000_000

@@ -11,6 +11,8 @@ from fs.storage.scrub import Verdict, judge
 
 from .cluster import CHUNK, INODE, content, open_caller, open_cluster
 
+pytestmark = pytest.mark.thorough
+
 
 def chunk_id(index=0):
     return ChunkId(InodeId(INODE), index)

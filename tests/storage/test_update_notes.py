@@ -28,6 +28,8 @@ from fs.storage.update_notes import (
 
 from .cluster import content, open_caller, open_cluster
 
+pytestmark = pytest.mark.thorough
+
 tags = st.builds(
     Tag,
     st.text(min_size=1, max_size=CLIENT_ID_BYTES_MAX // 4),

@@ -2,11 +2,14 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from .content import BLOCK_BYTES, FileModel, block_bytes
 from .plan import DISK_OF_LOOP, KINDS, RANGES_S, draw
+
+pytestmark = pytest.mark.thorough
 
 RUNS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 8), st.sampled_from(["ok", "sync", "fail"])),

@@ -1,10 +1,14 @@
 """Many who truncate one file without end: everybody gets his turn."""
-# ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
+import pytest
+
+# ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 import trio
 
 from fs.schema.status import FsError
 from tests.meta.harness import ROOT, hint, session
+
+pytestmark = pytest.mark.thorough
 
 TASK_COUNT = 40
 CUT_S = 0.05
