@@ -162,8 +162,7 @@ class StorageService:
         target = place.target
         known = [result_from_pb(channel) for channel in request.channels]
         for start in range(0, len(known), NOTE_BATCH_COUNT):
-            take_over_updates(target, known[start : start + NOTE_BATCH_COUNT])
-            await trio.lowlevel.checkpoint()
+            await take_over_updates(target, known[start : start + NOTE_BATCH_COUNT])
         await target.disk.sync()
         await self._syncing_place(request.chain_id, request.chain_version, request.target_id)
         target.sync_done_version = request.chain_version

@@ -9,6 +9,8 @@ Which chain a target is in, and what its local state becomes, is decided in targ
 
 from dataclasses import dataclass, field
 
+import trio
+
 from ..rpc.api import UnderWay
 from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import common_pb2
@@ -88,6 +90,8 @@ class LocalTarget:
     inflight: InFlight = field(default_factory=InFlight)
     unsettled: dict[ChunkId, None] = field(default_factory=dict)
     remove_locks: ChunkLocks = field(default_factory=ChunkLocks)
+    note_turn: trio.Lock = field(default_factory=trio.Lock)
+    """Held while notes of updates are stored that no commit brings along."""
     sync_done_version: int = 0
     """Chain version under which this target's resync was completed."""
     resynced_version: int = 0

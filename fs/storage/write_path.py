@@ -93,7 +93,7 @@ async def run_update(
     if tag is not None:
         known = target.channels.begin(tag, trio.current_time())
         if known is not None:
-            return await _answer(context, update, _done(place, update, known))
+            return await _answer(context, update, await _done(place, update, known))
     target.inflight.enter(request.chain_version)
     try:
         # 4. Updates of one chunk one after the other.
@@ -127,7 +127,7 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
     # 6. What is to be done?
     decided = await _decide(context, target, update, position)
     if isinstance(decided, UpdateResult):
-        return _done(place, update, decided)
+        return await _done(place, update, decided)
     state, decision = decided
     if await _restore_what_is_kept(context, place, update, state):
         state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
@@ -156,7 +156,7 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
     target.unsettled.pop(chunk_id, None)
     _note_cut(target, update)
     # 11. Remember it for repeats.
-    return _done(place, update, result, flush)
+    return await _done(place, update, result, flush)
 
 
 async def _decide(
@@ -430,7 +430,7 @@ def _check_new_version(
         raise FsError(Status.NO_SPACE, f"disk {disk.path}: {disk.free_bytes} bytes free")
 
 
-def _done(
+async def _done(
     place: Place, update: Update, result: UpdateResult, flush: Flush | None = None
 ) -> _Executed:
     """Record a success."""
@@ -439,8 +439,7 @@ def _done(
         target.channels.record(update.tag, result, trio.current_time())
         if place.public_state is PublicState.SYNCING and result.chunk_id is not None:
             # A batch of our predecessor's older results may have replaced the note of the commit.
-            note = note_of(update.tag, result)
-            target.disk.run_inline(target.disk.engine.put_notes, target.target_id, [note])
+            await store_notes(target, [(update.tag, result)])
     return _Executed(place, result, flush)
 
 
@@ -465,20 +464,32 @@ async def _answer(
     )
 
 
-def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
+async def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
     """Make a predecessor's results ours, in memory and on disk, unless we know something later of the channel.
 
-    No checkpoint: between looking and storing nobody records anything.  What has been committed but not recorded yet
-    is stored again when it is recorded (`_done`).
+    What has been committed but not recorded yet is stored again when it is recorded (`_done`).
     """
     for tag, result in known:
         target.channels.record(tag, result, trio.current_time())
-    notes = [
-        note_of(tag, result)
-        for tag, result in known
-        if result.chunk_id is not None and target.channels.result_of(tag) == result
-    ]
-    target.disk.run_inline(target.disk.engine.put_notes, target.target_id, notes)
+    await store_notes(target, known)
+
+
+async def store_notes(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
+    """Store the notes of results that are still the last of their channels.
+
+    One batch at a time: of two results of a channel the later one is recorded, and so stored, after the other.  Not cancelled
+    in between: on the disk an older note may stand in place of one that its commit had stored.
+    """
+    with trio.CancelScope(shield=True):
+        async with target.note_turn:
+            notes = [
+                note_of(tag, result)
+                for tag, result in known
+                if result.chunk_id is not None and target.channels.result_of(tag) == result
+            ]
+            if notes:
+                engine = target.disk.engine
+                await target.disk.run_quick(partial(engine.put_notes, target.target_id, notes))
 
 
 def _result_of(version: int, state: ChunkState | None) -> UpdateResult:
