@@ -9,6 +9,7 @@ import trio
 
 from ..chunkengine.api import ChunkEngine
 from ..chunkengine.factory import open_engine
+from ..chunkengine.flush_probe import require_quick_flushes
 from ..chunkengine.known_disks import LIST_NAME, KnownDisks
 from ..chunkengine.refused import refused_engine
 from ..node.membership import Membership
@@ -143,6 +144,8 @@ async def serve_storage(
 
     async def reopen(index: int) -> ChunkEngine:
         await calls[index].run(engines[index].close)
+        if len(engines) > 1:
+            await calls[index].run(require_quick_flushes, Path(calls[index].path))
         engines[index] = await open_disk(index)
         return engines[index]
 

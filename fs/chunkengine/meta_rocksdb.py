@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import rocksdict
 
@@ -86,7 +86,7 @@ class RocksMetaStore:
         """Open it; a read-only one changes no byte and heeds neither the lock nor the mark.
 
         With `is_strict` also a log that ends in a torn record is an error.  With `is_shared` each write is made by way of a
-        probe, see `_probe`: the process has other things to do than to wait for this disk.
+        probe, see `_probe`, and gets let other threads go on: the process has other things to do than to wait for this disk.
 
         Raises:
             FsError: ALREADY_RUNNING if another process holds it; IO_ERROR or NO_SPACE if RocksDB cannot open it; IO_ERROR if
@@ -95,7 +95,8 @@ class RocksMetaStore:
         self._path = path
         self._mark: LogMark | None = None
         self._write_lock = threading.Lock()
-        self._probe_fd = _probe_file(path.parent) if is_shared else -1
+        self._is_shared = is_shared
+        self._probe_fd = probe_file(path.parent) if is_shared else -1
         if is_read_only:
             options = _options()
             if is_strict:
@@ -134,8 +135,13 @@ class RocksMetaStore:
 
     def get(self, key: bytes) -> bytes | None:
         """See `MetaStore`."""
-        value: bytes | None = self._guard(self._db.get, key)
-        return value
+        if not self._is_shared:
+            value: bytes | None = self._guard(self._db.get, key)
+            return value
+        # The other way round the process would stand still until the disk has read it; 0.8 us more, see decision 0114.
+        values: Any = self._guard(self._db.get, [key])
+        found: bytes | None = values[0]
+        return found
 
     def write(self, batch: Batch) -> None:
         """See `MetaStore`; now and then the log is made a table behind it."""
@@ -251,7 +257,7 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
         raise FsError(status, f"{path}: {error}") from error
 
 
-def _probe_file(directory: Path) -> int:
+def probe_file(directory: Path) -> int:
     """Return the descriptor of a file without a name, -1 where the file system makes none."""
     with _named(directory):
         try:

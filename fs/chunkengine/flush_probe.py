@@ -1,0 +1,48 @@
+"""Whether a disk flushes quickly enough to open its metadata store beside others that serve.
+
+rocksdict opens a store with Python's interpreter lock in its hand and waits for about ten flushes meanwhile: for so long no other
+disk of the process serves, nor does it renew its lease.  Decision: specs/decisions/0114-who-waits-with-whom.md.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from ..schema.status import FsError, Status
+from .meta_rocksdb import probe_file
+
+FLUSH_S_MAX: Final = 0.2
+"""Ten of them are less than half of the lease."""
+
+FLUSH_COUNT: Final = 3
+
+
+def require_quick_flushes(directory: Path) -> None:
+    """Return if a disk is as quick as it has to be, or what is wrong with it is for its opening to say; blocks, with no lock in its hand.
+
+    Raises:
+        FsError: IO_ERROR: it is too slow just now.
+    """
+    try:
+        descriptor = probe_file(directory)
+    except FsError:
+        return
+    if descriptor < 0:
+        return
+    try:
+        for number in range(FLUSH_COUNT):
+            began_s = time.monotonic()
+            os.pwrite(descriptor, b"\0", number)
+            os.fdatasync(descriptor)
+            took_s = time.monotonic() - began_s
+            if took_s > FLUSH_S_MAX:
+                raise FsError(
+                    Status.IO_ERROR,
+                    f"{directory}: a flush took {took_s:.1f} s, and opening it would hold up the other disks; at most"
+                    f" {FLUSH_S_MAX} s are allowed",
+                )
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
