@@ -370,6 +370,8 @@ class FakeCluster:
             inode = self.put(inode, used_bytes=used_bytes)
         if request.HasField("mtime_ns"):
             inode = self.put(inode, mtime_ns=request.mtime_ns)
+        if request.HasField("atime_ns"):
+            inode = self.put(inode, atime_ns=request.atime_ns)
         if request.clears_suid:
             inode = self.put(inode, mode=mode_after_write(inode.mode))
         if request.is_durable:

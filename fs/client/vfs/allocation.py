@@ -97,6 +97,5 @@ class Allocation:
             try:
                 await core.store.empty_chunks(state.ref, first, end)
             finally:
-                state.local_mtime_ns = core.runtime.clock.wall_ns()
+                state.note_changed(core.runtime.clock.wall_ns())
                 state.acked_seq += 1
-                state.content_seq += 1

@@ -147,6 +147,7 @@ class ExtendedAttributes:
         state, known = core.states.get(inode_id), core.known.get(inode_id)
         if state is not None:
             state.no_capability_until_s = 0.0
+            state.forget_told()
         if known is None:
             return
         unsure_until_s = core.now_s() + core.retry_time_s_longest

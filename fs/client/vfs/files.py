@@ -273,7 +273,7 @@ class Files(Reading, Writing, Closing):
         keep_cache = state.cached_ver == data_ver
         if not keep_cache:
             # The kernel drops its pages now; what others had read ahead must not fill them again.
-            state.content_seq += 1
+            state.note_foreign_content()
         state.cached_ver = data_ver
         known, must_forget = core.known.get(inode.inode_id), False
         if known is not None and known.given_length not in (-1, state.local_length()):
@@ -325,7 +325,7 @@ class Files(Reading, Writing, Closing):
         async with state.lock:
             await core.drain(state)
             hint = state.length_hint()
-            if hint is not None:
+            if hint is not None and state.set_times is None:
                 request.length_hint.CopyFrom(hint)
             elif state.has_unreported:
                 await core.report(state, is_durable=False)
@@ -365,6 +365,6 @@ class Files(Reading, Writing, Closing):
             return
         await self._refresh(state, state.writer)
         if state.cached_ver != state.file.data_ver:
-            state.content_seq += 1
+            state.note_foreign_content()
             state.cached_ver = state.file.data_ver
             await self._core.kernel.invalidate_content(inode_id)

@@ -20,7 +20,7 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .files import Files
-from .open_file import SET_ID_BITS, FileHandle, InodeState
+from .open_file import SET_ID_BITS, FileHandle, InodeState, SetTimes
 from .ports import Caller
 from .shared import Known
 
@@ -63,6 +63,12 @@ class AttrChange:
     def is_times_only(self) -> bool:
         """True when nothing but times changes."""
         return self.mode is None and self.uid is None and self.gid is None and self.length is None
+
+    @property
+    def is_values_only(self) -> bool:
+        """True when nothing but times changes, and to values that the caller gave."""
+        is_now = self.atime_now or self.mtime_now or self.iflags is not None
+        return self.has_times and self.is_times_only and not is_now
 
 
 class Namespace(ExtendedAttributes):
@@ -173,8 +179,23 @@ class Namespace(ExtendedAttributes):
         return self.give(self._core.absorbed(reply.inode))
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
-        """Return what `getattr` would, where that is known, and for how many seconds it may be used."""
-        return self._core.told.find(inode_id)
+        """Return what `getattr` would, where that is known, and for how many seconds it may be used.
+
+        Of an open file it is what meta told last, with what was written since: the kernel forgets the times of a file at each write.
+        """
+        core = self._core
+        state = core.states.get(inode_id)
+        if state is None:
+            return core.told.find(inode_id)
+        left_s, known = state.told_until_s - core.now_s(), core.known.get(inode_id)
+        if left_s <= 0.0 or known is None:
+            core.told.miss_count += 1
+            return None
+        core.told.hit_count += 1
+        inode = state.present(state.inode)
+        known.note_names(inode)
+        known.given_length = inode.length
+        return inode, left_s
 
     async def setattr(
         self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
@@ -183,6 +204,9 @@ class Namespace(ExtendedAttributes):
         self._core.told.note_changed(inode_id)
         try:
             return await self._setattr(inode_id, change, handle_id, caller)
+        except BaseException:
+            self._core.forget_told(inode_id)
+            raise
         finally:
             self._core.told.note_changed(inode_id)
 
@@ -227,6 +251,10 @@ class Namespace(ExtendedAttributes):
         if change.length is not None:
             return self.give(await self._files.truncate(inode_id, request, handle_id))
         state = self._core.states.get(inode_id)
+        if state is not None and change.is_values_only:
+            times = SetTimes(change.atime_ns, change.mtime_ns, self._core.runtime.clock.wall_ns())
+            if self._core.keep_times(state, caller, times):
+                return self.give(state.present(state.inode))
         sets_id = change.mode is not None and change.mode & SET_ID_BITS
         if change.has_times or (sets_id and state is not None and state.clears_suid):
             await self._files.settle(inode_id)
@@ -396,6 +424,8 @@ class Namespace(ExtendedAttributes):
         for inode in (reply.moved, reply.replaced):
             if inode.type == common_pb2.DIRECTORY:
                 self._core.told.note_changed(InodeId(inode.inode_id))
+            elif inode.inode_id in self._core.states:
+                self._core.absorbed(inode)
         self._dentries.pop(old, None)
         if exchange:
             self._dentries.pop(new, None)

@@ -86,6 +86,16 @@ class AppendBuffer:
         self.reserving_length = self.reserving_end = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SetTimes:
+    """Times that a program set after its last write, and that meta is told of with that write; None: not set."""
+
+    atime_ns: int | None
+    mtime_ns: int | None
+    set_ns: int
+    """When, by this mount's clock."""
+
+
 class _OwnLock:
     """A lock of each inode, made when it is first asked for: most files are opened and closed without any."""
 
@@ -127,7 +137,10 @@ class InodeState:
         "ref",
         "reported_seq",
         "run",
+        "set_times",
         "space_counted_s",
+        "told_until_s",
+        "unsure_ctime_ns",
         "writer",
         "written_end",
     )
@@ -165,6 +178,8 @@ class InodeState:
         """Bytes were left out or cleared, or written to a file with holes, since meta last counted its space."""
         self.promised_length = 0
         self.local_mtime_ns = 0
+        self.set_times: SetTimes | None = None
+        """Only where there is something to report, with which they go."""
         self.clears_suid = False
         """Somebody who is not root wrote: meta has to take set-user-id and set-group-id bits with the next report. The kernel, if
         it is in between, takes those that it knows of, not what another mount has set since."""
@@ -173,6 +188,10 @@ class InodeState:
         self.last_error: FsError | None = None
         self.cached_ver: int | None = None
         self.no_capability_until_s = 0.0
+        self.told_until_s = -math.inf
+        """Until then the attributes of `inode` are no older than the kernel may keep any."""
+        self.unsure_ctime_ns = -1
+        """Attributes with a ctime up to this may be from before a change that this mount made and was not told the outcome of."""
 
     @property
     def file(self) -> FilePart:
@@ -200,6 +219,24 @@ class InodeState:
         """End of the bytes whose place is known."""
         return max(self.file.length, self.acked_end, self.written_end)
 
+    def note_changed(self, wall_ns: int) -> None:
+        """Content was changed just now: that is its time of modification, whatever was set before."""
+        self.local_mtime_ns = wall_ns
+        self.content_seq += 1
+        if self.set_times is not None:
+            atime_ns = self.set_times.atime_ns
+            self.set_times = None if atime_ns is None else replace(self.set_times, mtime_ns=None)
+
+    def note_foreign_content(self) -> None:
+        """Others may have written: what was read is old, and whether all of it would survive a power loss is not known."""
+        self.content_seq += 1
+        self.durable_seq = -1
+
+    def reported_mtime_ns(self) -> int:
+        """Return the time of modification that goes with the next report."""
+        times = self.set_times
+        return self.local_mtime_ns if times is None or times.mtime_ns is None else times.mtime_ns
+
     def local_length(self) -> int:
         """Bytes that applications on this mount see.
 
@@ -220,15 +257,15 @@ class InodeState:
             - append.reserving_length
         )
 
-    def absorb(self, inode: Inode) -> None:
-        """Take over attributes from meta; replies that arrive late change nothing.
+    def absorb(self, inode: Inode) -> bool:
+        """Take over attributes from meta; replies that arrive late change nothing, and return False.
 
         Meta lets ctime grow with every change of attributes or length, and data_ver with what else concerns content.
         """
         assert inode.file is not None and inode.inode_id == self.inode_id, inode.inode_id
         old = self.file
         if (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver):
-            return
+            return False
         self.inode = inode
         known = (
             max(inode.file.dyn_stripe, self.ref.dyn_stripe),
@@ -238,6 +275,12 @@ class InodeState:
             self.ref = replace(self.ref, dyn_stripe=known[0], finished_cut=known[1])
         if inode.file.truncate_ver != old.truncate_ver:
             self.forget_length()
+        return inode.ctime_ns > self.unsure_ctime_ns
+
+    def forget_told(self) -> None:
+        """Attributes change, or have, and nobody tells to what: only later ones count as known."""
+        self.told_until_s = -math.inf
+        self.unsure_ctime_ns = self.inode.ctime_ns
 
     def forget_length(self) -> None:
         """After a truncation: what was known of the length before it is void, and a sync has to cover what it has cut."""
@@ -250,6 +293,7 @@ class InodeState:
     def forget_refused(self) -> None:
         """What was acknowledged and is not reported was refused by meta, which cuts it: it is not there."""
         self.acked_end = 0
+        self.set_times = None
         self.is_length_unknown = False
         self.recompute_written_end()
         self.content_seq += 1
@@ -277,15 +321,19 @@ class InodeState:
             self.promised_length = inode.file.promised_length
 
     def present(self, inode: Inode) -> Inode:
-        """Return `inode` with what applications on this mount already did to it."""
-        self.absorb(inode)
+        """Return attributes that were absorbed, with what applications on this mount already did to the file."""
         length = self.local_length()
         if not (self.is_dirty or self.has_unreported):
             return inode if length == inode.length else self._with_length(inode, length)
+        times, atime_ns, changed_ns = self.set_times, inode.atime_ns, self.local_mtime_ns
+        if times is not None:
+            atime_ns = atime_ns if times.atime_ns is None else times.atime_ns
+            changed_ns = max(changed_ns, times.set_ns)
         return replace(
             self._with_length(inode, length),
-            mtime_ns=self.local_mtime_ns,
-            ctime_ns=max(inode.ctime_ns, self.local_mtime_ns),
+            atime_ns=atime_ns,
+            mtime_ns=self.reported_mtime_ns(),
+            ctime_ns=max(inode.ctime_ns, changed_ns),
         )
 
     def length_hint(self) -> meta_pb2.LengthHintPb | None:

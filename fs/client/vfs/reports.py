@@ -4,6 +4,7 @@ Which locks: see `core`.
 """
 
 import logging
+from dataclasses import replace
 
 import trio
 
@@ -11,7 +12,8 @@ from ...schema import services
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from .open_file import InodeState
+from .open_file import InodeState, SetTimes
+from .ports import Caller
 from .write_back import WriteBack
 
 _log = logging.getLogger(__name__)
@@ -139,12 +141,37 @@ class Reports(WriteBack):
             else:
                 failures.append(error)
 
+    def keep_times(self, state: InodeState, caller: Caller, times: SetTimes) -> bool:
+        """Keep times that a caller sets for the next report; False where meta has to be told, or asked, at once.
+
+        What was written goes on its way: who sets times has mostly written all.
+        """
+        is_writable = any(handle.can_write for handle in state.handles.values())
+        is_waited_for = is_writable and (state.is_dirty or state.has_unreported)
+        is_allowed = caller.uid in (0, state.inode.uid) and not state.inode.iflags
+        # A later one meta would take for the time of the writing, and show as the time of the change.
+        is_old = times.mtime_ns is None or times.mtime_ns <= state.inode.ctime_ns
+        if state.append.length or state.report_lock.locked():
+            return False
+        if not (is_waited_for and is_allowed and is_old):
+            return False
+        before = state.set_times
+        if before is not None:
+            atime_ns = before.atime_ns if times.atime_ns is None else times.atime_ns
+            mtime_ns = before.mtime_ns if times.mtime_ns is None else times.mtime_ns
+            times = replace(times, atime_ns=atime_ns, mtime_ns=mtime_ns)
+        state.set_times = times
+        self.start_flush(state, is_durable=self.section.durable_close)
+        return True
+
     def sync_request(self, state: InodeState) -> meta_pb2.SyncReq:
         """Return a SyncReq that carries what meta does not know yet."""
         request = meta_pb2.SyncReq(caller=state.writer.to_pb(), inode_id=state.inode_id)
         if state.has_unreported:
             request.has_new_data = True
-            request.mtime_ns = state.local_mtime_ns
+            request.mtime_ns = state.reported_mtime_ns()
+            if state.set_times is not None and state.set_times.atime_ns is not None:
+                request.atime_ns = state.set_times.atime_ns
             request.clears_suid = state.clears_suid
             hint = state.length_hint()
             if hint is not None:
@@ -155,12 +182,13 @@ class Reports(WriteBack):
         """Take in the reply to a `sync_request` that was made at `acked_seq` = seq."""
         has_stepped = seq > state.reported_seq
         state.reported_seq = max(state.reported_seq, seq)
-        state.absorb(inode)
+        self.note_inode(state, inode)
         assert inode.file is not None
         own_ver = before_ver + 1 if has_stepped else before_ver
         self.note_own_step(state, before_ver, own_ver)
         if has_stepped and not state.is_dirty and state.acked_seq == seq:
             state.is_length_unknown = state.clears_suid = False
+            state.set_times = None
             state.acked_end = min(state.acked_end, state.file.length)
             state.written_end = min(state.written_end, state.file.length)
 

@@ -28,13 +28,23 @@ from .told import ToldDirectories
 _log = logging.getLogger(__name__)
 
 SEEN_COUNT_MAX = 65_536
-"""How many closed inodes keep the mark that lets the kernel reuse its page cache."""
+"""How many closed inodes are remembered as `Seen`."""
 
 UNEXPECTED_HOLE_PAUSE_S = 1.0
 """Between two words in the log about holes where none should be."""
 
 IDLE_BYTES_MAX = 64 * 1024 * 1024
 """Of memory kept for what will be read or written next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Content of a closed file that the kernel may have in its page cache; all of it is known to this mount."""
+
+    data_ver: int
+    length: int
+    is_durable: bool
+    """It would survive a power loss."""
 
 
 @dataclass(slots=True)
@@ -99,7 +109,7 @@ class Shared:
         self.space = SpaceWatch(section.dirty_bytes_max)
         self.states: dict[InodeId, InodeState] = {}
         self.known: dict[InodeId, Known] = {}
-        self.seen: dict[InodeId, tuple[int, int]] = {}
+        self.seen: dict[InodeId, Seen] = {}
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
@@ -216,7 +226,21 @@ class Shared:
         """Return an inode from meta, merged with what this mount knows better."""
         inode = inode_from_pb(message)
         state = self.states.get(inode.inode_id)
-        return inode if state is None or inode.file is None else state.present(inode)
+        if state is None or inode.file is None:
+            return inode
+        self.note_inode(state, inode)
+        return state.present(inode)
+
+    def forget_told(self, inode_id: InodeId) -> None:
+        """Attributes may have been changed through this mount, and nobody tells to what."""
+        state = self.states.get(inode_id)
+        if state is not None:
+            state.forget_told()
+
+    def note_inode(self, state: InodeState, inode: Inode) -> None:
+        """Take in the attributes that a reply of meta has just told."""
+        if state.absorb(inode):
+            state.told_until_s = self.now_s() + self.section.attr_timeout_s
 
     def state_of(self, inode: Inode, caller: Caller) -> InodeState:
         """Return the state of a regular file, made when it is not open yet."""
@@ -224,15 +248,17 @@ class Shared:
         if state is None:
             state = self.states[inode.inode_id] = InodeState(inode, caller)
             self._recall_cached(state, inode)
-        else:
-            state.absorb(inode)
+        self.note_inode(state, inode)
         return state
 
     def _recall_cached(self, state: InodeState, inode: Inode) -> None:
         seen = self.seen.pop(inode.inode_id, None)
         assert inode.file is not None
-        if seen == (inode.file.data_ver, inode.file.length):
-            state.cached_ver = inode.file.data_ver
+        if seen is None or (seen.data_ver, seen.length) != (inode.file.data_ver, inode.length):
+            return
+        state.cached_ver = seen.data_ver
+        if seen.is_durable:
+            state.durable_seq = state.acked_seq
 
     def drop_state_if_unused(self, state: InodeState) -> None:
         """Forget an inode that nobody has open and whose data is all reported."""
@@ -241,6 +267,7 @@ class Shared:
             return
         del self.states[state.inode_id]
         if state.cached_ver is not None and state.cached_ver == state.file.data_ver:
-            self.seen[state.inode_id] = (state.cached_ver, state.file.length)
+            is_durable = state.durable_seq == state.acked_seq
+            self.seen[state.inode_id] = Seen(state.cached_ver, state.file.length, is_durable)
             if len(self.seen) > SEEN_COUNT_MAX:
                 del self.seen[next(iter(self.seen))]

@@ -54,8 +54,7 @@ class WriteBack(Shared):
         if run.length == 0:
             state.run = None
         state.written_end = max(state.written_end, offset + len(data))
-        state.local_mtime_ns = self.runtime.clock.wall_ns()
-        state.content_seq += 1
+        state.note_changed(self.runtime.clock.wall_ns())
 
     def start_flush(self, state: InodeState, *, is_durable: bool = False) -> None:
         """Send what is buffered on its way; returns at once.
@@ -75,8 +74,7 @@ class WriteBack(Shared):
         run = WriteRun(offset)
         run.append(data)
         state.written_end = max(state.written_end, run.end)
-        state.local_mtime_ns = self.runtime.clock.wall_ns()
-        state.content_seq += 1
+        state.note_changed(self.runtime.clock.wall_ns())
         return self._launch(state, run)
 
     def _launch(self, state: InodeState, run: WriteRun, *, is_durable: bool = False) -> Flush:

@@ -134,8 +134,7 @@ class Writing(Handles):
             append.assumed_offset = offset
         append.pieces.append(data)
         append.length += len(data)
-        state.local_mtime_ns = core.runtime.clock.wall_ns()
-        state.content_seq += 1
+        state.note_changed(core.runtime.clock.wall_ns())
         if append.length >= core.section.write_buffer_bytes:
             await core.flush_append(state)
 

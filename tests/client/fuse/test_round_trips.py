@@ -62,6 +62,36 @@ def write_small(path):
     path.write_bytes(bytes(65_536))
 
 
+def write_as_git(path):
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    os.write(descriptor, b"checked out")
+    os.fstat(descriptor)
+    os.close(descriptor)
+
+
+def write_as_tar(path):
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    os.write(descriptor, b"unpacked")
+    os.utime(descriptor, ns=(1, 1))
+    os.fchown(descriptor, os.getuid(), os.getgid())
+    os.fchmod(descriptor, 0o644)
+    os.close(descriptor)
+
+
+def write_as_cp(path):
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    os.fstat(descriptor)
+    os.write(descriptor, b"copied")
+    os.utime(descriptor, ns=(1, 1))
+    os.close(descriptor)
+
+
+def sync_again(path):
+    descriptor = os.open(path, os.O_RDWR)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
 def list_with_attributes(path):
     with os.scandir(path) as entries:
         assert [entry.stat(follow_symlinks=False).st_mode for entry in entries]
@@ -95,6 +125,10 @@ def measured(counter):
         ("readlink", os.readlink, d / "s"),
         ("new file of 64 KiB, close", write_small, d / "w"),
         ("file of 64 KiB read, close", Path.read_bytes, d / "w"),
+        ("new file as of git, close", write_as_git, d / "git"),
+        ("new file as of tar, close", write_as_tar, d / "tar"),
+        ("new file as of cp, close", write_as_cp, d / "cp"),
+        ("fsync of a closed file", sync_again, d / "cp"),
         ("chmod", os.chmod, d / "w", 0o600),
         ("listing with attributes", list_with_attributes, d),
     ]

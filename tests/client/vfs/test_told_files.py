@@ -1,0 +1,134 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""Attributes of open files that are told without asking meta, and files that are known to be durable."""
+
+import os
+
+import pytest
+import trio
+
+from fs.client.vfs.namespace import AttrChange
+from fs.schema.status import FsError
+
+from .conftest import ROOT
+
+
+async def opened(mount):
+    handle_id = await mount.create(b"f")
+    return handle_id, mount.files.handle(handle_id).state.inode_id
+
+
+def told(mount, inode_id):
+    found = mount.names.told(inode_id)
+    return None if found is None else found[0]
+
+
+async def test_what_was_written_is_told_without_a_call(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        handle_id, inode_id = await opened(m)
+        created = told(m, inode_id)
+        await m.files.write(handle_id, 0, b"abc")
+        cluster.calls.clear()
+        inode = told(m, inode_id)
+        assert (inode.length, cluster.calls) == (3, [])
+        assert inode.mtime_ns > created.mtime_ns
+        assert await m.names.getattr(inode_id, ROOT) == inode
+        await m.names.setattr(inode_id, AttrChange(mode=0o600), handle_id, ROOT)
+        assert told(m, inode_id).mode == 0o600
+        await m.files.fsync(handle_id, is_data_only=False)
+        assert await m.names.getattr(inode_id, ROOT) == told(m, inode_id)
+        await m.close(handle_id)
+        assert told(m, inode_id) is None
+
+
+async def test_it_is_told_for_as_long_as_the_kernel_may_keep_it(autojump_clock, mounts):
+    async with mounts(2) as (a, b):
+        handle_id, inode_id = await opened(a)
+        await trio.sleep(0.6)
+        _, left_s = a.names.told(inode_id)
+        assert left_s == pytest.approx(0.4)
+        await b.names.setattr(inode_id, AttrChange(mode=0o600), None, ROOT)
+        await trio.sleep(0.5)
+        await a.files.write(handle_id, 0, b"abc")
+        assert a.names.told(inode_id) is None
+        await a.names.getattr(inode_id, ROOT)
+        assert told(a, inode_id).mode == 0o600
+        await a.close(handle_id)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_change_whose_outcome_was_not_told_is_asked_for(autojump_clock, mounts, is_late):
+    async with mounts() as m:
+        handle_id, inode_id = await opened(m)
+        before = m.files.handle(handle_id).state.inode
+        await m.names.setxattr(inode_id, b"user.a", b"1", ROOT)
+        assert told(m, inode_id) is None
+        if is_late:  # a reply from before the change
+            m.vfs._core.note_inode(m.files.handle(handle_id).state, before)
+            assert told(m, inode_id) is None
+        inode = await m.names.getattr(inode_id, ROOT)
+        assert told(m, inode_id) == inode
+        await m.close(handle_id)
+
+
+async def test_after_a_change_that_failed_meta_is_asked(autojump_clock, mounts):
+    async with mounts() as m:
+        handle_id, inode_id = await opened(m)
+        with pytest.raises(FsError):
+            await m.names.setattr(inode_id, AttrChange(length=1 << 60), handle_id, ROOT)
+        assert told(m, inode_id) is None
+        await m.close(handle_id)
+
+
+async def test_names_of_an_open_file_change_what_is_told(autojump_clock, mounts):
+    async with mounts() as m:
+        handle_id, inode_id = await opened(m)
+        await m.names.link(inode_id, 1, b"g", ROOT)
+        assert told(m, inode_id).nlink == 2
+        await m.names.rename((1, b"g"), (1, b"h"), ROOT)
+        assert told(m, inode_id) == await m.names.getattr(inode_id, ROOT)
+        await m.names.unlink(1, b"f", ROOT)
+        assert told(m, inode_id).nlink == 1
+        await m.close(handle_id)
+
+
+async def test_a_file_that_was_closed_durably_needs_no_sync_of_chunks(
+    autojump_clock, mounts, cluster
+):
+    chunks, chunks.can_flush = cluster.chunks, True
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"x")
+        opened = await a.open(b"f", os.O_RDWR)
+        count = chunks.sync_count
+        await a.files.fsync(opened.handle_id, is_data_only=False)
+        assert chunks.sync_count == count
+        await a.files.write(opened.handle_id, 1, b"y")
+        await a.close(opened.handle_id)  # nor does what is added to it
+        assert chunks.sync_count == count
+        await b.write_file(b"f", b"z")  # elsewhere, so nothing is known of it here
+        opened = await a.open(b"f", os.O_RDWR)
+        count = chunks.sync_count
+        await a.files.fsync(opened.handle_id, is_data_only=False)
+        assert chunks.sync_count == count + 1
+        await a.close(opened.handle_id)
+
+
+async def test_what_others_wrote_meanwhile_takes_a_sync(autojump_clock, mounts, cluster):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"x")
+        first = await a.open(b"f", os.O_RDWR)
+        await b.write_file(b"f", b"z")
+        second = await a.open(b"f", os.O_RDWR)
+        count = cluster.chunks.sync_count
+        await a.files.fsync(second.handle_id, is_data_only=False)
+        assert cluster.chunks.sync_count == count + 1
+        await a.close(first.handle_id)
+        await a.close(second.handle_id)
+
+
+async def test_a_close_that_is_not_durable_is_not_taken_for_it(autojump_clock, mounts, cluster):
+    async with mounts(durable_close=False) as m:
+        await m.write_file(b"f", b"x")
+        opened = await m.open(b"f", os.O_RDWR)
+        await m.files.fsync(opened.handle_id, is_data_only=False)
+        assert cluster.chunks.sync_count == 1
+        await m.close(opened.handle_id)
