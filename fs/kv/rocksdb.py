@@ -110,6 +110,8 @@ class RocksDbEngine(LocalEngine):
         """Of the newest state."""
         self._synced_version = version  # recovery writes what it found to synced tables
         self._has_unsynced = trio.Event()
+        self._unsynced_since_s = 0.0
+        """No commit that is not flushed is older: whoever waits for a flush spares the one in the background."""
         self._flush_done: trio.Event | None = None
         self._failure: str | None = None
         self._full_since_s: float | None = None  # or since the last look for space
@@ -146,9 +148,16 @@ class RocksDbEngine(LocalEngine):
         task_status.started()
         while True:
             await self._has_unsynced.wait()
-            await trio.sleep(self._interval_s)
+            while self._synced_version < self._version:
+                self._check_health()
+                left_s = self._unsynced_since_s + self._interval_s - self.now_s()
+                if left_s > 0.0:
+                    await trio.sleep(left_s)
+                elif self._flush_done is None:
+                    await self._flush()
+                else:
+                    await self._flush_done.wait()
             self._has_unsynced = trio.Event()
-            await self.sync()
 
     def say(self, figures: Figures) -> None:
         """See LocalEngine.say."""
@@ -180,6 +189,7 @@ class RocksDbEngine(LocalEngine):
             began_s = self.now_s()
             await self._runtime.run_blocking(self._flush_log, version, segment)
             self._flushes.note(self.now_s() - began_s)
+            self._unsynced_since_s = began_s
             self._synced_version = max(self._synced_version, version)
         finally:
             self._flush_done = None
@@ -248,6 +258,7 @@ class RocksDbEngine(LocalEngine):
             self._newest_view = None
         self._known.follow(mutations)
         if not self._has_unsynced.is_set():
+            self._unsynced_since_s = self.now_s()
             self._has_unsynced.set()
         if is_last:
             self._rotate()

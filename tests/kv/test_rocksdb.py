@@ -195,6 +195,30 @@ async def test_background_flush_covers_commits_within_the_interval(tmp_path, aut
     await engine.aclose()
 
 
+async def test_background_flush_is_spared_by_those_that_are_waited_for(tmp_path, autojump_clock):
+    def flush_count():
+        figures = Figures()
+        engine.say(figures)
+        return figures.histograms[metrics.KV_STORE_FLUSHES][()].count
+
+    engine = await open_at(tmp_path / "kv", group_sync_interval_s=0.05)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        for index in range(20):
+            await put(engine, b"a%d" % index)
+            await trio.sleep(0.02)
+            await put(engine, b"b%d" % index)
+            await engine.sync()
+            await put(engine, b"c%d" % index)
+            await trio.sleep(0.02)
+        assert flush_count() == 20
+        await trio.sleep(0.04)
+        assert flush_count() == 21
+        assert engine._synced_version == engine.version
+        nursery.cancel_scope.cancel()
+    await engine.aclose()
+
+
 async def test_failed_flush_poisons_for_ever(tmp_path):
     engine = await open_at(tmp_path / "kv")
     await put(engine, b"a")
