@@ -66,7 +66,7 @@ def plot_rows(title: str, rows: Sequence[Row], path: Path) -> None:
     axes.grid(axis="x", color="#e4e4e4")
     axes.axvline(1, color="#555555", linewidth=1)
     axes.set_xlabel("share of what the machine itself does in the same run; 1 = all of it")
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axes.set_title(f"ember bench {title}", loc="left", fontsize=12, fontweight="bold")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     _draw_legend(axes, [row for row, _ in drawn])
@@ -79,7 +79,7 @@ def _draw_bar(axes: "Axes", place: int, row: Row, ratio: float, end: float) -> N
     if ratio > end:
         axes.text(end, place, "\u25b6 ", ha="right", va="center", color="white")
     if row.goal is not None:
-        axes.vlines(row.goal, place - 0.42, place + 0.42, color="black", linewidth=2.5)
+        axes.vlines(row.goal, place - 0.42, place + 0.42, color="black", linewidth=2.5, zorder=3)
     transform = axes.get_yaxis_transform()
     axes.text(
         1.01, place, f"{ratio:.2f}", transform=transform, va="center", fontsize=9, fontweight="bold"

@@ -111,7 +111,13 @@ def test_a_table_is_drawn(tmp_path, monkeypatch):
     picture = tmp_path / "x.svg"
     assert bench_command("x", "about", (1, 2), lambda *_: ROWS, [f"--plot={picture}"]) == 0
     drawn = picture.read_text()
-    for words in ("x; kernels: ", "reads (of disk)", "goal missed", ">0.50<", "900 of 300 /s"):
+    for words in (
+        "ember bench x; kernels: ",
+        "reads (of disk)",
+        "goal missed",
+        ">0.50<",
+        "900 of 300 /s",
+    ):
         assert words in drawn
     assert "processor" not in drawn
     assert bench_command("x", "about", (1, 2), lambda *_: ROWS[1:2], [f"--plot={picture}"]) == 0

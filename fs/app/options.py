@@ -19,6 +19,16 @@ StoreOption = Annotated[
     str | None,
     typer.Option(metavar="STORE", help="rocksdb:PATH, remote:ADDRESS or foundationdb:CLUSTERFILE."),
 ]
+StoreClusterOption = Annotated[
+    str, typer.Option("--cluster-id", help="Of the cluster in the store of --kv.")
+]
+PauseOption = Annotated[
+    bool,
+    typer.Option(
+        "--pause",
+        help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
+    ),
+]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
 MountArgument = Annotated[Path, typer.Argument(metavar="MOUNT_POINT")]
 PASS_ON: Final[dict[str, Any]] = {"allow_extra_args": True, "ignore_unknown_options": True}

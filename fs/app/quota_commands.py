@@ -22,6 +22,7 @@ from .cells import cell
 from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
 from .entry import NO_ENTRY, current_entry
 from .mount_point import is_mounted
+from .options import PauseOption
 from .running import chosen_directory
 from .status_view import bytes_text
 
@@ -150,13 +151,7 @@ def recount(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory; left out: all.")] = "",
     directory: DirOption = None,
     check: Annotated[bool, typer.Option("--check", help="Only compare.")] = False,
-    pause: Annotated[
-        bool,
-        typer.Option(
-            "--pause",
-            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
-        ),
-    ] = False,
+    pause: PauseOption = False,
     *,
     as_json: JsonOption = False,
 ) -> None:

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from .options import DirOption, StoreOption, directory_of, running_cluster, store_of
+from .options import (
+    DirOption,
+    PauseOption,
+    StoreClusterOption,
+    StoreOption,
+    directory_of,
+    running_cluster,
+    store_of,
+)
 
 app = typer.Typer()
 
@@ -15,16 +23,8 @@ def backup(  # noqa: PLR0917 - options, never passed by position
     file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; - for a pipe.")],
     directory: DirOption = None,
     kv: StoreOption = None,
-    cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Of the cluster in the store of --kv.")
-    ] = "",
-    pause: Annotated[
-        bool,
-        typer.Option(
-            "--pause",
-            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
-        ),
-    ] = False,
+    cluster_id: StoreClusterOption = "",
+    pause: PauseOption = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace FILE where it is there already.")
     ] = False,
@@ -55,9 +55,7 @@ def restore(
 def fsck(  # noqa: PLR0917 - options, never passed by position
     directory: DirOption = None,
     kv: StoreOption = None,
-    cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Of the cluster in the store of --kv.")
-    ] = "",
+    cluster_id: StoreClusterOption = "",
     repair: Annotated[
         bool, typer.Option("--repair", help="Put right what can be, and check again.")
     ] = False,
@@ -65,13 +63,7 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
         bool,
         typer.Option("--remove-chunks", help="Repair, and remove chunks that belong to no file."),
     ] = False,
-    pause: Annotated[
-        bool,
-        typer.Option(
-            "--pause",
-            help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
-        ),
-    ] = False,
+    pause: PauseOption = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Do not leave half of the time to others.")
     ] = False,

@@ -79,9 +79,14 @@ async def load_file(tr: Transaction, inode_id: int) -> pb.InodePb:
 
 
 async def load_directory(
-    tr: Transaction, ctx: OpContext, inode_id: int, *, snapshot: bool = False
+    tr: Transaction,
+    ctx: OpContext,
+    inode_id: int,
+    *,
+    right: int = permissions.SEARCH,
+    snapshot: bool = False,
 ) -> pb.InodePb:
-    """Return a directory that has a name and that the caller may search; not `complete`d.
+    """Return a directory that has a name and on which the caller has a right; not `complete`d.
 
     Raises:
         FsError: STALE, NOT_DIRECTORY, NOT_FOUND (it was removed), ACCESS_DENIED.
@@ -91,7 +96,7 @@ async def load_directory(
         raise FsError(Status.NOT_DIRECTORY, f"inode {inode_id:#x}")
     if inode.nlink == 0:
         raise FsError(Status.NOT_FOUND, f"directory {inode_id:#x} was removed")
-    permissions.require(ctx.caller, inode, permissions.SEARCH)
+    permissions.require(ctx.caller, inode, right)
     return inode
 
 

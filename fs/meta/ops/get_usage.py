@@ -7,7 +7,7 @@ from ...schema.proto.record_pb2 import QuotaRecordPb
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
-from ..inodes import load_inode
+from ..inodes import load_directory, load_inode
 from ..usage import load_usage
 from .get_real_path import path_of
 
@@ -32,18 +32,8 @@ async def describe(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> me
 
 
 async def load_readable(tr: Transaction, ctx: OpContext, inode_id: int) -> pb.InodePb:
-    """Return a directory with a name whose names the caller may list.
-
-    Raises:
-        FsError: STALE, NOT_DIRECTORY, NOT_FOUND (it was removed), ACCESS_DENIED.
-    """
-    inode = await load_inode(tr, inode_id, snapshot=True)
-    if inode.type != pb.DIRECTORY:
-        raise FsError(Status.NOT_DIRECTORY, f"inode {inode_id:#x}")
-    if inode.nlink == 0:
-        raise FsError(Status.NOT_FOUND, f"directory {inode_id:#x} was removed")
-    permissions.require(ctx.caller, inode, permissions.READ)
-    return inode
+    """Return a directory with a name whose names the caller may list; raises as `load_directory`."""
+    return await load_directory(tr, ctx, inode_id, right=permissions.READ, snapshot=True)
 
 
 async def get_usage(tr: Transaction, ctx: OpContext, request: meta.GetUsageReq) -> meta.GetUsageRsp:
