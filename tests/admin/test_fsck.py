@@ -67,6 +67,7 @@ async def test_nothing_is_found_where_nothing_is_wrong(place):
     assert await place.world.dump() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", DEFECTS)
 async def test_a_defect_is_found_and_repaired(place, name):
     kind, is_repairable, plant = DEFECTS[name]

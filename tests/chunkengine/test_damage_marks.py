@@ -13,6 +13,8 @@ from fs.schema.status import FsError, Status
 
 from .workload import check_books
 
+pytestmark = pytest.mark.thorough
+
 A = (TargetId(1), ChunkId(InodeId(7), 0))
 SIZE = 1 << 20
 WHOLE = bytes(range(256)) * 40

@@ -19,6 +19,8 @@ from fs.schema.status import FsError, Status
 
 from .workload import check_books, read
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 T = TargetId(1)
 SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)

@@ -14,6 +14,8 @@ from fs.schema.status import FsError, Status
 
 from .workload import check_books
 
+pytestmark = pytest.mark.thorough
+
 T, U = TargetId(1), TargetId(2)
 SECTION = StorageSection(checksum_block_bytes=4096)
 

@@ -66,6 +66,7 @@ def asked_of_a_copy(directory, change):
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("per_mille", [0, 1, 2, 20, 200, 500, 800, 860, 900, 999])
 def test_a_file_that_was_cut_off_does_not_serve(tmp_path, per_mille):
     """The loader would map it, and the process would die of SIGBUS."""

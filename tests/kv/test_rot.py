@@ -17,6 +17,8 @@ from fs.runtime.manifest_end import cut_torn_manifest
 from fs.schema.status import FsError, Status
 from tests.kv import rot
 
+pytestmark = pytest.mark.thorough
+
 CUT = """
 import fcntl, sys; from pathlib import Path
 from fs.runtime.manifest_end import cut_torn_manifest

@@ -1,6 +1,7 @@
 """Whole managers with fake storage nodes: failures, recoveries, restarts, fail-over, in virtual time."""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
+import pytest
 import trio
 
 from fs.schema import services
@@ -273,6 +274,7 @@ async def test_a_long_poll_returns_when_something_changes_or_time_is_up(autojump
             assert reply.routing_info.routing_version > info.routing_version
 
 
+@pytest.mark.thorough
 async def test_an_idle_cluster_publishes_nothing(autojump_clock):
     async with cluster_of() as cluster:
         await cluster.up()

@@ -1,6 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Damaged copies: repaired from another replica, never from anything else."""
 
+import pytest
 import trio
 
 from fs.chunkengine.books import StuckError
@@ -8,6 +9,8 @@ from fs.schema.status import FsError, Status
 from fs.storage import damage, scrub
 
 from .cluster import CHUNK, content, open_caller, open_cluster
+
+pytestmark = pytest.mark.thorough
 
 WORDS = b"words" * 10_000
 

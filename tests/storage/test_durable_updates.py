@@ -13,6 +13,8 @@ from fs.storage.flusher import WAIT_S_MAX, Flusher
 
 from .cluster import content, open_caller, open_cluster
 
+pytestmark = pytest.mark.thorough
+
 
 async def attempt(client, offset, data, index=0, **options):
     request = client.write_request(offset, data, index)

@@ -18,6 +18,8 @@ from fs.storage.leftovers import LOOK_INTERVAL_S
 from .cluster import CHUNK, open_caller, open_cluster
 from .test_resync import copies, hold_resync, state_of
 
+pytestmark = pytest.mark.thorough
+
 OLD, LOST = b"A" * 100, b"B" * 100
 
 

@@ -9,6 +9,8 @@ from tests.torture.fleet import is_leftover
 from tests.torture.load import FileLoad, Log, WrongContentError, step
 from tests.torture.survive import MountDiedError
 
+pytestmark = pytest.mark.thorough
+
 FACTS = (3, 0, 100, 77)
 
 

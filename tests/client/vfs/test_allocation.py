@@ -27,6 +27,7 @@ def apply(model, mode, offset, length):
         model.extend(bytes(end - len(model)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 async def test_random_changes_against_plain_bytes(autojump_clock, mounts, seed):
     rng = random.Random(seed)

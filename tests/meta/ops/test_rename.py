@@ -42,6 +42,7 @@ def expected_status(source, target, mode):
     return Status.NOT_DIRECTORY if is_directory else None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["replace", "no_replace", "exchange"])
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(KINDS, KINDS)))
 async def test_every_pair_of_kinds(root, source, target, mode):
