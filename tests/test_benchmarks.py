@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from emberfs.posix import PosixClient
 
-from benchmarks import checkpoint, dataloader, kvcache, sort
+from benchmarks import apps, checkpoint, dataloader, kvcache, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
 from benchmarks.plot import MISSED, NO_GOAL, REACHED, colour_of, words_of
@@ -27,7 +27,7 @@ ROWS = [
     Row("listing (of disk)", 900, "/s", 300),
 ]
 BENCHMARKS = (
-    *("batch", "calls", "checkpoint", "chunkengine", "dataloader", "kv", "kvcache", "meta"),
+    *("apps", "batch", "calls", "checkpoint", "chunkengine", "dataloader", "kv", "kvcache", "meta"),
     *("meta_scale", "mount", "native", "recovery", "rpc", "sort", "storage"),
 )
 
@@ -122,6 +122,20 @@ def test_a_table_is_drawn(tmp_path, monkeypatch):
     assert "processor" not in drawn
     assert bench_command("x", "about", (1, 2), lambda *_: ROWS[1:2], [f"--plot={picture}"]) == 0
     assert "nothing here is measured next to the machine" in picture.read_text()
+
+
+def test_programs_find_the_files_that_they_are_told_of(tmp_path):
+    source = apps.make_source(tmp_path / "source", 30)
+    place = tmp_path / "place"
+    place.mkdir()
+    made = {"git clone": "clone/**/*.py", "cp -a": "copy/**/*.py", "tar x": "tree/**/*.py"}
+    made["python -m compileall"] = "tree/**/*.pyc"
+    for program in apps.programs(source):
+        took_s, processor_s = apps.seconds(program, place)
+        assert 0 < processor_s < 10 * took_s
+        if program.name in made:
+            assert len(list(place.glob(made[program.name]))) == source.file_count
+    assert not (place / "copy").exists()
 
 
 def test_figures_of_the_kv_cache(tmp_path):
