@@ -22,18 +22,31 @@ ROW_MISSING: Final = ("key not found",)
 
 
 KNOWN_ROWS_MAX: Final = 16_384
-"""Beyond that all are forgotten."""
+"""Of each of the two generations."""
 KNOWN_ROW_BYTES_MAX: Final = 1024
-"""Larger values are not remembered: so all of them take some 20 MiB at the very most, 5 as a rule."""
+"""Larger values are not remembered: so all of them take some 40 MiB at the very most, 10 as a rule."""
 
 
 class KnownRows(dict[bytes, bytes | None]):
-    """Rows of one state, as far as they have been read; None: absent."""
+    """Rows of one state, as far as they have been read; None: absent.
+
+    When there are enough, they become the older generation, in place of the one before: what is asked for again
+    while it is there is kept, what is not goes.
+
+    Invariant: no key is in both generations.
+    """
+
+    __slots__ = ("older",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.older: dict[bytes, bytes | None] = {}
 
     def note(self, key: bytes, value: bytes | None) -> None:
-        """Remember what was read, if it is small."""
+        """Remember what was read, and is in neither generation, if it is small."""
         if value is None or len(value) <= KNOWN_ROW_BYTES_MAX:
             if len(self) >= KNOWN_ROWS_MAX:
+                self.older = self.copy()
                 self.clear()
             self[key] = value
 
@@ -41,13 +54,18 @@ class KnownRows(dict[bytes, bytes | None]):
         """Become rows of the state that a commit has made."""
         if mutations.ranges:
             self.clear()
+            self.older = {}
         for key, value in mutations.points:
-            if key not in self:
+            if key in self:
+                generation: dict[bytes, bytes | None] = self
+            elif key in self.older:
+                generation = self.older
+            else:
                 continue
             if value is None or len(value) <= KNOWN_ROW_BYTES_MAX:
-                self[key] = value
+                generation[key] = value
             else:
-                del self[key]
+                del generation[key]
 
 
 class RocksDbView:
@@ -77,7 +95,7 @@ class RocksDbView:
         known = self.known
         if key in known:
             return known[key]
-        value = self._read(key)
+        value = known.older.pop(key) if key in known.older else self._read(key)
         known.note(key, value)
         return value
 

@@ -36,7 +36,7 @@ async def test_what_is_known_is_what_the_store_holds(tmp_path, monkeypatch):
     monkeypatch.setattr(rocksdb_view, "KNOWN_ROWS_MAX", 9)
     engine, source = await opened(tmp_path / "kv"), random.Random(1)
     looked_at = KEYS + [b"count-" + key for key in KEYS]
-    known_count = 0
+    known_count = older_count = 0
     for _ in range(300):
         old, bare = engine.transaction(), RocksDbView(engine._db, 0, KnownRows())
         await old.get(KEYS[0])
@@ -46,10 +46,31 @@ async def test_what_is_known_is_what_the_store_holds(tmp_path, monkeypatch):
         write_something(tr, source)
         await tr.commit()
         known_count += len(engine._known)
+        older_count += len(engine._known.older)
+        assert not engine._known.keys() & engine._known.older.keys()
         for key in source.sample(looked_at, 6):
             assert await old.get(key, snapshot=True) == bare.get(key), key
         old.close()
-    assert 300 < known_count <= 300 * 9
+    assert 300 < known_count <= 300 * 9 and 300 < older_count <= 300 * 9
+    await engine.aclose()
+
+
+async def test_what_is_asked_for_again_and_again_stays_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(rocksdb_view, "KNOWN_ROWS_MAX", 10)
+    engine, looked_up = await opened(tmp_path / "kv"), []
+
+    def read(_view, key):
+        looked_up.append(key)
+
+    monkeypatch.setattr(RocksDbView, "_read", read)
+    tr = engine.transaction()
+    for i in range(500):
+        await tr.get(b"once-%d" % i)
+        if i % 8 == 0:
+            await tr.get(b"often")
+    assert looked_up.count(b"often") == 1 and len(looked_up) == 501
+    assert len(engine._known) + len(engine._known.older) <= 20
+    tr.close()
     await engine.aclose()
 
 
