@@ -240,7 +240,10 @@ class LocalTransaction(BufferedTransaction):
         if view is None:
             return self._engine.commit_now(None, self._buffer)
         self._check_age()
-        return self._engine.commit_now(view.version, self._buffer)
+        read_version = view.version
+        # What nobody holds need not be kept readable beside the new state (fs/kv/rocksdb_view.py).
+        self._view = view = None
+        return self._engine.commit_now(read_version, self._buffer)
 
     def close(self) -> None:
         """See Transaction.close."""

@@ -29,6 +29,7 @@ each call, and nowhere else.
 
 import logging
 import shutil
+import weakref
 from typing import ClassVar, Final
 from weakref import WeakSet
 
@@ -105,6 +106,7 @@ class RocksDbEngine(LocalEngine):
         self._runtime = runtime
         self._interval_s = section.group_sync_interval_s
         self._views: WeakSet[RocksDbView] = WeakSet()
+        """Those that are fixed."""
         self._newest_view: RocksDbView | None = None
         self._known = KnownRows()
         """Of the newest state."""
@@ -228,8 +230,18 @@ class RocksDbEngine(LocalEngine):
         view = self._newest_view
         if view is None:
             view = self._newest_view = RocksDbView(self._db, self._version, self._known)
-            self._views.add(view)
         return view
+
+    def _part_newest_view(self) -> None:
+        """Fix the view of the newest state, which is about to be another one, if anybody but this engine holds it."""
+        if self._newest_view is None:
+            return
+        held = weakref.ref(self._newest_view)
+        self._newest_view = None
+        view = held()
+        if view is not None:
+            view.fix()
+            self._views.add(view)
 
     def current(self, key: bytes) -> bytes | None:
         """See LocalEngine.current."""
@@ -251,11 +263,9 @@ class RocksDbEngine(LocalEngine):
                 batch.put(key, value)
         batch.put(VERSION_KEY, version.to_bytes(VERSION_BYTES, "big"))
         cost = batch.size_in_bytes() + OP_COST_BYTES * batch.len()
+        self._part_newest_view()
         self._write(batch)
         is_last = self._segments.note(cost)
-        if self._newest_view is not None:
-            self._newest_view.part()
-            self._newest_view = None
         self._known.follow(mutations)
         if not self._has_unsynced.is_set():
             self._unsynced_since_s = self.now_s()
@@ -318,7 +328,9 @@ class RocksDbEngine(LocalEngine):
         log.info("key-value store %s: has space again at version %d", self._path, version)
 
     def _release_views(self) -> None:
-        self._newest_view = None
+        if self._newest_view is not None:
+            self._newest_view.release()
+            self._newest_view = None
         self._known = KnownRows()
         for view in list(self._views):
             view.release()

@@ -1,7 +1,8 @@
 """One state of a RocksDB store, read while later commits go on.
 
-The cursor is made together with the snapshot, because the binding's `Snapshot.iter` reads the newest state instead of
-the snapshot's; a plain cursor stays at the state in which it was made.
+A view of the newest state reads the store itself.  Most are gone when the next commit comes; one that is still held then is
+fixed before that is written: snapshot and cursor together, because the binding's `Snapshot.iter` reads the newest state
+instead of the snapshot's; a plain cursor stays at the state in which it was made.
 
 What has been read of the newest state is remembered (`KnownRows`): the same few records, directories and counters,
 are read by most transactions, and every commit adds to some of them.
@@ -71,24 +72,36 @@ class KnownRows(dict[bytes, bytes | None]):
 class RocksDbView:
     """One state of the store; shared by the transactions that begin between two commits."""
 
-    __slots__ = ("__weakref__", "_cursor", "_snapshot", "known", "version")
+    __slots__ = ("__weakref__", "_cursor", "_db", "_snapshot", "known", "version")
 
     def __init__(self, db: Rdict, version: int, known: KnownRows) -> None:
-        """`known` is of this state, and shared with the engine until `part`."""
-        self._snapshot: Snapshot | None = db.snapshot()
-        self._cursor: RdictIter | None = db.iter()
+        """Show the newest state; `known` is of it, and shared with the engine until `fix`."""
+        self._db: Rdict | None = db
+        self._snapshot: Snapshot | None = None
+        self._cursor: RdictIter | None = None
         self.known = known
         self.version = version
 
-    def part(self) -> None:
-        """Use no longer what is known of the newest state: there is a newer one."""
+    def fix(self) -> None:
+        """Stay at this state, and use no longer what is known of the newest one: the next commit is about to be written."""
+        self._cursor = self._open_cursor()
+        assert self._db is not None
+        self._snapshot = self._db.snapshot()
+        self._db = None
         self.known = KnownRows()
 
     def release(self) -> None:
         """Let go of the store; later reads are a bug."""
+        self._db = None
         self._snapshot = None
         self._cursor = None
-        self.part()
+        self.known = KnownRows()
+
+    def _open_cursor(self) -> RdictIter:
+        if self._cursor is None:
+            assert self._db is not None, "the engine is closed"
+            self._cursor = self._db.iter()
+        return self._cursor
 
     def get(self, key: bytes) -> bytes | None:
         """See View.get."""
@@ -100,10 +113,13 @@ class RocksDbView:
         return value
 
     def _read(self, key: bytes) -> bytes | None:
-        snapshot = self._snapshot
-        assert snapshot is not None, "the engine is closed"
+        db, snapshot = self._db, self._snapshot
         try:
-            value: bytes = snapshot[key]
+            if db is not None:
+                value: bytes | None = db.get(key)
+            else:
+                assert snapshot is not None, "the engine is closed"
+                value = snapshot[key]
         except Exception as error:
             if error.args == ROW_MISSING:
                 return None
@@ -112,8 +128,7 @@ class RocksDbView:
 
     def scan(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
         """See View.scan."""
-        cursor = self._cursor
-        assert cursor is not None, "the engine is closed"
+        cursor = self._open_cursor()
         collect = _backward if reverse else _forward
         try:
             rows = collect(cursor, begin, end, limit)

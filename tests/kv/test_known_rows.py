@@ -39,6 +39,7 @@ async def test_what_is_known_is_what_the_store_holds(tmp_path, monkeypatch):
     known_count = older_count = 0
     for _ in range(300):
         old, bare = engine.transaction(), RocksDbView(engine._db, 0, KnownRows())
+        bare.fix()
         await old.get(KEYS[0])
         tr = engine.transaction()
         for key in source.sample(looked_at, 6):
@@ -71,6 +72,31 @@ async def test_what_is_asked_for_again_and_again_stays_known(tmp_path, monkeypat
     assert looked_up.count(b"often") == 1 and len(looked_up) == 501
     assert len(engine._known) + len(engine._known.older) <= 20
     tr.close()
+    await engine.aclose()
+
+
+async def test_only_views_that_are_held_are_fixed_before_a_commit(tmp_path, monkeypatch):
+    engine, fixed, fix = await opened(tmp_path / "kv"), [], RocksDbView.fix
+    monkeypatch.setattr(RocksDbView, "fix", lambda view: fixed.append(view.version) or fix(view))
+    for i in range(5):
+        tr = engine.transaction()
+        assert await tr.get_range(b"a", b"z") == [(b"k", b"%d" % j) for j in range(i)[-1:]]
+        tr.set(b"k", b"%d" % i)
+        await tr.commit()
+    assert fixed == []
+    old, scanned = engine.transaction(), engine.transaction()
+    assert await old.get(b"k") == b"4"
+    assert await scanned.get_range(b"a", b"z") == [(b"k", b"4")]
+    for key in (b"k", b"l"):
+        tr = engine.transaction()
+        await tr.get(b"k")
+        tr.set(key, b"new")
+        await tr.commit()
+    assert fixed == [engine.version - 2]  # one view for both, and nobody holds the next
+    for tr in (old, scanned):
+        assert await tr.get_range(b"a", b"z") == [(b"k", b"4")]
+        assert (await tr.get(b"k"), await tr.get(b"l")) == (b"4", None)
+        tr.close()
     await engine.aclose()
 
 
