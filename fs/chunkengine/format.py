@@ -288,8 +288,10 @@ def capacity_of(position: Position) -> int:
 def place_of(position: Position) -> tuple[FileId, int]:
     """Return the data file of a block and the byte where it starts."""
     size_class, group, block = position >> 40, position >> 8 & 0xFFFF_FFFF, position & 0xFF
-    file_id = FileId(size_class << 8 | group % FILES_PER_SIZE)
-    return file_id, block_bytes(size_class) * (group // FILES_PER_SIZE * BLOCKS_PER_GROUP + block)
+    # Without calls, of which reads make these for every row.
+    file_id: FileId = size_class << 8 | group % FILES_PER_SIZE  # type: ignore[assignment]
+    number = group // FILES_PER_SIZE * BLOCKS_PER_GROUP + block
+    return file_id, (CHUNK_SIZE_BYTES_MIN << size_class) * number
 
 
 def group_id(size_class: int, group: int) -> GroupId:

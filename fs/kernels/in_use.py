@@ -2,10 +2,14 @@
 
 from typing import Final
 
-from . import batches, reads
+from . import batches, frames, reads
 from .choice import REFUSED
 
-_KERNELS: Final = {"batches": batches.IS_COMPILED, "reads": reads.IS_COMPILED}
+_KERNELS: Final = {
+    "batches": batches.IS_COMPILED,
+    "frames": frames.IS_COMPILED,
+    "reads": reads.IS_COMPILED,
+}
 
 
 def kernels_in_use() -> str:

@@ -39,6 +39,7 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from ..kernels.frames import make_header, take_header
 from ..schema.status import FsError, Status
 
 Buffer = bytes | bytearray | memoryview
@@ -121,8 +122,7 @@ def encode_header(
     version: int = VERSION_MAX,
 ) -> bytes:
     """Return the HEADER_BYTES of one header; every value must fit its field."""
-    body = _BODY.pack(
-        MAGIC,
+    return make_header(
         version,
         kind,
         flags,
@@ -130,12 +130,20 @@ def encode_header(
         service,
         method,
         status,
-        0,
         timeout_ms,
         message_bytes,
         payload_bytes,
     )
-    return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+
+
+def header_at(buffer: Buffer, start: int, limits: FrameLimits, version: int) -> Header:
+    """Do as `decode_header` with what lies at `start` in a buffer, which holds all of the header."""
+    fields = take_header(
+        buffer, start, version, _KIND_MAX, limits.message_bytes_max, limits.payload_bytes_max
+    )
+    if fields is not None:
+        return _new(Header, fields)
+    return decode_header(memoryview(buffer)[start : start + HEADER_BYTES], limits, version)
 
 
 def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX) -> Header:

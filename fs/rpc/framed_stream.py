@@ -25,7 +25,7 @@ from typing import Any, Final
 import trio
 
 from ..runtime.ports import Buffer, Stream
-from .frame import HEADER_BYTES, HELLO_VERSION, FrameLimits, Header, decode_header
+from .frame import HEADER_BYTES, HELLO_VERSION, FrameLimits, Header, header_at
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
@@ -135,8 +135,7 @@ class FramedStream:
         """Return the next header if it has been received; nothing is taken by that."""
         start = self._start
         if self._header is None and self._end - start >= HEADER_BYTES:
-            view = self._view[start : start + HEADER_BYTES]
-            self._header = decode_header(view, self._limits, self.version)
+            self._header = header_at(self._view, start, self._limits, self.version)
         return self._header
 
     def whole_frame(self) -> Header | None:
@@ -150,8 +149,8 @@ class FramedStream:
             return None
         header = self._header
         if header is None:
-            view = self._view[self._start : self._start + HEADER_BYTES]
-            header = self._header = decode_header(view, self._limits, self.version)
+            header = header_at(self._view, self._start, self._limits, self.version)
+            self._header = header
         return header if left >= header.message_bytes + header.payload_bytes else None
 
     def take_message(self, header: Header) -> bytes:

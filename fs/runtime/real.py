@@ -54,7 +54,7 @@ class RealClock:
         slept_s = boot_s - time.clock_gettime(time.CLOCK_MONOTONIC) - self._ahead_s
         if slept_s > self._slept_s + SLEPT_S_MIN:
             self._slept_s = slept_s
-        return trio.current_time() + self._slept_s
+        return readiness.current_time() + self._slept_s
 
 
 def _boot_ahead_s() -> float:

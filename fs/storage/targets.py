@@ -114,7 +114,7 @@ class Targets:
         """As `place`; None if this node has none."""
         if self._routing.info is not self._seen:
             self.look()
-        return self._places.get(ChainId(chain_id))
+        return self._places.get(chain_id)  # type: ignore[call-overload,no-any-return]
 
     def places(self) -> list[Place]:
         """Return this node's places in all chains, by chain id."""
