@@ -47,6 +47,8 @@ _OPERATIONS: Final = {Op.READ: "ring_read", Op.WRITE: "ring_write"}
 _BELL_BYTES: Final = 1024
 _BEGUN_BYTES_MAX: Final = 4 * ENTRY.size
 """Of entries: more are rarely small enough together."""
+_ROUND_BYTES: Final = 1024 * ENTRY.size
+"""Of entries: sorting out so many, if they are not plain, and asking for them takes some 20 ms, in which nobody else is served."""
 _NO_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _NO_WAIT_CLOEXEC: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
@@ -305,23 +307,49 @@ class Ring:
             await self._do_entries(copied)
 
     async def _do_entries(self, copied: bytes) -> None:
+        if len(copied) > _ROUND_BYTES:
+            await self._do_in_rounds(copied)
+            return
+        works = self._sorted(copied)
+        if works:
+            await self._do_in_turn(works)
+
+    async def _do_in_rounds(self, copied: bytes) -> None:
+        """Do a large batch; between its rounds the daemon turns to others, whose requests would all wait else."""
+        turns, uid = self._turns, self._uid
+        if not turns.begin_now(uid):
+            await turns.begin(self._priority, uid)
+        try:
+            async with trio.open_nursery() as nursery:
+                writes = Work(Op.WRITE, is_relaxed=False)  # in their order, so all at once
+                for start in range(0, len(copied), _ROUND_BYTES):
+                    for work in self._sorted(copied[start : start + _ROUND_BYTES], writes):
+                        nursery.start_soon(self._do_alike, work)
+                    await trio.lowlevel.checkpoint()
+                if not writes.is_empty:
+                    nursery.start_soon(self._do_alike, writes)
+        finally:
+            turns.end(uid)
+
+    def _sorted(self, copied: bytes, writes: Work | None = None) -> "list[Work | RowWork]":
+        """Return what entries ask for, but for what is added to `writes`; those that ask for nothing are completed."""
         plain = plain_reads(copied, self._files, self._memories)
         if plain is not None:
-            await self._do_in_turn([plain])
-            return
+            return [plain]
         groups, ended = sort_out(copied, self._files, self._memories)
         if ended:
             self._complete(packed(ended))
-        if not groups:
-            return
         kinds: dict[tuple[int, int], Work] = {}
         for group in groups:
             key = group.op, group.flags & RELAXED
+            if writes is not None and group.op == Op.WRITE:
+                writes.add(group)
+                continue
             work = kinds.get(key)
             if work is None:
                 work = kinds[key] = Work(group.op, is_relaxed=bool(key[1]))
             work.add(group)
-        await self._do_in_turn(list(kinds.values()))
+        return list(kinds.values())
 
     async def _do_in_turn(self, works: Sequence[Work | RowWork]) -> None:
         turns, uid = self._turns, self._uid

@@ -9,8 +9,9 @@ import os
 import pytest
 import trio
 import trio.lowlevel
-from emberfs.protocol import EntryFlag, Op
+from emberfs.protocol import ENTRY, EntryFlag, Op
 
+from fs.client.batchio import ring as ring_module
 from fs.client.batchio.checks import Share
 from fs.client.batchio.jobs import COPIED_BYTES_MAX
 from fs.client.batchio.memory import is_memory_file, shared_memory
@@ -95,6 +96,57 @@ async def test_batches_end_out_of_order(autojump_clock, program):
         gate.set()
         it.mount.cluster.chunks.gate = None
         assert await it.results(1) == [(1, 100)]
+
+
+@pytest.mark.parametrize("is_odd", [False, True])
+async def test_a_large_batch_is_done_in_rounds_between_which_others_are_served(
+    autojump_clock, program, monkeypatch, is_odd
+):
+    rounds, turns = [], []
+    sort = ring_module.sort_out if is_odd else ring_module.plain_reads
+
+    def watched(copied, *arguments):
+        rounds.append((len(copied) // ENTRY.size, len(turns)))
+        return sort(copied, *arguments)
+
+    async def other():
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns.append(None)
+
+    monkeypatch.setattr(ring_module, "_ROUND_BYTES", 3 * ENTRY.size)
+    monkeypatch.setattr(ring_module, "sort_out" if is_odd else "plain_reads", watched)
+    async with program(CONTENT) as it:
+        await it.mount.files.flush(it.base)
+        for n in range(10):
+            flags = EntryFlag.RELAXED if is_odd and n % 2 else 0
+            it.put(offset=n * 1000, place=n * 5000, length=5000, flags=flags)
+        it.ring_bell(10)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other)
+                assert sorted(await it.results(10)) == [(n, 5000) for n in range(10)]
+                nursery.cancel_scope.cancel()
+        for n in range(10):
+            wanted = CONTENT[n * 1000 : n * 1000 + 5000]
+            assert bytes(it.memory.view[n * 5000 : n * 5000 + 5000]) == wanted
+        # An odd round is asked for as plain reads first; 3 + 3 + 3 + 1.
+        assert [count for count, _ in rounds] == [3, 3, 3] + ([] if is_odd else [1])
+        # Each took a turn in each round of the loop, in any order.
+        assert rounds[-1][1] - rounds[0][1] >= len(rounds) - 2 > 0
+
+
+async def test_writes_of_a_large_batch_keep_their_order(autojump_clock, program, monkeypatch):
+    monkeypatch.setattr(ring_module, "_ROUND_BYTES", 2 * ENTRY.size)
+    async with program(bytes(100)) as it:
+        it.memory.view[:8] = b"abcdefgh"
+        puts = [{"op": Op.WRITE, "offset": n // 2, "place": n, "length": 1} for n in range(8)]
+        assert await it.do(*puts, {"op": 7}, {"op": Op.WRITE, "length": 0}) == [1] * 8 + [
+            -errno.EINVAL,
+            0,
+        ]
+        assert await it.do({"place": 1000, "length": 4}) == [4]
+        assert bytes(it.memory.view[1000:1004]) == b"bdfh"
 
 
 async def test_exact_depth_waits_for_as_many(autojump_clock, program):
