@@ -68,7 +68,7 @@ class NodeCalls:
         self,
         node_id: NodeId,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         *,
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
@@ -134,7 +134,7 @@ class NodeCalls:
         self,
         node: Node,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         payload: Sequence[Buffer],
         into: Into | None,
     ) -> Received[RspT]:

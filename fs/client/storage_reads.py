@@ -137,8 +137,7 @@ class StorageReads:
     ) -> None:
         """Do as `_run_batch`; an object for each row is made where not all of them are there, whole and good."""
         verifies = self._section.verify_reads
-        request = pb.BatchReadReq.FromString(one.message)
-        request.is_relaxed, request.want_checksums = is_relaxed, verifies
+        request = one.message + _FLAGS[is_relaxed, verifies]
         try:
             received = await self._nodes.call(
                 one.node_id,

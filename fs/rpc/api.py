@@ -101,7 +101,7 @@ class Channel(Protocol):
     async def call(
         self,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         *,
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
@@ -110,7 +110,8 @@ class Channel(Protocol):
     ) -> Received[RspT]:
         """Send one request and wait for its reply.
 
-        While it lasts the call is in `under_way`, for those who may have to give it up.
+        The request may be the message that it is on the wire.  While it lasts the call is in `under_way`, for those who may have to
+        give it up.
 
         Raises:
             FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent;

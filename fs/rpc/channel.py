@@ -73,7 +73,7 @@ class RpcChannel:
     async def call(
         self,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         *,
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
@@ -165,7 +165,7 @@ class RpcChannel:
     async def _call(  # noqa: PLR0917 - those of `call`
         self,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         payload: Sequence[Buffer],
         into: Into | None,
         timeout_s: float | None,

@@ -185,7 +185,7 @@ class Connection:
     async def call(
         self,
         method: Method[ReqT, RspT],
-        request: ReqT,
+        request: ReqT | bytes,
         payload: Sequence[Buffer],
         into: Into | None,
         call: CallUnderWay,
@@ -196,7 +196,7 @@ class Connection:
             FsError: as `Channel.call`.
             TimeUpError: at the deadline of `call`.
         """
-        message = request.SerializeToString()
+        message = request if isinstance(request, bytes) else request.SerializeToString()
         timeout_s = call.deadline_s - current_time()
         request_id, frame = self._encode_request(method, message, payload, timeout_s)
         self._calls[request_id] = call

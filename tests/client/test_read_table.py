@@ -76,7 +76,9 @@ class Nodes:
         self.asked = []
 
     async def call(self, node_id, method, request, *, into):  # noqa: ARG002 - as NodeCalls has it
-        self.asked.append((node_id, pb.BatchReadReq.FromString(request.SerializeToString())))
+        message = request if isinstance(request, bytes) else request.SerializeToString()
+        request = pb.BatchReadReq.FromString(message)
+        self.asked.append((node_id, request))
         reply, payload = pb.BatchReadRsp(), []
         columns = request.inode_ids, request.chunk_indexes, request.offsets, request.lengths
         for inode_id, index, offset, length in zip(*columns, strict=True):
