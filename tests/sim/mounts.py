@@ -8,6 +8,7 @@ these given up.  A file that one task opens while another one of the same mount 
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -281,11 +282,13 @@ class MountWorker:
     async def _found(self, mount: Mount, path: str) -> InodeId:
         name = path.removeprefix("/").encode()
         if self.random.random() < BEGUN_SHARE:
+            mark = mount.names.mark_now()
             reply = await self._begun(
                 lambda end: mount.names.begin_lookup(ROOT_INODE_ID, name, OWN, end)
             )
             if isinstance(reply, meta_pb2.InodeRsp):
-                return mount.names.looked_up(ROOT_INODE_ID, name, reply).inode_id
+                with suppress(TakesTaskError):
+                    return mount.names.looked_up(ROOT_INODE_ID, name, reply, mark).inode_id
         return (await mount.names.lookup(ROOT_INODE_ID, name, OWN)).inode_id
 
     async def _open(self, mount: Mount, inode_id: InodeId) -> Opened:

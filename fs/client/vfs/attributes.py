@@ -144,6 +144,7 @@ class ExtendedAttributes:
     def _note_xattr_change(self, inode_id: InodeId, name: bytes) -> None:
         core = self._core
         core.told.note_changed(inode_id)
+        core.changes.note_inode(inode_id)
         state, known = core.states.get(inode_id), core.known.get(inode_id)
         if state is not None:
             state.no_capability_until_s = 0.0

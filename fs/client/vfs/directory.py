@@ -7,7 +7,7 @@ missed nor doubled while others come and go.  Cookie 0 is the beginning; only
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...schema import services
 from ...schema.ids import InodeId
@@ -19,6 +19,7 @@ from .core import VfsCore
 from .ports import Caller
 
 PAGE_ENTRY_COUNT = 512
+_OF_MOUNT = Caller(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class _OpenDirectory:
     caller: Caller
     names: CookieNames = field(default_factory=CookieNames)
     page: list[DirectoryEntry] = field(default_factory=list)
+    mark: int = 0
+    """Of the moment when `page` was asked for; see `Changes`."""
     first_cookie: int = 0
     """The cookie after which `page` begins."""
     has_more: bool = True
@@ -56,10 +59,12 @@ class Directories:
         self._open[handle_id] = _OpenDirectory(inode_id, caller)
         return handle_id
 
-    async def readdir(self, handle_id: int, cookie: int) -> list[DirectoryEntry]:
-        """Return the next entries after a cookie, with attributes; empty at the end.
+    async def readdir(
+        self, handle_id: int, cookie: int, count_max: int = PAGE_ENTRY_COUNT
+    ) -> list[DirectoryEntry]:
+        """Return the next entries after a cookie, `count_max` at the most, with attributes; empty at the end.
 
-        "." and ".." are not listed.
+        "." and ".." are not listed.  What this mount has changed since the listing was asked for is as it is now.
 
         Raises:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
@@ -69,9 +74,29 @@ class Directories:
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
         position = cookie - directory.first_cookie
         if 0 <= position < len(directory.page):
-            return directory.page[position:]
-        is_at_end = position == len(directory.page) and not directory.has_more
-        return [] if is_at_end else await self._load_page(directory, cookie)
+            rest = directory.page[position : position + count_max]
+            if not any(self._is_changed(directory, entry) for entry in rest):
+                return self._newest(rest)
+        elif position == len(directory.page) and not directory.has_more:
+            return []
+        return self._newest((await self._load_page(directory, cookie))[:count_max])
+
+    def _is_changed(self, directory: _OpenDirectory, entry: DirectoryEntry) -> bool:
+        changes, mark = self._core.changes, directory.mark
+        if mark == changes.mark():
+            return False
+        is_moved = changes.is_name_since(mark, directory.inode_id, entry.name)
+        return is_moved or changes.is_since(mark, entry.inode.inode_id)
+
+    def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+        """Return entries with what was done meanwhile to what this mount has open."""
+        states = self._core.states
+        return [
+            replace(entry, inode=state.present(state.inode))
+            if (state := states.get(entry.inode.inode_id)) is not None
+            else entry
+            for entry in entries
+        ]
 
     def rewind(self, handle_id: int) -> None:
         """Forget what was read, as rewinddir(3) asks: the next listing shows what is there then."""
@@ -91,8 +116,10 @@ class Directories:
             with_inodes=True,
         )
         while True:
+            mark = self._core.changes.mark()
             reply = await self._core.call(services.META_LIST, request)
             await self._fill_in(directory.caller, reply.entries)
+            await self._look_again(directory, reply.entries, mark)
             found = [e for e in reply.entries if e.HasField("inode")]
             if found or not reply.has_more:
                 break
@@ -104,7 +131,7 @@ class Directories:
             DirectoryEntry(e.name, self._core.absorbed(e.inode), base + index)
             for index, e in enumerate(found, start=1)
         ]
-        directory.first_cookie = base
+        directory.first_cookie, directory.mark = base, mark
         directory.has_more = reply.has_more
         directory.parent_id = InodeId(reply.parent_inode_id) or None
         return directory.page
@@ -125,6 +152,35 @@ class Directories:
         for entry, slot in zip(bare, reply.inodes, strict=True):
             if slot.HasField("inode"):
                 entry.inode.CopyFrom(slot.inode)
+
+    async def _look_again(
+        self, directory: _OpenDirectory, entries: Sequence[meta_pb2.DentryPb], mark: int
+    ) -> None:
+        """Ask again for what this mount changed while a listing was under way that was asked for at `mark`; what is gone stays without."""
+        changes = self._core.changes
+        for entry in entries:
+            asked = mark
+            while entry.HasField("inode") and (
+                changes.is_name_since(asked, directory.inode_id, entry.name)
+                or changes.is_since(asked, InodeId(entry.inode_id))
+            ):
+                asked = changes.mark()
+                await self._look_up(directory.inode_id, entry)
+
+    async def _look_up(self, parent: InodeId, entry: meta_pb2.DentryPb) -> None:
+        entry.ClearField("inode")
+        # As for `_fill_in`: the right to search is checked by the kernel.
+        request = meta_pb2.LookupReq(
+            caller=_OF_MOUNT.to_pb(), parent_inode_id=parent, name=entry.name
+        )
+        try:
+            reply = await self._core.call(services.META_LOOKUP, request)
+        except FsError as error:
+            if error.status is not Status.NOT_FOUND:
+                raise
+            return
+        entry.inode.CopyFrom(reply.inode)
+        entry.inode_id = reply.inode.inode_id
 
     async def parent_of(self, handle_id: int) -> tuple[InodeId, InodeId]:
         """Return the inode ids of an open directory and of its parent (for "." and "..")."""

@@ -20,6 +20,7 @@ from .ports import Caller
 from .reading import Reading
 from .writing import Writing
 
+_OF_MOUNT = Caller(0, 0)
 _FMODE_EXEC = 0x20
 """Set by the kernel in the flags of an open for execve(2), which needs no read permission."""
 
@@ -64,7 +65,6 @@ class Files(Reading, Writing, Closing):
         known = self._core.known.get(inode_id)
         if known is not None and known.listed_as is not None:
             request.expected_parent_inode_id, request.expected_name = known.listed_as
-            known.listed_as = None  # the next open looks the name up, whatever comes of this one
         state = self._core.states.get(inode_id)
         if is_truncate and state is not None:
             async with state.lock:
@@ -116,13 +116,14 @@ class Files(Reading, Writing, Closing):
         request = meta_pb2.OpenReq(
             caller=caller.to_pb(), inode_id=inode_id, wants_read=not flags & _FMODE_EXEC
         )
+        mark = core.changes.mark()
 
         def end(reply: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
             if reply is None:
                 on_end(None, error)
                 return
             try:
-                opened = self._opened_from(inode_from_pb(reply.inode), flags, caller)
+                opened = self._opened_from(inode_from_pb(reply.inode), mark, flags, caller)
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(None, failure)
             else:
@@ -130,12 +131,12 @@ class Files(Reading, Writing, Closing):
 
         return core.begins.begin(services.META_OPEN, request, end)
 
-    def _opened_from(self, inode: Inode, flags: int, caller: Caller) -> Opened:
-        """Make a handle for reading.
+    def _opened_from(self, inode: Inode, mark: int, flags: int, caller: Caller) -> Opened:
+        """Make a handle for reading, of an open that was begun at `mark`.
 
         Raises:
-            TakesTaskError: the kernel has to forget something first, or the last name went before this reply came, and with it
-                maybe the content.
+            TakesTaskError: the kernel has to forget something first, or the file was changed before this reply came, or its last
+                name went, and with it maybe the content.
         """
         if inode.file is None:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
@@ -147,15 +148,20 @@ class Files(Reading, Writing, Closing):
         if state is not None:
             state.absorb(inode)
             length = state.local_length()
-        if known is not None and known.given_length not in (-1, length):
+        if known is not None and known.may_show_other(length, self._core.now_s()):
             raise TakesTaskError
-        if self._is_unkept(inode.inode_id):
+        is_late = state is None and self._core.changes.is_since(mark, inode.inode_id)
+        if is_late or self._is_unkept(inode.inode_id):
             raise TakesTaskError
         return self._handed_out(inode, flags, None, caller)[0]
 
     async def _open_at_meta(self, request: meta_pb2.OpenReq) -> tuple[Inode, bool | None]:
-        reply = await self._core.call(services.META_OPEN, request)
-        inode = inode_from_pb(reply.inode)
+        core = self._core
+        mark = core.changes.mark()
+        reply = await core.call(services.META_OPEN, request)
+        inode = await core.asked_again(inode_from_pb(reply.inode), mark, _OF_MOUNT)
+        if request.is_truncate:
+            core.changes.note_inode(inode.inode_id)
         if inode.file is None:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
         return inode, reply.is_metered if reply.HasField("is_metered") else None
@@ -195,7 +201,11 @@ class Files(Reading, Writing, Closing):
             wants_write=wants_write,
         )
         mark = self._core.told.mark()
-        reply = await self._core.call(services.META_CREATE, request)
+        try:
+            reply = await self._core.call(services.META_CREATE, request)
+        finally:
+            self._core.changes.note_name(parent, name)
+        self._core.changes.note_inode(InodeId(reply.inode.inode_id))
         self._core.note_told(reply.directories, mark)
         inode = inode_from_pb(reply.inode)
         opened = await self._opened(inode, flags, session, caller)
@@ -276,8 +286,9 @@ class Files(Reading, Writing, Closing):
             state.note_foreign_content()
         state.cached_ver = data_ver
         known, must_forget = core.known.get(inode.inode_id), False
-        if known is not None and known.given_length not in (-1, state.local_length()):
-            known.given_length, must_forget = state.local_length(), True
+        if known is not None and known.may_show_other(state.local_length(), core.now_s()):
+            known.given_length, known.unsure_until_s = state.local_length(), 0.0
+            must_forget = True
         return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
 
     def share(self, handle_id: int) -> int:

@@ -19,7 +19,7 @@ from ...schema.status import FsError, Status
 from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
-from .files import Files
+from .files import Files, TakesTaskError
 from .open_file import SET_ID_BITS, FileHandle, InodeState, SetTimes
 from .ports import Caller
 from .shared import Known
@@ -89,7 +89,7 @@ class Namespace(ExtendedAttributes):
         known.lookup_count += lookup_count
         known.note_names(inode)
         if inode.file is not None:
-            known.given_length = inode.file.length
+            self._core.note_given(known, inode, self._core.section.attr_timeout_s)
         else:
             known.symlink_target = inode.symlink_target
             self._core.told.forget(inode.inode_id)
@@ -101,9 +101,19 @@ class Namespace(ExtendedAttributes):
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
         something else.  The kernel then looks the name up and opens again.
+        What has several names is to be looked up by each, see `may_use_listed`.
         """
         self.give(inode, lookup_count=1)
-        self._core.known[inode.inode_id].listed_as = (parent, name)
+        if not self.may_use_listed(inode):
+            return
+        known = self._core.known[inode.inode_id]
+        known.listed_as = (parent, name)
+        known.listed_until_s = self._core.now_s() + self._core.section.listed_timeout_s
+
+    @staticmethod
+    def may_use_listed(inode: Inode) -> bool:
+        """Return whether the kernel may use the name that a listing showed: an open could not tell which of several it came by."""
+        return inode.is_dir or inode.nlink == 1
 
     def forget(self, inode_id: InodeId, lookup_count: int) -> None:
         """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""
@@ -118,7 +128,9 @@ class Namespace(ExtendedAttributes):
         inode = self._core.absorbed(message)
         self.remember_dentry(parent, name, inode.inode_id)
         self.give(inode, lookup_count=1)
-        self._core.known[inode.inode_id].listed_as = None
+        known = self._core.known[inode.inode_id]
+        if known.listed_as != (parent, name) or self._core.now_s() > known.listed_until_s:
+            known.listed_as = None
         return inode
 
     def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
@@ -127,9 +139,16 @@ class Namespace(ExtendedAttributes):
         if len(self._dentries) > DENTRY_COUNT_MAX:
             del self._dentries[next(iter(self._dentries))]
 
-    async def _call_changing(self, method: Method[ReqT, ChangeRspT], request: ReqT) -> ChangeRspT:
+    async def _call_changing(
+        self, method: Method[ReqT, ChangeRspT], request: ReqT, *places: tuple[InodeId, bytes]
+    ) -> ChangeRspT:
+        """Call meta for a change of the names at `places`."""
         mark = self._core.told.mark()
-        reply = await self._core.call(method, request)
+        try:
+            reply = await self._core.call(method, request)
+        finally:
+            for place in places:
+                self._core.changes.note_name(*place)
         self._core.note_told(reply.directories, mark)
         return reply
 
@@ -138,8 +157,16 @@ class Namespace(ExtendedAttributes):
     async def lookup(self, parent: InodeId, name: bytes, caller: Caller) -> Inode:
         """Return what a name refers to; "." and ".." are allowed."""
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
-        reply = await self._core.call(services.META_LOOKUP, request)
-        return self._entry(parent, name, reply.inode)
+        while True:
+            mark = self._core.changes.mark()
+            reply = await self._core.call(services.META_LOOKUP, request)
+            if not self._is_late(reply.inode, mark):
+                return self._entry(parent, name, reply.inode)
+
+    def _is_late(self, message: common_pb2.InodePb, mark: int) -> bool:
+        """Return whether attributes that were asked for at `mark` may be from before a change of this mount; it knows what it has open."""
+        inode_id = InodeId(message.inode_id)
+        return self._core.changes.is_since(mark, inode_id) and inode_id not in self._core.states
 
     def begin_lookup(
         self,
@@ -148,8 +175,9 @@ class Namespace(ExtendedAttributes):
         caller: Caller,
         on_end: OnMetaReply[meta_pb2.InodeRsp],
     ) -> UnderWay | None:
-        """Begin what `lookup` does; `on_end` hands the reply to `looked_up`.  None: not begun, so `lookup` has to do it.
+        """Begin what `lookup` does; `on_end` hands the reply to `looked_up`, with `mark_now` from before.
 
+        None: not begun, so `lookup` has to do it.
         It is tried once: an error that another try may cure is no answer.
         """
         begins = self._core.begins
@@ -158,8 +186,18 @@ class Namespace(ExtendedAttributes):
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         return begins.begin(services.META_LOOKUP, request, on_end)
 
-    def looked_up(self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp) -> Inode:
-        """Return what a name refers to, as the reply to a look-up says that was begun."""
+    def mark_now(self) -> int:
+        """Return what `looked_up` wants to know of the moment before a look-up is begun."""
+        return self._core.changes.mark()
+
+    def looked_up(self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp, mark: int) -> Inode:
+        """Return what a name refers to, as the reply to a look-up says that was begun at `mark`.
+
+        Raises:
+            TakesTaskError: it may be from before a change of this mount: `lookup` has to be done.
+        """
+        if self._is_late(reply.inode, mark):
+            raise TakesTaskError
         return self._entry(parent, name, reply.inode)
 
     async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:
@@ -169,14 +207,17 @@ class Namespace(ExtendedAttributes):
         forgotten it.
         """
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
-        try:
-            reply = await self._core.call(services.META_GET_ATTR, request)
-        except FsError as error:
-            known = self._core.known.get(inode_id)
-            if error.status is not Status.STALE or known is None or known.removed is None:
-                raise
-            return known.removed
-        return self.give(self._core.absorbed(reply.inode))
+        while True:
+            mark = self._core.changes.mark()
+            try:
+                reply = await self._core.call(services.META_GET_ATTR, request)
+            except FsError as error:
+                known = self._core.known.get(inode_id)
+                if error.status is not Status.STALE or known is None or known.removed is None:
+                    raise
+                return known.removed
+            if not self._is_late(reply.inode, mark):
+                return self.give(self._core.absorbed(reply.inode))
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
         """Return what `getattr` would, where that is known, and for how many seconds it may be used.
@@ -194,7 +235,7 @@ class Namespace(ExtendedAttributes):
         core.told.hit_count += 1
         inode = state.present(state.inode)
         known.note_names(inode)
-        known.given_length = inode.length
+        core.note_given(known, inode, left_s)
         return inode, left_s
 
     async def setattr(
@@ -209,6 +250,7 @@ class Namespace(ExtendedAttributes):
             raise
         finally:
             self._core.told.note_changed(inode_id)
+            self._core.changes.note_inode(inode_id)
 
     @staticmethod
     def keeps_set_id(handle: FileHandle) -> bool:
@@ -229,6 +271,7 @@ class Namespace(ExtendedAttributes):
             reply = await core.call(services.META_SYNC, request)
         finally:
             core.told.note_changed(inode_id)
+            core.changes.note_inode(inode_id)
         self.give(core.absorbed(reply.inode))
         await core.kernel.invalidate_attributes(inode_id)
 
@@ -308,7 +351,7 @@ class Namespace(ExtendedAttributes):
             mode=mode & 0o7777,
             umask=umask,
         )
-        reply = await self._call_changing(services.META_MKDIR, request)
+        reply = await self._call_changing(services.META_MKDIR, request, (parent, name))
         return self._entry(parent, name, reply.inode)
 
     async def symlink(self, parent: InodeId, name: bytes, target: bytes, caller: Caller) -> Inode:
@@ -316,7 +359,7 @@ class Namespace(ExtendedAttributes):
         request = meta_pb2.SymlinkReq(
             caller=caller.to_pb(), parent_inode_id=parent, name=name, target=target
         )
-        reply = await self._call_changing(services.META_SYMLINK, request)
+        reply = await self._call_changing(services.META_SYMLINK, request, (parent, name))
         return self._entry(parent, name, reply.inode)
 
     async def mknod(
@@ -344,7 +387,7 @@ class Namespace(ExtendedAttributes):
             rdev=rdev,
             umask=umask,
         )
-        reply = await self._call_changing(services.META_MKNOD, request)
+        reply = await self._call_changing(services.META_MKNOD, request, (parent, name))
         return self._entry(parent, name, reply.inode)
 
     async def _create_closed(
@@ -358,7 +401,7 @@ class Namespace(ExtendedAttributes):
             umask=umask,
             is_exclusive=True,
         )
-        reply = await self._call_changing(services.META_CREATE, request)
+        reply = await self._call_changing(services.META_CREATE, request, (parent, name))
         return self._entry(parent, name, reply.inode)
 
     async def link(self, inode_id: InodeId, parent: InodeId, name: bytes, caller: Caller) -> Inode:
@@ -370,7 +413,8 @@ class Namespace(ExtendedAttributes):
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )
-        reply = await self._call_changing(services.META_LINK, request)
+        reply = await self._call_changing(services.META_LINK, request, (parent, name))
+        self._core.changes.note_inode(inode_id)
         return self._entry(parent, name, reply.inode)
 
     async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
@@ -380,7 +424,7 @@ class Namespace(ExtendedAttributes):
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))
             request.keep_inode_id = state.inode_id
-        reply = await self._call_changing(services.META_UNLINK, request)
+        reply = await self._call_changing(services.META_UNLINK, request, (parent, name))
         self._dentries.pop((parent, name), None)
         if reply.HasField("removed"):
             await self._note_removed(reply.removed, state, caller)
@@ -388,7 +432,7 @@ class Namespace(ExtendedAttributes):
     async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an empty directory."""
         request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
-        reply = await self._call_changing(services.META_RMDIR, request)
+        reply = await self._call_changing(services.META_RMDIR, request, (parent, name))
         self._core.told.note_changed(InodeId(reply.removed.inode_id))
         self._note_gone(inode_from_pb(reply.removed))
         self._dentries.pop((parent, name), None)
@@ -420,7 +464,8 @@ class Namespace(ExtendedAttributes):
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))
             request.keep_inode_id = state.inode_id
-        reply = await self._call_changing(services.META_RENAME, request)
+        reply = await self._call_changing(services.META_RENAME, request, old, new)
+        self._note_moved(InodeId(reply.moved.inode_id), old, new)
         for inode in (reply.moved, reply.replaced):
             if inode.type == common_pb2.DIRECTORY:
                 self._core.told.note_changed(InodeId(inode.inode_id))
@@ -433,6 +478,15 @@ class Namespace(ExtendedAttributes):
         self.remember_dentry(*new, InodeId(reply.moved.inode_id))
         if reply.HasField("replaced"):
             await self._note_removed(reply.replaced, state, caller)
+
+    def _note_moved(
+        self, inode_id: InodeId, old: tuple[InodeId, bytes], new: tuple[InodeId, bytes]
+    ) -> None:
+        """The kernel takes what it knows of a name along: what may be used without asking goes by the new one from now on."""
+        self._core.changes.note_inode(inode_id)
+        known = self._core.known.get(inode_id)
+        if known is not None and known.listed_as == old:
+            known.listed_as = new
 
     def _open_state(self, parent: InodeId, name: bytes) -> InodeState | None:
         inode_id = self._dentries.get((parent, name))
@@ -453,6 +507,7 @@ class Namespace(ExtendedAttributes):
         self, removed: common_pb2.InodePb, kept: InodeState | None, caller: Caller
     ) -> None:
         inode = inode_from_pb(removed)
+        self._core.changes.note_inode(inode.inode_id)
         self._note_gone(inode)
         if inode.file is None:
             return

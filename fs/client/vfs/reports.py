@@ -103,6 +103,7 @@ class Reports(WriteBack):
         except FsError as failure:
             _log.warning("inode %d: attributes not refreshed: %s", state.inode_id, failure)
         state.forget_refused()
+        self.changes.note_inode(state.inode_id)
         state.note_metering(True, state.inode)
         self._drop_pages(state)
         await self.kernel.invalidate_attributes(state.inode_id)
@@ -180,6 +181,7 @@ class Reports(WriteBack):
 
     def note_reported(self, state: InodeState, seq: int, before_ver: int, inode: Inode) -> None:
         """Take in the reply to a `sync_request` that was made at `acked_seq` = seq."""
+        self.changes.note_inode(state.inode_id)
         has_stepped = seq > state.reported_seq
         state.reported_seq = max(state.reported_seq, seq)
         self.note_inode(state, inode)

@@ -10,15 +10,17 @@ import trio
 from ...runtime.ports import Runtime
 from ...runtime.recycled import RecycledMemory
 from ...runtime.span_keeper import SpanKeeper
+from ...schema import services
 from ...schema.config import ClientSection
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
-from ...schema.proto import common_pb2
+from ...schema.proto import common_pb2, meta_pb2
 from ..api import BeginsCalls, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
 from ..still_there import require_still_there
 from .budgets import DirtyBudget, SpaceWatch
+from .changes import Changes
 from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
 from .profile import Profile
@@ -54,8 +56,15 @@ class Known:
     lookup_count: int = 0
     given_length: int = -1
     """Length in the last attributes handed out; -1: no regular file."""
+    given_until_s: float = 0.0
+    given_mark: int = 0
+    """Until when those may be used, and when they were handed out; see `Changes`."""
+    unsure_until_s: float = 0.0
+    """Until then the kernel may show another length than that; see `note_length`."""
     listed_as: tuple[InodeId, bytes] | None = None
     """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
+    listed_until_s: float = 0.0
+    """Until then it may do so whatever it looked up meanwhile: who waits for a listing may act on it later."""
     symlink_target: bytes = b""
     """Of a symbolic link; it never changes."""
     no_acl_until_s: float = 0.0
@@ -75,6 +84,22 @@ class Known:
         is_late = before is not None and inode.ctime_ns < before.ctime_ns  # from before the removal
         if not is_late:
             self.removed = None if inode.nlink else inode
+
+    def note_length(self, length: int, now_s: float, valid_s: float, *, is_own: bool) -> None:
+        """Note the length in attributes that are about to be handed out and may be used for `valid_s`.
+
+        The kernel takes no attributes from a reply whose request it sent before it took those of another one.  So where two replies were under
+        way at once, and another mount changed the file in between, it may go on with the older ones.  What this mount has changed (`is_own`)
+        it knows of.
+        """
+        if self.given_length not in (-1, length) and now_s < self.given_until_s and not is_own:
+            self.unsure_until_s = self.given_until_s + valid_s
+        self.given_length = length
+        self.given_until_s = max(self.given_until_s, now_s + valid_s)
+
+    def may_show_other(self, length: int, now_s: float) -> bool:
+        """Return whether the kernel may show another length than this one."""
+        return self.given_length not in (-1, length) or now_s < self.unsure_until_s
 
     def note_lacks(self, inode: Inode, now_s: float, age_s_max: float) -> None:
         """Take in what attributes from meta say is not there: access control lists, other extended attributes."""
@@ -112,6 +137,7 @@ class Shared:
         self.seen: dict[InodeId, Seen] = {}
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
+        self.changes = Changes()
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
         self.readahead_bytes = 0
@@ -241,6 +267,27 @@ class Shared:
         """Take in the attributes that a reply of meta has just told."""
         if state.absorb(inode):
             state.told_until_s = self.now_s() + self.section.attr_timeout_s
+
+    def note_given(self, known: Known, inode: Inode, valid_s: float) -> None:
+        """Note that the kernel is handed attributes of a regular file that may be used for `valid_s`."""
+        state = self.states.get(inode.inode_id)
+        is_own = state is not None and (state.is_dirty or state.has_unreported)
+        is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
+        known.note_length(inode.length, self.now_s(), valid_s, is_own=is_own)
+        known.given_mark = self.changes.mark()
+
+    async def asked_again(self, inode: Inode, mark: int, caller: Caller) -> Inode:
+        """Return attributes from meta that were asked for at `mark`, newer ones if this mount has changed since what it has not open.
+
+        Raises:
+            FsError: as meta says.
+        """
+        changes, inode_id = self.changes, inode.inode_id
+        while changes.is_since(mark, inode_id) and inode_id not in self.states:
+            mark = changes.mark()
+            request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
+            inode = inode_from_pb((await self.call(services.META_GET_ATTR, request)).inode)
+        return inode
 
     def state_of(self, inode: Inode, caller: Caller) -> InodeState:
         """Return the state of a regular file, made when it is not open yet."""

@@ -46,7 +46,7 @@ class Service:
             delay_after_s_max=0.05,
         )
         self.config = make_config(chunk_size_bytes=CHUNK, stripe_size=4)
-        mgmtd = FakeMgmtd()
+        self.mgmtd = mgmtd = FakeMgmtd()
         mgmtd.client_ids = [CLIENT_ID]
         self.meta = Meta(self.engine, self.runtime, self.config, FakeRouting(), self.chunks, mgmtd)
 

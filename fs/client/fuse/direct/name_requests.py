@@ -83,7 +83,7 @@ class NameRequests:
     def begin_lookup(self, request: Request, on_end: OnReply) -> UnderWay | None:
         """Begin LOOKUP without a task that waits; `on_end` gets the reply or the error.  None: it is not begun."""
         (name,) = names_in(request.body, 0, 1)
-        parent = InodeId(request.node_id)
+        parent, mark = InodeId(request.node_id), self._names.mark_now()
 
         def end(found: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
             if found is None:
@@ -93,7 +93,7 @@ class NameRequests:
                     on_end(NO_BYTES, error)
                 return
             try:
-                reply = self._replies.entry(self._names.looked_up(parent, name, found))
+                reply = self._replies.entry(self._names.looked_up(parent, name, found, mark))
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(NO_BYTES, failure)
             else:

@@ -336,7 +336,7 @@ class Operations(NameRequests):
             self._directories.rewind(handle_id)
         cookie = max(start - len(_DOTS), 0)
         # One page is enough for one reply: the kernel asks again until it gets nothing.
-        page = await self._directories.readdir(handle_id, cookie)
+        page = await self._directories.readdir(handle_id, cookie, size // p.DIRENT.size + 1)
         if start < len(_DOTS):
             inode_ids = await self._directories.parent_of(handle_id)
             parts = [

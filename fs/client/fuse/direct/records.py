@@ -44,8 +44,11 @@ class Replies:
         return self._entry(inode, self._directory if inode.is_dir else self._name)
 
     def listed(self, inode: Inode) -> bytes:
-        """Return what READDIRPLUS says of an inode: its name may be used for as long as its attributes."""
-        return self._entry(inode, self._directory if inode.is_dir else self._listed)
+        """Return what READDIRPLUS says of an inode: its name may be used for as long as its attributes, if it has no other."""
+        return self._entry(
+            inode,
+            self._directory if inode.is_dir else self._listed if inode.nlink == 1 else self._name,
+        )
 
     def _entry(self, inode: Inode, name_timeout: tuple[int, int]) -> bytes:
         (valid_s, valid_ns), (attr_s, attr_ns) = name_timeout, self._attr

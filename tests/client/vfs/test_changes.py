@@ -1,0 +1,126 @@
+"""What the kernel is handed is not from before what was done through this mount, or was seen since."""
+
+import os
+
+import pytest
+
+from fs.client.vfs.changes import COUNT_MAX, Changes
+from fs.client.vfs.files import TakesTaskError
+from fs.schema.proto import meta_pb2
+from fs.schema.services import META_LOOKUP
+from fs.schema.status import FsError, Status
+
+from .conftest import ROOT
+
+
+def test_what_changed_since_a_mark_is_found():
+    changes = Changes()
+    before = changes.mark()
+    changes.note_inode(7)
+    changes.note_name(1, b"f")
+    assert changes.is_since(before, 7) and changes.is_name_since(before, 1, b"f")
+    assert not changes.is_since(before, 8) and not changes.is_name_since(before, 1, b"g")
+    after = changes.mark()
+    assert not changes.is_since(after, 7) and not changes.is_name_since(after, 1, b"f")
+
+
+def test_what_is_forgotten_counts_as_changed():
+    changes = Changes()
+    before = changes.mark()
+    for inode_id in range(COUNT_MAX + 5):
+        changes.note_inode(inode_id)
+    after = changes.mark()
+    changes.note_inode(1)
+    assert changes.is_since(before, COUNT_MAX * 9), "nobody knows any more"
+    assert not changes.is_since(after, COUNT_MAX * 9)
+
+
+async def listed(mount, handle_id, cookie):
+    entries = await mount.vfs.directories.readdir(handle_id, cookie, 2)
+    return [(e.name, e.inode.length) for e in entries], entries[-1].cookie if entries else 0
+
+
+async def test_a_listing_goes_on_with_what_is_there_then(mounts):
+    async with mounts() as mount:
+        for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
+            await mount.write_file(name, b"old")
+        handle_id = mount.vfs.directories.opendir(1, ROOT)
+        found, cookie = await listed(mount, handle_id, 0)
+        assert found == [(b"a", 3), (b"b", 3)]
+        await mount.names.unlink(1, b"c", ROOT)
+        await mount.write_file(b"d", b"newer")
+        await mount.names.rename((1, b"e"), (1, b"g"), ROOT)
+        found, cookie = await listed(mount, handle_id, cookie)
+        assert found == [(b"d", 5), (b"f", 3)]
+        still_open = await mount.create(b"g")
+        await mount.files.write(still_open, 0, b"longer than before")
+        found, cookie = await listed(mount, handle_id, cookie)
+        assert found == [(b"g", 18)]
+        assert await listed(mount, handle_id, cookie) == ([], 0)
+        await mount.close(still_open)
+        mount.vfs.directories.releasedir(handle_id)
+
+
+async def test_each_open_of_a_listed_name_says_which_it_means(mounts):
+    """Also the second one: the kernel looks up what a listing showed only when a second has passed."""
+    async with mounts(2) as (one, other):
+        await one.write_file(b"f", b"old")
+        inode = await other.names.lookup(1, b"f", ROOT)
+        other.names.give_listed(1, b"f", inode)
+        held = await other.files.open(inode.inode_id, os.O_RDONLY, ROOT)
+        await one.write_file(b"g", b"new")
+        await one.names.rename((1, b"g"), (1, b"f"), ROOT)
+        for _ in range(2):
+            with pytest.raises(FsError) as caught:
+                await other.files.open(inode.inode_id, os.O_RDONLY, ROOT)
+            assert caught.value.status is Status.STALE
+        assert await other.read_file(b"f") == b"new"
+        await other.close(held.handle_id)
+
+
+async def test_a_file_with_two_names_is_looked_up_by_each(mounts):
+    async with mounts() as mount:
+        await mount.write_file(b"f", b"old")
+        inode = await mount.stat(b"f")
+        assert mount.names.may_use_listed(inode)
+        inode = await mount.names.link(inode.inode_id, 1, b"g", ROOT)
+        assert not mount.names.may_use_listed(inode)
+
+
+async def test_of_two_replies_at_once_the_kernel_may_have_taken_the_older_one(mounts):
+    """Whose request it sent first: it takes nothing then from the other one."""
+    async with mounts(2) as (one, other):
+        await one.write_file(b"f", b"old")
+        inode = await other.stat(b"f")
+        await one.write_file(b"f", b"newer")
+        await other.stat(b"f")
+        opened = await other.files.open(inode.inode_id, os.O_RDONLY, ROOT)
+        assert other.kernel.attributes == [inode.inode_id]
+        again = await other.files.open(inode.inode_id, os.O_RDONLY, ROOT)
+        assert other.kernel.attributes == [inode.inode_id], "forgotten once is enough"
+        for handle_id in (opened.handle_id, again.handle_id):
+            await other.close(handle_id)
+
+
+async def test_the_kernel_knows_of_changes_through_its_own_mount(mounts):
+    async with mounts() as mount:
+        await mount.write_file(b"f", b"old")
+        await mount.stat(b"f")
+        await mount.write_file(b"f", b"newer")
+        mount.kernel.attributes.clear()  # it was emptied by its open, which the kernel is told
+        await mount.stat(b"f")
+        handle_id = (await mount.open(b"f", os.O_RDONLY)).handle_id
+        assert mount.kernel.attributes == []
+        await mount.close(handle_id)
+
+
+async def test_a_look_up_that_was_under_way_during_a_write_is_done_again(mounts, cluster):
+    async with mounts() as mount:
+        await mount.write_file(b"f", b"old")
+        mark = mount.names.mark_now()
+        request = meta_pb2.LookupReq(caller=ROOT.to_pb(), parent_inode_id=1, name=b"f")
+        late = await cluster.meta().call(META_LOOKUP, request)
+        await mount.write_file(b"f", b"newer")
+        with pytest.raises(TakesTaskError):
+            mount.names.looked_up(1, b"f", late, mark)
+        assert (await mount.stat(b"f")).length == 5

@@ -1,0 +1,53 @@
+"""What a program reads of a listing that it began before says nothing of what was done meanwhile."""
+
+import os
+import subprocess
+
+import pytest
+
+from .conftest import EMBER
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
+
+
+def listed(place):
+    """Some files, more than one request of the kernel tells of, and a listing that has begun."""
+    for i in range(500):
+        (place / f"{i:03}").write_bytes(b"old")
+    listing = os.scandir(place)
+    next(listing)
+    return listing
+
+
+def test_a_name_that_was_removed_while_others_list_is_free(place):
+    listing = listed(place)
+    os.unlink(place / "400")
+    list(listing)
+    assert not (place / "400").exists()
+    os.close(os.open(place / "400", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+
+
+def test_what_was_written_while_others_list_has_its_length(place):
+    listing = listed(place)
+    (place / "400").write_bytes(b"newer")
+    list(listing)
+    assert (place / "400").stat().st_size == 5
+
+
+@pytest.fixture
+def second_mount(cluster, tmp_path):
+    cluster.ember("mount", tmp_path, "--dir", cluster.directory)
+    yield tmp_path
+    subprocess.run([EMBER, "umount", tmp_path, "--dir", cluster.directory], check=True, timeout=60)
+
+
+def test_each_open_of_a_name_that_a_listing_showed_finds_what_it_means(second_mount, place):
+    """Another mount puts a new file in its place, and the first one holds the one that was there."""
+    (place / "f").write_bytes(b"old")
+    other = second_mount / place.name
+    assert len(list(os.scandir(place))) == 1
+    with open(place / "f", "rb") as held:
+        assert held.read() == b"old"
+        (other / "g").write_bytes(b"new")
+        os.rename(other / "g", other / "f")
+        assert (place / "f").read_bytes() == b"new"

@@ -1,0 +1,680 @@
+"""A model of what Linux keeps of a mount: pages, attributes and names, in front of the real FUSE server and vfs.
+
+It sends the requests that fs/fuse of Linux 6 sends, in the order in which it may send them, and does with the replies what that does:
+
+    pages        are there, locked, before the READ that fills them is sent, and stay locked until its reply; a short one lowers the size
+                 that is shown and leaves zeros.  Whoever drops pages waits for their locks.  A write fills pages before its WRITE is sent.
+    attributes   are used until they expire; each change of this side counts up a version, and a reply whose request is older changes
+                 nothing.  Another size, or another time of change, drops all pages (AUTO_INVAL_DATA).
+    opens        drop the pages unless told to keep them; O_TRUNC drops them too and empties the file once the reply is there.
+    RELEASE      is sent when nobody waits for it any more, and no READ through the file is under way.
+    notices      of changes drop attributes, or these and pages, from another thread: at any time, between any two requests.
+
+Whoever waits for a reply acts on it some time after it came, as a thread does that has to be scheduled first.
+
+Does not model: mappings of files, writeback cache (never agreed on), access control lists, links, locks, interrupts, splitting of O_DIRECT.
+"""
+
+import errno
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import trio
+
+from fs.client.fuse.direct import protocol as p
+from fs.client.fuse.direct.device import Request
+from fs.client.fuse.direct.protocol import Opcode, OpenFlag, SetattrField
+from fs.runtime.ports import Buffer
+from fs.schema.ids import InodeId
+
+PAGE_BYTES: Final = 4096
+REQUEST_PAGES_MAX: Final = 256
+LISTING_BYTES: Final = 4096
+"""Of one READDIRPLUS."""
+ROOT: Final = 1
+S: Final = 1_000_000_000
+_STALE_TRIES: Final = 2
+
+
+class ModelDevice:
+    """Stands for /dev/fuse: requests go in here, and their replies come out."""
+
+    def __init__(self) -> None:
+        self._requests: deque[Request] = deque()
+        self._arrived = trio.Event()
+        self._ends: dict[int, Callable[[int, bytes], None]] = {}
+        self._unique_last = 0
+        self._is_gone = False
+
+    def send(
+        self, opcode: int, node_id: int, body: bytes, on_end: Callable[[int, bytes], None] | None
+    ) -> None:
+        """Queue a request; `on_end` is called with errno and reply, in whatever task answers it."""
+        self._unique_last += 2
+        if on_end is not None:
+            self._ends[self._unique_last] = on_end
+        self._requests.append(Request(self._unique_last, opcode, node_id, 0, 0, 0, body))
+        self._arrived.set()
+
+    def end(self) -> None:
+        """Nobody sends anything any more."""
+        self._is_gone = True
+        self._arrived.set()
+
+    def receive_now(self) -> Request | None:
+        """See Device."""
+        if self._requests:
+            return self._requests.popleft()
+        if self._is_gone:
+            raise EOFError("unmounted")
+        return None
+
+    async def receive(self, take: Callable[[Request], bool]) -> Request:
+        """See Device."""
+        while True:
+            while (request := self.receive_now()) is None:
+                self._arrived = trio.Event()
+                await self._arrived.wait()
+            if not take(request):
+                return request
+
+    def reply(self, unique: int, buffers: Sequence[Buffer]) -> None:
+        """See Device."""
+        self._ends.pop(unique)(0, b"".join(buffers))
+
+    def reply_error(self, unique: int, error_number: int) -> None:
+        """See Device."""
+        self._ends.pop(unique)(error_number, b"")
+
+
+class Attributes(NamedTuple):
+    """As a reply tells them."""
+
+    size: int
+    mtime_ns: int
+    mode: int
+
+
+class Page:
+    """One page of a file; it may have been dropped while somebody still waits for its lock."""
+
+    __slots__ = ("_unlocked", "data", "is_uptodate")
+
+    def __init__(self) -> None:
+        self.data = bytearray(PAGE_BYTES)
+        self.is_uptodate = False
+        self._unlocked: trio.Event | None = None
+
+    @property
+    def is_locked(self) -> bool:
+        return self._unlocked is not None
+
+    def lock(self) -> None:
+        assert self._unlocked is None
+        self._unlocked = trio.Event()
+
+    def unlock(self) -> None:
+        assert self._unlocked is not None
+        self._unlocked.set()
+        self._unlocked = None
+
+    async def wait_unlocked(self) -> None:
+        while self._unlocked is not None:
+            await self._unlocked.wait()
+
+
+@dataclass(eq=False)
+class Node:
+    """What is kept of an inode."""
+
+    node_id: int
+    lookup_count: int = 0
+    size: int = 0
+    mtime_ns: int = 0
+    valid_until_s: float = 0.0
+    is_invalid: bool = False
+    version: int = 0
+    is_size_unstable: bool = False
+    pages: dict[int, Page] = field(default_factory=dict)
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    open_count: int = 0
+    """Open files, and whatever else is under way."""
+
+
+@dataclass(eq=False)
+class OpenFile:
+    """An open file description."""
+
+    node: Node
+    handle_id: int
+    flags: int
+    is_direct: bool
+    use_count: int = 1
+    """Itself, and READs that are under way."""
+
+
+class ModelKernel:
+    """One mount as programs see it; its methods are their system calls and raise OSError."""
+
+    def __init__(
+        self, device: ModelDevice, source: random.Random, nursery: trio.Nursery, late_s: float
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            device: what the server answers.
+            source: decides how long things take, and how much is read ahead.
+            nursery: of what nobody waits for.
+            late_s: how late a thread may act on a reply, at most.
+        """
+        self._device = device
+        self._random = source
+        self._nursery = nursery
+        self._late_s = late_s
+        self._version = 1
+        self.nodes: dict[int, Node] = {ROOT: Node(ROOT, lookup_count=1)}
+        self._names: dict[tuple[int, bytes], tuple[int, float]] = {}
+        self._directory_lock = trio.Lock()
+        """Names change under it, and listings take in what they were told."""
+        self.say: Callable[..., None] = lambda *_: None
+        """Told of each request and of its end."""
+
+    # ---- requests ----------------------------------------------------------------------------------
+
+    async def _pause(self) -> None:
+        if self._random.random() < 0.3:
+            await trio.sleep(self._random.random() ** 3 * self._late_s)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def _send(
+        self, opcode: int, node_id: int, body: bytes, on_end: Callable[[int, bytes], None] | None
+    ) -> None:
+        self.say(Opcode(opcode).name, f"{node_id:x}", f"version {self._version}")
+        if on_end is None:
+            self._device.send(opcode, node_id, body, None)
+            return
+
+        def end(error_number: int, reply: bytes) -> None:
+            self.say("    ends", Opcode(opcode).name, f"{node_id:x}", error_number, len(reply))
+            on_end(error_number, reply)
+
+        self._device.send(opcode, node_id, body, end)
+
+    async def _ask(self, opcode: int, node_id: int, body: bytes = b"") -> bytes:
+        ended, told = trio.Event(), list[tuple[int, bytes]]()
+
+        def end(error_number: int, reply: bytes) -> None:
+            told.append((error_number, reply))
+            ended.set()
+
+        self._send(opcode, node_id, body, end)
+        await ended.wait()
+        await self._pause()
+        ((error_number, reply),) = told
+        if error_number:
+            raise OSError(error_number, f"{Opcode(opcode).name}: {os.strerror(error_number)}")
+        return reply
+
+    def _changed(self, node: Node) -> None:
+        self._version += 1
+        node.version = self._version
+
+    # ---- attributes --------------------------------------------------------------------------------
+
+    async def _take_attributes(
+        self, node: Node, told: Attributes, valid_s: float, version: int
+    ) -> None:
+        """Take over what a request told that was sent at `version`."""
+        if node.version > version or node.is_size_unstable:
+            return
+        self._changed(node)
+        node.is_invalid, node.valid_until_s = False, trio.current_time() + valid_s
+        before, (node.size, node.mtime_ns, mode) = (node.size, node.mtime_ns), told
+        if mode & 0o170000 != 0o100000:
+            return
+        if before[0] != told.size:
+            await self._cut_pages(node, told.size)
+        if before != told[:2]:
+            await self._drop_pages(node)
+
+    async def _update_attributes(self, node: Node) -> tuple[int, int]:
+        """Return size and time of change, asked for if what is known has expired."""
+        if not node.is_invalid and trio.current_time() <= node.valid_until_s:
+            return node.size, node.mtime_ns
+        version = self._version
+        reply = await self._ask(Opcode.GETATTR, node.node_id, p.GETATTR_IN.pack(0, 0, 0))
+        valid_s, valid_ns, _ = p.ATTR_OUT.unpack_from(reply)
+        told = _attributes(reply, p.ATTR_OUT.size)
+        await self._take_attributes(node, told, valid_s + valid_ns / S, version)
+        return told.size, told.mtime_ns
+
+    async def _take_entry(
+        self, reply: bytes, start: int, version: int, place: tuple[int, bytes]
+    ) -> Node:
+        node_id, _, entry_s, attr_s, entry_ns, attr_ns = p.ENTRY_OUT.unpack_from(reply, start)
+        node = self.nodes.setdefault(node_id, Node(node_id))
+        node.lookup_count += 1
+        node.open_count += 1
+        self._names[place] = node_id, trio.current_time() + entry_s + entry_ns / S
+        told = _attributes(reply, start + p.ENTRY_OUT.size)
+        await self._take_attributes(node, told, attr_s + attr_ns / S, version)
+        node.open_count -= 1
+        return node
+
+    async def _look_up(self, name: bytes, *, must_ask: bool = False) -> Node:
+        place = ROOT, name
+        node_id, until_s = self._names.get(place, (0, 0.0))
+        if node_id and not must_ask and trio.current_time() < until_s:
+            return self.nodes[node_id]
+        version = self._version
+        try:
+            reply = await self._ask(Opcode.LOOKUP, ROOT, name + b"\0")
+        except OSError:
+            self._names.pop(place, None)
+            raise
+        return await self._take_entry(reply, 0, version, place)
+
+    # ---- pages -------------------------------------------------------------------------------------
+
+    async def _drop_pages(self, node: Node, first: int = 0, end: int = 1 << 60) -> None:
+        for index, page in sorted(node.pages.items()):
+            if first <= index < end:
+                await page.wait_unlocked()
+                if node.pages.get(index) is page:
+                    del node.pages[index]
+
+    async def _cut_pages(self, node: Node, size: int) -> None:
+        """Drop what lies behind the end; the last page gets zeros there."""
+        whole, rest = divmod(size, PAGE_BYTES)
+        if rest and (last := node.pages.get(whole)) is not None:
+            await last.wait_unlocked()
+            last.data[rest:] = bytes(PAGE_BYTES - rest)
+        await self._drop_pages(node, whole + bool(rest))
+
+    def _read_pages(self, file: OpenFile, first: int, count: int) -> None:
+        """Have pages read that are not there yet; they are locked until the reply comes."""
+        node, pages = file.node, list[Page]()
+        last = -(-node.size // PAGE_BYTES)
+        while len(pages) < min(count, REQUEST_PAGES_MAX):
+            index = first + len(pages)
+            if index in node.pages or index >= max(last, first + 1):
+                break
+            page = node.pages[index] = Page()
+            page.lock()
+            pages.append(page)
+        if pages:
+            file.use_count += 1
+            node.open_count += 1
+            self._nursery.start_soon(self._send_read, file, first, pages)
+
+    async def _send_read(self, file: OpenFile, first: int, pages: list[Page]) -> None:
+        if self._random.random() < 0.3:  # others are in the queue before
+            await self._pause()
+        version, size = self._version, len(pages) * PAGE_BYTES
+        ended = trio.Event()
+
+        def end(error_number: int, reply: bytes) -> None:
+            if not error_number:
+                self._note_short(file.node, first * PAGE_BYTES + len(reply), size, reply, version)
+            data = reply.ljust(size, b"\0")
+            for number, page in enumerate(pages):
+                if not error_number:
+                    page.data[:] = data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
+                    page.is_uptodate = True
+                page.unlock()
+            ended.set()
+
+        body = p.READ_IN.pack(file.handle_id, first * PAGE_BYTES, size, 0, 0, 0, 0)
+        self._send(Opcode.READ, file.node.node_id, body, end)
+        await ended.wait()
+        file.node.open_count -= 1
+        self._end_use(file)
+
+    def _note_short(self, node: Node, end: int, size: int, reply: bytes, version: int) -> None:
+        is_short = len(reply) < size and end < node.size
+        if is_short and version >= node.version and not node.is_size_unstable:
+            self._changed(node)
+            node.size = end
+
+    def _end_use(self, file: OpenFile) -> None:
+        file.use_count -= 1
+        if file.use_count == 0:
+            body = p.RELEASE_IN.pack(file.handle_id, file.flags, 0, 0)
+
+            def end(_error: int, _reply: bytes) -> None:
+                file.node.open_count -= 1
+
+            self._send(Opcode.RELEASE, file.node.node_id, body, end)
+
+    # ---- system calls: names -----------------------------------------------------------------------
+
+    async def stat(self, name: bytes) -> int:
+        """Return the size of a file."""
+        node = await self._look_up(name)
+        node.open_count += 1
+        try:
+            return (await self._update_attributes(node))[0]
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            again = await self._look_up(name, must_ask=True)
+            return (await self._update_attributes(again))[0]
+        finally:
+            node.open_count -= 1
+
+    async def rename(self, old: bytes, new: bytes) -> None:
+        """rename(2)."""
+        await self._look_up(old)
+        with suppress(FileNotFoundError):
+            await self._look_up(new)
+        body = p.RENAME2_IN.pack(ROOT, 0, 0) + old + b"\0" + new + b"\0"
+        async with self._directory_lock:
+            await self._ask(Opcode.RENAME2, ROOT, body)
+            self._moved(old, new)
+
+    def _moved(self, old: bytes, new: bytes) -> None:
+        moved = self._names.pop((ROOT, old), None)
+        self._forget_name(new)
+        if moved is not None:
+            self._names[ROOT, new] = moved
+
+    async def unlink(self, name: bytes) -> None:
+        """unlink(2)."""
+        await self._look_up(name)
+        async with self._directory_lock:
+            await self._ask(Opcode.UNLINK, ROOT, name + b"\0")
+            self._forget_name(name)
+
+    def _forget_name(self, name: bytes) -> None:
+        node_id, _ = self._names.pop((ROOT, name), (0, 0.0))
+        if (node := self.nodes.get(node_id)) is not None:
+            self._changed(node)
+            node.is_invalid = True
+
+    async def listing(self, pause: Callable[[], float]) -> None:
+        """List the directory with attributes, some entries at a time, with pauses of the program."""
+        reply = await self._ask(Opcode.OPENDIR, ROOT, p.OPEN_IN.pack(0, 0))
+        handle_id, cookie = p.OPEN_OUT.unpack_from(reply)[0], 0
+        while True:
+            async with self._directory_lock:
+                next_cookie = await self._list_some(handle_id, cookie)
+            if next_cookie == cookie:
+                break
+            cookie = next_cookie
+            await trio.sleep(pause())
+        await self._ask(Opcode.RELEASEDIR, ROOT, p.RELEASE_IN.pack(handle_id, 0, 0, 0))
+
+    async def _list_some(self, handle_id: int, cookie: int) -> int:
+        """Take in what one READDIRPLUS tells; return where the next one begins."""
+        version, start = self._version, 0
+        body = p.READ_IN.pack(handle_id, cookie, LISTING_BYTES, 0, 0, 0, 0)
+        reply = await self._ask(Opcode.READDIRPLUS, ROOT, body)
+        while start < len(reply):
+            head = start + p.ENTRY_OUT.size + p.ATTR.size
+            _, cookie, length, _ = p.DIRENT.unpack_from(reply, head)
+            name = reply[head + p.DIRENT.size : head + p.DIRENT.size + length]
+            if p.ENTRY_OUT.unpack_from(reply, start)[0]:
+                await self._take_entry(reply, start, version, (ROOT, name))
+            start = head + p.DIRENT.size + p.padded(length)
+        return cookie
+
+    # ---- system calls: open files --------------------------------------------------------------------
+
+    async def open(self, name: bytes, flags: int) -> OpenFile:
+        """open(2); O_CREAT is done as the kernel does it that looks up first."""
+        for tries_left in reversed(range(_STALE_TRIES)):
+            try:
+                node = await self._look_up(name, must_ask=not tries_left)
+            except FileNotFoundError:
+                if not flags & os.O_CREAT:
+                    raise
+                try:
+                    return await self._create(name, flags)
+                except FileExistsError:
+                    continue
+            node.open_count += 1
+            try:
+                return await self._open(node, flags & ~os.O_CREAT)
+            except OSError as error:
+                node.open_count -= 1
+                if error.errno != errno.ESTALE or not tries_left:
+                    raise
+        raise OSError(errno.ESTALE, "opened in vain")
+
+    async def _open(self, node: Node, flags: int) -> OpenFile:
+        reply = await self._ask(Opcode.OPEN, node.node_id, p.OPEN_IN.pack(flags, 0))
+        handle_id, told, _ = p.OPEN_OUT.unpack_from(reply)
+        file = OpenFile(node, handle_id, flags, bool(told & OpenFlag.DIRECT_IO))
+        if flags & os.O_TRUNC:
+            self._changed(node)
+            node.size, node.is_invalid = 0, True
+            await self._cut_pages(node, 0)
+        elif not told & OpenFlag.KEEP_CACHE:
+            await self._drop_pages(node)
+        return file
+
+    async def _create(self, name: bytes, flags: int) -> OpenFile:
+        body = p.CREATE_IN.pack(flags, 0o100644, 0, 0) + name + b"\0"
+        async with self._directory_lock:
+            reply = await self._ask(Opcode.CREATE, ROOT, body)
+            node = await self._take_entry(reply, 0, self._version, (ROOT, name))
+            node.open_count += 1
+        handle_id, told, _ = p.OPEN_OUT.unpack_from(reply, p.ENTRY_OUT.size + p.ATTR.size)
+        file = OpenFile(node, handle_id, flags, bool(told & OpenFlag.DIRECT_IO))
+        if flags & os.O_TRUNC:
+            await self._cut_pages(node, 0)
+        elif not told & OpenFlag.KEEP_CACHE:
+            await self._drop_pages(node)
+        return file
+
+    async def close(self, file: OpenFile) -> None:
+        """close(2): waits for FLUSH, not for RELEASE."""
+        try:
+            body = p.FLUSH_IN.pack(file.handle_id, 0, 0, 0)
+            await self._ask(Opcode.FLUSH, file.node.node_id, body)
+        finally:
+            self._nursery.start_soon(self._release, file)
+
+    async def _release(self, file: OpenFile) -> None:
+        await self._pause()
+        self._end_use(file)
+
+    async def fsync(self, file: OpenFile) -> None:
+        """fsync(2)."""
+        await self._ask(Opcode.FSYNC, file.node.node_id, p.FSYNC_IN.pack(file.handle_id, 0, 0))
+
+    async def fstat(self, file: OpenFile) -> int:
+        """Return the size."""
+        return (await self._update_attributes(file.node))[0]
+
+    async def truncate(self, node: Node, file: OpenFile | None, size: int) -> None:
+        """ftruncate(2), or truncate(2) without a file."""
+        async with node.lock:
+            node.is_size_unstable = True
+            try:
+                valid = SetattrField.SIZE | (SetattrField.FH if file else 0)
+                handle_id = file.handle_id if file else 0
+                body = p.SETATTR_IN.pack(valid, 0, handle_id, size, *([0] * 12))
+                reply = await self._ask(Opcode.SETATTR, node.node_id, body)
+                valid_s, valid_ns, _ = p.ATTR_OUT.unpack_from(reply)
+                told, before = _attributes(reply, p.ATTR_OUT.size), node.size
+                self._changed(node)
+                node.is_invalid = False
+                node.valid_until_s = trio.current_time() + valid_s + valid_ns / S
+                node.size, node.mtime_ns, _ = told
+                if before != told.size:
+                    await self._cut_pages(node, told.size)
+                    await self._drop_pages(node)
+            finally:
+                node.is_size_unstable = False
+
+    async def truncate_path(self, name: bytes, size: int) -> None:
+        """truncate(2)."""
+        node = await self._look_up(name)
+        node.open_count += 1
+        try:
+            await self.truncate(node, None, size)
+        finally:
+            node.open_count -= 1
+
+    # ---- system calls: bytes -------------------------------------------------------------------------
+
+    async def read(self, file: OpenFile, offset: int, count: int) -> bytes:
+        """pread(2)."""
+        if file.is_direct:
+            body = p.READ_IN.pack(file.handle_id, offset, count, 0, 0, 0, 0)
+            return await self._ask(Opcode.READ, file.node.node_id, body)
+        node, found = file.node, bytearray()
+        await self._update_attributes(node)
+        while len(found) < count and offset + len(found) < node.size:
+            at = offset + len(found)
+            index, start = divmod(at, PAGE_BYTES)
+            page = node.pages.get(index)
+            if page is None:
+                self._read_pages(file, index, self._random.choice([1, 4, 32, 128]))
+                continue
+            if page.is_locked:
+                await page.wait_unlocked()
+                continue
+            if not page.is_uptodate:
+                await self._read_one(file, index, page)
+                continue
+            if self._random.random() < 0.02:
+                await self._pause()  # between finding the page and copying from it
+            part = page.data[start : min(PAGE_BYTES, start + count - len(found))]
+            found += part[: max(0, node.size - at)]
+            if self._random.random() < 0.05:
+                self._read_pages(file, index + 8, 32)
+        return bytes(found)
+
+    async def _read_one(self, file: OpenFile, index: int, page: Page) -> None:
+        """Fill a page that is there and not up to date."""
+        node = file.node
+        page.lock()
+        try:
+            version = self._version
+            body = p.READ_IN.pack(file.handle_id, index * PAGE_BYTES, PAGE_BYTES, 0, 0, 0, 0)
+            reply = await self._ask(Opcode.READ, node.node_id, body)
+            self._note_short(node, index * PAGE_BYTES + len(reply), PAGE_BYTES, reply, version)
+            page.data[:] = reply.ljust(PAGE_BYTES, b"\0")
+            page.is_uptodate = True
+        finally:
+            page.unlock()
+
+    async def write(self, file: OpenFile, offset: int, data: bytes) -> None:
+        """pwrite(2), all of it; of a file opened with O_APPEND, at the end."""
+        node = file.node
+        async with node.lock:
+            if file.is_direct:
+                await self._write_direct(file, offset, data)
+                return
+            node.is_size_unstable = offset + len(data) > node.size
+            done = 0
+            try:
+                while done < len(data):
+                    done += await self._write_pages(file, offset + done, data[done:])
+            finally:
+                self._note_written(node, offset + done if done else 0)
+                node.is_size_unstable = False
+
+    def _note_written(self, node: Node, end: int) -> None:
+        self._changed(node)
+        node.size = max(node.size, end)
+        node.is_invalid = True
+
+    async def _write_pages(self, file: OpenFile, offset: int, data: bytes) -> int:
+        """Fill pages and send them as one WRITE, up to the first that is not whole or up to date; return the count."""
+        node, count, filled = file.node, 0, list[Page]()
+        locked: Page | None = None
+        while count < len(data) and len(filled) < REQUEST_PAGES_MAX and locked is None:
+            index, start = divmod(offset + count, PAGE_BYTES)
+            page = node.pages.get(index)
+            if page is None:
+                page = node.pages[index] = Page()
+            if page.is_locked:
+                await page.wait_unlocked()
+                continue
+            part = data[count : count + PAGE_BYTES - start]
+            page.data[start : start + len(part)] = part
+            count += len(part)
+            filled.append(page)
+            if len(part) == PAGE_BYTES:
+                page.is_uptodate = True
+            elif not page.is_uptodate:
+                page.lock()
+                locked = page
+        try:
+            await self._send_write(file, offset, data[:count])
+        except OSError:
+            for page in filled:
+                page.is_uptodate = False
+            raise
+        finally:
+            if locked is not None:
+                locked.unlock()
+        return count
+
+    async def _send_write(self, file: OpenFile, offset: int, data: bytes) -> None:
+        body = p.WRITE_IN.pack(file.handle_id, offset, len(data), 0, 0, 0, 0) + data
+        reply = await self._ask(Opcode.WRITE, file.node.node_id, body)
+        assert p.WRITE_OUT.unpack(reply)[0] == len(data), "a short write"
+
+    async def _write_direct(self, file: OpenFile, offset: int, data: bytes) -> None:
+        node = file.node
+        if file.flags & os.O_APPEND:
+            offset = node.size
+        first, end = offset // PAGE_BYTES, -(-(offset + len(data)) // PAGE_BYTES)
+        await self._drop_pages(node, first, end)
+        await self._send_write(file, offset, data)
+        self._note_written(node, offset + len(data))
+
+    # ---- memory, and what the server says by itself --------------------------------------------------
+
+    async def drop_cache(self, name: bytes) -> None:
+        """Drop pages of a file as posix_fadvise(2) does: those that nobody has locked."""
+        node_id, _ = self._names.get((ROOT, name), (0, 0.0))
+        if (node := self.nodes.get(node_id)) is not None:
+            node.pages = {i: page for i, page in node.pages.items() if page.is_locked}
+
+    def evict(self, name: bytes) -> None:
+        """Forget a file that nobody uses."""
+        node_id, _ = self._names.get((ROOT, name), (0, 0.0))
+        node = self.nodes.get(node_id)
+        if node is None or node.open_count or node.lock.locked():
+            return
+        del self.nodes[node_id]
+        self._names = {place: value for place, value in self._names.items() if value[0] != node_id}
+        self._send(Opcode.FORGET, node_id, p.FORGET_IN.pack(node.lookup_count), None)
+
+    async def invalidate_attributes(self, inode_id: InodeId) -> None:
+        """See KernelCache; a thread of the server does it."""
+        await self._pause()
+        self._invalidated(inode_id)
+        await self._pause()
+
+    async def invalidate_content(self, inode_id: InodeId) -> None:
+        """See KernelCache; as `invalidate_attributes`."""
+        await self._pause()
+        node = self._invalidated(inode_id)
+        if node is not None:
+            await self._drop_pages(node)
+        await self._pause()
+
+    def _invalidated(self, inode_id: InodeId) -> Node | None:
+        node = self.nodes.get(inode_id)
+        if node is not None:
+            self._changed(node)
+            node.is_invalid = True
+        return node
+
+
+def _attributes(reply: bytes, start: int) -> Attributes:
+    fields = p.ATTR.unpack_from(reply, start)
+    _, size, _, _, mtime_s, _, _, mtime_ns, _, mode, *_ = fields
+    return Attributes(size, mtime_s * S + mtime_ns, mode)
