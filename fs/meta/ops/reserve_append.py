@@ -34,8 +34,9 @@ async def reserve_append(
     content.check_length(offset + request.length)
     content.lengthen(inode, offset + request.length)
     await recharge(tr, ctx, inode, before)
-    written_ns = request.mtime_ns if request.HasField("mtime_ns") else ctx.now_ns
-    inode.mtime_ns = written_ns
-    content.note_written(ctx, inode, written_ns)
+    # Just before the write: so the report of its bytes, which has its time, changes mtime and ctime, and to the same.
+    place_ns = request.mtime_ns - 1 if request.HasField("mtime_ns") else ctx.now_ns
+    inode.mtime_ns = place_ns
+    content.note_written(ctx, inode, place_ns)
     store_inode(tr, inode)
     return meta.ReserveAppendRsp(offset=offset, inode=inode)

@@ -23,8 +23,10 @@ from .acl_attribute import acl_attribute, acl_names, set_acl_attribute
 from .lock_directory import LOCK_ATTRIBUTE, lock_by_attribute, lock_holder
 from .usage_attribute import usage_attribute
 
-XATTR_COUNT_MAX = 64
-"""Of one inode, so that listing stays bounded."""
+XATTR_NAMES_BYTES_MAX = 65_536 - 64
+"""Of one inode's names, each with the NUL that ends it in a listing: the kernel lists 64 KiB, the two access control lists included."""
+XATTR_VALUES_BYTES_MAX = 4 << 20
+"""Of one inode's values together: what a transaction has to read at most to know of their names."""
 
 _USAGE_PREFIX = b"ember."
 _WITH_USER_ATTRIBUTES = (pb.FILE, pb.DIRECTORY)
@@ -66,10 +68,17 @@ def _xattr_range(inode_id: int) -> tuple[bytes, bytes]:
     return records.xattr_prefix(inode_id), records.xattr_prefix(inode_id) + b"\xff"
 
 
-async def _check_room(tr: Transaction, inode_id: int) -> None:
-    pairs = await tr.get_range(*_xattr_range(inode_id), limit=XATTR_COUNT_MAX)
-    if len(pairs) >= XATTR_COUNT_MAX:
-        raise FsError(Status.NO_SPACE, f"inode {inode_id:#x} has {len(pairs)} attributes")
+async def _check_room(tr: Transaction, inode_id: int, name: bytes, value: bytes) -> None:
+    """Raise FsError(NO_SPACE) where an inode's attributes are too many or too large with this one, whatever it replaces."""
+    own_key = records.xattr_key(inode_id, name)
+    others = [pair for pair in await tr.get_range(*_xattr_range(inode_id)) if pair[0] != own_key]
+    names_bytes = sum(len(records.xattr_name(key)) + 1 for key, _ in others) + len(name) + 1
+    values_bytes = sum(len(other) for _, other in others) + len(value)
+    if names_bytes > XATTR_NAMES_BYTES_MAX or values_bytes > XATTR_VALUES_BYTES_MAX:
+        raise FsError(
+            Status.NO_SPACE,
+            f"inode {inode_id:#x} would have {len(others) + 1} attributes, {names_bytes} bytes of names and {values_bytes} of values",
+        )
 
 
 def _check_mode(request: meta.SetXattrReq, *, exists: bool) -> None:
@@ -102,8 +111,7 @@ async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) 
     key = records.xattr_key(request.inode_id, request.name)
     exists = await tr.get(key) is not None
     _check_mode(request, exists=exists)
-    if not exists:
-        await _check_room(tr, request.inode_id)
+    await _check_room(tr, request.inode_id, request.name, request.value)
     tr.set(key, request.value)
     inode.bare_ctime_ns = 0
     advance_ctime(ctx, inode)

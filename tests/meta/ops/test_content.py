@@ -284,6 +284,17 @@ async def test_set_id_bits_that_came_back_are_not_taken_by_a_late_try(root, alic
     assert (await root.attr(f)).mode == 0o4755
 
 
+async def test_an_append_is_dated_by_its_write_once_its_bytes_are_there(root, file):
+    before = await root.attr(file)
+    written_ns = before.ctime_ns + 1_000
+    await trio.sleep(1)
+    place = (await root.append(file, 5, mtime_ns=written_ns)).inode
+    assert before.ctime_ns < place.mtime_ns == place.ctime_ns < written_ns
+    await trio.sleep(1)
+    reported = await root.sync(file, has_new_data=True, length_hint=hint(5), mtime_ns=written_ns)
+    assert reported.mtime_ns == reported.ctime_ns == written_ns
+
+
 async def test_appends_never_overlap(world, root, file, nursery):
     await root.sync(file, length_hint=hint(3), has_new_data=True)
     ranges = []

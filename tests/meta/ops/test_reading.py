@@ -165,13 +165,30 @@ async def test_xattrs(root, alice):
         await xattr(alice, "get_xattr", pipe, b"user.a")
 
 
-async def test_xattr_count_is_bounded(root):
+async def test_names_of_attributes_are_bounded_by_what_the_kernel_lists(root):
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    names = [b"user.%03d" % number + b"n" * 247 for number in range(255)]
+    for name in names:
+        await xattr(root, "set_xattr", d, name)
+    with refused(Status.NO_SPACE, "ENOSPC"):
+        await xattr(root, "set_xattr", d, b"user." + b"m" * 250)
+    await xattr(root, "set_xattr", d, names[1], value=b"still")
+    listed = (await xattr(root, "list_xattrs", d)).names
+    assert list(listed) == names
+    assert sum(len(name) + 1 for name in listed) <= 65536 - len("system.posix_acl_default") * 2 - 2
+
+
+async def test_values_of_attributes_are_bounded(root):
     d = (await root.mkdir(ROOT, b"d")).inode_id
     for number in range(64):
-        await xattr(root, "set_xattr", d, b"user.%d" % number)
+        await xattr(root, "set_xattr", d, b"user.%d" % number, value=bytes(65536))
     with refused(Status.NO_SPACE):
-        await xattr(root, "set_xattr", d, b"user.more")
-    await xattr(root, "set_xattr", d, b"user.1", value=b"still")
+        await xattr(root, "set_xattr", d, b"user.more", value=b"x")
+    await xattr(root, "set_xattr", d, b"user.empty")
+    await xattr(root, "set_xattr", d, b"user.1", value=b"less")
+    await xattr(root, "set_xattr", d, b"user.more", value=b"x")
+    with refused(Status.NO_SPACE):
+        await xattr(root, "set_xattr", d, b"user.1", value=bytes(65536))
 
 
 async def resolve(user, path, *, follow_last=True):
