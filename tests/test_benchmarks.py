@@ -1,12 +1,15 @@
 """Benchmarks of programs: what they measure is what they say, on a small folder; what they print, draw and leave."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+import trio
 from emberfs.posix import PosixClient
 
 from benchmarks import apps, checkpoint, dataloader, kvcache, sort
@@ -75,6 +78,43 @@ def test_an_interrupted_one_says_so(capsys):
 
     assert bench_command("x", "about", (1, 2), measure, []) == 130
     assert "benchmark x was interrupted" in capsys.readouterr().err
+
+
+def test_one_that_is_killed_within_trio_ends_in_order(capsys):
+    ended = []
+
+    async def work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await trio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert bench_command("x", "about", (1, 2), lambda *_: trio.run(work), []) == 130
+    assert capsys.readouterr().err.endswith("ember: benchmark x was interrupted\n")
+    assert ended == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+KILLED = """
+import os, signal, threading, time, trio
+from benchmarks.command import bench_command
+def kill():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+def measure(*_):
+    threading.Thread(target=kill).start()
+    trio.run(trio.sleep_forever)
+raise SystemExit(bench_command("x", "about", (1, 2), measure, []))
+"""
+
+
+@pytest.mark.slow
+def test_one_that_is_killed_while_trio_waits_says_just_that():
+    command = [sys.executable, "-c", KILLED]
+    told = subprocess.run(command, cwd=checkout(), capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr) == (130, "ember: benchmark x was interrupted\n")
 
 
 def test_how_much_and_where_can_be_told(capsys):
