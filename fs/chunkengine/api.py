@@ -155,6 +155,27 @@ class CommitsAtOnce:
     """Returns what the batch holds beside it; called with the version as if it were pending, and must not call the engine."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkWrite:
+    """One write of several; see `ChunkEngine.prepare_write`."""
+
+    chunk_id: ChunkId
+    version: int
+    chunk_size_bytes: int
+    offset: int
+    data: Buffer
+    tag: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCommit:
+    """One commit of several; see `ChunkEngine.commit`."""
+
+    chunk_id: ChunkId
+    version: int
+    note: Note | None = None
+
+
 class ChunkEngine(Protocol):
     """One disk.  Every method may raise FsError(IO_ERROR): then the disk is not to be trusted any more."""
 
@@ -204,6 +225,20 @@ class ChunkEngine(Protocol):
         """
         ...
 
+    def prepare_writes(
+        self,
+        target_id: TargetId,
+        writes: Sequence[ChunkWrite],
+        *,
+        commits: CommitsAtOnce | None = None,
+    ) -> list[ChunkState]:
+        """Do what `prepare_write` does for several chunks, all different, in one batch: all of them or none.
+
+        Raises:
+            FsError: as `prepare_write`, whichever of them it is about; nothing has happened then.
+        """
+        ...
+
     def prepare_truncate(
         self,
         target_id: TargetId,
@@ -243,6 +278,16 @@ class ChunkEngine(Protocol):
         """Make pending version `version` the committed one; None after a removal.  Repeating is harmless.
 
         `note` becomes part of the same atomic batch, also of a removal; a repeated commit puts it again.
+        """
+        ...
+
+    def commit_writes(
+        self, target_id: TargetId, commits: Sequence[ChunkCommit], *, chain_version: int
+    ) -> None:
+        """Do what `commit` does for several pending writes, of different chunks, in one batch: all of them or none.
+
+        Raises:
+            FsError: MISSING_UPDATE if one of them is not pending; nothing has happened then.
         """
         ...
 

@@ -40,7 +40,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
@@ -48,7 +48,9 @@ from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
 from .api import (
     TAG_BYTES_MAX,
+    ChunkCommit,
     ChunkState,
+    ChunkWrite,
     CommitsAtOnce,
     Note,
     ReadDone,
@@ -72,6 +74,7 @@ from .format import (
     place_of,
     size_class_of,
 )
+from .ledger import Change
 from .listing import Listing
 from .ports import DataFiles, MetaStore
 from .reads import Reads
@@ -99,6 +102,16 @@ QUARANTINE_BYTES_MAX: Final = 512 << 20
 
 UNDO_COUNT_MAX: Final = 100_000
 """The same for chunks changed since the last flush."""
+
+
+class _Made(NamedTuple):
+    """A new version whose bytes have been written, and which no record names yet."""
+
+    key: ChunkKey
+    base: ChunkRecord | None
+    """What it was made from, and is kept until `_end_update`."""
+    record: ChunkRecord
+    tag: bytes
 
 
 class DiskEngine:
@@ -217,19 +230,54 @@ class DiskEngine:
         commits: CommitsAtOnce | None = None,
     ) -> ChunkState:
         """See `ChunkEngine`."""
-        if offset < 0 or offset + len(data) > chunk_size_bytes:
+        write = ChunkWrite(chunk_id, version, chunk_size_bytes, offset, data, tag)
+        self._limit_epoch()
+        made = self._make(target_id, write, is_full_replace=is_full_replace)
+        try:
+            return self._put_made([made], commits)[0]
+        finally:
+            self._end_update(made.key, made.base)
+
+    def prepare_writes(
+        self,
+        target_id: TargetId,
+        writes: Sequence[ChunkWrite],
+        *,
+        commits: CommitsAtOnce | None = None,
+    ) -> list[ChunkState]:
+        """See `ChunkEngine`."""
+        assert len({write.chunk_id for write in writes}) == len(writes), writes
+        self._limit_epoch()
+        made: list[_Made] = []
+        try:
+            try:
+                for write in writes:
+                    made.append(self._make(target_id, write))  # noqa: PERF401 - those before a failure are taken back
+            except BaseException:
+                self._abandon(made)
+                raise
+            return self._put_made(made, commits)
+        finally:
+            for one in made:
+                self._end_update(one.key, one.base)
+
+    def _make(
+        self, target_id: TargetId, write: ChunkWrite, *, is_full_replace: bool = False
+    ) -> _Made:
+        """Write the bytes of a new version, which no record names yet; `_end_update` is to follow, but not if it raises."""
+        chunk_id, offset, data = write.chunk_id, write.offset, write.data
+        if offset < 0 or offset + len(data) > write.chunk_size_bytes:
             raise FsError(
                 Status.INVALID_ARGUMENT,
-                f"{chunk_id}: bytes {offset} to {offset + len(data)} of {chunk_size_bytes}",
+                f"{chunk_id}: bytes {offset} to {offset + len(data)} of {write.chunk_size_bytes}",
             )
         assert not is_full_replace or offset == 0, offset
         key = chunk_key(target_id, chunk_id)
-        self._limit_epoch()
         self._space.check_write(key)
         with self._books as ledger:
             ledger.check_target(target_id)
             old = ledger.record(key)
-            check_version(key, old, version, is_any=is_full_replace)
+            check_version(key, old, write.version, is_any=is_full_replace)
             end = offset + len(data)
             base = kept_base(key, old, offset, end, is_full_replace=is_full_replace)
             may_append = base is not None and ledger.may_append(key, base)
@@ -237,14 +285,40 @@ class DiskEngine:
             ledger.begin_update(key, base)
         try:
             position, checksums = self._writer.write_update(key, base, plan, data, sync=self.sync)
-            return self._put_pending(
-                key,
-                new_record(version, position, chunk_size_bytes, plan.new_length, checksums),
-                tag,
-                commits,
-            )
-        finally:
+        except BaseException:
             self._end_update(key, base)
+            raise
+        size, length = write.chunk_size_bytes, plan.new_length
+        record = new_record(write.version, position, size, length, checksums)
+        return _Made(key, base, record, write.tag)
+
+    def _abandon(self, made: Sequence[_Made]) -> None:
+        """Free the blocks of versions that will never be recorded; one that grew in place has none of its own."""
+        with self._books.lock:
+            for one in made:
+                position = one.record.position
+                if position != NO_POSITION and (one.base is None or position != one.base.position):
+                    self._books.ledger.abandon(position)
+
+    def _put_made(self, made: Sequence[_Made], commits: CommitsAtOnce | None) -> list[ChunkState]:
+        """Record versions whose bytes have been written, in one batch."""
+        states: list[ChunkState] = []
+        changes: list[Change] = []
+        with self._books as ledger:
+            for key, _, record, tag in made:
+                assert len(tag) <= TAG_BYTES_MAX, len(tag)
+                pending = PendingRecord(record, is_remove=False, tag=tag)
+                old = ledger.record(key)
+                state = known_state(key, old, pending)
+                states.append(state)
+                if commits is None:
+                    changes.append(Change(key, old, pending, has_written=True))
+                else:
+                    done = committed_record(record, commits.chain_version)
+                    note = commits.note_of(state)
+                    changes.append(Change(key, done, None, has_written=True, note=note))
+            ledger.change_all(changes)
+        return states
 
     def prepare_truncate(
         self,
@@ -285,9 +359,8 @@ class DiskEngine:
             head = self._reader.read(old, 0, head_to)
             parts, checksums = cut_content(head, old.checksums, length, self._block)
             position = self._writer.write_new(key, parts, length, is_create=False, sync=self.sync)
-            return self._put_pending(
-                key, new_record(version, position, chunk_size_bytes, length, checksums), tag
-            )
+            record = new_record(version, position, chunk_size_bytes, length, checksums)
+            return self._put_made([_Made(key, old, record, tag)], None)[0]
         finally:
             self._end_update(key, old)
 
@@ -320,21 +393,6 @@ class DiskEngine:
                 ledger.change(key, old, removal)
             return known_state(key, old, removal)
 
-    def _put_pending(
-        self, key: ChunkKey, record: ChunkRecord, tag: bytes, commits: CommitsAtOnce | None = None
-    ) -> ChunkState:
-        assert len(tag) <= TAG_BYTES_MAX, len(tag)
-        pending = PendingRecord(record, is_remove=False, tag=tag)
-        with self._books as ledger:
-            old = ledger.record(key)
-            state = known_state(key, old, pending)
-            if commits is None:
-                ledger.change(key, old, pending, has_written=True)
-            else:
-                made = committed_record(record, commits.chain_version)
-                ledger.change(key, made, None, has_written=True, note=commits.note_of(state))
-            return state
-
     # ----------------------------------------------------------------- commit
 
     def commit(
@@ -362,6 +420,22 @@ class DiskEngine:
             record = committed_record(pending.record, chain_version)
             ledger.change(key, record, None, note=note)
             return known_state(key, record, None)
+
+    def commit_writes(
+        self, target_id: TargetId, commits: Sequence[ChunkCommit], *, chain_version: int
+    ) -> None:
+        """See `ChunkEngine`."""
+        assert len({commit.chunk_id for commit in commits}) == len(commits), commits
+        changes: list[Change] = []
+        with self._books as ledger:
+            for commit in commits:
+                key = chunk_key(target_id, commit.chunk_id)
+                pending = ledger.pendings.get(key)
+                if pending is None or pending.record.version != commit.version or pending.is_remove:
+                    raise version_error(key, ledger.record(key), commit.version)
+                record = committed_record(pending.record, chain_version)
+                changes.append(Change(key, record, None, note=commit.note))
+            ledger.change_all(changes)
 
     def drop_pending(self, target_id: TargetId, chunk_id: ChunkId) -> None:
         """See `ChunkEngine`."""

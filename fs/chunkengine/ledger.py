@@ -17,7 +17,7 @@ Concurrency: the caller holds the engine's lock in every method.
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..schema.ids import TargetId
 from ..schema.status import FsError, Status
@@ -75,6 +75,16 @@ class Epoch:
     """Chunks whose previous version this epoch has stored."""
     fresh: set[Position] = field(default_factory=set)
     has_batches: bool = False
+
+
+class Change(NamedTuple):
+    """A change of one chunk; see `Ledger.change`."""
+
+    key: ChunkKey
+    record: ChunkRecord | None
+    pending: PendingRecord | None
+    has_written: bool = False
+    note: Note | None = None
 
 
 class Ledger:
@@ -186,16 +196,22 @@ class Ledger:
             has_written: data of the pending version, or else of the committed one, was written before this call.
             note: stored in the same batch.
         """
+        self.change_all([Change(key, record, pending, has_written=has_written, note=note)])
+
+    def change_all(self, changes: Sequence[Change]) -> None:
+        """Do what `change` does for several chunks, all different, in one batch."""
         batch: list[tuple[bytes, bytes | None]] = []
-        self._stage_target(target_of_key(key), batch)
-        self._stage_change(key, record, pending, batch)
-        if note is not None:
-            batch.append((note_key(target_of_key(key), note.key), note.value))
-        made = pending.record if pending is not None else record
-        if has_written and made is not None and made.position != NO_POSITION:
-            self.epoch.dirty[place_of(made.position)[0]] = None
+        for key, record, pending, has_written, note in changes:
+            self._stage_target(target_of_key(key), batch)
+            self._stage_change(key, record, pending, batch)
+            if note is not None:
+                batch.append((note_key(target_of_key(key), note.key), note.value))
+            made = pending.record if pending is not None else record
+            if has_written and made is not None and made.position != NO_POSITION:
+                self.epoch.dirty[place_of(made.position)[0]] = None
         self.put(batch)
-        self._install(key, record, pending)
+        for change in changes:
+            self._install(change.key, change.record, change.pending)
 
     def remove(self, keys: Iterable[ChunkKey]) -> None:
         """Remove chunks with all their versions, in one batch."""

@@ -67,6 +67,7 @@ class VersionWriter:
         tail = self._reader.read(base, plan.tail_from, plan.old_length) if base else empty
         old_checksums = base.checksums if base else b""
         parts, checksums = new_content(plan, old_checksums, head, tail, data)
+        direct_bytes = 0
         if plan.is_in_place:
             position = base.position if base else NO_POSITION
             if parts:
@@ -74,8 +75,10 @@ class VersionWriter:
                 self._files.write_at(file_id, start + plan.old_length, parts)
         else:
             is_create = base is None
-            position = self.write_new(key, parts, plan.new_length, is_create=is_create, sync=sync)
-        if len(data) >= max(WRITE_BEHIND_BYTES_MIN, sum(map(len, parts)) // 2):
+            position, direct_bytes = self._write_new(
+                key, parts, plan.new_length, is_create=is_create, sync=sync
+            )
+        if len(data) - direct_bytes >= max(WRITE_BEHIND_BYTES_MIN, sum(map(len, parts)) // 2):
             file_id, start = place_of(position)
             self._files.begin_write_back(file_id, start + plan.offset, len(data))
         return position, checksums
@@ -92,19 +95,26 @@ class VersionWriter:
             is_create: the chunk is new, which takes more free space.
             sync: flushes the disk, to free blocks when it is full.
         """
+        return self._write_new(key, parts, length, is_create=is_create, sync=sync)[0]
+
+    def _write_new(
+        self, key: ChunkKey, parts: Sequence[Buffer], length: int, *, is_create: bool, sync: Sync
+    ) -> tuple[Position, int]:
+        """As `write_new`; also return how many of the bytes went past the page cache."""
+        direct_bytes = 0
         if not length:
-            return NO_POSITION
+            return NO_POSITION, direct_bytes
         position = self._space.allocate(key, size_class_of(length), is_create=is_create, sync=sync)
         file_id, start = place_of(position)
         try:
             if len(parts) == 1 and self.goes_past_cache(length):
-                done = self._files.write_past_cache(file_id, start, parts[0])
-                start += done
-                parts = [memoryview(parts[0])[done:]] if done < length else []
+                direct_bytes = self._files.write_past_cache(file_id, start, parts[0])
+                start += direct_bytes
+                parts = [memoryview(parts[0])[direct_bytes:]] if direct_bytes < length else []
             if parts:
                 self._files.write_at(file_id, start, parts)
         except FsError:
             with self._books.lock:
                 self._books.ledger.abandon(position)
             raise
-        return position
+        return position, direct_bytes

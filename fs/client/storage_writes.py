@@ -1,4 +1,4 @@
-"""Writes: one request per chunk to the head of its chain, repeated under one tag until it is done.
+"""Writes: one update per chunk, at the head of its chain, repeated under one tag until it is done.
 
 Invariants:
     - Every try of one update carries the same (channel, sequence, request id): the chain executes it once.
@@ -29,6 +29,7 @@ from .node_calls import NodeCalls
 from .retry import RetryBudget
 from .routing_math import Piece, cut_file_range, head_of, table_chain_ids
 from .unsynced import Note, Unsynced
+from .write_groups import WriteGroups
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class StorageWrites:
         self._runtime = runtime
         self._section = section
         self._channels = ChannelPool(section.channel_count)
+        self._groups = WriteGroups(nodes)
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
@@ -261,6 +263,9 @@ class StorageWrites:
         request.chain_version = chain.chain_version
         node_id = info.target(head_of(chain)).node_id
         if is_wanted is not None and not await is_wanted():
+            return _Acked(chain)
+        if request.type == pb.UpdateTypePb.WRITE and not request.is_durable:
+            await self._groups.send(node_id, request, payload[0])
             return _Acked(chain)
         before = self._unsynced.get(request.inode_id, chain) if request.is_durable else None
         received = await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)

@@ -195,6 +195,12 @@ STORAGE_REMOVE_TARGET: Final[Method[storage.RemoveTargetReq, storage.RemoveTarge
 STORAGE_FETCH_COPY: Final[Method[storage.FetchCopyReq, storage.FetchCopyRsp]] = method(
     _STORAGE, "FetchCopy", storage.FetchCopyReq, storage.FetchCopyRsp
 )
+STORAGE_WRITE_GROUP: Final[Method[storage.UpdateGroupReq, storage.UpdateGroupRsp]] = method(
+    _STORAGE, "WriteGroup", storage.UpdateGroupReq, storage.UpdateGroupRsp
+)
+STORAGE_UPDATE_GROUP: Final[Method[storage.UpdateGroupReq, storage.UpdateGroupRsp]] = method(
+    _STORAGE, "UpdateGroup", storage.UpdateGroupReq, storage.UpdateGroupRsp
+)
 
 _META = meta.DESCRIPTOR.services_by_name["Meta"]
 META_STAT_FS: Final[Method[meta.StatFsReq, meta.StatFsRsp]] = method(

@@ -27,6 +27,17 @@ class ChunkLocks:
         """Return what holds the lock of `key` for the body of an `async with`; it cannot be taken twice."""
         return _Hold(self._held, key)
 
+    def take(self, key: Hashable) -> bool:
+        """Take a lock if it is free, until `release`; return whether it was."""
+        if key in self._held:
+            return False
+        self._held[key] = None
+        return True
+
+    def release(self, key: Hashable) -> None:
+        """End of `take`: hand the lock to the first who waits."""
+        _release(self._held, key)
+
 
 class _Hold:
     """One use of a lock."""
@@ -50,8 +61,12 @@ class _Hold:
         await waiting.park()  # whoever leaves hands the lock to us
 
     async def __aexit__(self, *_error: object) -> None:
-        waiting = self._held[self._key]
-        if waiting:
-            waiting.unpark()
-        else:
-            del self._held[self._key]
+        _release(self._held, self._key)
+
+
+def _release(held: dict[Hashable, trio.lowlevel.ParkingLot | None], key: Hashable) -> None:
+    waiting = held[key]
+    if waiting:
+        waiting.unpark()
+    else:
+        del held[key]

@@ -41,6 +41,8 @@ class StorageContext:
     flusher: Flusher = field(default_factory=Flusher)
     tail_scopes: dict[trio.CancelScope, tuple[ChainId, TargetId]] = field(default_factory=dict)
     """Questions to tails under way; one is cancelled when its callee stops being the chain's tail."""
+    without_groups: set[tuple[NodeId, str]] = field(default_factory=set)
+    """Processes, by node and incarnation, of a release that takes updates one by one only."""
 
     def check_lease(self) -> None:
         """Raise FsError(LEASE_EXPIRED) unless this node may serve now."""

@@ -11,6 +11,7 @@ Concurrency: the caller holds the chunk lock of the update's chunk on our target
 """
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,9 +20,11 @@ import xxhash
 
 from ..chunkengine.api import ChunkState
 from ..rpc.api import ConnectionRefused
+from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer
 from ..schema import services
 from ..schema.ids import ChunkId, TargetId
+from ..schema.method import Method, ReqT, RspT
 from ..schema.proto import mgmtd_pb2, storage_pb2
 from ..schema.routing import ChainTarget, PublicState
 from ..schema.status import FsError, Status
@@ -335,7 +338,19 @@ async def _attempt(
     deadline_s: float,
 ) -> storage_pb2.UpdateRsp:
     """Make one call; an unknown outcome raises the epoch before anybody else can act on it."""
-    target = place.target
+    return await _ask(
+        context,
+        place.target,
+        successor,
+        method=services.STORAGE_UPDATE,
+        request=_request_of(place, update),
+        payload=[update.payload] if len(update.payload) else (),
+        deadline_s=deadline_s,
+        is_known=lambda _reply: True,
+    )
+
+
+def _request_of(place: Place, update: Outgoing) -> storage_pb2.UpdateReq:
     request = storage_pb2.UpdateReq(
         inode_id=update.chunk_id.inode_id,
         chunk_index=update.chunk_id.index,
@@ -349,7 +364,7 @@ async def _attempt(
         is_full_replace=update.is_whole,
         payload_checksum=update.payload_checksum,
         commit_chain_version=update.commit_chain_version,
-        sender_epoch=target.epoch,
+        sender_epoch=place.target.epoch,
         is_damaged=update.is_damaged,
         chunk_checksum=update.chunk_checksum,
         is_durable=update.is_durable,
@@ -359,21 +374,48 @@ async def _attempt(
         request.tag.channel_id = update.tag.channel_id
         request.tag.sequence = update.tag.sequence
         request.tag.request_id = update.tag.request_id
-    is_known = has_answered = False
+    return request
+
+
+async def _ask(
+    context: StorageContext,
+    target: LocalTarget,
+    successor: ChainTarget,
+    *,
+    method: Method[ReqT, RspT],
+    request: ReqT,
+    payload: Sequence[Buffer],
+    deadline_s: float,
+    is_known: Callable[[RspT], bool],
+) -> RspT:
+    """Ask our successor to execute something; the epoch grows unless its outcome is known then.
+
+    Args:
+        context: ports and targets of this process.
+        target: ours.
+        successor: asked.
+        method: of the service of storage.
+        request: of that.
+        payload: bytes that come with it.
+        deadline_s: trio time.
+        is_known: tells whether a reply says what has become of all that was asked for.
+    """
+    is_over = has_answered = False
     now_s = trio.current_time()
     target.unanswered_since_s = target.unanswered_since_s or now_s
     calls = target.forwards.setdefault(successor.target_id, set())
     try:
         received = await context.channel_to(successor.target_id).call(
-            services.STORAGE_UPDATE,
+            method,
             request,
-            payload=[update.payload] if len(update.payload) else (),
+            payload=payload,
             timeout_s=max(0.001, deadline_s - now_s),
             under_way=calls,
         )
-        is_known = has_answered = True
+        has_answered = True
+        is_over = is_known(received.message)
     except FsError as error:
-        is_known = error.definite
+        is_over = error.definite
         has_answered = error.status not in _NO_ANSWER or isinstance(error, NotSuccessorError)
         raise
     finally:
@@ -382,9 +424,85 @@ async def _attempt(
         if has_answered:
             # Whoever else waits for the successor begins to wait now.
             target.unanswered_since_s = trio.current_time() if target.forwards else 0.0
-        if not is_known:
+        if not is_over:
             target.epoch += 1
     return received.message
+
+
+async def forward_together(
+    context: StorageContext,
+    target: LocalTarget,
+    chain_id: int,
+    updates: Sequence[tuple[Outgoing, ChunkState]],
+    *,
+    deadline_s: float,
+) -> list[Forwarded | None]:
+    """Bring several updates to the successor in one request, once.
+
+    Args:
+        context: ports, targets and limits of this process.
+        target: ours; the caller holds the locks of all these chunks on it.
+        chain_id: the chain to follow.
+        updates: with their pending versions here; no chunk twice.
+        deadline_s: trio time after which to give up.
+
+    Returns:
+        Of each in turn that everybody below has committed it, as `forward`; None: it is to be passed on by itself, which takes care
+        of whatever there is.
+    """
+    peer = None
+    try:
+        place = _place_to_forward(context, target, chain_id, 0, None)
+        successor = place.successor
+        if successor is None:
+            return [Forwarded(place.chain.chain_version, None)] * len(updates)
+        node = context.routing.info.node_of_target(successor.target_id)
+        peer = node.node_id, node.incarnation
+        if (
+            not is_noted(place)
+            or successor.public_state is not PublicState.SERVING
+            or peer in context.without_groups
+        ):
+            return [None] * len(updates)
+        reply = await _ask(
+            context,
+            target,
+            successor,
+            method=services.STORAGE_UPDATE_GROUP,
+            request=storage_pb2.UpdateGroupReq(
+                updates=[_request_of(place, one) for one, _ in updates]
+            ),
+            payload=[one.payload for one, _ in updates],
+            deadline_s=deadline_s,
+            is_known=partial(_are_known, len(updates)),
+        )
+    except FsError as error:
+        if error.status is Status.RPC_UNKNOWN_METHOD and peer is not None:
+            context.without_groups.add(peer)
+        log.info(
+            "target %d: %d updates were not passed on together: %s",
+            target.target_id,
+            len(updates),
+            error,
+        )
+        return [None] * len(updates)
+    if len(reply.outcomes) != len(updates):
+        return [None] * len(updates)
+    chain_version = place.chain.chain_version
+    return [
+        Forwarded(chain_version, outcome.reply)
+        if not outcome.status and _agrees(outcome.reply, one, prepared)
+        else None
+        for outcome, (one, prepared) in zip(reply.outcomes, updates, strict=True)
+    ]
+
+
+def _are_known(count: int, reply: storage_pb2.UpdateGroupRsp) -> bool:
+    """Return whether a reply says of each of so many updates whether it has been executed."""
+    outcomes = reply.outcomes
+    return len(outcomes) == count and all(
+        not outcome.status or decode_error(outcome.status, b"").definite for outcome in outcomes
+    )
 
 
 def _agrees(reply: storage_pb2.UpdateRsp, update: Outgoing, prepared: ChunkState | None) -> bool:

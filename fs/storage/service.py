@@ -27,6 +27,7 @@ from .read_path import read_batch
 from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target_changes import TargetChanges
 from .targets import Place
+from .update_group import run_group
 from .write_path import run_update, take_over_updates
 
 QUERY_COUNT_MAX = 4096
@@ -47,6 +48,9 @@ class StorageService:
         """Let a user's client take no channel but its own; raises FsError(RPC_NOT_ALLOWED)."""
         if isinstance(request, storage_pb2.UpdateReq):
             check_client_id(request.tag.client_id, peer)
+        elif isinstance(request, storage_pb2.UpdateGroupReq):
+            for update in request.updates:
+                check_client_id(update.tag.client_id, peer)
 
     def batch_read(
         self, call: Call, request: storage_pb2.BatchReadReq
@@ -82,6 +86,32 @@ class StorageService:
     async def update(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:
         """Execute an update that our predecessor passes on."""
         return await run_update(
+            self._context,
+            request,
+            call.payload,
+            is_from_client=False,
+            deadline_s=call.deadline_s,
+        )
+
+    async def write_group(
+        self, call: Call, request: storage_pb2.UpdateGroupReq
+    ) -> storage_pb2.UpdateGroupRsp:
+        """Execute several writes of a client; we are the head."""
+        _limit(len(request.updates))
+        return await run_group(
+            self._context,
+            request,
+            call.payload,
+            is_from_client=True,
+            deadline_s=call.deadline_s,
+        )
+
+    async def update_group(
+        self, call: Call, request: storage_pb2.UpdateGroupReq
+    ) -> storage_pb2.UpdateGroupRsp:
+        """Execute several writes that our predecessor passes on."""
+        _limit(len(request.updates))
+        return await run_group(
             self._context,
             request,
             call.payload,

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Executed:
+class Executed:
     """An update that is committed here and below."""
 
     place: Place
@@ -85,7 +85,7 @@ async def run_update(
     place = await context.place_at(request.chain_id, request.chain_version)
     target = place.target
     if tracing.live.count:
-        _note_place(place)
+        note_place(place)
     # 2. The request's own consistency, and the payload's bytes.
     update = check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
     # 3. Exactly once: a repeat gets the first result.
@@ -93,13 +93,13 @@ async def run_update(
     if tag is not None:
         known = target.channels.begin(tag, trio.current_time())
         if known is not None:
-            return await _answer(context, update, await _done(place, update, known))
+            return await answer(context, update, await done(place, update, known))
     target.inflight.enter(request.chain_version)
     try:
         # 4. Updates of one chunk one after the other.
         async with target.locks.hold(update.chunk_id):
-            executed = await _execute(context, target, update)
-        return await _answer(context, update, executed)
+            executed = await execute(context, target, update)
+        return await answer(context, update, executed)
     except FsError as error:
         if tag is not None and is_final(error):
             target.channels.refuse(tag, error)
@@ -110,8 +110,12 @@ async def run_update(
             target.channels.end(tag)
 
 
-async def _execute(context: StorageContext, target: LocalTarget, update: Update) -> _Executed:
-    """Do it here and below; the caller holds the chunk's lock."""
+async def execute(context: StorageContext, target: LocalTarget, update: Update) -> Executed:
+    """Do it here and below; the caller holds the chunk's lock.
+
+    Raises:
+        FsError: as `run_update`.
+    """
     request, chunk_id = update.request, update.chunk_id
     # 5. Everything may have changed while we waited.
     context.check_lease()
@@ -120,18 +124,18 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
         await wait_noted(context.targets, update.deadline_s)
         context.check_lease()
         place = context.place_now(request.chain_id, request.chain_version)
-    position = _position(place, update.is_from_client, request.is_damaged)
+    position = position_in(place, update.is_from_client, request.is_damaged)
     if not update.is_from_client:
         target.heard_s = trio.current_time()
         target.admit_epoch(request.chain_version, request.sender_epoch)
     # 6. What is to be done?
     decided = await _decide(context, target, update, position)
     if isinstance(decided, UpdateResult):
-        return await _done(place, update, decided)
+        return await done(place, update, decided)
     state, decision = decided
     if await _restore_what_is_kept(context, place, update, state):
         state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
-    _check_new_version(context, place, update, state)
+    check_new_version(context, place, update, state)
     # 7. From here on readers of this chunk ask the tail.
     target.unsettled[chunk_id] = None
     # 8. Prepare here.  The tail, which waits for nobody, commits in the same call: a successor that
@@ -142,21 +146,44 @@ async def _execute(context: StorageContext, target: LocalTarget, update: Update)
     except FsError as error:
         raise _refusal(context, place, update, state, error) from error
     flush = context.flusher.begin(target.disk) if request.is_durable else None
-    result = result_of(prepared)
-    if not is_tail:
-        # 9. Pass it on; everybody below has committed it when this returns.
-        forwarded = await _pass_on(context, place, update, decision.version, prepared)
-        if flush is not None and not (
-            forwarded.is_durable_at(request.chain_version)
-            and await flush.wait()  # before the commit: see flusher.py
-        ):
-            flush = None
-        # 10. Commit here.
-        await commit(target, result, forwarded.chain_version, update.tag)
-    target.unsettled.pop(chunk_id, None)
+    if is_tail:
+        target.unsettled.pop(chunk_id, None)
+    else:
+        flush = await pass_on_and_commit(
+            context, place, update, decision.version, prepared, flush=flush
+        )
     _note_cut(target, update)
     # 11. Remember it for repeats.
-    return await _done(place, update, result, flush)
+    return await done(place, update, result_of(prepared), flush)
+
+
+async def pass_on_and_commit(
+    context: StorageContext,
+    place: Place,
+    update: Update,
+    version: int,
+    prepared: ChunkState,
+    *,
+    flush: Flush | None = None,
+) -> Flush | None:
+    """Bring a pending version to the rest of the chain, and commit it here; the caller holds the chunk's lock.
+
+    Returns:
+        `flush`, which has ended well here, if everybody below has flushed it, too; else None.
+
+    Raises:
+        FsError: as `forward`.
+    """
+    # 9. Pass it on; everybody below has committed it when this returns.
+    forwarded = await _pass_on(context, place, update, version, prepared)
+    if flush is not None and not (
+        forwarded.is_durable_at(update.request.chain_version)
+        and await flush.wait()  # before the commit: see flusher.py
+    ):
+        flush = None
+    # 10. Commit here.
+    await commit(place.target, result_of(prepared), forwarded.chain_version, update.tag)
+    return flush
 
 
 async def _decide(
@@ -188,7 +215,7 @@ async def _decide(
         await settle(context, target, request.chain_id, state, deadline_s=update.deadline_s)
 
 
-def _note_place(place: Place) -> None:
+def note_place(place: Place) -> None:
     """Say in a trace which part of the chain this is."""
     tracing.note("chain", place.chain.chain_id)
     tracing.note("target", place.target.target_id)
@@ -239,8 +266,26 @@ async def _pass_on(
         FsError: as `forward`; but for NO_SPACE the version stays pending: a repeat, the next update or resync
             completes it.
     """
-    target, request = place.target, update.request
-    outgoing = Outgoing(
+    target, outgoing = place.target, outgoing_of(update, version)
+    try:
+        return await forward(
+            context,
+            target,
+            update.request.chain_id,
+            outgoing,
+            prepared,
+            deadline_s=update.deadline_s,
+        )
+    except FsError as error:
+        if error.status is Status.NO_SPACE:
+            await take_back(target, update.chunk_id)
+        raise
+
+
+def outgoing_of(update: Update, version: int) -> Outgoing:
+    """Return an update of a client or of the predecessor as it is passed on."""
+    request = update.request
+    return Outgoing(
         update.chunk_id,
         update.kind,
         version,
@@ -253,14 +298,6 @@ async def _pass_on(
         request.is_full_replace,
         is_durable=request.is_durable,
     )
-    try:
-        return await forward(
-            context, target, request.chain_id, outgoing, prepared, deadline_s=update.deadline_s
-        )
-    except FsError as error:
-        if error.status is Status.NO_SPACE:
-            await take_back(target, update.chunk_id)
-        raise
 
 
 def _refusal(
@@ -394,7 +431,8 @@ def _put_damaged(target: LocalTarget, update: Update, version: int) -> ChunkStat
     )
 
 
-def _position(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
+def position_in(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
+    """Return where in its chain an update finds us; raises FsError(NOT_SERVING, NOT_HEAD or SYNC_REFUSED)."""
     if not place.can_write:
         raise FsError(
             Status.NOT_SERVING,
@@ -411,10 +449,10 @@ def _position(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
     return Position.HEAD if is_from_client else Position.INNER
 
 
-def _check_new_version(
+def check_new_version(
     context: StorageContext, place: Place, update: Update, state: ChunkState | None
 ) -> None:
-    """Check what depends on the chunk that is there."""
+    """Check what depends on the chunk that is there; raises FsError(INVALID_ARGUMENT, NO_SPACE or TARGET_OFFLINE)."""
     if update.kind is UpdateType.REMOVE:
         return
     is_syncing = place.public_state is PublicState.SYNCING
@@ -430,9 +468,9 @@ def _check_new_version(
         raise FsError(Status.NO_SPACE, f"disk {disk.path}: {disk.free_bytes} bytes free")
 
 
-async def _done(
+async def done(
     place: Place, update: Update, result: UpdateResult, flush: Flush | None = None
-) -> _Executed:
+) -> Executed:
     """Record a success."""
     if update.tag is not None:
         target = place.target
@@ -440,11 +478,11 @@ async def _done(
         if place.public_state is PublicState.SYNCING and result.chunk_id is not None:
             # A batch of our predecessor's older results may have replaced the note of the commit.
             await store_notes(target, [(update.tag, result)])
-    return _Executed(place, result, flush)
+    return Executed(place, result, flush)
 
 
-async def _answer(
-    context: StorageContext, update: Update, executed: _Executed
+async def answer(
+    context: StorageContext, update: Update, executed: Executed
 ) -> storage_pb2.UpdateRsp:
     """Make the reply: with a flush at its end, and for a client under a valid lease only."""
     result, flush = executed.result, executed.flush
@@ -467,7 +505,7 @@ async def _answer(
 async def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
     """Make a predecessor's results ours, in memory and on disk, unless we know something later of the channel.
 
-    What has been committed but not recorded yet is stored again when it is recorded (`_done`).
+    What has been committed but not recorded yet is stored again when it is recorded (`done`).
     """
     for tag, result in known:
         target.channels.record(tag, result, trio.current_time())

@@ -392,6 +392,75 @@ class UpdateRsp(_message.Message):
 Global___UpdateRsp: _TypeAlias = UpdateRsp  # noqa: Y015
 
 @_typing.final
+class UpdateGroupReq(_message.Message):
+    """Writes at the same version of the same chain, of any chunks; each is executed, and fails, for itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPDATES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___UpdateReq]: ...
+    def __init__(
+        self,
+        *,
+        updates: _abc.Iterable[Global___UpdateReq] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["updates", b"updates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateGroupReq: _TypeAlias = UpdateGroupReq  # noqa: Y015
+
+@_typing.final
+class UpdateOutcomePb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
+    status: _builtins.int
+    """fs/schema/status.py; 0: `reply` says more, else `detail`"""
+    detail: _builtins.str
+    @_builtins.property
+    def reply(self) -> Global___UpdateRsp: ...
+    def __init__(
+        self,
+        *,
+        status: _builtins.int = ...,
+        detail: _builtins.str = ...,
+        reply: Global___UpdateRsp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "reply", b"reply", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateOutcomePb: _TypeAlias = UpdateOutcomePb  # noqa: Y015
+
+@_typing.final
+class UpdateGroupRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___UpdateOutcomePb]: ...
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___UpdateOutcomePb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateGroupRsp: _TypeAlias = UpdateGroupRsp  # noqa: Y015
+
+@_typing.final
 class LastChunkQueryPb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

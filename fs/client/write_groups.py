@@ -1,0 +1,193 @@
+"""Writes of one chain that wait at the same time go to its head in one request.
+
+A request, and all that a replica does for it, costs as much by itself as copying a MiB.  So while AT_ONCE_MAX requests with writes are under
+way to a chain, further ones wait, and go together then.  Each has its own tag, and its own result or failure: an update that was sent together with
+others may be repeated by itself, or with others.
+
+Invariants:
+    - A write is in one request at a time; when `send` has returned or raised, nobody reads its bytes any more.
+    - A request of one write is sent as every release knows it.
+    - The task of one of the writes of a request sends it; should it be cancelled, the others are told what may be repeated.
+
+Concurrency: trio; any number of writes at once, first come, first served.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from ..rpc.frame import decode_error
+from ..runtime.ports import Buffer
+from ..schema import services
+from ..schema.ids import NodeId
+from ..schema.proto import storage_pb2 as pb
+from ..schema.status import FsError, Status
+from .node_calls import NodeCalls
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX: Final = 2
+"""Requests to one chain: while its replicas write the bytes of one they receive those of the other."""
+
+GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""With so many an update is a third of what it costs by itself, and hardly less with more."""
+
+GROUP_COUNT_MAX: Final = 64
+
+_PAGE_BYTES: Final = 4096
+
+
+class _Write:
+    """One write that waits for its turn, or for the end of its request."""
+
+    __slots__ = ("data", "error", "group", "reply", "request", "task")
+
+    def __init__(self, request: pb.UpdateReq, data: Buffer) -> None:
+        self.request = request
+        self.data = data
+        self.task: trio.lowlevel.Task | None = None
+        self.group: Sequence[_Write] = ()
+        """Those of its request, once it is taken out of the line; the first sends it."""
+        self.reply: pb.UpdateRsp | None = None
+        self.error: FsError | None = None
+        """Neither: it is to be sent by itself."""
+
+
+class _Line:
+    """The writes to one chain at one version of it."""
+
+    __slots__ = ("under_way", "waiting")
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.waiting: deque[_Write] = deque()
+
+
+class WriteGroups:
+    """The writes of one client, by chain."""
+
+    def __init__(self, nodes: NodeCalls) -> None:
+        self._nodes = nodes
+        self._lines: dict[tuple[NodeId, int, int], _Line] = {}
+        self._without: set[NodeId] = set()
+        """Of a release that takes writes one by one only."""
+
+    async def send(self, node_id: NodeId, request: pb.UpdateReq, data: Buffer) -> pb.UpdateRsp:
+        """Send a write to the head of its chain, maybe with others; return what it answers.
+
+        Args:
+            node_id: of the head.
+            request: a WRITE that is not to be durable at once, with chain version and tag.
+            data: its bytes.
+
+        Raises:
+            FsError: as `NodeCalls.call`; RPC_CONNECTION_LOST also when whoever sent it was cancelled.
+        """
+        if node_id in self._without:
+            return await self._alone(node_id, request, data)
+        key = node_id, request.chain_id, request.chain_version
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
+        write = _Write(request, data)
+        if line.under_way < AT_ONCE_MAX:
+            line.under_way += 1
+            write.group = (write,)
+        else:
+            await _wait_in(line, write)
+        if write.group[0] is write:
+            try:
+                if len(write.group) == 1:
+                    return await self._alone(node_id, request, data)
+                await self._send_group(node_id, write.group)
+            finally:
+                self._next(key, line)
+        if write.error is not None:
+            raise write.error
+        if write.reply is not None:
+            return write.reply
+        return await self._alone(node_id, request, data)
+
+    async def _alone(self, node_id: NodeId, request: pb.UpdateReq, data: Buffer) -> pb.UpdateRsp:
+        received = await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=[data])
+        return received.message
+
+    async def _send_group(self, node_id: NodeId, group: Sequence[_Write]) -> None:
+        """Send the request of a group, and tell its members how it went."""
+        failure = FsError(
+            Status.RPC_CONNECTION_LOST, "who sent this write with others was cancelled"
+        )
+        try:
+            received = await self._nodes.call(
+                node_id,
+                services.STORAGE_WRITE_GROUP,
+                pb.UpdateGroupReq(updates=[one.request for one in group]),
+                payload=[one.data for one in group],
+            )
+            _hand_out(group, received.message)
+        except FsError as error:
+            failure = error
+            if error.status is Status.RPC_UNKNOWN_METHOD:
+                log.info("node %d takes writes one by one only", node_id)
+                self._without.add(node_id)
+        finally:
+            is_refused = failure.status is Status.RPC_UNKNOWN_METHOD
+            for one in group:
+                if one.reply is None and one.error is None and not is_refused:
+                    one.error = FsError(failure.status, failure.detail)
+                if one.task is not None and one is not group[0]:
+                    trio.lowlevel.reschedule(one.task)
+
+    def _next(self, key: tuple[NodeId, int, int], line: _Line) -> None:
+        """A request has ended: have those that wait make up another one."""
+        line.under_way -= 1
+        while line.waiting and line.under_way < AT_ONCE_MAX:
+            line.under_way += 1
+            group = _take_group(line.waiting)
+            for one in group:
+                one.group = group
+            assert group[0].task is not None
+            trio.lowlevel.reschedule(group[0].task)
+        if not line.under_way:
+            del self._lines[key]
+
+
+async def _wait_in(line: _Line, write: _Write) -> None:
+    """Wait until `write` is the first of a group, or its request has ended."""
+
+    def abort(_: object) -> trio.lowlevel.Abort:
+        if write.group:  # its bytes are being sent
+            return trio.lowlevel.Abort.FAILED
+        line.waiting.remove(write)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    write.task = trio.lowlevel.current_task()
+    line.waiting.append(write)
+    await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def _take_group(waiting: deque[_Write]) -> Sequence[_Write]:
+    """Take out of a line what goes together; whole pages first, since the others would shift them off the pages of the receiver."""
+    group = [waiting.popleft()]
+    size = len(group[0].data)
+    while (
+        waiting and len(group) < GROUP_COUNT_MAX and size + len(waiting[0].data) <= GROUP_BYTES_MAX
+    ):
+        size += len(waiting[0].data)
+        group.append(waiting.popleft())
+    return sorted(group, key=lambda write: len(write.data) % _PAGE_BYTES != 0)
+
+
+def _hand_out(group: Sequence[_Write], reply: pb.UpdateGroupRsp) -> None:
+    """Tell each write of a group how it went; raises FsError(RPC_BAD_FRAME)."""
+    if len(reply.outcomes) != len(group):
+        detail = f"{len(reply.outcomes)} outcomes of {len(group)} writes"
+        raise FsError(Status.RPC_BAD_FRAME, detail)
+    for write, outcome in zip(group, reply.outcomes, strict=True):
+        if outcome.status:
+            write.error = decode_error(outcome.status, outcome.detail.encode())
+        else:
+            write.reply = outcome.reply

@@ -1,0 +1,390 @@
+"""Several writes of one chain that came in one request: what a replica does once for all of them.
+
+What the work of an update costs hardly depends on its size, and most of it is not the update's own: a request, a way into a thread and back, two
+batches of the metadata store, some turns of the event loop.  Here those whose way is plain, their chunk free, nothing left over, go
+together: one call to the disk with one batch for all pending versions, one request to the successor, one batch with all commits.  All
+others, and whatever fails, go the way of single updates (write_path.py), whose invariants hold for each of them.
+
+Invariants:
+    - Each update has its own tag, version, result and failure; nobody can tell from them that it came with others.
+    - A group waits for no lock of a chunk: it takes those that are free, and so do single updates.  Whoever is left holds one lock, or waits for one.
+    - Together means all or none on each replica: one that cannot be prepared leaves nothing of the others, and nobody below has heard of them.
+    - What the successor has not acknowledged is pending here, and is passed on by itself, as after any lost reply.
+
+Concurrency: as write_path.py.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from ..chunkengine.api import ChunkCommit, ChunkState, ChunkWrite, CommitsAtOnce, Note
+from ..runtime import tracing
+from ..schema.proto import storage_pb2
+from ..schema.status import FsError, Status
+from .channels import is_final
+from .context import StorageContext
+from .finished_cuts import WHOLE
+from .forward import Forwarded, forward_together, result_of
+from .replica import Action, Position, UpdateType, decide_update
+from .standings import is_noted
+from .target import LocalTarget
+from .targets import Place
+from .update_notes import note_of
+from .update_request import Update, check, facts
+from .write_path import (
+    Executed,
+    answer,
+    check_new_version,
+    done,
+    execute,
+    note_place,
+    outgoing_of,
+    pass_on_and_commit,
+    position_in,
+)
+
+log = logging.getLogger(__name__)
+
+PLAIN_COUNT_MIN: Final = 2
+"""Fewer are no group."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One update of a group, and what becomes of it."""
+
+    update: Update
+    executed: Executed | None = None
+    error: FsError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.executed is not None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """A member whose way is plain, as the next version of its chunk."""
+
+    member: _Member
+    version: int
+
+    @property
+    def write(self) -> ChunkWrite:
+        """Return what the engine is to prepare."""
+        update = self.member.update
+        request = update.request
+        return ChunkWrite(
+            update.chunk_id,
+            self.version,
+            request.chunk_size_bytes,
+            request.offset,
+            update.payload,
+            update.packed_tag,
+        )
+
+
+async def run_group(
+    context: StorageContext,
+    request: storage_pb2.UpdateGroupReq,
+    payload: memoryview,
+    *,
+    is_from_client: bool,
+    deadline_s: float,
+) -> storage_pb2.UpdateGroupRsp:
+    """Execute some writes here and below; return when each is committed on the whole rest of the chain, or has failed.
+
+    Args:
+        context: ports, targets and limits of this process.
+        request: from a client (head only), or from the predecessor; all at one version of one chain.
+        payload: the bytes of all, in their order; read until return, not kept.
+        is_from_client: which of the two.
+        deadline_s: trio time at which the sender stops waiting.
+
+    Raises:
+        FsError: nothing of it was begun; what happens to single ones is in the reply.
+    """
+    deadline_s = min(deadline_s, trio.current_time() + context.section.forward_timeout_s)
+    parts = _cut(request.updates, payload)
+    chain_id, chain_version = request.updates[0].chain_id, request.updates[0].chain_version
+    context.check_lease()
+    place = await context.place_at(chain_id, chain_version)
+    target = place.target
+    if tracing.live.count:
+        note_place(place)
+    outcomes = [
+        _begin(place, one, part, is_from_client=is_from_client, deadline_s=deadline_s)
+        for one, part in zip(request.updates, parts, strict=True)
+    ]
+    begun = [one for one in outcomes if isinstance(one, _Member) and not one.is_over]
+    for _ in begun:
+        target.inflight.enter(chain_version)
+    try:
+        await _execute_all(context, target, begun)
+        return storage_pb2.UpdateGroupRsp(outcomes=[await _outcome(context, o) for o in outcomes])
+    finally:
+        for member in begun:
+            target.inflight.leave(chain_version)
+            _end(target, member)
+
+
+def _cut(updates: Sequence[storage_pb2.UpdateReq], payload: memoryview) -> list[memoryview]:
+    """Return the bytes of each; raises FsError(RPC_BAD_REQUEST)."""
+    if not updates:
+        raise FsError(Status.RPC_BAD_REQUEST, "a group of no updates")
+    first = updates[0]
+    key = first.chain_id, first.chain_version, first.sender_epoch
+    parts: list[memoryview] = []
+    start = 0
+    for one in updates:
+        if (one.chain_id, one.chain_version, one.sender_epoch) != key:
+            raise FsError(Status.RPC_BAD_REQUEST, f"a group of chains {key[0]} and {one.chain_id}")
+        is_plain = not (one.is_full_replace or one.is_damaged or one.is_durable)
+        if one.type != storage_pb2.UpdateTypePb.WRITE or not is_plain or one.commit_chain_version:
+            raise FsError(Status.RPC_BAD_REQUEST, "a group takes plain writes only")
+        parts.append(payload[start : start + one.length])
+        start += one.length
+    if start != len(payload):
+        raise FsError(Status.RPC_BAD_REQUEST, f"{len(payload)} bytes for {start}")
+    return parts
+
+
+def _begin(
+    place: Place,
+    request: storage_pb2.UpdateReq,
+    payload: memoryview,
+    *,
+    is_from_client: bool,
+    deadline_s: float,
+) -> _Member | FsError:
+    """Check one update and occupy its channel, until `_end`; a repeat is over already."""
+    try:
+        update = check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
+        if not is_from_client or update.tag is None:
+            return _Member(update)
+        known = place.target.channels.begin(update.tag, trio.current_time())
+    except FsError as error:
+        return error
+    return _Member(update, None if known is None else done(place, update, known))
+
+
+def _end(target: LocalTarget, member: _Member) -> None:
+    """End of `_begin` for one that was not over then."""
+    update = member.update
+    if not update.is_from_client or update.tag is None:
+        return
+    if member.error is not None and is_final(member.error):
+        target.channels.refuse(update.tag, member.error)
+    target.channels.end(update.tag)
+
+
+async def _outcome(context: StorageContext, one: _Member | FsError) -> storage_pb2.UpdateOutcomePb:
+    error = one if isinstance(one, FsError) else one.error
+    if isinstance(one, _Member) and one.executed is not None:
+        try:
+            reply = await answer(context, one.update, one.executed)
+            return storage_pb2.UpdateOutcomePb(reply=reply)
+        except FsError as refusal:
+            error = refusal
+    assert error is not None, one
+    return storage_pb2.UpdateOutcomePb(status=error.status, detail=error.detail)
+
+
+async def _execute_all(
+    context: StorageContext, target: LocalTarget, members: Sequence[_Member]
+) -> None:
+    """Have all of them end: those together that can, each other one by itself."""
+    held = [member for member in members if target.locks.take(member.update.chunk_id)]
+    waiting = [member for member in members if member not in held]
+    try:
+        await _execute_together(context, target, held)
+        for member in [member for member in held if member.is_over]:
+            held.remove(member)
+            target.locks.release(member.update.chunk_id)
+        if len(held) + len(waiting) == 1:
+            await _execute_alone(context, target, [*held, *waiting][0], held)
+        elif held or waiting:
+            async with trio.open_nursery() as nursery:
+                for member in [*held, *waiting]:
+                    nursery.start_soon(_execute_alone, context, target, member, held)
+    finally:
+        for member in held:
+            target.locks.release(member.update.chunk_id)
+
+
+async def _execute_alone(
+    context: StorageContext, target: LocalTarget, member: _Member, held: list[_Member]
+) -> None:
+    """Do one as if it had come by itself; its lock is released then, also if it is one of those that are `held`."""
+    chunk_id = member.update.chunk_id
+    try:
+        if member in held:
+            member.executed = await execute(context, target, member.update)
+            return
+        async with target.locks.hold(chunk_id):
+            member.executed = await execute(context, target, member.update)
+    except FsError as error:
+        member.error = error
+    finally:
+        if member in held:
+            held.remove(member)
+            target.locks.release(chunk_id)
+
+
+async def _execute_together(
+    context: StorageContext, target: LocalTarget, members: Sequence[_Member]
+) -> None:
+    """Do those whose way is plain; what is not over then has had no effect, here or below.
+
+    Their locks are held.  The steps are those of write_path.py.
+    """
+    if len(members) < PLAIN_COUNT_MIN:
+        return
+    request = members[0].update.request
+    try:
+        # 5. Everything may have changed.
+        context.check_lease()
+        place = context.place_now(request.chain_id, request.chain_version)
+        plain = _plain(context, place, members)
+    except FsError as error:
+        log.debug("target %d: no group: %s", target.target_id, error)
+        return
+    if len(plain) < PLAIN_COUNT_MIN:
+        return
+    # 7. From here on readers of these chunks ask the tail.
+    for one in plain:
+        target.unsettled[one.member.update.chunk_id] = None
+    # 8. Prepare here; the tail commits with it.
+    try:
+        states = await _prepare(place, plain)
+    except FsError as error:
+        log.info("target %d: %d updates not together: %s", target.target_id, len(plain), error)
+        for one in plain:
+            target.unsettled.pop(one.member.update.chunk_id, None)
+        return
+    if place.successor is None:
+        for one, state in zip(plain, states, strict=True):
+            _finish(place, one, state)
+        return
+    # 9. Pass them on.
+    sent = [
+        (outgoing_of(one.member.update, one.version), state)
+        for one, state in zip(plain, states, strict=True)
+    ]
+    deadline_s = members[0].update.deadline_s
+    forwarded = await forward_together(
+        context, target, request.chain_id, sent, deadline_s=deadline_s
+    )
+    # 10. Commit here.
+    ended = list(zip(plain, states, forwarded, strict=True))
+    await _commit(place, [(p, s, f) for p, s, f in ended if f is not None])
+    left = [(one, state) for one, state, at in ended if at is None]
+    if left:
+        async with trio.open_nursery() as nursery:
+            for one, state in left:
+                nursery.start_soon(_pass_on_alone, context, place, one, state)
+
+
+def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) -> list[_Plain]:
+    """Return those whose way is plain: a next version on top of a whole one, of which nobody here knows anything yet.
+
+    Raises:
+        FsError: as step 5 of a single update does.
+    """
+    target, first = place.target, members[0].update
+    if not is_noted(place):
+        return []
+    position = position_in(place, first.is_from_client, is_damaged=False)
+    if position is Position.SYNCING:
+        return []
+    if not first.is_from_client:
+        target.heard_s = trio.current_time()
+        target.admit_epoch(first.request.chain_version, first.request.sender_epoch)
+    plain: list[_Plain] = []
+    for member in members:
+        update = member.update
+        state = target.disk.run_inline(target.disk.engine.get, target.target_id, update.chunk_id)
+        is_left_over = state is not None and (state.pending_ver or state.is_damaged)
+        if is_left_over or (
+            update.tag is not None and target.channels.result_of(update.tag) is not None
+        ):
+            continue
+        target.cuts.note(update.chunk_id.inode_id, WHOLE, update.request.truncate_ver)
+        try:
+            decision = decide_update(state, facts(update, state), position)
+            check_new_version(context, place, update, state)
+        except FsError as error:
+            log.debug("target %d: not in a group: %s", target.target_id, error)
+            continue
+        if decision.action is Action.EXECUTE:
+            plain.append(_Plain(member, decision.version))
+    return plain
+
+
+async def _prepare(place: Place, plain: Sequence[_Plain]) -> list[ChunkState]:
+    """Make the pending versions on our disk, at the tail the committed ones, in one batch; raises FsError with nothing done."""
+    target = place.target
+    tags = {one.member.update.chunk_id: one.member.update.tag for one in plain}
+
+    def note(state: ChunkState) -> Note | None:
+        tag = tags[state.chunk_id]
+        return note_of(tag, result_of(state)) if tag is not None else None
+
+    is_tail = place.successor is None
+    byte_count = sum(len(one.member.update.payload) for one in plain)
+    target.disk.note_written(byte_count)
+    target.written_bytes += byte_count
+    work = partial(
+        target.disk.engine.prepare_writes,
+        target.target_id,
+        [one.write for one in plain],
+        commits=CommitsAtOnce(place.chain.chain_version, note) if is_tail else None,
+    )
+    return await target.disk.write_timed(byte_count, work)
+
+
+async def _commit(place: Place, ended: Sequence[tuple[_Plain, ChunkState, Forwarded]]) -> None:
+    """Commit what everybody below has, in one batch."""
+    if not ended:
+        return
+    target = place.target
+    commits = []
+    for one, state, _ in ended:
+        tag, result = one.member.update.tag, result_of(state)
+        note = note_of(tag, result) if tag is not None else None
+        commits.append(ChunkCommit(state.chunk_id, one.version, note))
+    chain_version = ended[0][2].chain_version  # they went in one request
+    work = partial(
+        target.disk.engine.commit_writes, target.target_id, commits, chain_version=chain_version
+    )
+    try:
+        await target.disk.run_quick(work)
+    except FsError as error:
+        for one, _, _ in ended:
+            one.member.error = error
+        return
+    for one, state, _ in ended:
+        _finish(place, one, state)
+
+
+def _finish(place: Place, one: _Plain, state: ChunkState) -> None:
+    """Note that an update is committed here and below."""
+    place.target.unsettled.pop(state.chunk_id, None)
+    # 11. Remember it for repeats.
+    one.member.executed = done(place, one.member.update, result_of(state))
+
+
+async def _pass_on_alone(
+    context: StorageContext, place: Place, one: _Plain, state: ChunkState
+) -> None:
+    member = one.member
+    try:
+        await pass_on_and_commit(context, place, member.update, one.version, state)
+        _finish(place, one, state)
+    except FsError as error:
+        member.error = error
