@@ -1,7 +1,7 @@
 """Writes of one chain that wait at the same time go to its head in one request.
 
-A request, and all that a replica does for it, costs as much by itself as copying a MiB.  So while AT_ONCE_MAX requests with writes are under
-way to a chain, further ones wait, and go together then.  Each has its own tag, and its own result or failure: an update that was sent together with
+A request, and all that a replica does for it, costs as much by itself as copying a MiB.  So while a request with writes is under
+way to a chain, further ones wait: until it has ended, or until they fill a request themselves.  Each has its own tag, and its own result or failure: an update that was sent together with
 others may be repeated by itself, or with others.
 
 Invariants:
@@ -30,7 +30,7 @@ from .node_calls import NodeCalls
 log = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 2
-"""Requests to one chain: while its replicas write the bytes of one they receive those of the other."""
+"""Requests to one chain, all but one of them full: while its replicas write the bytes of one they receive those of the others."""
 
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 """With so many an update is a third of what it costs by itself, and hardly less with more."""
@@ -59,11 +59,41 @@ class _Write:
 class _Line:
     """The writes to one chain at one version of it."""
 
-    __slots__ = ("under_way", "waiting")
+    __slots__ = ("under_way", "waiting", "waiting_bytes")
 
     def __init__(self) -> None:
         self.under_way = 0
+        """Requests."""
         self.waiting: deque[_Write] = deque()
+        self.waiting_bytes = 0
+
+    def add(self, write: _Write) -> None:
+        """Have a write wait, unless it makes up a request with those that do, or needs not wait for others."""
+        self.waiting.append(write)
+        self.waiting_bytes += len(write.data)
+        self.start()
+
+    def drop(self, write: _Write) -> None:
+        """Forget one that waits."""
+        self.waiting.remove(write)
+        self.waiting_bytes -= len(write.data)
+
+    def start(self) -> None:
+        """Have requests made of those that wait, as far as it is time for them."""
+        while self.waiting and (
+            not self.under_way
+            or (
+                self.under_way < AT_ONCE_MAX
+                and (self.waiting_bytes >= GROUP_BYTES_MAX or len(self.waiting) >= GROUP_COUNT_MAX)
+            )
+        ):
+            group = _take_group(self.waiting)
+            self.under_way += 1
+            for one in group:
+                one.group = group
+                self.waiting_bytes -= len(one.data)
+            if group[0].task is not None:  # else it has not begun to wait
+                trio.lowlevel.reschedule(group[0].task)
 
 
 class WriteGroups:
@@ -93,10 +123,8 @@ class WriteGroups:
         if line is None:
             line = self._lines[key] = _Line()
         write = _Write(request, data)
-        if line.under_way < AT_ONCE_MAX:
-            line.under_way += 1
-            write.group = (write,)
-        else:
+        line.add(write)
+        if not write.group or write.group[0] is not write:
             await _wait_in(line, write)
         if write.group[0] is write:
             try:
@@ -142,15 +170,9 @@ class WriteGroups:
                     trio.lowlevel.reschedule(one.task)
 
     def _next(self, key: tuple[NodeId, int, int], line: _Line) -> None:
-        """A request has ended: have those that wait make up another one."""
+        """A request has ended."""
         line.under_way -= 1
-        while line.waiting and line.under_way < AT_ONCE_MAX:
-            line.under_way += 1
-            group = _take_group(line.waiting)
-            for one in group:
-                one.group = group
-            assert group[0].task is not None
-            trio.lowlevel.reschedule(group[0].task)
+        line.start()
         if not line.under_way:
             del self._lines[key]
 
@@ -161,11 +183,10 @@ async def _wait_in(line: _Line, write: _Write) -> None:
     def abort(_: object) -> trio.lowlevel.Abort:
         if write.group:  # its bytes are being sent
             return trio.lowlevel.Abort.FAILED
-        line.waiting.remove(write)
+        line.drop(write)
         return trio.lowlevel.Abort.SUCCEEDED
 
     write.task = trio.lowlevel.current_task()
-    line.waiting.append(write)
     await trio.lowlevel.wait_task_rescheduled(abort)
 
 

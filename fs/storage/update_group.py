@@ -30,7 +30,7 @@ from .channels import is_final
 from .context import StorageContext
 from .finished_cuts import WHOLE
 from .forward import Forwarded, forward_together, result_of
-from .replica import Action, Position, UpdateType, decide_update
+from .replica import Action, Position, decide_update
 from .standings import is_noted
 from .target import LocalTarget
 from .targets import Place
