@@ -371,7 +371,7 @@ class CompactingWorkload(Workload):
         self.moved_count = 0
 
     def data(self, length_max: int = 9000) -> bytes:
-        return self.rng.randbytes(self.rng.randint(1, min(length_max, 9000)))
+        return self.rng.randbytes(min(self.rng.randint(1, 9000), length_max))
 
     def step(self, engine) -> None:
         if self.rng.random() < 0.15:

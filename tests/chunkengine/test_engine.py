@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fs.chunkengine.api import CommitsAtOnce, Note, ReadIo
+from fs.chunkengine.api import ChunkCommit, ChunkWrite, CommitsAtOnce, Note, ReadIo
 from fs.chunkengine.format import FileId
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
@@ -87,6 +87,72 @@ def test_a_version_is_committed_by_the_batch_that_makes_it(lab, monkeypatch) -> 
     monkeypatch.undo()
     engine = lab.reopen()
     assert read(engine, A, 0, 9)[1] == b"new"
+    check_books(engine._meta)
+
+
+def group_of(*writes):
+    return [
+        ChunkWrite(ChunkId(InodeId(7), index), version, CHUNK_SIZE_BYTES, offset, data, b"tag")
+        for index, version, offset, data in writes
+    ]
+
+
+def test_writes_of_several_chunks_are_one_batch_and_so_are_their_commits(lab, monkeypatch) -> None:
+    engine, batches = lab.engine, []
+    put(engine, A, 1, b"old")
+    write = engine._meta.write
+    monkeypatch.setattr(engine._meta, "write", lambda b: (batches.append(b), write(b)))
+    group = group_of((0, 2, 3, b"er"), (1, 1, 0, b"new"), (2, 1, 2, b"hole"))
+    states = engine.prepare_writes(A[0], group)
+    assert [(s.chunk_id.index, s.commit_ver, s.pending_ver, s.pending_length) for s in states] == [
+        (0, 1, 2, 5),
+        (1, 0, 1, 3),
+        (2, 0, 1, 6),
+    ]
+    assert states == [engine.get(A[0], write.chunk_id) for write in group]
+    assert len(batches) == 1
+    notes = [Note(b"who %d" % n, b"what") for n in range(3)]
+    commits = [
+        ChunkCommit(w.chunk_id, w.version, note) for w, note in zip(group, notes, strict=True)
+    ]
+    engine.commit_writes(A[0], commits, chain_version=9)
+    assert len(batches) == 2
+    monkeypatch.undo()
+    for open_ in (lambda: engine, lab.reopen):
+        opened = open_()
+        found = [opened.get(A[0], write.chunk_id) for write in group]
+        assert [(s.commit_ver, s.chain_version, s.pending_ver) for s in found] == [
+            (2, 9, 0),
+            (1, 9, 0),
+            (1, 9, 0),
+        ]
+        contents = [opened.read_whole(A[0], write.chunk_id) for write in group]
+        assert contents == [b"older", b"new", b"\0\0hole"]
+        assert opened.notes(A[0]) == notes
+        check_books(opened._meta)
+
+
+def test_of_several_writes_one_that_cannot_be_leaves_nothing_of_the_others(lab) -> None:
+    engine = lab.engine
+    put(engine, A, 1, b"old")
+    space = engine.space().used_bytes
+    group = group_of((1, 1, 0, b"x" * 9000), (0, 2, 3, b"er"), (2, 5, 0, b"not the next"))
+    with expect(Status.MISSING_UPDATE):
+        engine.prepare_writes(A[0], group)
+    assert [engine.get(A[0], write.chunk_id) is None for write in group] == [True, False, True]
+    assert engine.get(*A).pending_ver == 0
+    assert engine.space().used_bytes == space
+    assert engine.read_whole(*A) == b"old"
+    engine.prepare_writes(A[0], group[:2])  # neither block nor base is held by the first try
+    with expect(Status.MISSING_UPDATE):
+        engine.commit_writes(
+            A[0], [ChunkCommit(w.chunk_id, w.version) for w in group], chain_version=9
+        )
+    assert [engine.get(A[0], write.chunk_id).pending_ver for write in group[:2]] == [1, 2]
+    engine.commit_writes(
+        A[0], [ChunkCommit(w.chunk_id, w.version) for w in group[:2]], chain_version=9
+    )
+    assert engine.read_whole(*A) == b"older"
     check_books(engine._meta)
 
 

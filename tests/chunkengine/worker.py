@@ -17,7 +17,7 @@ from unittest.mock import patch
 from xxhash import xxh3_64_hexdigest
 
 from fs.chunkengine import allocator
-from fs.chunkengine.api import CommitsAtOnce
+from fs.chunkengine.api import ChunkCommit, ChunkWrite, CommitsAtOnce
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.factory import open_engine
 from fs.schema.config import StorageSection
@@ -68,6 +68,9 @@ class Writer:
         self.contents = {index: content_of(engine, index) for index in indices}
 
     def step(self) -> None:
+        if self.rng.random() < 0.15:
+            self.write_group()
+            return
         index = self.rng.choice(list(self.contents))
         version, old = self.contents[index]
         version, kind = version + 1, self.rng.random()
@@ -109,6 +112,39 @@ class Writer:
                 self._say_done(index, version, new)
                 return
         self._commit(index, version, new)
+
+    def write_group(self) -> None:
+        """Replace the beginnings of several chunks of a target, in one batch; commit them by that, or by another."""
+        first = chunk_of(self.rng.choice(list(self.contents)))
+        of_target = [index for index in self.contents if chunk_of(index)[0] == first[0]]
+        group = self.rng.sample(of_target, min(len(of_target), self.rng.randint(2, 4)))
+        made, writes = [], []
+        for index in group:
+            version, old = self.contents[index]
+            data = self.rng.randbytes(self.rng.choice((100, 8192, CHUNK_SIZE_BYTES)))
+            made.append((index, version + 1, data + (old or b"")[len(data) :]))
+            writes.append(
+                ChunkWrite(
+                    chunk_of(index)[1],
+                    version + 1,
+                    CHUNK_SIZE_BYTES,
+                    0,
+                    in_pages(data),
+                    tag_of(version + 1),
+                )
+            )
+        is_at_once = self.rng.random() < 0.5
+        if not is_at_once:
+            self.engine.prepare_writes(first[0], writes)
+        for index, version, new in made:
+            self.say(f"began {index} {version} {hash_of(new)}")
+        if is_at_once:
+            self.engine.prepare_writes(first[0], writes, commits=CommitsAtOnce(1, lambda _: None))
+        else:
+            commits = [ChunkCommit(chunk_of(index)[1], version) for index, version, _ in made]
+            self.engine.commit_writes(first[0], commits, chain_version=1)
+        for index, version, new in made:
+            self._say_done(index, version, new)
 
     def _commit(self, index: int, version: int, new: bytes | None) -> None:
         self.say(f"began {index} {version} {hash_of(new)}")

@@ -2,9 +2,10 @@
 
 import mmap
 import random
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fs.chunkengine.api import CommitsAtOnce, Note
+from fs.chunkengine.api import ChunkCommit, ChunkWrite, CommitsAtOnce, Note
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.format import UNDO_PREFIX, chunk_key, place_of
 from fs.chunkengine.fsck import check_disk
@@ -83,8 +84,8 @@ class Workload:
     def step(self, engine: DiskEngine) -> None:
         chunk = self.rng.choice(self.chunks)
         kinds = (self.write, self.append, self.write, self.replace, self.truncate, self.remove)
-        others = (self.drop, self.commit_later, self.sync)
-        kind = self.rng.choices((*kinds, *others), (4, 5, 2, 3, 2, 1, 1, 3, 2))[0]
+        others = (self.drop, self.commit_later, self.sync, self.write_group)
+        kind = self.rng.choices((*kinds, *others), (4, 5, 2, 3, 2, 1, 1, 3, 2, 2))[0]
         kind(engine, chunk)
 
     def write(self, engine: DiskEngine, chunk) -> None:
@@ -124,6 +125,51 @@ class Workload:
         assert (state.pending_ver, state.pending_length) == (version, len(new))
         self._committed(chunk, version, new)
         model.synced_pending = None
+
+    def write_group(self, engine: DiskEngine, chunk) -> None:
+        """Write into several chunks of a target in one batch, and commit them in one: the same, or another."""
+        of_target = [c for c in self.chunks if c[0] == chunk[0]]
+        group = self.rng.sample(of_target, self.rng.randint(1, len(of_target)))
+        writes, made = [], []
+        for one in group:
+            old, data = self.models[one].content or b"", in_pages(self.data())
+            offset = self.rng.choice((0, min(len(old), CHUNK_SIZE_BYTES - len(data))))
+            version = self.models[one].version + 1
+            new = old.ljust(offset, b"\0")[:offset] + bytes(data) + old[offset + len(data) :]
+            writes.append(
+                ChunkWrite(one[1], version, CHUNK_SIZE_BYTES, offset, data, tag_of(version))
+            )
+            made.append((one, version, new))
+        if self.rng.random() < self.at_once_share:
+            notes = {one[1]: self.note(one) for one in group}
+            commits = CommitsAtOnce(5, lambda state: notes[state.chunk_id])
+            with self._committing(made):
+                engine.prepare_writes(chunk[0], writes, commits=commits)
+            return
+        engine.prepare_writes(chunk[0], writes)
+        for one, version, new in made:
+            model = self.models[one]
+            model.pending, model.synced_pending = (version, new), None
+        if self.rng.random() >= self.pending_share:
+            with self._committing(made):
+                commit = [ChunkCommit(one[1], version, self.note(one)) for one, version, _ in made]
+                engine.commit_writes(chunk[0], commit, chain_version=5)
+
+    @contextmanager
+    def _committing(self, made):
+        """Around a batch that commits all of `made` or none."""
+        for one, _, new in made:
+            self.models[one].maybe = [new]
+        try:
+            yield
+        except FsError as error:
+            if error.status is not Status.IO_ERROR:
+                for one, _, _ in made:
+                    self.models[one].maybe = []
+            raise
+        for one, version, new in made:
+            self._committed(one, version, new)
+            self.models[one].synced_pending = None
 
     def truncate(self, engine: DiskEngine, chunk) -> None:
         length = self.rng.choice((0, 1, 4096, self.rng.randint(0, CHUNK_SIZE_BYTES)))
