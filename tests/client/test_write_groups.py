@@ -1,0 +1,242 @@
+"""Writes of one chain that wait together go together, and each is told what became of it."""
+
+import pytest
+import trio
+import trio.testing
+
+from fs.client import write_groups
+from fs.client.write_groups import AT_ONCE_MAX, GROUP_BYTES_MAX, GROUP_COUNT_MAX, WriteGroups
+from fs.rpc.api import Received
+from fs.schema import services
+from fs.schema.proto import storage_pb2 as pb
+from fs.schema.status import FsError, Status
+
+NODE = 5
+PAGE = 4096
+
+
+class Nodes:
+    """Answers when a test says so; knows what is under way."""
+
+    def __init__(self):
+        self.sent = []
+        """Of each request the chunk indices, in order."""
+        self.payloads = []
+        self.refusals = {}
+        """Status of single chunks in a group, by index."""
+        self.failure = None
+        self._ends = []
+
+    async def call(self, _node_id, method, request, *, payload):
+        is_group = method is services.STORAGE_WRITE_GROUP
+        updates = list(request.updates) if is_group else [request]
+        assert len(updates) > 1 or not is_group
+        assert [len(data) for data in payload] == [one.length for one in updates]
+        end = trio.Event()
+        self.sent.append([one.chunk_index for one in updates])
+        self._ends.append(end)
+        await end.wait()
+        self.payloads.append([bytes(data) for data in payload])
+        if self.failure is not None and (is_group or self.failure is not Status.RPC_UNKNOWN_METHOD):
+            raise FsError(self.failure, "as the test wants it")
+        if not is_group:
+            return Received(pb.UpdateRsp(update_ver=request.chunk_index + 1))
+        return Received(pb.UpdateGroupRsp(outcomes=[self._outcome(one) for one in updates]))
+
+    def _outcome(self, one):
+        status = self.refusals.get(one.chunk_index)
+        if status is not None:
+            return pb.UpdateOutcomePb(status=status, detail="refused")
+        return pb.UpdateOutcomePb(reply=pb.UpdateRsp(update_ver=one.chunk_index + 1))
+
+    async def end(self, position=0):
+        """Let one request under way be answered."""
+        self._ends.pop(position).set()
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def end_all(self):
+        while self._ends:
+            await self.end()
+
+
+class Writers:
+    """Tasks that write, and what they were told."""
+
+    def __init__(self, nursery):
+        self.nodes = Nodes()
+        self.groups = WriteGroups(self.nodes)
+        self.told = {}
+        self._nursery = nursery
+        self.scopes = {}
+
+    async def write(self, indices, size=100, *, chain_id=1, version=1):
+        for index in indices:
+            self._nursery.start_soon(self._write, index, size, chain_id, version)
+            await trio.testing.wait_all_tasks_blocked()
+
+    async def _write(self, index, size, chain_id, version):
+        data = bytes([index % 256]) * size
+        request = pb.UpdateReq(
+            chunk_index=index,
+            chain_id=chain_id,
+            chain_version=version,
+            type=pb.UpdateTypePb.WRITE,
+            length=size,
+        )
+        with trio.CancelScope() as self.scopes[index]:
+            try:
+                reply = await self.groups.send(NODE, request, data)
+                self.told[index] = reply.update_ver
+            except FsError as error:
+                self.told[index] = error.status
+
+
+@pytest.fixture
+def writers(nursery):
+    return Writers(nursery)
+
+
+async def test_the_first_goes_at_once_and_those_behind_it_together(writers):
+    nodes = writers.nodes
+    await writers.write(range(5))
+    assert nodes.sent == [[0]]
+    await nodes.end()
+    assert nodes.sent == [[0], [1, 2, 3, 4]]
+    await writers.write([5])
+    assert len(nodes.sent) == 2
+    await nodes.end_all()
+    assert nodes.sent[2:] == [[5]]
+    assert writers.told == {index: index + 1 for index in range(6)}
+    assert nodes.payloads[1] == [bytes([index]) * 100 for index in range(1, 5)]
+    assert not writers.groups._lines
+
+
+@pytest.mark.parametrize("by_count", [True, False])
+async def test_a_full_request_waits_for_no_other_but_too_many_do(writers, by_count):
+    each = 1 if by_count else GROUP_BYTES_MAX // 4
+    full = GROUP_COUNT_MAX if by_count else 4
+    await writers.write(range(1 + full - 1), each)
+    assert writers.nodes.sent == [[0]]
+    await writers.write(range(full, 3 * full + 1), each)
+    assert writers.nodes.sent == [[0], list(range(1, full + 1))]
+    assert AT_ONCE_MAX == 2  # else more of them
+    await writers.nodes.end_all()
+    assert [len(sent) for sent in writers.nodes.sent] == [1, full, full, full]
+    assert len(writers.told) == 3 * full + 1
+
+
+async def test_a_write_larger_than_a_group_goes_by_itself(writers):
+    await writers.write(range(3), GROUP_BYTES_MAX + 1)
+    await writers.nodes.end_all()
+    assert writers.nodes.sent == [[0], [1], [2]]
+
+
+async def test_chains_and_their_versions_do_not_mix(writers):
+    await writers.write([0, 1])
+    await writers.write([2, 3], chain_id=2)
+    await writers.write([4, 5], version=2)
+    assert writers.nodes.sent == [[0], [2], [4]]
+    await writers.nodes.end_all()
+    assert writers.nodes.sent[3:] == [[1], [3], [5]]
+
+
+async def test_whole_pages_come_first_in_a_request(writers):
+    await writers.write([0])
+    await writers.write([1], PAGE + 1)
+    await writers.write([2], PAGE)
+    await writers.write([3], 7)
+    await writers.write([4], 2 * PAGE)
+    await writers.nodes.end_all()
+    assert writers.nodes.sent == [[0], [2, 4, 1, 3]]
+    assert writers.told == {index: index + 1 for index in range(5)}
+
+
+async def test_each_is_told_its_own_refusal(writers):
+    writers.nodes.refusals = {2: Status.NO_SPACE, 3: Status.OUTCOME_UNKNOWN}
+    await writers.write(range(5))
+    await writers.nodes.end_all()
+    assert writers.told == {0: 1, 1: 2, 2: Status.NO_SPACE, 3: Status.OUTCOME_UNKNOWN, 4: 5}
+
+
+async def test_all_of_a_request_that_fails_are_told(writers):
+    await writers.write(range(4))
+    await writers.nodes.end()
+    writers.nodes.failure = Status.ROUTING_MISMATCH
+    await writers.nodes.end()
+    assert writers.told == {0: 1} | dict.fromkeys([1, 2, 3], Status.ROUTING_MISMATCH)
+    assert not writers.groups._lines
+
+
+async def test_a_reply_about_fewer_is_none(writers, monkeypatch):
+    monkeypatch.setattr(Nodes, "_outcome", lambda _self, _one: pb.UpdateOutcomePb())
+    monkeypatch.setattr(write_groups.pb, "UpdateGroupRsp", pb_of_one)
+    await writers.write(range(3))
+    await writers.nodes.end_all()
+    assert writers.told == {0: 1, 1: Status.RPC_BAD_FRAME, 2: Status.RPC_BAD_FRAME}
+
+
+_GROUP_RSP = pb.UpdateGroupRsp
+
+
+def pb_of_one(outcomes):
+    return _GROUP_RSP(outcomes=outcomes[:1])
+
+
+async def test_a_node_of_an_older_release_gets_them_one_by_one(writers):
+    writers.nodes.failure = Status.RPC_UNKNOWN_METHOD
+    await writers.write(range(3))
+    await writers.nodes.end()
+    await writers.nodes.end()
+    assert writers.nodes.sent == [[0], [1, 2], [1], [2]]
+    await writers.nodes.end_all()
+    await writers.write(range(3, 6))
+    assert writers.nodes.sent[4:] == [[3], [4], [5]]
+    await writers.nodes.end_all()
+    assert writers.told == {index: index + 1 for index in range(6)}
+
+
+async def test_one_that_waits_is_taken_out_when_it_is_cancelled(writers):
+    await writers.write(range(4))
+    writers.scopes[2].cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    await writers.nodes.end_all()
+    assert writers.nodes.sent == [[0], [1, 3]]
+    assert sorted(writers.told) == [0, 1, 3]
+
+
+async def test_one_that_is_being_sent_by_another_stays_until_its_bytes_are_free(writers):
+    await writers.write(range(3))
+    await writers.nodes.end()
+    writers.scopes[2].cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not writers.scopes[2].cancelled_caught
+    await writers.nodes.end()
+    assert writers.nodes.payloads[-1] == [b"\1" * 100, b"\2" * 100]
+    assert writers.told[1] == 2
+
+
+async def test_when_the_sender_is_cancelled_the_others_may_repeat(writers):
+    await writers.write(range(5))
+    await writers.nodes.end()
+    assert writers.nodes.sent[-1] == [1, 2, 3, 4]
+    await writers.write([5])
+    writers.scopes[1].cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    lost = Status.RPC_CONNECTION_LOST
+    assert writers.told == {0: 1, 2: lost, 3: lost, 4: lost}
+    assert not FsError(lost).definite
+    assert writers.nodes.sent[-1] == [5]
+    await writers.nodes.end_all()
+    assert writers.told[5] == 6
+    assert not writers.groups._lines
+
+
+async def test_a_sender_that_is_cancelled_before_it_runs_passes_its_turn_on(writers):
+    await writers.write(range(3))
+    writers.nodes._ends[0].set()
+    writers.scopes[1].cancel()  # whichever of the two is seen first
+    await trio.testing.wait_all_tasks_blocked()
+    await writers.nodes.end_all()
+    assert 1 not in writers.told
+    assert writers.told[2] in {3, Status.RPC_CONNECTION_LOST}
+    assert not writers.groups._lines
