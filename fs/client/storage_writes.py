@@ -93,7 +93,7 @@ class StorageWrites:
         self._runtime = runtime
         self._section = section
         self._channels = ChannelPool(section.channel_count)
-        self._groups = WriteGroups(nodes)
+        self._groups = WriteGroups(nodes, routing)
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""

@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from ..node.api import RoutingView
 from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer
 from ..schema import services
@@ -99,11 +100,12 @@ class _Line:
 class WriteGroups:
     """The writes of one client, by chain."""
 
-    def __init__(self, nodes: NodeCalls) -> None:
+    def __init__(self, nodes: NodeCalls, routing: RoutingView) -> None:
         self._nodes = nodes
+        self._routing = routing
         self._lines: dict[tuple[NodeId, int, int], _Line] = {}
-        self._without: set[NodeId] = set()
-        """Of a release that takes writes one by one only."""
+        self._without: set[tuple[NodeId, str]] = set()
+        """Processes, by node and incarnation, of a release that takes writes one by one only."""
 
     async def send(self, node_id: NodeId, request: pb.UpdateReq, data: Buffer) -> pb.UpdateRsp:
         """Send a write to the head of its chain, maybe with others; return what it answers.
@@ -116,7 +118,7 @@ class WriteGroups:
         Raises:
             FsError: as `NodeCalls.call`; RPC_CONNECTION_LOST also when whoever sent it was cancelled.
         """
-        if node_id in self._without:
+        if self._without and self._process(node_id) in self._without:
             return await self._alone(node_id, request, data)
         key = node_id, request.chain_id, request.chain_version
         line = self._lines.get(key)
@@ -139,6 +141,10 @@ class WriteGroups:
             return write.reply
         return await self._alone(node_id, request, data)
 
+    def _process(self, node_id: NodeId) -> tuple[NodeId, str]:
+        node = self._routing.info.nodes.get(node_id)
+        return node_id, node.incarnation if node is not None else ""
+
     async def _alone(self, node_id: NodeId, request: pb.UpdateReq, data: Buffer) -> pb.UpdateRsp:
         received = await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=[data])
         return received.message
@@ -160,7 +166,7 @@ class WriteGroups:
             failure = error
             if error.status is Status.RPC_UNKNOWN_METHOD:
                 log.info("node %d takes writes one by one only", node_id)
-                self._without.add(node_id)
+                self._without.add(self._process(node_id))
         finally:
             is_refused = failure.status is Status.RPC_UNKNOWN_METHOD
             for one in group:

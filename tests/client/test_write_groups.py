@@ -1,5 +1,7 @@
 """Writes of one chain that wait together go together, and each is told what became of it."""
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 import trio.testing
@@ -9,6 +11,7 @@ from fs.client.write_groups import AT_ONCE_MAX, GROUP_BYTES_MAX, GROUP_COUNT_MAX
 from fs.rpc.api import Received
 from fs.schema import services
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.routing import Node, Role, RoutingInfo
 from fs.schema.status import FsError, Status
 
 NODE = 5
@@ -64,10 +67,16 @@ class Writers:
 
     def __init__(self, nursery):
         self.nodes = Nodes()
-        self.groups = WriteGroups(self.nodes)
+        self.routing = SimpleNamespace(info=RoutingInfo())
+        self.started_anew("a")
+        self.groups = WriteGroups(self.nodes, self.routing)
         self.told = {}
         self._nursery = nursery
         self.scopes = {}
+
+    def started_anew(self, incarnation):
+        node = Node(NODE, frozenset({Role.STORAGE}), "mem:node-5", incarnation)
+        self.routing.info = RoutingInfo(nodes={NODE: node})
 
     async def write(self, indices, size=100, *, chain_id=1, version=1):
         for index in indices:
@@ -192,7 +201,12 @@ async def test_a_node_of_an_older_release_gets_them_one_by_one(writers):
     await writers.write(range(3, 6))
     assert writers.nodes.sent[4:] == [[3], [4], [5]]
     await writers.nodes.end_all()
-    assert writers.told == {index: index + 1 for index in range(6)}
+    writers.started_anew("b")  # of a newer release
+    writers.nodes.failure = None
+    await writers.write(range(6, 9))
+    await writers.nodes.end_all()
+    assert writers.nodes.sent[7:] == [[6], [7, 8]]
+    assert writers.told == {index: index + 1 for index in range(9)}
 
 
 async def test_one_that_waits_is_taken_out_when_it_is_cancelled(writers):

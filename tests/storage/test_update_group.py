@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from fs.rpc.api import Identity
 from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId
 from fs.schema.proto import storage_pb2 as pb
@@ -358,3 +359,14 @@ async def test_what_is_no_group_of_plain_writes_is_refused(mock_clock, spoil):
         assert await status_of(send, client, made) is Status.RPC_BAD_REQUEST
         assert contents(cluster, 1) == [None] * COUNT
         assert settled(cluster)
+
+
+async def test_a_user_speaks_for_no_other_client_in_any_of_a_group(mock_clock):
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        admit = cluster.nodes[1].storage.service.admit
+        group = pb.UpdateGroupReq(updates=[request for request, _ in writes(client)])
+        peer = Identity("", client_id=client.client_id)
+        admit(None, peer, group)
+        group.updates[2].tag.client_id = "another"
+        with pytest.raises(FsError, match="RPC_NOT_ALLOWED"):
+            admit(None, peer, group)
