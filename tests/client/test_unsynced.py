@@ -131,7 +131,7 @@ async def test_a_sync_learns_of_the_loss_from_the_chain(autojump_clock, is_count
     store = StorageClient(
         "c", channels=None, routing=routing, mgmtd=None, runtime=runtime, section=ClientSection()
     )
-    store._nodes = store._writes._nodes = Nodes(routing)
+    store._nodes = store._writes._nodes = store._writes._groups._nodes = Nodes(routing)
     await store.write(ref(), 0, bytes(2 * CHUNK))
     await store.sync([ref()])
     await store.write(ref(), 0, bytes(2 * CHUNK))
@@ -160,7 +160,7 @@ async def test_a_durable_write_needs_no_sync_unless_something_was_lost_before(au
     store = StorageClient(
         "c", channels=None, routing=routing, mgmtd=None, runtime=runtime, section=ClientSection()
     )
-    nodes = store._nodes = store._writes._nodes = Nodes(routing)
+    nodes = store._nodes = store._writes._nodes = store._writes._groups._nodes = Nodes(routing)
     assert not await store.write(ref(), 0, bytes(CHUNK), is_durable=True)
     assert len(store._unsynced) == 1
     nodes.can_flush = True
