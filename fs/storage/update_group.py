@@ -26,7 +26,7 @@ from ..chunkengine.api import ChunkCommit, ChunkState, ChunkWrite, CommitsAtOnce
 from ..runtime import tracing
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
-from .channels import is_final
+from .channels import UpdateResult, is_final
 from .context import StorageContext
 from .finished_cuts import WHOLE
 from .forward import Forwarded, forward_together, result_of
@@ -59,6 +59,8 @@ class _Member:
     """One update of a group, and what becomes of it."""
 
     update: Update
+    known: UpdateResult | None = None
+    """It is a repeat of what had this result."""
     executed: Executed | None = None
     error: FsError | None = None
 
@@ -117,14 +119,18 @@ async def run_group(
     target = place.target
     if tracing.live.count:
         note_place(place)
-    outcomes = [
-        _begin(place, one, part, is_from_client=is_from_client, deadline_s=deadline_s)
-        for one, part in zip(request.updates, parts, strict=True)
-    ]
-    begun = [one for one in outcomes if isinstance(one, _Member) and not one.is_over]
-    for _ in begun:
-        target.inflight.enter(chain_version)
+    outcomes: list[_Member | FsError] = []
+    begun: list[_Member] = []
     try:
+        for one, part in zip(request.updates, parts, strict=True):
+            found = _begin(place, one, part, is_from_client=is_from_client, deadline_s=deadline_s)
+            outcomes.append(found)
+            if isinstance(found, _Member) and found.known is None:
+                target.inflight.enter(chain_version)
+                begun.append(found)
+        for member in outcomes:
+            if isinstance(member, _Member) and member.known is not None:
+                member.executed = await done(place, member.update, member.known)
         await _execute_all(context, target, begun)
         return storage_pb2.UpdateGroupRsp(outcomes=[await _outcome(context, o) for o in outcomes])
     finally:
@@ -162,7 +168,7 @@ def _begin(
     is_from_client: bool,
     deadline_s: float,
 ) -> _Member | FsError:
-    """Check one update and occupy its channel, until `_end`; a repeat is over already."""
+    """Check one update and occupy its channel, until `_end`; but not for a repeat whose result is known."""
     try:
         update = check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
         if not is_from_client or update.tag is None:
@@ -170,11 +176,11 @@ def _begin(
         known = place.target.channels.begin(update.tag, trio.current_time())
     except FsError as error:
         return error
-    return _Member(update, None if known is None else done(place, update, known))
+    return _Member(update, known)
 
 
 def _end(target: LocalTarget, member: _Member) -> None:
-    """End of `_begin` for one that was not over then."""
+    """End of `_begin` for one whose result was not known then."""
     update = member.update
     if not update.is_from_client or update.tag is None:
         return
@@ -269,7 +275,7 @@ async def _execute_together(
         return
     if place.successor is None:
         for one, state in zip(plain, states, strict=True):
-            _finish(place, one, state)
+            await _finish(place, one, state)
         return
     # 9. Pass them on.
     sent = [
@@ -369,14 +375,14 @@ async def _commit(place: Place, ended: Sequence[tuple[_Plain, ChunkState, Forwar
             one.member.error = error
         return
     for one, state, _ in ended:
-        _finish(place, one, state)
+        await _finish(place, one, state)
 
 
-def _finish(place: Place, one: _Plain, state: ChunkState) -> None:
+async def _finish(place: Place, one: _Plain, state: ChunkState) -> None:
     """Note that an update is committed here and below."""
     place.target.unsettled.pop(state.chunk_id, None)
     # 11. Remember it for repeats.
-    one.member.executed = done(place, one.member.update, result_of(state))
+    one.member.executed = await done(place, one.member.update, result_of(state))
 
 
 async def _pass_on_alone(
@@ -385,6 +391,6 @@ async def _pass_on_alone(
     member = one.member
     try:
         await pass_on_and_commit(context, place, member.update, one.version, state)
-        _finish(place, one, state)
+        await _finish(place, one, state)
     except FsError as error:
         member.error = error
