@@ -38,6 +38,8 @@ OPEN_S_MAX: Final = 6.0
 """How long a removed file is kept open; longer than garbage collection leaves what nobody has open."""
 COLLECTED_S_MIN: Final = 1.5
 """A removal that took so long may have been told of when garbage collection, whose delay is 2 s, had begun: nothing keeps the file then."""
+SILENT_S_MIN: Final = 50.0
+"""A mount that was stopped for so long may have lost its sessions, and what they kept, by its own clock or that of others."""
 LARGE_CHUNK_BYTES: Final = 4 << 20
 LARGE_REPEATS: Final = 2900
 """Of a content, so that it goes a little beyond one such chunk."""
@@ -228,7 +230,8 @@ class MountWorker:
             try:
                 await self._read_kept(mount, opened[0].handle_id, value)
             except FsError as error:
-                if error.status is not Status.STALE or not is_late:
+                was_stopped = trio.current_time() - begin_s > SILENT_S_MIN
+                if error.status is not Status.STALE or not (is_late or was_stopped):
                     raise
         mount.names.forget(inode.inode_id, 1)
 

@@ -209,7 +209,7 @@ class Batches:
             if made:  # holes, or what is not as it was asked for
                 # whether a file with holes is still there, has to be asked for
                 is_done &= all(
-                    not read.hole_bytes or self._core.is_kept(read.file.inode_id)
+                    not read.hole_bytes or self._core.is_surely_there(read.file.inode_id)
                     for read in made.values()
                 )
                 if not is_done:

@@ -137,6 +137,7 @@ class InodeState:
         "ref",
         "reported_seq",
         "run",
+        "seen_there_s",
         "set_times",
         "space_counted_s",
         "told_until_s",
@@ -174,6 +175,8 @@ class InodeState:
         self.is_length_unknown = False
         self.is_metered = False
         self.space_counted_s = -math.inf
+        self.seen_there_s = -math.inf
+        """When meta was last asked whether it still has the file, and had it."""
         self.is_space_unsure = False
         """Bytes were left out or cleared, or written to a file with holes, since meta last counted its space."""
         self.promised_length = 0

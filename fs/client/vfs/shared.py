@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 SEEN_COUNT_MAX = 65_536
 """How many closed inodes are remembered as `Seen`."""
 
+SEEN_THERE_S = 1.0
+"""How long a file that a session keeps is taken to be there without asking."""
+
 UNEXPECTED_HOLE_PAUSE_S = 1.0
 """Between two words in the log about holes where none should be."""
 
@@ -211,8 +214,12 @@ class Shared:
         for read in doubted:
             self._look_at_hole(read)
         for inode_id in dict.fromkeys(read.file.inode_id for read in doubted):
-            if not self.is_kept(inode_id):
+            if not self.is_surely_there(inode_id):
+                asked_s = self.now_s()
                 await require_still_there(self.meta, Caller(0, 0).to_pb(), inode_id)
+                state = self.states.get(inode_id)
+                if state is not None:
+                    state.seen_there_s = asked_s
 
     def _look_at_hole(self, read: FileRead) -> None:
         """Say in the log what storage calls a hole in a file that should have none; it may be quite new, or a power loss may have made it."""
@@ -239,6 +246,18 @@ class Shared:
         """Return whether a session of this mount keeps the content of a file, whoever removes it."""
         state = self.states.get(inode_id)
         return state is not None and state.is_kept
+
+    def is_surely_there(self, inode_id: InodeId) -> bool:
+        """Return whether a hole in a file is no reason to ask if its content is there still.
+
+        A session of this mount keeps it. But sessions end without a word while a mount is stopped, or cut off from the managers, for longer than they
+        last: so what has no name, and what should have no hole, is asked for each time, and the rest now and then.
+        """
+        state = self.states.get(inode_id)
+        if state is None or not state.is_kept or not state.inode.nlink:
+            return False
+        may_have_holes = state.file.has_holes or state.is_space_unsure or state.has_unreported
+        return may_have_holes and self.now_s() < state.seen_there_s + SEEN_THERE_S
 
     def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
         """Take in the directories of a reply to a change of names, whose request was made at `mark`."""

@@ -148,3 +148,30 @@ async def test_what_is_opened_while_its_last_name_goes_is_kept(
         await m.close(opened[0].handle_id)
         await trio.sleep(1.0)
         assert cluster.sessions[inode.inode_id] == {"other"}
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("is_own", [False, True])
+async def test_who_was_stopped_for_longer_than_its_sessions_last_is_told(
+    autojump_clock, mounts, is_sparse, is_own
+):
+    """Found by the simulation (seed 515): a file without a name was read as zeros, for its mount still had it for kept."""
+    async with mounts(2, readahead_bytes_max=0) as (a, b):
+        await a.write_file(b"f", DATA)
+        handle_id = (await b.open(b"f", RW)).handle_id
+        inode_id = b.files.handle(handle_id).state.inode_id
+        if is_sparse:
+            await b.files.write(handle_id, 20 * CHUNK, b"behind a hole")
+            await b.files.fsync(handle_id, is_data_only=False)
+            assert bytes(await b.files.read(handle_id, 10 * CHUNK, 100)) == bytes(100)
+        assert bytes(await b.files.read(handle_id, 0, 100)) == DATA[:100]
+        await (b if is_own else a).names.unlink(1, b"f", ROOT)
+        assert bytes(await b.files.read(handle_id, 0, 100)) == DATA[:100]
+        await trio.sleep(2.0)
+        inode = b.cluster.get(inode_id)  # meta takes b for dead
+        b.cluster.sessions[inode_id].clear()
+        await b.cluster.collect(inode)
+        with pytest.raises(FsError) as e:
+            await b.files.read(handle_id, 0, 100)
+        assert e.value.status is Status.STALE
+        await b.files.release(handle_id)
