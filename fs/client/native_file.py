@@ -7,6 +7,7 @@ Invariants:
 Does not: cache, read ahead, or gather small writes.
 """
 
+import math
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self
@@ -23,7 +24,7 @@ from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
 from .ending import EndingSessions
 from .entries import Identity
-from .still_there import require_still_there
+from .still_there import SEEN_THERE_S, require_still_there
 
 
 def check_offset(path: str, offset: int) -> None:
@@ -54,6 +55,8 @@ class EmberFile:
         self._identity = identity
         self._session_id = session_id
         self._ending = ending
+        self._seen_there_s = -math.inf
+        """When meta was last asked whether it still has the file, and had it."""
         self._dyn_stripe = inode.file.dyn_stripe
         self._truncate_ver = inode.file.truncate_ver
         self._length = inode.file.length
@@ -105,8 +108,11 @@ class EmberFile:
 
     async def require_still_there(self) -> None:
         """Return if what was read as a hole was none of a removed file's; raises FsError(STALE)."""
-        if not self._session_id:
-            await require_still_there(self._meta, self._identity.caller(), self._inode.inode_id)
+        asked_s = trio.current_time()
+        if self._session_id and asked_s < self._seen_there_s + SEEN_THERE_S:
+            return
+        await require_still_there(self._meta, self._identity.caller(), self._inode.inode_id)
+        self._seen_there_s = asked_s
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset` on."""

@@ -18,7 +18,7 @@ from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ..api import BeginsCalls, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
-from ..still_there import require_still_there
+from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
 from .open_file import FetchedBlock, InodeState
@@ -31,9 +31,6 @@ _log = logging.getLogger(__name__)
 
 SEEN_COUNT_MAX = 65_536
 """How many closed inodes are remembered as `Seen`."""
-
-SEEN_THERE_S = 1.0
-"""How long a file that a session keeps is taken to be there without asking."""
 
 UNEXPECTED_HOLE_PAUSE_S = 1.0
 """Between two words in the log about holes where none should be."""
@@ -241,11 +238,6 @@ class Shared:
             state.file.data_ver,
             state.file.truncate_ver,
         )
-
-    def is_kept(self, inode_id: InodeId) -> bool:
-        """Return whether a session of this mount keeps the content of a file, whoever removes it."""
-        state = self.states.get(inode_id)
-        return state is not None and state.is_kept
 
     def is_surely_there(self, inode_id: InodeId) -> bool:
         """Return whether a hole in a file is no reason to ask if its content is there still.
