@@ -201,7 +201,8 @@ class StorageSection(Section, frozen=True):
     read one then reads it from the disk; 0: never."""
     disk_hang_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 10.0
     """A disk with a call under way for so long, whose device completes nothing meanwhile, is taken out of service; one with a
-    call of twelve times that in any case; 0: never."""
+    call of twelve times that in any case; 0: never.  Where no device is known, as of ZFS, only the time
+    counts: there it is to be twice the longest flush."""
     direct_read_bytes_min: Annotated[int, Meta(ge=0)] = 1 * MIB
     """Reads of at least this many bytes that are not in the page cache, and were not asked for lately, take them from the disk past it, on
     ext4 and XFS; read once more they go through it; 0: never."""

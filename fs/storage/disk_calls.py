@@ -16,6 +16,7 @@ Decision: specs/decisions/0107-disks-that-hang.md.
 """
 
 import os
+import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,6 +34,45 @@ LOOK_INTERVAL_S: Final = 0.5
 HANG_FACTOR: Final = 12.0
 _STAT_FIELDS: Final = (0, 4, 11, 15)
 """Of a block device's `stat`: reads, writes, discards and flushes completed; the last two are missing in older kernels."""
+
+
+_BLOCK_DEVICES: Final = Path("/sys/dev/block")
+_BTRFS: Final = Path("/sys/fs/btrfs")
+
+
+def source_of(device: str, mounts: str) -> str:
+    """Return what is mounted under a device number that stands for a file system and no device, as those of btrfs do; empty: unknown.
+
+    Args:
+        device: its numbers, with a colon.
+        mounts: as /proc/self/mountinfo says.
+    """
+    for line in mounts.splitlines():
+        about, _, rest = line.partition(" - ")
+        if about.split()[2:3] == [device]:
+            return rest.split()[1]
+    return ""
+
+
+def _device_of(source: str) -> str:
+    """Return the numbers of a block device by its path, with a colon; empty: it is none."""
+    try:
+        found = Path(source).stat()
+    except OSError:
+        return ""
+    if not stat.S_ISBLK(found.st_mode):
+        return ""
+    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+
+
+def _companions(device: str) -> list[Path]:
+    """Return the block devices, in sysfs, of the file system that one of them holds; btrfs knows of several."""
+    own = _BLOCK_DEVICES / device
+    for folder in _BTRFS.glob("*/devices"):
+        devices = list(folder.iterdir())
+        if any(path.resolve() == own.resolve() for path in devices):
+            return devices
+    return [own]
 
 
 class _Call:
@@ -84,7 +124,7 @@ class DiskCalls:
         self._in_place_count = 0
         self._watch_s = 0.0
         """Seconds that somebody has looked."""
-        self._stat_path: Path | None = None
+        self._stat_paths: list[Path] = []
         self._completed = 0
         self._moved_s = 0.0
 
@@ -152,12 +192,16 @@ class DiskCalls:
     # ---------------------------------------------------------------- the watch
 
     def learn_device(self) -> None:
-        """Find out which device the disk is on; blocks.  Without one only time counts."""
+        """Find out which devices the disk is on; blocks.  Without any only time counts."""
         try:
             number = Path(self.path).stat().st_dev
+            device = f"{os.major(number)}:{os.minor(number)}"
+            if not (_BLOCK_DEVICES / device).exists():
+                mounts = Path("/proc/self/mountinfo").read_text()
+                device = _device_of(source_of(device, mounts))
+            self._stat_paths = [path / "stat" for path in _companions(device)] if device else []
         except OSError:
             return
-        self._stat_path = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
 
     def look(self, elapsed_s: float) -> None:
         """Judge the disk; `elapsed_s` since the last time."""
@@ -174,13 +218,14 @@ class DiskCalls:
             self._give_up(age_s)
 
     def _count_completed(self) -> int:
-        if self._stat_path is None:
-            return 0
-        try:
-            numbers = self._stat_path.read_text().split()
-        except OSError:  # the device is gone: nothing moves any more
-            return self._completed
-        return sum(int(numbers[at]) for at in _STAT_FIELDS if at < len(numbers))
+        count = 0
+        for path in self._stat_paths:
+            try:
+                numbers = path.read_text().split()
+            except OSError:  # the device is gone: nothing moves any more
+                return self._completed
+            count += sum(int(numbers[at]) for at in _STAT_FIELDS if at < len(numbers))
+        return count
 
     def _give_up(self, age_s: float) -> None:
         lost, self._under_way = self._under_way, {}

@@ -103,6 +103,26 @@ async def test_a_file_that_was_removed_is_no_hole(autojump_clock, client, cluste
             await kept.close()
 
 
+async def test_a_client_that_was_stopped_for_longer_than_its_session_lasts_reads_no_hole(
+    autojump_clock, client, cluster
+):
+    a = client("a")
+    await a.write_file("/f", b"x" * CHUNK)
+    async with await a.open("/f", is_writable=True) as file:
+        inode_id = file.ref.inode_id
+        await file.write(4 * CHUNK, b"behind a hole")
+        assert await file.read(2 * CHUNK, 10) == bytes(10)
+        cluster.names[1].clear()
+        await trio.sleep(2.0)
+        cluster.sessions[inode_id].clear()  # meta takes it for dead
+        await cluster.drop_link(cluster.get(inode_id))
+        with pytest.raises(FsError) as e:
+            await file.read(0, 10)
+        assert e.value.status is Status.STALE
+        with pytest.raises(FsError):
+            await file.close()
+
+
 async def test_small_files_become_durable_on_their_way(autojump_clock, client, cluster):
     fs, chunks, cluster.chunks.can_flush = client(), cluster.chunks, True
     await fs.write_file("/f", b"x" * 10)
