@@ -248,7 +248,12 @@ class Files(Reading, Writing, Closing):
     ) -> Opened:
         opened, must_forget = self._handed_out(inode, flags, session, caller)
         if must_forget:
+            known = self._core.known[inode.inode_id]
+            given, unsure_until_s = known.given_length, known.unsure_until_s
             await self._core.kernel.invalidate_attributes(inode.inode_id)
+            # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
+            if (known.given_length, known.unsure_until_s) == (given, unsure_until_s):
+                known.given_length, known.unsure_until_s = -1, 0.0
         return opened
 
     def _handed_out(
@@ -285,10 +290,8 @@ class Files(Reading, Writing, Closing):
             # The kernel drops its pages now; what others had read ahead must not fill them again.
             state.note_foreign_content()
         state.cached_ver = data_ver
-        known, must_forget = core.known.get(inode.inode_id), False
-        if known is not None and known.may_show_other(state.local_length(), core.now_s()):
-            known.given_length, known.unsure_until_s = state.local_length(), 0.0
-            must_forget = True
+        known, length = core.known.get(inode.inode_id), state.local_length()
+        must_forget = known is not None and known.may_show_other(length, core.now_s())
         return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
 
     def share(self, handle_id: int) -> int:

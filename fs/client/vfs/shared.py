@@ -55,7 +55,7 @@ class Known:
 
     lookup_count: int = 0
     given_length: int = -1
-    """Length in the last attributes handed out; -1: no regular file."""
+    """Length in the last attributes handed out; -1: no regular file, or the kernel has forgotten them."""
     given_until_s: float = 0.0
     given_mark: int = 0
     """Until when those may be used, and when they were handed out; see `Changes`."""

@@ -1,8 +1,10 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 """What the kernel is handed is not from before what was done through this mount, or was seen since."""
 
 import os
 
 import pytest
+import trio
 
 from fs.client.vfs.changes import COUNT_MAX, Changes
 from fs.client.vfs.files import TakesTaskError
@@ -124,3 +126,29 @@ async def test_a_look_up_that_was_under_way_during_a_write_is_done_again(mounts,
         with pytest.raises(TakesTaskError):
             mount.names.looked_up(1, b"f", late, mark)
         assert (await mount.stat(b"f")).length == 5
+
+
+async def test_no_open_goes_by_what_the_kernel_is_still_to_forget(mounts, autojump_clock):
+    """Two at once: the second one has to wait as well."""
+    async with mounts(2) as (one, other):
+        await one.write_file(b"f", b"old")
+        inode = await other.stat(b"f")
+        await one.write_file(b"f", b"newer")
+        asked, may_forget, opened = [], trio.Event(), []
+
+        async def forget(inode_id):
+            asked.append(inode_id)
+            await may_forget.wait()
+
+        async def open_it():
+            opened.append(await other.files.open(inode.inode_id, os.O_RDONLY, ROOT))
+
+        other.kernel.invalidate_attributes = forget
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_it)
+            nursery.start_soon(open_it)
+            await trio.sleep(1)
+            assert len(asked) == 2 and not opened
+            may_forget.set()
+        for found in opened:
+            await other.close(found.handle_id)
