@@ -55,11 +55,6 @@ class Work:
         ]
         self._straight.append((group, ios))
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing was added."""
-        return not (self._straight or self._jobs)
-
     async def do(self, batches: Batches) -> None:
         """Do them all."""
         straight = [io for _, ios in self._straight for io in ios]

@@ -321,18 +321,24 @@ class Ring:
             await turns.begin(self._priority, uid)
         try:
             async with trio.open_nursery() as nursery:
-                writes = Work(Op.WRITE, is_relaxed=False)  # in their order, so all at once
+                kept: dict[tuple[int, int], Work] = {}
                 for start in range(0, len(copied), _ROUND_BYTES):
-                    for work in self._sorted(copied[start : start + _ROUND_BYTES], writes):
+                    for work in self._sorted(copied[start : start + _ROUND_BYTES], kept):
                         nursery.start_soon(self._do_alike, work)
                     await trio.lowlevel.checkpoint()
-                if not writes.is_empty:
-                    nursery.start_soon(self._do_alike, writes)
+                for work in kept.values():
+                    nursery.start_soon(self._do_alike, work)
         finally:
             turns.end(uid)
 
-    def _sorted(self, copied: bytes, writes: Work | None = None) -> "list[Work | RowWork]":
-        """Return what entries ask for, but for what is added to `writes`; those that ask for nothing are completed."""
+    def _sorted(
+        self, copied: bytes, kept: dict[tuple[int, int], Work] | None = None
+    ) -> "list[Work | RowWork]":
+        """Return what entries ask for; those that ask for nothing are completed.
+
+        With `kept` what is for all rounds together is added there instead: writes keep their order, and copies share what memory
+        one batch may take.
+        """
         plain = plain_reads(copied, self._files, self._memories)
         if plain is not None:
             return [plain]
@@ -341,13 +347,14 @@ class Ring:
             self._complete(packed(ended))
         kinds: dict[tuple[int, int], Work] = {}
         for group in groups:
-            key = group.op, group.flags & RELAXED
-            if writes is not None and group.op == Op.WRITE:
-                writes.add(group)
-                continue
-            work = kinds.get(key)
+            is_write = group.op == Op.WRITE
+            key = group.op, 0 if is_write else group.flags & RELAXED
+            into = kinds
+            if kept is not None and (is_write or not group.memory.mapped_bytes):
+                into = kept
+            work = into.get(key)
             if work is None:
-                work = kinds[key] = Work(group.op, is_relaxed=bool(key[1]))
+                work = into[key] = Work(group.op, is_relaxed=bool(key[1]))
             work.add(group)
         return list(kinds.values())
 

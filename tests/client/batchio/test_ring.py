@@ -11,6 +11,7 @@ import trio
 import trio.lowlevel
 from emberfs.protocol import ENTRY, EntryFlag, Op
 
+from fs.client.batchio import jobs as jobs_module
 from fs.client.batchio import ring as ring_module
 from fs.client.batchio.checks import Share
 from fs.client.batchio.jobs import COPIED_BYTES_MAX
@@ -314,6 +315,32 @@ async def test_copies_take_bounded_memory_whatever_entries_say(autojump_clock, p
         assert sum(windows) == long + 14
         assert max(windows) <= COPIED_BYTES_MAX
         assert it.mount.vfs.batches.length(it.files[1].handle_id) == long + 100
+
+
+async def test_copies_of_all_rounds_together_take_bounded_memory(
+    autojump_clock, program, monkeypatch
+):
+    under_way, most = 0, 0
+    move = jobs_module._move
+
+    async def watched(batches, ios, *arguments):
+        nonlocal under_way, most
+        byte_count = sum(len(io.buffer) for io in ios)
+        under_way += byte_count
+        most = max(most, under_way)
+        await trio.sleep(1)
+        await move(batches, ios, *arguments)
+        under_way -= byte_count
+
+    monkeypatch.setattr(jobs_module, "_move", watched)
+    monkeypatch.setattr(ring_module, "_ROUND_BYTES", 2 * ENTRY.size)
+    size = COPIED_BYTES_MAX
+    async with program(CONTENT) as it:
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        it.memories[2] = shared_memory(fd, size, 0)
+        assert await it.do(*[{"memory": 2, "length": size}] * 9) == [len(CONTENT)] * 9
+    assert most == COPIED_BYTES_MAX
 
 
 async def test_a_program_that_is_written_loses_its_privileges(autojump_clock, program):
