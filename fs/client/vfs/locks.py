@@ -13,7 +13,7 @@ A wait can be cancelled at any time; an attempt cannot, so nothing is held that 
 
 Bytes that could not be freed, because no meta service answered, are freed once one does: a process that has closed its file does not come
 back, and others would wait for it until this mount ends.  Owners are numbers that are given out again, so who locks
-under one has what is owed for it freed first.
+under one has what is owed for it freed first; and what a lock brings that was asked for before that is not owed any more.
 
 Limits: who falls silent for longer than its client session lasts loses its locks, and is not told.  Owners of
 different mounts that wait for each other wait forever: deadlocks are not looked for.
@@ -21,7 +21,7 @@ different mounts that wait for each other wait forever: deadlocks are not looked
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import trio
@@ -65,6 +65,17 @@ class LockWish:
         """True when it covers all bytes that there may ever be."""
         return self.first == 0 and self.last == LAST_BYTE
 
+    def without(self, taken: "LockWish") -> "list[LockWish]":
+        """Return what is left without the bytes of another one."""
+        if self.last < taken.first or taken.last < self.first:
+            return [self]
+        left = []
+        if self.first < taken.first:
+            left.append(replace(self, last=taken.first - 1))
+        if taken.last < self.last:
+            left.append(replace(self, first=taken.last + 1))
+        return left
+
     def to_pb(self) -> FileLockPb:
         """Return the wire form; whose client it is, meta knows."""
         return FileLockPb(
@@ -89,6 +100,8 @@ class Locks:
         """Bytes that were to be freed when no meta service answered."""
         self._has_owed = trio.Event()
         self._freeing_owed = trio.Lock()
+        self._asking: dict[_Owner, set[trio.Event]] = {}
+        """One, set at its end, for each attempt to lock that is under way."""
         self._asked_by: dict[InodeId, dict[int, set[int]]] = {}
         """Owners of the fcntl locks that were asked for through a handle, by inode and handle."""
         self._freeing: dict[InodeId, set[trio.Event]] = {}
@@ -117,14 +130,31 @@ class Locks:
         for freed in list(self._freeing.get(inode_id, ())):
             # The kernel does not wait for what a last close frees: who closes, and locks again at once, comes second.
             await freed.wait()
+        while not await self._is_had(inode_id, wish):
+            if not wait:
+                raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
+            await self._test(inode_id, wish, wait_ms=_WAIT_MS)
+
+    async def _is_had(self, inode_id: InodeId, wish: LockWish) -> bool:
+        """Try to take a lock, which nothing that is owed frees again; raises FsError."""
         owner = (inode_id, wish.owner, wish.is_flock)
         if owner in self._owed:
             with trio.CancelScope(shield=True):  # what comes late would free the new lock
                 await self._free_owed(owner)
-        while not await self._attempt(inode_id, wish, is_unlock=False):
-            if not wait:
-                raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
-            await self._test(inode_id, wish, wait_ms=_WAIT_MS)
+        answered = trio.Event()
+        asking = self._asking.setdefault(owner, set())
+        asking.add(answered)
+        try:
+            is_had = await self._attempt(inode_id, wish, is_unlock=False)
+            if is_had and owner in self._owed:  # since it was asked for
+                owed = self._owed[owner]
+                owed[:] = [left for one in owed for left in one.without(wish)]
+        finally:
+            answered.set()
+            asking.discard(answered)
+            if not asking:
+                del self._asking[owner]
+        return is_had
 
     async def unlock(self, inode_id: InodeId, wish: LockWish) -> None:
         """Free bytes, after what was written under the lock; what the owner holds around them stays.
@@ -182,6 +212,9 @@ class Locks:
         inode_id = owner[0]
         async with self._freeing_owed:
             while wishes := self._owed.get(owner):
+                if owner in self._asking:  # the answer may be a lock; the next one waits for us
+                    await next(iter(self._asking[owner])).wait()
+                    continue
                 wish = wishes[0]
                 try:
                     await self._set(inode_id, wish, is_unlock=True)

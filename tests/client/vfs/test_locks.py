@@ -268,3 +268,65 @@ async def test_a_lock_under_a_number_that_owes_a_release_is_not_freed_with_it(
         await locks.handle_closes(inode_id, handle_id, flock_owner=1)
         assert await two.vfs.locks.conflict(inode_id, wish(owner=2, is_flock=True)) is None
         await one.close(handle_id)
+
+
+@pytest.mark.parametrize("is_flock", [False, True])
+async def test_a_lock_that_was_waited_for_is_not_freed_with_what_is_owed(
+    autojump_clock, mounts, is_flock
+):
+    """One thread waits for a lock while another one's release under the same number fails."""
+    async with mounts(2) as (one, two):
+        handle_id = await one.create(b"f")
+        inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks
+        wanted, others = wish(is_flock=is_flock), wish(owner=2, is_flock=is_flock)
+        await two.vfs.locks.lock(inode_id, others, wait=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(locks.lock, inode_id, wanted, wait=True))
+            await trio.sleep(0.1)
+            one.cluster.meta_faults["SetLock"] = away()
+            with pytest.raises(FsError):
+                await locks.unlock(inode_id, LockWish(1, is_flock))
+            await two.vfs.locks.unlock(inode_id, others)
+        await trio.sleep(60)
+        assert await two.vfs.locks.conflict(inode_id, others) is not None
+        await locks.owner_closes(inode_id, 1, is_flock=is_flock)
+        assert await two.vfs.locks.conflict(inode_id, others) is None
+        await one.close(handle_id)
+
+
+async def test_what_is_owed_waits_for_an_answer_that_is_late_and_spares_what_it_brings(
+    autojump_clock, mounts, monkeypatch
+):
+    async with mounts(2) as (one, two):
+        handle_id = await one.create(b"f")
+        inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks
+        await locks.lock(inode_id, wish(first=0, last=99), wait=False)
+        ask = locks._set
+
+        async def late(inode_id, wanted, *, is_unlock):
+            reply = await ask(inode_id, wanted, is_unlock=is_unlock)
+            await trio.sleep(5)
+            return reply
+
+        async with trio.open_nursery() as nursery:
+            with monkeypatch.context() as patch:
+                patch.setattr(locks, "_set", late)
+                wanted = wish(first=10, last=19)
+                nursery.start_soon(partial(locks.lock, inode_id, wanted, wait=False))
+                await trio.sleep(0.1)
+            one.cluster.meta_faults["SetLock"] = away()
+            with pytest.raises(FsError):
+                await locks.unlock(inode_id, wish(first=5, last=29))
+        await trio.sleep(60)
+        for first, is_free in (
+            (0, False),
+            (5, True),
+            (10, False),
+            (19, False),
+            (20, True),
+            (30, False),
+        ):
+            found = await two.vfs.locks.conflict(inode_id, wish(owner=2, first=first, last=first))
+            assert (found is None) is is_free, first
+        await locks.owner_closes(inode_id, 1, is_flock=False)
+        await one.close(handle_id)
