@@ -234,9 +234,27 @@ class Namespace(ExtendedAttributes):
             return None
         core.told.hit_count += 1
         inode = state.present(state.inode)
-        known.note_names(inode)
-        core.note_given(known, inode, left_s)
+        self._give_again(known, inode, left_s)
         return inode, left_s
+
+    def _give_again(self, known: Known, inode: Inode, left_s: float) -> None:
+        # What they say is not there was noted when meta told them, and counts from then on.
+        known.note_names(inode)
+        self._core.note_given(known, inode, left_s)
+
+    def _shown(self, state: InodeState) -> Inode:
+        inode, known = state.present(state.inode), self._core.known.get(state.inode_id)
+        if known is None:
+            return self.give(inode)
+        self._give_again(known, inode, self.usable_s(state.inode_id))
+        return inode
+
+    def usable_s(self, inode_id: InodeId) -> float:
+        """Return for how many seconds what `setattr` has just returned may be used."""
+        longest_s, state = self._core.section.attr_timeout_s, self._core.states.get(inode_id)
+        if state is None or state.set_times is None:
+            return longest_s
+        return min(longest_s, max(0.0, state.told_until_s - self._core.now_s()))
 
     async def setattr(
         self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
@@ -297,7 +315,7 @@ class Namespace(ExtendedAttributes):
         if state is not None and change.is_values_only:
             times = SetTimes(change.atime_ns, change.mtime_ns, self._core.runtime.clock.wall_ns())
             if self._core.keep_times(state, caller, times):
-                return self.give(state.present(state.inode))
+                return self._shown(state)
         sets_id = change.mode is not None and change.mode & SET_ID_BITS
         if change.has_times or (sets_id and state is not None and state.clears_suid):
             await self._files.settle(inode_id)

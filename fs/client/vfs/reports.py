@@ -152,9 +152,11 @@ class Reports(WriteBack):
         is_allowed = caller.uid in (0, state.inode.uid) and not state.inode.iflags
         # A later one meta would take for the time of the writing, and show as the time of the change.
         is_old = times.mtime_ns is None or times.mtime_ns <= state.inode.ctime_ns
-        if state.append.length or state.report_lock.locked():
+        # Another mount may have given the file away, or changed what this caller is about to be shown.
+        is_known = self.now_s() < state.told_until_s
+        if state.append.length or state.report_lock.locked() or state.lock.locked():
             return False
-        if not (is_waited_for and is_allowed and is_old):
+        if not (is_waited_for and is_known and is_allowed and is_old):
             return False
         before = state.set_times
         if before is not None:

@@ -8,6 +8,7 @@ import trio
 
 from fs.client.vfs.namespace import AttrChange
 from fs.client.vfs.ports import Caller
+from fs.schema import services
 
 from .conftest import ROOT, RW
 
@@ -158,3 +159,64 @@ async def test_records_without_a_place_come_first(autojump_clock, mounts, cluste
         await m.names.setattr(inode_id, OLD, handle_id, ROOT)
         await m.close(handle_id)
         assert (await m.stat(b"f")).mtime_ns == 1234
+
+
+async def test_attributes_that_may_be_old_are_asked_for(autojump_clock, file):
+    async with file as f:
+        await f.there.names.setattr(f.inode_id, AttrChange(mode=0o600), None, ROOT)
+        await trio.sleep(1.5)
+        inode = await f.here.names.setattr(f.inode_id, OLD, f.handle_id, ROOT)
+        assert (inode.mode & 0o777, inode.mtime_ns) == (0o600, 1234)
+        await f.here.close(f.handle_id)
+
+
+async def test_who_owns_it_no_more_is_judged_by_meta(autojump_clock, file):
+    owner = Caller(1000, 1000)
+    async with file as f:
+        await f.here.names.setattr(f.inode_id, AttrChange(uid=1000), f.handle_id, ROOT)
+        await f.there.names.setattr(f.inode_id, AttrChange(uid=1001, mode=0o600), None, ROOT)
+        await trio.sleep(1.5)
+        (_, mtime_ns), calls = await f.set(OLD, owner)
+        assert mtime_ns > 10**18
+        assert calls == ["Sync", "SetAttr", "SetAttr"]  # the second one asks for now
+        await f.here.close(f.handle_id)
+        assert 1234 not in await f.times(f.there)
+
+
+async def test_they_say_nothing_new_of_what_may_have_been_set(autojump_clock, file):
+    """The kernel asks for capabilities before a write, to take them away."""
+    name = b"security.capability"
+    async with file as f:
+        for change in (OLD, AttrChange(atime_ns=5)):
+            await trio.sleep(0.4)
+            await f.write(0, b"y")
+            await f.here.names.setattr(f.inode_id, change, f.handle_id, ROOT)
+            if change is OLD:
+                await f.there.names.setxattr(f.inode_id, name, b"1", ROOT)
+        await trio.sleep(0.7)
+        assert await f.here.names.getxattr(f.inode_id, name, ROOT) == b"1"
+        await f.here.close(f.handle_id)
+
+
+async def test_while_a_truncation_is_under_way_they_come_after_it(
+    autojump_clock, file, monkeypatch
+):
+    async with file as f:
+        core, has_begun = f.here.vfs._core, trio.Event()
+        call = core.call
+
+        async def slow(method, request):
+            reply = await call(method, request)
+            if method is services.META_SET_ATTR and request.HasField("length"):
+                has_begun.set()
+                await trio.sleep(0.1)
+            return reply
+
+        monkeypatch.setattr(core, "call", slow)
+        async with trio.open_nursery() as nursery:
+            shorter = AttrChange(length=0)
+            nursery.start_soon(f.here.names.setattr, f.inode_id, shorter, f.handle_id, ROOT)
+            await has_begun.wait()
+            await f.here.names.setattr(f.inode_id, OLD, f.handle_id, ROOT)
+        await f.here.close(f.handle_id)
+        assert await f.times(f.there) == (99, 1234)

@@ -112,7 +112,8 @@ class NameRequests:
     async def _setattr(self, request: Request) -> Reply:
         change, handle_id = records.attr_change(request.body)
         inode_id, caller = InodeId(request.node_id), self._caller(request)
-        return (self._replies.attr(await self._names.setattr(inode_id, change, handle_id, caller)),)
+        inode = await self._names.setattr(inode_id, change, handle_id, caller)
+        return (self._replies.told(inode, self._names.usable_s(inode_id)),)
 
     async def _access(self, request: Request) -> Reply:
         mask, _ = p.ACCESS_IN.unpack_from(request.body)
