@@ -2,12 +2,15 @@
 
 Every refusal is one line that names file, key, problem and what is allowed.
 
-Invariant: `read_config(path)` after `write_config(path, config)` returns an equal config.
+What earlier releases allowed and cannot work is read as what can, with a warning: an upgrade keeps no process from starting.
+
+Invariant: `read_config(path)` after `write_config(path, config)` returns an equal config, if it obeys `check_relations`.
 
 Does not do: defaults and bounds, which stand in fs/schema/config.py.
 """
 
 import json
+import logging
 import re
 import tomllib
 from collections.abc import Mapping
@@ -18,8 +21,14 @@ import msgspec
 from msgspec import Struct, inspect
 
 from ..schema.config import ProcessConfig, check_relations
+from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.status import FsError, Status
 from .durable_file import write_durable
+
+_log = logging.getLogger(__name__)
+
+_FORMER_PAYLOAD_BYTES_MIN: Final = 1024 * 1024
+"""Of rpc.payload_bytes_max, as releases had it that let a chunk be larger than a frame."""
 
 _AT: Final = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<key>.*?)`", re.DOTALL)
@@ -55,12 +64,40 @@ def parse_config(text: str, path: Path) -> ProcessConfig:
     Raises:
         FsError: BAD_CONFIG, as `read_config`.
     """
-    config = convert_config(parse_toml(text, path), path)
+    config = _raised(convert_config(_with_room(parse_toml(text, path), path), path), path)
     try:
         check_relations(config)
     except FsError as error:
         raise _bad(path, error.detail) from error
     return config
+
+
+def _with_room(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return what a file says, with frames that hold any chunk where it was written when they need not."""
+    rpc = values.get("rpc")
+    if not isinstance(rpc, dict):
+        return values
+    found = rpc.get("payload_bytes_max")
+    if type(found) is not int or not _FORMER_PAYLOAD_BYTES_MIN <= found < CHUNK_SIZE_BYTES_MAX:
+        return values
+    _warn_raised(path, found, CHUNK_SIZE_BYTES_MAX, "the largest chunk")
+    return {**values, "rpc": {**rpc, "payload_bytes_max": CHUNK_SIZE_BYTES_MAX}}
+
+
+def _raised(config: ProcessConfig, path: Path) -> ProcessConfig:
+    """Return a config whose frames hold its batches, as releases did not demand."""
+    found, wanted = config.rpc.payload_bytes_max, config.client.batch_bytes_max
+    if found >= wanted:
+        return config
+    _warn_raised(path, found, wanted, "client.batch_bytes_max")
+    rpc = msgspec.structs.replace(config.rpc, payload_bytes_max=wanted)
+    return msgspec.structs.replace(config, rpc=rpc)
+
+
+def _warn_raised(path: Path, found: int, wanted: int, why: str) -> None:
+    _log.warning(
+        "%s: rpc.payload_bytes_max (%d) is less than %s: %d is used", path, found, why, wanted
+    )
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:

@@ -48,6 +48,34 @@ def test_any_config_comes_back(tmp_path_factory, process, fraction, disks):
 
 
 @pytest.mark.parametrize(
+    ("body", "used", "words"),
+    [
+        (
+            "[rpc]\npayload_bytes_max = 4194304\n",
+            64 << 20,
+            "(4194304) is less than the largest chunk",
+        ),
+        (
+            "[rpc]\npayload_bytes_max = 67108864\n[client]\nbatch_bytes_max = 67108865\n",
+            67108865,
+            "(67108864) is less than client.batch_bytes_max",
+        ),
+    ],
+)
+def test_frames_that_earlier_releases_allowed_are_made_larger(caplog, tmp_path, body, used, words):
+    """A process that is upgraded has to start with the file it has."""
+    path = tmp_path / "c.toml"
+    config = parse_config(body + "call_timeout_s = 7.0\n" * (used == 64 << 20), path)
+    assert config.rpc.payload_bytes_max == used
+    assert used > 64 << 20 or config.rpc.call_timeout_s == 7.0
+    assert f"{path}: rpc.payload_bytes_max {words}: {used} is used" in caplog.text
+    caplog.clear()
+    write_config(path, config)
+    assert read_config(path) == config
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
     ("body", "key", "words"),
     [
         ("[rpcs]\n", "rpcs", ["unknown key", "allowed: process, rpc, kv"]),
@@ -72,12 +100,8 @@ def test_any_config_comes_back(tmp_path_factory, process, fraction, disks):
         ("[client]\nretry_time_s_max = 301\n", "client.retry_time_s_max", ["0.001 to 300.0"]),
         ("[meta]\nidempotency_expiry_s = 599\n", "meta.idempotency_expiry_s", ["600.0 to 86400.0"]),
         # What a whole chunk does not fit into would never let a target of large chunks sync.
-        ("[rpc]\npayload_bytes_max = 4194304\n", "rpc.payload_bytes_max", ["67108864 to"]),
-        (
-            "[rpc]\npayload_bytes_max = 67108864\n[client]\nbatch_bytes_max = 67108865\n",
-            "client.batch_bytes_max",
-            ["at most rpc.payload_bytes_max"],
-        ),
+        ("[rpc]\npayload_bytes_max = 1048575\n", "rpc.payload_bytes_max", ["67108864 to"]),
+        ("[rpc]\npayload_bytes_max = '64M'\n", "rpc.payload_bytes_max", ["67108864 to"]),
         ("[mgmtd]\nnode_lease_s = 5.9\n", "mgmtd.node_lease_s", ["node_failed_after_s"]),
     ],
 )
