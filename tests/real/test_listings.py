@@ -51,3 +51,16 @@ def test_each_open_of_a_name_that_a_listing_showed_finds_what_it_means(second_mo
         (other / "g").write_bytes(b"new")
         os.rename(other / "g", other / "f")
         assert (place / "f").read_bytes() == b"new"
+
+
+def test_an_open_by_a_name_that_was_listed_never_empties_what_has_moved(second_mount, place):
+    """Another mount gives the file a new name, this one finds it there, and writes a file by the old one within the second."""
+    (place / "f.part").write_bytes(b"whole")
+    other = second_mount / place.name
+    assert len(list(os.scandir(place))) == 1
+    os.rename(other / "f.part", other / "f")
+    assert (place / "f").stat().st_size == 5
+    (place / "f.part").write_bytes(b"next")
+    assert (place / "f").read_bytes() == b"whole"
+    assert (other / "f").read_bytes() == b"whole"
+    assert (place / "f.part").read_bytes() == b"next"

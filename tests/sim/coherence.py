@@ -116,7 +116,7 @@ class Programs:
 
     async def _put_over(self, kernel: ModelKernel, name: bytes) -> None:
         content = self._some(self.random.choice(SIZES))
-        other = b"%s.%d" % (name, self._version)
+        other = b"%s.part" % name
         file = await self._written(kernel, other, content, os.O_WRONLY)
         await kernel.fsync(file)
         await kernel.close(file)

@@ -20,6 +20,7 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .files import Files, TakesTaskError
+from .listed_names import ListedNames
 from .open_file import SET_ID_BITS, FileHandle, InodeState, SetTimes
 from .ports import Caller
 from .shared import Known
@@ -77,6 +78,7 @@ class Namespace(ExtendedAttributes):
     def __init__(self, core: VfsCore, files: Files) -> None:
         super().__init__(core)
         self._files = files
+        self.listed = ListedNames(core)
         self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
 
     # -- what the kernel holds ----------------------------------------------------------------------
@@ -101,19 +103,11 @@ class Namespace(ExtendedAttributes):
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
         something else.  The kernel then looks the name up and opens again.
-        What has several names is to be looked up by each, see `may_use_listed`.
         """
+        may_use = self.listed.may_use(parent, name, inode)
         self.give(inode, lookup_count=1)
-        if not self.may_use_listed(inode):
-            return
-        known = self._core.known[inode.inode_id]
-        known.listed_as = (parent, name)
-        known.listed_until_s = self._core.now_s() + self._core.section.listed_timeout_s
-
-    @staticmethod
-    def may_use_listed(inode: Inode) -> bool:
-        """Return whether the kernel may use the name that a listing showed: an open could not tell which of several it came by."""
-        return inode.is_dir or inode.nlink == 1
+        if may_use:
+            self.listed.note(parent, name, inode)
 
     def forget(self, inode_id: InodeId, lookup_count: int) -> None:
         """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""
@@ -128,9 +122,7 @@ class Namespace(ExtendedAttributes):
         inode = self._core.absorbed(message)
         self.remember_dentry(parent, name, inode.inode_id)
         self.give(inode, lookup_count=1)
-        known = self._core.known[inode.inode_id]
-        if known.listed_as != (parent, name) or self._core.now_s() > known.listed_until_s:
-            known.listed_as = None
+        self.listed.expire(inode.inode_id)
         return inode
 
     def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
@@ -160,7 +152,9 @@ class Namespace(ExtendedAttributes):
         while True:
             mark = self._core.changes.mark()
             reply = await self._core.call(services.META_LOOKUP, request)
-            if not self._is_late(reply.inode, mark):
+            inode_id = InodeId(reply.inode.inode_id)
+            is_told_apart = await self.listed.is_told_apart(parent, name, inode_id, caller)
+            if is_told_apart and not self._is_late(reply.inode, mark):
                 return self._entry(parent, name, reply.inode)
 
     def _is_late(self, message: common_pb2.InodePb, mark: int) -> bool:
@@ -194,9 +188,11 @@ class Namespace(ExtendedAttributes):
         """Return what a name refers to, as the reply to a look-up says that was begun at `mark`.
 
         Raises:
-            TakesTaskError: it may be from before a change of this mount: `lookup` has to be done.
+            TakesTaskError: it may be from before a change of this mount, or the kernel may take the inode by another name: `lookup`
+                has to be done.
         """
-        if self._is_late(reply.inode, mark):
+        inode_id = InodeId(reply.inode.inode_id)
+        if self._is_late(reply.inode, mark) or self.listed.is_otherwise(parent, name, inode_id):
             raise TakesTaskError
         return self._entry(parent, name, reply.inode)
 
@@ -445,6 +441,7 @@ class Namespace(ExtendedAttributes):
         reply = await self._call_changing(services.META_UNLINK, request, (parent, name))
         self._dentries.pop((parent, name), None)
         if reply.HasField("removed"):
+            self.listed.note_removed(InodeId(reply.removed.inode_id), parent, name)
             await self._note_removed(reply.removed, state, caller)
 
     async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
@@ -502,9 +499,7 @@ class Namespace(ExtendedAttributes):
     ) -> None:
         """The kernel takes what it knows of a name along: what may be used without asking goes by the new one from now on."""
         self._core.changes.note_inode(inode_id)
-        known = self._core.known.get(inode_id)
-        if known is not None and known.listed_as == old:
-            known.listed_as = new
+        self.listed.note_moved(inode_id, old, new)
 
     def _open_state(self, parent: InodeId, name: bytes) -> InodeState | None:
         inode_id = self._dentries.get((parent, name))

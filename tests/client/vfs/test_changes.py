@@ -84,9 +84,55 @@ async def test_a_file_with_two_names_is_looked_up_by_each(mounts):
     async with mounts() as mount:
         await mount.write_file(b"f", b"old")
         inode = await mount.stat(b"f")
-        assert mount.names.may_use_listed(inode)
+        assert mount.names.listed.may_use(1, b"f", inode)
         inode = await mount.names.link(inode.inode_id, 1, b"g", ROOT)
-        assert not mount.names.may_use_listed(inode)
+        assert not mount.names.listed.may_use(1, b"f", inode)
+
+
+async def test_a_listed_name_that_leads_elsewhere_is_not_opened_for_the_new_one(
+    autojump_clock, mounts
+):
+    """The kernel may still take the inode by the old name, with O_TRUNC, say: nobody gets it by another one until it does not."""
+    async with mounts(2) as (one, other):
+        await one.write_file(b"f", b"old")
+        inode = await other.stat(b"f")
+        other.names.give_listed(1, b"f", inode)
+        await one.names.rename((1, b"f"), (1, b"g"), ROOT)
+        assert not other.names.listed.may_use(1, b"g", inode)
+        began_s = trio.current_time()
+        found = await other.names.lookup(1, b"g", ROOT)
+        assert found.inode_id == inode.inode_id
+        assert trio.current_time() - began_s >= 1.0
+        opened = await other.files.open(inode.inode_id, os.O_RDONLY, ROOT)
+        await other.close(opened.handle_id)
+
+
+async def test_a_listed_name_is_still_good_beside_another_one(autojump_clock, mounts):
+    async with mounts(2) as (one, other):
+        await one.write_file(b"f", b"old")
+        inode = await other.stat(b"f")
+        other.names.give_listed(1, b"f", inode)
+        await one.names.link(inode.inode_id, 1, b"g", ROOT)
+        began_s = trio.current_time()
+        await other.names.lookup(1, b"g", ROOT)
+        assert trio.current_time() - began_s < 0.5
+        await one.names.unlink(1, b"f", ROOT)
+        with pytest.raises(FsError) as caught:
+            await other.files.open(inode.inode_id, os.O_RDWR | os.O_TRUNC, ROOT)
+        assert caught.value.status is Status.STALE
+        assert await other.read_file(b"g") == b"old"
+
+
+async def test_a_listed_name_that_was_removed_here_keeps_nobody_waiting(autojump_clock, mounts):
+    async with mounts() as mount:
+        await mount.write_file(b"f", b"old")
+        inode = await mount.stat(b"f")
+        mount.names.give_listed(1, b"f", inode)
+        await mount.names.link(inode.inode_id, 1, b"g", ROOT)
+        await mount.names.unlink(1, b"f", ROOT)
+        began_s = trio.current_time()
+        assert await mount.read_file(b"g") == b"old"
+        assert trio.current_time() - began_s < 0.5
 
 
 async def test_of_two_replies_at_once_the_kernel_may_have_taken_the_older_one(mounts):

@@ -315,7 +315,8 @@ class Operations(NameRequests):
             inode = found.inode
             cookie = found.cookie + len(_DOTS)
             plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
-            return self._replies.listed(inode) + plain
+            may_use = self._names.listed.may_use(InodeId(request.node_id), found.name, inode)
+            return self._replies.listed(inode, may_use=may_use) + plain
 
         def give(found: DirectoryEntry) -> None:
             self._names.give_listed(InodeId(request.node_id), found.name, found.inode)

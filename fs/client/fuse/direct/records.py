@@ -43,11 +43,11 @@ class Replies:
         """Return the reply to LOOKUP and to what makes names."""
         return self._entry(inode, self._directory if inode.is_dir else self._name)
 
-    def listed(self, inode: Inode) -> bytes:
+    def listed(self, inode: Inode, *, may_use: bool) -> bytes:
         """Return what READDIRPLUS says of an inode: its name may be used for as long as its attributes, if it has no other."""
         return self._entry(
             inode,
-            self._directory if inode.is_dir else self._listed if inode.nlink == 1 else self._name,
+            self._directory if inode.is_dir else self._listed if may_use else self._name,
         )
 
     def _entry(self, inode: Inode, name_timeout: tuple[int, int]) -> bytes:

@@ -1,0 +1,104 @@
+"""Names that a listing has shown, which the kernel may use for a while without a look-up.
+
+The kernel says only which inode it opens, not by which name.  So an open says what it expects of the name that was listed, and meta
+refuses where that has come to mean something else; the kernel then looks the name up and opens again.
+
+Invariants:
+    - Of one file the kernel may use at most one name unasked, and only while it has no other as far as the listing knew.
+    - No look-up by another name is answered while the listed one means something else and the kernel may still use it.
+
+What it does not do: directories, whose names are cached for a time of their own, and what is not opened here.
+"""
+
+import logging
+
+import trio
+
+from ...schema import services
+from ...schema.ids import InodeId
+from ...schema.inode import Inode
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError
+from .core import VfsCore
+from .ports import Caller
+
+log = logging.getLogger(__name__)
+
+SLACK_S = 0.25
+"""The kernel counts from when it takes the listing in, which is later than when that is sent."""
+
+
+class ListedNames:
+    """Of one mount; what it knows lies with what the kernel holds (`Known.listed_as`)."""
+
+    def __init__(self, core: VfsCore) -> None:
+        self._core = core
+
+    def may_use(self, parent: InodeId, name: bytes, inode: Inode) -> bool:
+        """Return whether the kernel may use the name that a listing shows: an open could not tell which of several it came by."""
+        if inode.is_dir:
+            return True
+        return inode.nlink == 1 and not self.is_otherwise(parent, name, inode.inode_id)
+
+    def note(self, parent: InodeId, name: bytes, inode: Inode) -> None:
+        """Note that the kernel, which holds the inode, may use this name from now on."""
+        valid_s = self._core.section.listed_timeout_s
+        if inode.file is not None and valid_s > 0:
+            known = self._core.known[inode.inode_id]
+            known.listed_as = (parent, name)
+            known.listed_until_s = self._core.now_s() + valid_s + SLACK_S
+
+    def note_removed(self, inode_id: InodeId, parent: InodeId, name: bytes) -> None:
+        """This mount has removed a name: the kernel uses it no more."""
+        known = self._core.known.get(inode_id)
+        if known is not None and known.listed_as == (parent, name):
+            known.listed_as = None
+
+    def note_moved(
+        self, inode_id: InodeId, old: tuple[InodeId, bytes], new: tuple[InodeId, bytes]
+    ) -> None:
+        """This mount has renamed it: the kernel takes what it knows of a name along."""
+        known = self._core.known.get(inode_id)
+        if known is not None and known.listed_as == old:
+            known.listed_as = new
+
+    def expire(self, inode_id: InodeId) -> None:
+        """Forget a name that the kernel does not use unasked any more."""
+        known = self._core.known.get(inode_id)
+        if known is not None and self._core.now_s() >= known.listed_until_s:
+            known.listed_as = None
+
+    def is_otherwise(self, parent: InodeId, name: bytes, inode_id: InodeId) -> bool:
+        """Return whether the kernel may still take the inode by another name than this one."""
+        known = self._core.known.get(inode_id)
+        if known is None or known.listed_as in (None, (parent, name)):
+            return False
+        return self._core.now_s() < known.listed_until_s
+
+    async def is_told_apart(
+        self, parent: InodeId, name: bytes, inode_id: InodeId, caller: Caller
+    ) -> bool:
+        """Return whether an open can tell by which name it comes; False: it can by now, but a look-up from before is out of date.
+
+        Where another mount has taken the listed name away, the kernel would open, and cut, by it what is now under this one, for as long as it
+        may use it: so long, `client.listed_timeout_s` at most, this waits.
+        """
+        if not self.is_otherwise(parent, name, inode_id):
+            return True
+        known = self._core.known[inode_id]
+        assert known.listed_as is not None
+        if await self._leads_to(*known.listed_as, inode_id, caller):
+            return True  # and each open will expect that
+        await trio.sleep(max(known.listed_until_s - self._core.now_s(), 0.0))
+        return False
+
+    async def _leads_to(
+        self, parent: InodeId, name: bytes, inode_id: InodeId, caller: Caller
+    ) -> bool:
+        request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        try:
+            found = await self._core.call(services.META_LOOKUP, request)
+        except FsError as error:
+            log.debug("%r, which a listing has shown, is not found: %s", name, error)
+            return False
+        return found.inode.inode_id == inode_id
