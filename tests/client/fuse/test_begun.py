@@ -166,7 +166,8 @@ async def test_an_open_for_reading_sees_what_was_closed_elsewhere(kernel, cluste
     inode_id = await written(kernel, b"f", b"data")
     fh, *_ = await opened(kernel, cluster, inode_id, 1)
     assert fh in kernel.vfs.files._handles
-    # The next one meets a length that the kernel was not told: it forgets first, in a task.
+    assert (await kernel.ask(Opcode.GETATTR, p.GETATTR_IN.pack(0, 0, 0), inode_id))[0] == 0
+    # The next one meets another length than the kernel was told: it forgets first, in a task.
     forgotten = []
 
     async def forget(inode_id):
