@@ -12,7 +12,7 @@ from typing import Final
 
 from ..kv.api import prefix_end
 from ..schema.ids import FIRST_INODE_ID, GC_ROOT_INODE_ID, ROOT_INODE_ID
-from ..schema.inode import NAME_BYTES_MAX
+from ..schema.inode import NAME_BYTES_MAX, is_bare
 from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import FileLocksRecordPb, GcRecordPb
@@ -46,6 +46,7 @@ def judge(facts: Facts, id_blocks: Sequence[int]) -> Iterator[Finding]:
     if facts.inode_id != GC_ROOT_INODE_ID:
         yield from _collection(facts, facts.inode)
     yield from _content(facts, facts.inode)
+    yield from _bare(facts, facts.inode)
     yield from _locks(facts)
     yield from _directory_lock(facts, facts.inode)
 
@@ -315,6 +316,21 @@ def _content(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
         yield Finding(Kind.WRONG_FILE, inode_id, text)
     if part.length > MAX_FILE_LENGTH_BYTES:
         yield Finding(Kind.WRONG_FILE, inode_id, f"{facts.text}: length {part.length}")
+
+
+def _bare(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
+    """What says that it has no extended attributes has none: mounts would not ask for them."""
+    found = facts.rows.get(records.XATTR, ())
+    if not (found and is_bare(inode)):
+        return
+
+    def correct(changed: pb.InodePb) -> None:
+        changed.bare_ctime_ns = 0
+
+    yield Finding(
+        Kind.WRONG_BARE, facts.inode_id, f"{facts.text} says it has no extended attributes, and has {len(found)}",
+        guards=(facts.seen,), writes=(_stored(inode, correct),),
+    )  # fmt: skip
 
 
 def _locks(facts: Facts) -> Iterator[Finding]:

@@ -60,6 +60,7 @@ class Kind(StrEnum):
     WRONG_TRUNCATION = "wrong-truncation"
     WRONG_TRASH = "wrong-trash"
     WRONG_FILE = "wrong-file"
+    WRONG_BARE = "wrong-bare"
     WRONG_LOCKS = "wrong-locks"
     LEFT_OVER = "left-over"
     DEAD_SESSION = "dead-session"

@@ -366,6 +366,16 @@ async def length_out_of_range(p):
     await p.set_part(p.file, "file", length=2**63)
 
 
+@defect(Kind.WRONG_BARE)
+async def file_hides_attributes(p):
+    await p.set_inode(p.file, bare_ctime_ns=(await p.inode(p.file)).ctime_ns)
+
+
+@defect(Kind.WRONG_BARE)
+async def directory_hides_attributes(p):
+    await p.change({records.xattr_key(p.deep, b"security.label"): b"x"})
+
+
 @defect(Kind.WRONG_LOCKS)
 async def lock_index_lost(p):
     await p.change(dict.fromkeys(await p.rows(records.CLIENT_LOCKS)))
