@@ -39,6 +39,7 @@ class _OpenDirectory:
     page: list[DirectoryEntry] = field(default_factory=list)
     mark: int = 0
     """Of the moment when `page` was asked for; see `Changes`."""
+    told_s: float = 0.0
     first_cookie: int = 0
     """The cookie after which `page` begins."""
     has_more: bool = True
@@ -75,11 +76,17 @@ class Directories:
         position = cookie - directory.first_cookie
         if 0 <= position < len(directory.page):
             rest = directory.page[position : position + count_max]
-            if not any(self._is_changed(directory, entry) for entry in rest):
+            is_old = self._is_old(directory)
+            if not is_old and not any(self._is_changed(directory, entry) for entry in rest):
                 return self._newest(rest)
         elif position == len(directory.page) and not directory.has_more:
             return []
         return self._newest((await self._load_page(directory, cookie))[:count_max])
+
+    def _is_old(self, directory: _OpenDirectory) -> bool:
+        # What reads slowly would else have the kernel use attributes, and this mount what they say is absent, of any age.
+        age_s_max = self._core.section.attr_timeout_s
+        return 0.0 < age_s_max < self._core.now_s() - directory.told_s
 
     def _is_changed(self, directory: _OpenDirectory, entry: DirectoryEntry) -> bool:
         changes, mark = self._core.changes, directory.mark
@@ -118,6 +125,7 @@ class Directories:
         while True:
             mark = self._core.changes.mark()
             reply = await self._core.call(services.META_LIST, request)
+            told_s = self._core.now_s()
             await self._fill_in(directory.caller, reply.entries)
             await self._look_again(directory, reply.entries, mark)
             found = [e for e in reply.entries if e.HasField("inode")]
@@ -131,7 +139,7 @@ class Directories:
             DirectoryEntry(e.name, self._core.absorbed(e.inode), base + index)
             for index, e in enumerate(found, start=1)
         ]
-        directory.first_cookie, directory.mark = base, mark
+        directory.first_cookie, directory.mark, directory.told_s = base, mark, told_s
         directory.has_more = reply.has_more
         directory.parent_id = InodeId(reply.parent_inode_id) or None
         return directory.page

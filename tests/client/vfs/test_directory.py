@@ -2,8 +2,10 @@
 import random
 
 import pytest
+import trio
 
 from fs.client.vfs import directory as directory_module
+from fs.client.vfs.namespace import AttrChange
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT
@@ -78,3 +80,21 @@ async def test_listing_shows_local_lengths_and_fsyncdir_is_durable(autojump_cloc
         await m.vfs.directories.fsyncdir(d)
         assert cluster.durable_calls == 1
         await m.close(h)
+
+
+async def test_a_page_that_is_older_than_attributes_may_be_is_read_again(autojump_clock, mounts):
+    async with mounts(2) as (here, there):
+        for name in (b"a", b"b", b"c"):
+            await there.write_file(name, b"x")
+        d = here.vfs.directories.opendir(1, ROOT)
+        (first,) = await here.vfs.directories.readdir(d, 0, 1)
+        inode_id = (await there.stat(b"b")).inode_id
+        await there.names.setattr(inode_id, AttrChange(mode=0o600), None, ROOT)
+        await there.names.setxattr(inode_id, b"security.capability", b"1", ROOT)
+        await trio.sleep(2)
+        second, third = await here.vfs.directories.readdir(d, first.cookie)
+        assert (second.name, third.name) == (b"b", b"c")
+        here.names.give_listed(1, second.name, second.inode)
+        assert second.inode.mode & 0o777 == 0o600
+        assert await here.names.getxattr(inode_id, b"security.capability", ROOT) == b"1"
+        here.vfs.directories.releasedir(d)
