@@ -21,6 +21,8 @@ from .context import StorageContext
 ONE_BYTES_MAX: Final = 4 * 1024
 """Memory for so much is not counted, as that for messages is not: of a connection few requests are under way."""
 
+_INDEX_MAX: Final = 2**32 - 1
+
 _PACKED: Final = 2
 """The wire type of a column."""
 
@@ -63,6 +65,8 @@ def read_one(context: StorageContext, request: bytes) -> tuple[bytes, memoryview
         return None
     inode_id, index, chain_id, chain_version, offset, length, flags = row
     if not 0 < length <= ONE_BYTES_MAX or offset + length > CHUNK_SIZE_BYTES_MAX:
+        return None
+    if index > _INDEX_MAX:  # which a parsed message would not say
         return None
     place = context.targets.known_place(chain_id)
     if place is None or place.chain.chain_version != chain_version or not place.can_read:

@@ -301,6 +301,23 @@ async def test_chain_versions_are_checked_for_each_read(mock_clock):
         }
 
 
+async def test_one_small_read_of_numbers_beyond_their_fields_is_read_as_a_message(
+    mock_clock, caplog
+):
+    """What takes a single row apart sees numbers that a parsed message cuts to 32 bits."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"abc")
+        message = read_request([WantedRead(INODE, 7, CHAIN, 1, 0, 3)]).SerializeToString()
+        column = pb.BatchReadReq(chunk_indexes=[7]).SerializeToString()
+        assert column in message
+        beyond = column[:1] + b"\x05\x80\x80\x80\x80\x10"
+        changed = message.replace(column, beyond)
+        assert pb.BatchReadReq.FromString(changed).chunk_indexes == [0]
+        received = await client.channel(2).call(services.STORAGE_BATCH_READ, changed)
+        assert bytes(received.payload) == b"abc"
+        assert not caplog.records
+
+
 async def test_peers_that_know_of_no_columns_are_answered(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"abc")
