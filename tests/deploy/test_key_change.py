@@ -8,7 +8,8 @@ from msgspec import structs
 
 from fs.app.deploy import agent
 from fs.app.deploy.installer import Options
-from fs.app.deploy.key_change import manager_of, plan_lines, run_key_change, running_roles
+from fs.app.deploy.key_change import _give, manager_of, plan_lines, run_key_change, running_roles
+from fs.app.deploy.layout import service_of
 from fs.app.deploy.planning import ServiceFacts
 from fs.schema.status import FsError, Status
 
@@ -89,3 +90,36 @@ async def test_processes_are_heard_by_the_first_key_alone(autojump_clock):  # no
     never = await agent._greet(Peers({"a": 0, "b": 10**6}), ["a", "b"], 60.0)
     assert list(never["late"]) == ["b"]
     assert "RPC_UNAUTHENTICATED" in never["late"]["b"]
+
+
+class Hosts:
+    """Hosts of whose processes some come back while files are written."""
+
+    inventory = INVENTORY
+
+    def __init__(self):
+        self.failed = {}
+        self.asked = []
+        self.running = all_running(without=("mgmtd",))
+
+    async def each(self, hosts, use):
+        for host in hosts:
+            await use(host)
+
+    async def on(self, host, op, **fields):
+        self.asked.append((host.name, op, fields))
+        self.running = all_running()
+
+    async def facts(self, hosts):
+        return {host.name: self.running[host.name] for host in hosts}
+
+
+async def test_who_comes_back_while_keys_are_given_reads_them_too():
+    reach = Hosts()
+    facts = await _give(reach, ["new", "old"])
+    wanted = {host.name: running_roles(host, all_running()) for host in INVENTORY.hosts}
+    assert {host.name: running_roles(host, facts) for host in INVENTORY.hosts} == wanted
+    assert any("mgmtd" in roles for roles in wanted.values())
+    told = {name: fields["services"] for name, op, fields in reach.asked if op == "reload"}
+    assert told == {name: list(map(service_of, roles)) for name, roles in wanted.items()}
+    assert [op for _, op, _ in reach.asked] == ["write"] * len(told) + ["reload"] * len(told)

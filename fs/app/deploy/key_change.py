@@ -52,6 +52,7 @@ async def _change_key(reach: Reach, options: Options) -> int:
     facts = await reach.facts(inventory.hosts)
     reach.progress.close()
     asked = manager_of(inventory, facts, reach.failed)
+    version = version_of(asked, facts[asked.name].services[service_of("mgmtd")].program)
     path = inventory.key_path
     read_keys(path)
     lines = read_secret_lines(path)
@@ -64,13 +65,13 @@ async def _change_key(reach: Reach, options: Options) -> int:
         lines.insert(0, new_key(random.SystemRandom()))
         replace_secret_file(path, key_text(lines))
     reach.progress.step("the new key beside the old one")
-    await _give(reach, facts, lines)
-    await _greet(reach, facts, asked)
+    facts = await _give(reach, lines)
+    await _greet(reach, facts, asked, version)
     reach.progress.step("connecting by the new key")
     await _reload(reach, facts)
     reach.progress.step("the new key alone")
-    await _give(reach, facts, lines[:1])
-    await _greet(reach, facts, asked)
+    facts = await _give(reach, lines[:1])
+    await _greet(reach, facts, asked, version)
     replace_secret_file(path, key_text(lines[:1]))
     reach.progress.close("the old key opens nothing now")
     return 0
@@ -118,8 +119,11 @@ def plan_lines(
     return [here, *hosts, f"{path}: the new one alone; copies of the old key open nothing then"]
 
 
-async def _give(reach: Reach, facts: Mapping[str, HostFacts], lines: Sequence[str]) -> None:
-    """Put keys on every host and have every process read them."""
+async def _give(reach: Reach, lines: Sequence[str]) -> dict[str, HostFacts]:
+    """Put keys on every host and have every process read them; return what runs there, of which each has read them or will be heard.
+
+    Looked at behind the files: a process that was down before, and came back, may have begun with what they said before.
+    """
     content = base64.b64encode(key_text(lines).encode()).decode()
 
     async def one(host: HostPart) -> None:
@@ -127,8 +131,10 @@ async def _give(reach: Reach, facts: Mapping[str, HostFacts], lines: Sequence[st
         await reach.on(host, "write", folders=[], files=files, links=[], reload=False)
 
     await reach.each(reach.inventory.hosts, one)
+    facts = await reach.facts(reach.inventory.hosts)
     _need_all(reach)
     await _reload(reach, facts)
+    return facts
 
 
 async def _reload(reach: Reach, facts: Mapping[str, HostFacts]) -> None:
@@ -140,8 +146,10 @@ async def _reload(reach: Reach, facts: Mapping[str, HostFacts]) -> None:
     _need_all(reach)
 
 
-async def _greet(reach: Reach, facts: Mapping[str, HostFacts], asked: HostPart) -> None:
-    """Hear every process that listens by the first key alone; raises FsError(RPC_UNAUTHENTICATED)."""
+async def _greet(
+    reach: Reach, facts: Mapping[str, HostFacts], asked: HostPart, version: str
+) -> None:
+    """Hear every process that listens by the first key alone, from a host with a version of the code; raises FsError(RPC_UNAUTHENTICATED)."""
     inventory = reach.inventory
     addresses = [
         f"tcp:{host.address}:{getattr(inventory.ports, role)}"
@@ -149,7 +157,6 @@ async def _greet(reach: Reach, facts: Mapping[str, HostFacts], asked: HostPart) 
         for role in running_roles(host, facts)
         if role != "mount"
     ]
-    version = version_of(asked, facts[asked.name].services[service_of("mgmtd")].program)
     told = await reach.ask(asked, version, "greet", addresses=addresses, timeout_s=GREET_TIMEOUT_S)
     if told["late"]:
         why = "; ".join(f"{address}: {trouble}" for address, trouble in told["late"].items())
