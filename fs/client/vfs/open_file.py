@@ -122,6 +122,7 @@ class InodeState:
         "durable_seq",
         "error_count",
         "flushes",
+        "foreign_count",
         "handles",
         "inode",
         "inode_id",
@@ -172,6 +173,8 @@ class InodeState:
         self.acked_seq = 0
         self.reported_seq = 0
         self.durable_seq = -1
+        self.foreign_count = 0
+        """How often others were found to have written."""
         self.is_length_unknown = False
         self.is_metered = False
         self.space_counted_s = -math.inf
@@ -233,6 +236,7 @@ class InodeState:
     def note_foreign_content(self) -> None:
         """Others may have written: what was read is old, and whether all of it would survive a power loss is not known."""
         self.content_seq += 1
+        self.foreign_count += 1
         self.durable_seq = -1
 
     def reported_mtime_ns(self) -> int:

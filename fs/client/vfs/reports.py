@@ -47,6 +47,7 @@ class Reports(WriteBack):
         """
         async with state.report_lock:
             seq, truncate_ver = state.acked_seq, state.file.truncate_ver
+            foreign_count = state.foreign_count
             request = self.sync_request(state)
             request.is_durable = is_durable
             request.gives_back = gives_back and state.give_back()
@@ -62,8 +63,12 @@ class Reports(WriteBack):
                 await self._send_report(state, request, seq, failures)
             if failures:
                 raise failures[0]
-            # What a truncation has cut meanwhile was not there to be flushed.
-            if is_durable and state.file.truncate_ver == truncate_ver:
+            # What a truncation has cut, or others have written, meanwhile was not there to be flushed.
+            is_same = (truncate_ver, foreign_count) == (
+                state.file.truncate_ver,
+                state.foreign_count,
+            )
+            if is_durable and is_same:
                 state.durable_seq = max(state.durable_seq, seq)
 
     async def _send_report(

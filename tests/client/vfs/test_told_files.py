@@ -2,11 +2,13 @@
 """Attributes of open files that are told without asking meta, and files that are known to be durable."""
 
 import os
+from functools import partial
 
 import pytest
 import trio
 
 from fs.client.vfs.namespace import AttrChange
+from fs.schema import services
 from fs.schema.status import FsError
 
 from .conftest import ROOT
@@ -132,3 +134,35 @@ async def test_a_close_that_is_not_durable_is_not_taken_for_it(autojump_clock, m
         await m.files.fsync(opened.handle_id, is_data_only=False)
         assert cluster.chunks.sync_count == 1
         await m.close(opened.handle_id)
+
+
+async def test_what_others_wrote_while_a_report_was_under_way_takes_a_sync(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    async with mounts(2) as (a, b):
+        await a.write_file(b"f", b"x")
+        first = await a.open(b"f", os.O_RDWR)
+        core, has_begun, may_end = a.vfs._core, trio.Event(), trio.Event()
+        call = core.call
+
+        async def slow(method, request):
+            reply = await call(method, request)
+            if method is services.META_SYNC:
+                has_begun.set()
+                await may_end.wait()
+            return reply
+
+        monkeypatch.setattr(core, "call", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(a.files.fsync, first.handle_id, is_data_only=False))
+            await has_begun.wait()
+            other = await b.open(b"f", os.O_RDWR)
+            await b.files.write(other.handle_id, 0, b"z")
+            await b.close(other.handle_id)
+            second = await a.open(b"f", os.O_RDWR)
+            may_end.set()
+        count = cluster.chunks.sync_count
+        await a.files.fsync(second.handle_id, is_data_only=False)
+        assert cluster.chunks.sync_count == count + 1
+        await a.close(first.handle_id)
+        await a.close(second.handle_id)
