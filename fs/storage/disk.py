@@ -139,14 +139,16 @@ class Disk:
         self._taken_count += 1
         self.is_failed, self._why_hung = False, ""
 
-    async def run_timed(self, byte_count: int, function: Callable[..., T], *arguments: object) -> T:
-        """As `run`; the call reads or writes about so many bytes, and counts for the disk's pace."""
+    async def run_timed(
+        self, byte_count: int, function: Callable[..., T], *arguments: object, part_count: int = 1
+    ) -> T:
+        """As `run`; the call reads or writes about so many bytes, in so many parts, and counts for the disk's pace."""
         span = tracing.enter("disk access") if tracing.live.count else None
         began_s = self._clock.monotonic_s()
         try:
             return await self.run(function, *arguments)
         finally:
-            self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
+            self.pace.note(self._clock.monotonic_s() - began_s, byte_count, part_count)
             self._end_span(span, byte_count)
 
     def _end_span(self, span: tracing.Span | None, byte_count: int) -> None:
@@ -154,7 +156,9 @@ class Disk:
             span.attributes.update(disk=self.index, bytes=byte_count)
             span.end()
 
-    async def write_timed(self, byte_count: int, function: Callable[..., T]) -> T:
+    async def write_timed(
+        self, byte_count: int, function: Callable[..., T], *, part_count: int = 1
+    ) -> T:
         """As `run_timed`, `storage.write_concurrency` at a time; a free place costs no turn of the event loop."""
         limiter = self.write_limiter
         try:
@@ -162,7 +166,7 @@ class Disk:
         except trio.WouldBlock:
             await limiter.acquire()
         try:
-            return await self.run_timed(byte_count, function)
+            return await self.run_timed(byte_count, function, part_count=part_count)
         finally:
             limiter.release()
 

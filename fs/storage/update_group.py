@@ -351,7 +351,7 @@ async def _prepare(place: Place, plain: Sequence[_Plain]) -> list[ChunkState]:
         [one.write for one in plain],
         commits=CommitsAtOnce(place.chain.chain_version, note) if is_tail else None,
     )
-    return await target.disk.write_timed(byte_count, work)
+    return await target.disk.write_timed(byte_count, work, part_count=len(plain))
 
 
 async def _commit(place: Place, ended: Sequence[tuple[_Plain, ChunkState, Forwarded]]) -> None:

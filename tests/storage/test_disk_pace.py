@@ -51,6 +51,16 @@ def test_large_calls_may_take_longer():
     assert any(window(pace, 1.0, MIB) for _ in range(20))
 
 
+def test_a_call_that_does_many_things_may_take_longer():
+    pace = usual()
+    for part_count, is_slow in ((64, False), (1, True)):
+        for _ in range(WINDOW_COUNT):
+            for _ in range(10):
+                pace.note(0.01 * 64, 64 * 4096, part_count)
+            pace.end_window()
+        assert pace.is_slow is is_slow
+
+
 def test_between_slow_and_not_the_judgement_stands():
     pace = usual()
     assert any(window(pace, 0.5) for _ in range(5))

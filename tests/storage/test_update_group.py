@@ -103,6 +103,13 @@ async def test_a_group_is_prepared_in_one_batch_and_committed_in_one(mock_clock,
         assert asked == [(1, "prepare_writes"), (2, "prepare_writes"), (1, "commit_writes")]
 
 
+async def test_a_group_is_no_slow_call_of_a_disk(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await send(client, writes(client))
+        for node in cluster.nodes.values():
+            assert node.target.disk.pace._weight == COUNT
+
+
 async def test_a_repeat_gets_the_first_results_whether_together_or_alone(mock_clock):
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         made = writes(client)
