@@ -23,7 +23,7 @@ class Aim:
 
     def run(self, seed: int, work_s: float) -> None:
         """Run a seed aimed at the mutant; raises what is broken."""
-        shape = replace(Shape.draw(seed, is_dense=True), **self.shape)
+        shape = replace(Shape.draw(seed, is_dense=True), **{"volley_count": 0, **self.shape})
         run_seed(seed, work_s=work_s, only=self.faults, shape=shape)
 
 

@@ -13,6 +13,7 @@ HISTORY_CLIENT_COUNT: Final = 5
 STORAGE_ID_BASE: Final = 100
 CHAIN_COUNT_MAX: Final = 4
 WIDE_SHARE: Final = 0.2
+VOLLEY_COUNTS: Final = (0, 0, 6, 20)
 DIRECT_BYTES_MIN: Final = (0, 4096, 4096, 4096, 65536)
 """Whole pages are written past the page cache, so 4096 means all that can be; chunks have 64 KiB."""
 BOTH: Final = frozenset({Role.MGMTD, Role.META})
@@ -47,6 +48,9 @@ class Shape:
     is_wide: bool = False
     """Registers in many chunks, each written for a while and then only read."""
 
+    volley_count: int = 0
+    """Registers that clients often write at the same time, so that groups of writes come about; 0: they write one after the other."""
+
     @classmethod
     def draw(cls, seed: int, *, is_dense: bool = False, is_history: bool = False) -> Self:
         """Draw the shape of a seed's cluster.
@@ -75,6 +79,9 @@ class Shape:
             is_history=is_history,
             direct_write_bytes_min=random.Random(f"{seed}/direct").choice(DIRECT_BYTES_MIN),
             is_wide=not is_history and random.Random(f"{seed}/wide").random() < WIDE_SHARE,
+            volley_count=0
+            if is_history
+            else random.Random(f"{seed}/volleys").choice(VOLLEY_COUNTS),
         )
 
 

@@ -44,6 +44,14 @@ SLOTS: Final = [
 WIDE_SLOTS: Final = [("/shared-wide", index * CHUNK_BYTES + 100) for index in range(24)]
 """One in each chunk: in some seeds clients work on a few of them at a time and come back to none, so that what goes
 wrong in a chunk is neither overwritten nor completed before it is seen."""
+VOLLEY_SLOTS: Final = [
+    ("/shared-volley", index * CHUNK_BYTES + offset)
+    for index in range(12)
+    for offset in (100, 9000)
+]
+"""Written several at a time in some seeds; two of them are in one chunk."""
+VOLLEY_SHARE: Final = 0.5
+"""Of what clients of these seeds write, and of what they read."""
 SPOT_S: Final = 2.5
 """So long they write to one of them; they read others, too."""
 INITIAL: Final = 0
@@ -151,7 +159,8 @@ class Memory:
     @classmethod
     def of(cls, shape: Shape) -> Self:
         """Return the empty memory of the clients of such a cluster."""
-        return cls({slot: [] for slot in (WIDE_SLOTS if shape.is_wide else SLOTS)})
+        slots = WIDE_SLOTS if shape.is_wide else SLOTS
+        return cls({slot: [] for slot in [*slots, *(VOLLEY_SLOTS if shape.volley_count else [])]})
 
     @property
     def paths(self) -> list[str]:
@@ -236,6 +245,7 @@ class SimClient:
         if number == REGISTER_CLIENT or cluster.shape.is_history:
             self.weights = [20, 60, 0, 0, 0]
         self.begins = random.Random(f"{cluster.seed}/begun-{self.name}")
+        self.volleys = random.Random(f"{cluster.seed}/volleys-{self.name}")
         self.hot_share = random.Random(f"{cluster.seed}/hot").choice([0.3, 0.9])
         self.think_s = cluster.shape.think_s
         self.recent: list[Tree] = [{}]
@@ -372,6 +382,8 @@ class SimClient:
     # ---- registers ---------------------------------------------------------------------------------
 
     def _slot(self, *, is_read: bool = False) -> Slot:
+        if self.cluster.shape.volley_count and is_read and self.volleys.random() < VOLLEY_SHARE:
+            return self.volleys.choice(VOLLEY_SLOTS)
         if self.cluster.shape.is_wide:
             spot = int((trio.current_time() - self.memory.begin_s) / SPOT_S) % len(WIDE_SLOTS)
             is_elsewhere = is_read and self.random.random() < 0.5
@@ -381,7 +393,16 @@ class SimClient:
         return self.random.choice(SLOTS)
 
     async def write_slot(self, _fs: EmberFs) -> None:
-        slot, value, begin_s = self._slot(), self.memory.new_value(), trio.current_time()
+        count = self.cluster.shape.volley_count
+        if not count or self.volleys.random() >= VOLLEY_SHARE:
+            await self._write(self._slot())
+            return
+        async with trio.open_nursery() as nursery:
+            for slot in self.volleys.sample(VOLLEY_SLOTS, self.volleys.randint(2, count)):
+                nursery.start_soon(self._write, slot)
+
+    async def _write(self, slot: Slot) -> None:
+        value, begin_s = self.memory.new_value(), trio.current_time()
         history = self.memory.histories[slot]
         index = len(history)
         history.append(Op("write", value, begin_s, FOREVER, self.name))
