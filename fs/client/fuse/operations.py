@@ -135,7 +135,9 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """See pyfuse3."""
         change, caller = attr_change(attr, fields), self._caller(ctx)
-        return self._entry(await self._names.setattr(InodeId(inode), change, fh, caller))
+        entry = self._entry(await self._names.setattr(InodeId(inode), change, fh, caller))
+        entry.attr_timeout = self._names.usable_s(InodeId(inode))
+        return entry
 
     @handler
     @killable

@@ -220,3 +220,14 @@ async def test_while_a_truncation_is_under_way_they_come_after_it(
             await f.here.names.setattr(f.inode_id, OLD, f.handle_id, ROOT)
         await f.here.close(f.handle_id)
         assert await f.times(f.there) == (99, 1234)
+
+
+async def test_the_reply_may_be_used_for_as_long_as_what_meta_told(autojump_clock, file):
+    async with file as f:
+        assert f.here.names.usable_s(f.inode_id) == 1.0
+        await trio.sleep(0.6)
+        assert (await f.set(OLD))[1] == []
+        assert f.here.names.usable_s(f.inode_id) == pytest.approx(0.4)
+        await f.here.names.setattr(f.inode_id, AttrChange(mode=0o600), f.handle_id, ROOT)
+        assert f.here.names.usable_s(f.inode_id) == 1.0
+        await f.here.close(f.handle_id)
