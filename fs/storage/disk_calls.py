@@ -222,8 +222,8 @@ class DiskCalls:
         for path in self._stat_paths:
             try:
                 numbers = path.read_text().split()
-            except OSError:  # the device is gone: nothing moves any more
-                return self._completed
+            except OSError:  # the device is gone: on it nothing moves any more
+                continue
             count += sum(int(numbers[at]) for at in _STAT_FIELDS if at < len(numbers))
         return count
 

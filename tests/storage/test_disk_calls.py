@@ -195,6 +195,10 @@ def test_all_devices_of_a_disk_are_looked_at(runtime, tmp_path):
     assert made._count_completed() == 6
     (tmp_path / "b").write_text("1 0 0 0 3 0 0 0 0 0 0 0 0 0 0 4 0")
     assert made._count_completed() == 11
+    (tmp_path / "a").unlink()  # pulled out of a file system that has another one
+    assert made._count_completed() == 8
+    (tmp_path / "b").write_text("1 0 0 0 3 0 0 0 0 0 0 0 0 0 0 5 0")
+    assert made._count_completed() == 9
 
 
 def test_devices_of_btrfs_are_found_together(monkeypatch, tmp_path):
