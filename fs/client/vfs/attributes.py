@@ -89,10 +89,12 @@ class ExtendedAttributes:
             return await chunk_sizes.get_chunk_size(core, inode_id, caller)
         state = core.states.get(inode_id) if name == _CAPABILITY else None
         request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
+        mark = core.changes.mark()
         try:
             return (await core.call(services.META_GET_XATTR, request)).value
         except FsError as error:
-            if state is not None and error.status is Status.NO_ATTRIBUTE:
+            is_late = core.changes.is_since(mark, inode_id)
+            if state is not None and error.status is Status.NO_ATTRIBUTE and not is_late:
                 state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
             raise
 

@@ -72,6 +72,33 @@ async def test_a_change_whose_outcome_was_not_told_is_asked_for(autojump_clock, 
         await m.close(handle_id)
 
 
+async def test_that_there_was_no_capability_is_not_kept_over_one_that_was_set_meanwhile(
+    autojump_clock, mounts, monkeypatch
+):
+    name = b"security.capability"
+    async with mounts() as m:
+        handle_id, inode_id = await opened(m)
+        await trio.sleep(1.5)
+        call, may_end = m.vfs._core.call, trio.Event()
+
+        async def slow(method, request):
+            try:
+                return await call(method, request)
+            finally:
+                if method is services.META_GET_XATTR:
+                    await may_end.wait()
+
+        monkeypatch.setattr(m.vfs._core, "call", slow)
+        async with trio.open_nursery() as nursery:
+            state = m.files.handle(handle_id).state
+            nursery.start_soon(m.names.drop_capability, state, ROOT)
+            await trio.sleep(0.1)
+            await m.names.setxattr(inode_id, name, b"1", ROOT)
+            may_end.set()
+        assert await m.names.getxattr(inode_id, name, ROOT) == b"1"
+        await m.close(handle_id)
+
+
 async def test_after_a_change_that_failed_meta_is_asked(autojump_clock, mounts):
     async with mounts() as m:
         handle_id, inode_id = await opened(m)
