@@ -53,6 +53,9 @@ log = logging.getLogger(__name__)
 PLAIN_COUNT_MIN: Final = 2
 """Fewer are no group."""
 
+WHOLE_BYTES_MAX: Final = 64 << 20
+"""Of chunks of one group whose updates are under way one by one: a syncing successor gets each as a whole, by way of our memory."""
+
 
 @dataclass(slots=True, eq=False)
 class _Member:
@@ -212,27 +215,43 @@ async def _execute_all(
         for member in [member for member in held if member.is_over]:
             held.remove(member)
             target.locks.release(member.update.chunk_id)
-        if len(held) + len(waiting) == 1:
-            await _execute_alone(context, target, [*held, *waiting][0], held)
-        elif held or waiting:
+        left = [*held, *waiting]
+        places = _places(left)
+        if len(left) == 1:
+            await _execute_alone(context, target, left[0], held, places)
+        elif left:
             async with trio.open_nursery() as nursery:
-                for member in [*held, *waiting]:
-                    nursery.start_soon(_execute_alone, context, target, member, held)
+                for member in left:
+                    nursery.start_soon(_execute_alone, context, target, member, held, places)
     finally:
         for member in held:
             target.locks.release(member.update.chunk_id)
 
 
+def _places(members: Sequence[_Member]) -> trio.Semaphore:
+    """Return what each of these takes one of while it is under way by itself.
+
+    It has its chunk's lock by then: who waits for a lock keeps nobody from a place.
+    """
+    size = max((member.update.request.chunk_size_bytes for member in members), default=1)
+    return trio.Semaphore(max(1, WHOLE_BYTES_MAX // size))
+
+
 async def _execute_alone(
-    context: StorageContext, target: LocalTarget, member: _Member, held: list[_Member]
+    context: StorageContext,
+    target: LocalTarget,
+    member: _Member,
+    held: list[_Member],
+    places: trio.Semaphore,
 ) -> None:
     """Do one as if it had come by itself; its lock is released then, also if it is one of those that are `held`."""
     chunk_id = member.update.chunk_id
     try:
         if member in held:
-            member.executed = await execute(context, target, member.update)
+            async with places:
+                member.executed = await execute(context, target, member.update)
             return
-        async with target.locks.hold(chunk_id):
+        async with target.locks.hold(chunk_id), places:
             member.executed = await execute(context, target, member.update)
     except FsError as error:
         member.error = error
@@ -291,9 +310,10 @@ async def _execute_together(
     await _commit(place, [(p, s, f) for p, s, f in ended if f is not None])
     left = [(one, state) for one, state, at in ended if at is None]
     if left:
+        places = _places([one.member for one, _ in left])
         async with trio.open_nursery() as nursery:
             for one, state in left:
-                nursery.start_soon(_pass_on_alone, context, place, one, state)
+                nursery.start_soon(_pass_on_alone, context, place, one, state, places)
 
 
 def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) -> list[_Plain]:
@@ -386,11 +406,12 @@ async def _finish(place: Place, one: _Plain, state: ChunkState) -> None:
 
 
 async def _pass_on_alone(
-    context: StorageContext, place: Place, one: _Plain, state: ChunkState
+    context: StorageContext, place: Place, one: _Plain, state: ChunkState, places: trio.Semaphore
 ) -> None:
     member = one.member
     try:
-        await pass_on_and_commit(context, place, member.update, one.version, state)
+        async with places:
+            await pass_on_and_commit(context, place, member.update, one.version, state)
         await _finish(place, one, state)
     except FsError as error:
         member.error = error

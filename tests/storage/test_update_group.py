@@ -11,7 +11,7 @@ from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
-from fs.storage import service
+from fs.storage import service, update_group
 
 from .cluster import CHUNK, INODE, content, open_caller, open_cluster
 from .test_storage import block, no_space, status_of
@@ -292,6 +292,36 @@ async def test_a_successor_of_an_older_release_gets_updates_one_by_one(mock_cloc
         assert cluster.nodes[1].storage._context.without_groups
         assert cluster.nodes[1].target.epoch == epoch
         assert contents(cluster, 1) == contents(cluster, 2)
+
+
+@pytest.mark.parametrize("are_together_here", [True, False])
+async def test_few_chunks_of_a_group_are_in_memory_as_a_whole(
+    mock_clock, monkeypatch, are_together_here
+):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        real, inside, counts = service.run_update, [], []
+
+        async def slow(context, request, *args, **options):
+            inside.append(request)
+            counts.append(len(inside))
+            await trio.sleep(0.1)
+            inside.remove(request)
+            return await real(context, request, *args, **options)
+
+        monkeypatch.setattr(service, "run_update", slow)
+        monkeypatch.setattr(update_group, "WHOLE_BYTES_MAX", 2 * CHUNK)
+        context = cluster.nodes[1].storage._context
+        node = context.routing.info.nodes[2]
+        context.without_groups.add((node.node_id, node.incarnation))
+        if not are_together_here:
+            monkeypatch.setattr(update_group, "_plain", lambda *_: [])
+        made = [*writes(client, 8), *writes(client, 8, offset=10)]
+        for number, (request, _) in enumerate(made):
+            request.tag.channel_id = 1 + number
+        assert {status for status, _ in await send(client, made)} == {Status.OK}
+        assert max(counts) == 2
+        assert contents(cluster, 1, 8) == contents(cluster, 2, 8)
+        assert settled(cluster)
 
 
 async def test_a_voided_copy_of_a_group_has_no_effect(mock_clock):
