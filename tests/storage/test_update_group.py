@@ -407,3 +407,20 @@ async def test_a_user_speaks_for_no_other_client_in_any_of_a_group(mock_clock):
         group.updates[2].tag.client_id = "another"
         with pytest.raises(FsError, match="RPC_NOT_ALLOWED"):
             admit(None, peer, group)
+
+
+@pytest.mark.parametrize("held_on", [1, 2])
+async def test_those_that_wait_for_others_end_with_the_time_of_the_group(mock_clock, held_on):
+    """On the head they wait for a lock, on its successor they have been passed on, too."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        target = cluster.nodes[held_on].target
+        made = writes(client)
+        async with target.locks.hold(chunk(1)), target.locks.hold(chunk(2)):
+            assert await status_of(send, client, made, timeout_s=1.0) is Status.RPC_TIMEOUT
+            await trio.sleep(1.0)
+            assert not any(node.target.inflight.count for node in cluster.nodes.values())
+            for index in (0, 3):
+                assert (await client.attempt(*made[index])).update_ver == 1
+        assert await send(client, made) == [(Status.OK, 1)] * COUNT
+        assert contents(cluster, 1) == contents(cluster, 2)
+        assert settled(cluster)
