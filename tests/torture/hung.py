@@ -7,6 +7,7 @@ is thawed, and has to come back by itself; the last time the process is told to 
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -174,7 +175,7 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="a folder to work in, kept")
     given = parser.parse_args()
     base = given.dir or Path(tempfile.mkdtemp(prefix="ember-hung-"))
-    print(run(base / "cluster", given.rounds))
+    print(json.dumps(run(base / "cluster", given.rounds)))
     return 0
 
 

@@ -6,6 +6,7 @@ Nothing of it is visible outside, and all of it is gone when the processes in it
 import ctypes
 import os
 import subprocess
+import threading
 import time
 from typing import Final
 
@@ -29,7 +30,8 @@ class Network:
     """A bridge in this process's namespace, and a namespace behind it for each name."""
 
     def __init__(self) -> None:
-        """Leave the machine's network; to be called before any thread is started."""
+        """Leave the machine's network for good; to be called before any thread is started."""
+        assert threading.active_count() == 1, "other threads would stay in the machine's network"
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(CLONE_NEWNET):
