@@ -14,11 +14,12 @@ Fields = tuple[int, int, int, int, int, int, int, int, int, int]
 """Version, kind, request id, service, method, status, timeout in ms, message bytes, payload bytes, flags."""
 
 HEADER_BYTES: Final = 48
-_MAGIC: Final = b"EMBR"
-_BODY: Final = struct.Struct("<4sBBHQHHHHIIQ")
+MAGIC: Final = b"EMBR"
+BODY: Final = struct.Struct("<4sBBHQHHHHIIQ")
+"""What the checksum covers."""
 _CHECKSUM: Final = struct.Struct("<Q")
-_WHOLE: Final = struct.Struct("<4sBBHQHHHHIIQQ")
-assert _BODY.size + _CHECKSUM.size == _WHOLE.size == HEADER_BYTES
+WHOLE: Final = struct.Struct("<4sBBHQHHHHIIQQ")
+assert BODY.size + _CHECKSUM.size == WHOLE.size == HEADER_BYTES
 
 
 def make_header(  # noqa: PLR0917 - the fields, in the order of the wire
@@ -40,8 +41,8 @@ def make_header(  # noqa: PLR0917 - the fields, in the order of the wire
         ValueError: a number that its field cannot hold.
     """
     try:
-        body = _BODY.pack(
-            _MAGIC,
+        body = BODY.pack(
+            MAGIC,
             version,
             kind,
             flags,
@@ -97,12 +98,12 @@ def take_header(  # noqa: PLR0917 - all that a header is measured by
         message_bytes,
         payload_bytes,
         checksum,
-    ) = _WHOLE.unpack_from(buffer, start)
-    if magic != _MAGIC or found_version != version or not 0 < kind <= kind_max:
+    ) = WHOLE.unpack_from(buffer, start)
+    if magic != MAGIC or found_version != version or not 0 < kind <= kind_max:
         return None
     if flags or reserved or message_bytes > message_bytes_max or payload_bytes > payload_bytes_max:
         return None
-    if xxh3_64_intdigest(buffer[start : start + _BODY.size]) != checksum:
+    if xxh3_64_intdigest(buffer[start : start + BODY.size]) != checksum:
         return None
     return (
         found_version,

@@ -32,7 +32,6 @@ Invariants:
 Does not do: payload checksums (those who store bytes bring their own), compression, encryption.
 """
 
-import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -40,26 +39,18 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from ..kernels.frames import make_header, take_header
+from ..kernels.frames_twin import BODY, HEADER_BYTES, MAGIC, WHOLE
 from ..schema.status import FsError, Status
 
 Buffer = bytes | bytearray | memoryview
 """As in fs/runtime/ports.py, which this pure module stays clear of: it knows the event loop."""
 
-MAGIC: Final = b"EMBR"
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 2
 TRACED_VERSION_MIN: Final = 2
 """Older peers take no flags."""
 HELLO_VERSION: Final = 1
 """Header version of hello and proof frames, and of goodbye frames that answer one, for ever."""
-
-HEADER_BYTES: Final = 48
-_BODY: Final = struct.Struct("<4sBBHQHHHHIIQ")
-_CHECKSUM: Final = struct.Struct("<Q")
-_WHOLE: Final = struct.Struct("<4sBBHQHHHHIIQQ")
-_CHECKED_BYTES: Final = 40
-assert _BODY.size == _CHECKED_BYTES
-assert _WHOLE.size == _BODY.size + _CHECKSUM.size == HEADER_BYTES
 
 FLAG_TRACED: Final = 1
 TRACE_BYTES: Final = 24
@@ -171,10 +162,10 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
         message_bytes,
         payload_bytes,
         checksum,
-    ) = _WHOLE.unpack_from(data)
+    ) = WHOLE.unpack_from(data)
     if magic != MAGIC:
         raise FsError(Status.RPC_BAD_FRAME, f"magic {magic!r} instead of {MAGIC!r}")
-    if xxh3_64_intdigest(data[:_CHECKED_BYTES]) != checksum:
+    if xxh3_64_intdigest(data[: BODY.size]) != checksum:
         raise FsError(Status.RPC_BAD_FRAME, f"header checksum {checksum:#x} does not hold")
     if found_version != version:
         raise FsError(Status.RPC_BAD_VERSION, f"frame of version {found_version}, not {version}")
@@ -203,7 +194,7 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
 
 def _may_flag(data: Buffer, version: int) -> bool:
     """Tell whether a header may have the flags that it has."""
-    _, _, kind, flags, *_, message_bytes, _ = _BODY.unpack_from(data)
+    _, _, kind, flags, *_, message_bytes, _ = BODY.unpack_from(data)
     is_traced = flags == FLAG_TRACED and kind == Kind.REQUEST and message_bytes >= TRACE_BYTES
     return is_traced and version >= TRACED_VERSION_MIN
 

@@ -24,8 +24,9 @@ from typing import Any, Final
 
 import trio
 
+from ..kernels.frames_twin import HEADER_BYTES
 from ..runtime.ports import Buffer, Stream
-from .frame import HEADER_BYTES, HELLO_VERSION, FrameLimits, Header, header_at
+from .frame import HELLO_VERSION, FrameLimits, Header, header_at
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
