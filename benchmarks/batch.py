@@ -97,8 +97,8 @@ def random_reads(client: RingClient, file: RingFile, count: int, sizes: Sizes) -
     return sum(totals) / took
 
 
-def latency_us(client: RingClient, file: RingFile, sizes: Sizes) -> float:
-    """Return the median of one 4 KiB read at a time, with a pause after each."""
+def latency_us(client: RingClient, file: RingFile, sizes: Sizes, pause_s: float) -> float:
+    """Return the median of one 4 KiB read at a time, with a pause after each, 0: one after the other."""
     generator, iov = random.Random(1), client.allocate(SMALL_BYTES)  # noqa: S311 - not a secret
     blocks, taken = sizes.file_mib * MIB // SMALL_BYTES, []
     for _ in range(LATENCY_COUNT):
@@ -106,7 +106,8 @@ def latency_us(client: RingClient, file: RingFile, sizes: Sizes) -> float:
         began = time.perf_counter()
         client.read([transfer])
         taken.append(time.perf_counter() - began)
-        time.sleep(LATENCY_PAUSE_S)
+        if pause_s:
+            time.sleep(pause_s)
     return statistics.median(taken) * 1e6
 
 
@@ -173,6 +174,20 @@ def measure_small(
     return rows
 
 
+def measure_one(
+    client: RingClient, file: RingFile, sizes: Sizes, when: str, pause_s: float
+) -> list[Row]:
+    """Measure one small read at a time; `when` it is asked for stands in the title."""
+    one = latency_us(client, file, sizes, pause_s)
+    least = wake_ups_us(LATENCY_COUNT, pause_s)
+    goals = (("wake-ups alone", least, None), ("the goal", LATENCY_GOAL_US, 1.0))
+    title = f"one 4 KiB read {when}, median"
+    return [
+        Row(f"{title} (of {name})", one, "us", limit, goal=goal, is_smaller_better=True)
+        for name, limit, goal in goals
+    ]
+
+
 def measure_all(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
     """Measure everything on the mount of a cluster in a directory; `local` is a file of the same length on its disk."""
     path = mount_point / "batch-benchmark"
@@ -181,12 +196,8 @@ def measure_all(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> 
         rows += measure_small(client, path, cluster, local, sizes)
         with client.open(str(path)) as file:
             warm_up(cluster, path)
-            one = latency_us(client, file, sizes)
-        least = wake_ups_us(LATENCY_COUNT, LATENCY_PAUSE_S)
-        goals = (("wake-ups alone", least, None), ("the goal", LATENCY_GOAL_US, 1.0))
-        for name, limit, goal in goals:
-            title = f"one 4 KiB read, median (of {name})"
-            rows.append(Row(title, one, "us", limit, goal=goal, is_smaller_better=True))
+            rows += measure_one(client, file, sizes, "after a pause", LATENCY_PAUSE_S)
+            rows += measure_one(client, file, sizes, "after another", 0.0)
     return rows
 
 

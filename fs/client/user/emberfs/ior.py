@@ -35,7 +35,7 @@ from .protocol import (
     entry_offset,
     ring_bytes,
 )
-from .waiting import readable
+from .waiting import QuickEar, readable
 
 if TYPE_CHECKING:
     from .ring import RingClient, SharedIov
@@ -94,6 +94,7 @@ class Ior(Closing):
         self._id = answer.id
         memory_fd, bell_fd = answer.fds
         self._bell = socket.socket(fileno=bell_fd)
+        self._ear = QuickEar(self._bell)
         try:
             self._memory = mmap.mmap(memory_fd, ring_bytes(entry_count))
         finally:
@@ -160,7 +161,7 @@ class Ior(Closing):
         self.put(*fields)
         self.submit()
         try:
-            heard = self._bell.recv(_BELL_BYTES)
+            heard = self._ear.receive(_BELL_BYTES)
         except ConnectionResetError as error:
             raise _gone() from error
         if not heard:
