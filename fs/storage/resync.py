@@ -203,7 +203,8 @@ class Resync:
                     continue
                 slots = self._slots
                 await slots.acquire()
-                nursery.start_soon(self._bring_in_slot, place, item, slots)
+                byte_count = lengths.get(item.chunk_id, 0)
+                nursery.start_soon(self._bring_in_slot, place, item, byte_count, slots)
                 if target.progress.failed_count and not self._is_current(place):
                     break
         self._context.place_now(place.chain.chain_id, place.chain.chain_version)
@@ -213,8 +214,11 @@ class Resync:
         now = self._context.targets.place(place.chain.chain_id)
         return now.chain.chain_version == place.chain.chain_version
 
-    async def _bring_in_slot(self, place: Place, item: Item, slots: trio.Semaphore) -> None:
+    async def _bring_in_slot(
+        self, place: Place, item: Item, byte_count: int, slots: trio.Semaphore
+    ) -> None:
         try:
+            await self._rate.take(byte_count)  # before the lock: no update waits for it
             await self._bring_chunk(place, item)
         except FsError as error:
             place.target.progress.failed_count += 1
@@ -253,7 +257,6 @@ class Resync:
                 await self._remove_there(place, item.chunk_id, deadline_s)
                 progress.removed_count += 1
             else:
-                await self._rate.take(state.length)
                 await self._transfer(place, state, deadline_s)
                 progress.transferred_count += 1
 
@@ -269,13 +272,15 @@ class Resync:
         )
         progress = place.target.progress
         try:
-            progress.transferred_bytes += await send(state)
+            sent_bytes = await send(state)
+            progress.transferred_bytes += sent_bytes  # others have added theirs meanwhile
         except FsError as error:
             if error.status is not Status.CHECKSUM_MISMATCH:
                 raise
             note_damage(place.target, state.chunk_id, f"met by resync: {error}")
             if await repair_copy(self._context, place, state) is Repaired.YES:
-                progress.transferred_bytes += await send(state)
+                sent_bytes = await send(state)
+                progress.transferred_bytes += sent_bytes
                 return
             progress.damaged_count += 1
             await send(state, is_damaged=True)

@@ -104,6 +104,7 @@ class StorageNode:
         self.lease = ScriptedLease()
         self.incarnation = 0
         self.storage = None
+        self.section = None
         self.engine = None
         self.refusal = None
         """Why its disk cannot be opened; None: it can."""
@@ -119,7 +120,7 @@ class StorageNode:
         return self.storage.targets.targets[TargetId(100 + self.node_id)]
 
     async def run(self, *, task_status):
-        section = StorageSection(
+        section = self.section = StorageSection(
             disks=[DiskSection(path=self.name, target_ids=[100 + self.node_id])],
             forward_timeout_s=self.cluster.forward_timeout_s,
             reject_create_free_bytes_min=0,

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import trio
+from msgspec import structs
 
 from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
@@ -13,6 +14,7 @@ from fs.schema.status import FsError, Status
 from fs.storage import resync
 
 from .cluster import INODE, content, open_caller, open_cluster
+from .test_update_group import send, writes
 
 INDEXES = range(30)
 
@@ -296,3 +298,35 @@ async def test_the_rate_limit_spreads_bytes(mock_clock):
     free = resync.RateLimit(0)
     await free.take(10**9)
     assert trio.current_time() - start_s < 2.1
+
+
+async def test_updates_do_not_wait_for_the_rate_limit(mock_clock):
+    """A chunk whose turn is held back by the limit is free until then, alone and in a group."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await fill(client, range(6))
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        await fill(client, range(6))
+        feeder = cluster.nodes[1]
+        feeder.storage.adopt(structs.replace(feeder.section, resync_bytes_per_s_max=1))
+        await cluster.start_node(2)
+        await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
+        await trio.sleep(1.0)
+        began_s = trio.current_time()
+        made = writes(client, 6)
+        assert await send(client, made, timeout_s=30.0) == [(Status.OK, 3)] * 6
+        assert trio.current_time() - began_s < 1.0
+        assert cluster.states()[2] == "SYNCING"
+        feeder.storage.adopt(feeder.section)
+
+
+async def test_progress_counts_all_bytes_of_transfers_side_by_side(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        await fill(client)
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        progress = cluster.nodes[1].target.progress
+        assert progress.transferred_count == len(INDEXES)
+        assert progress.transferred_bytes == 120 * len(INDEXES)
