@@ -4,25 +4,24 @@ Part of fs/rpc/server.py, which states the invariants.
 """
 
 import logging
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Sequence
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
-from google.protobuf.message import Message
 
 from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
 from ..runtime.until_wait import until_wait
 from ..schema.status import FsError, Status
-from ..schema.user import User
-from .api import Call, Identity, Reply
+from .api import Reply
 from .buffer_pool import Lease
-from .frame import TRACE_BYTES, Header, Kind, encode_error, encode_header
+from .frame import Header, Kind, encode_error
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
-from .observer import MethodObserver
+from .method_runs import MethodRuns
+from .replies import BROKEN, Replies
 from .serving import Binding, Turn, Work
 from .welcome import welcome
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GOODBYE_TIMEOUT_S: Final = 1.0
-LINGER_S_MAX: Final = 0.2
-LINGER_BUFFER_BYTES: Final = 64 * 1024
 BUFFER_WAIT_S_MAX: Final = 2.0
 """How long a request may hold up its connection while receive buffers are short.
 
@@ -44,14 +40,8 @@ would otherwise wait for ever.
 SERVED_IN_A_ROW_MAX: Final = 16
 """Requests that did not wait, before other tasks get a turn."""
 
-REFUSALS_UNSENT_MAX: Final = 64
-"""With more, a connection receives nothing before its peer has read them."""
-
 SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 """Of payload: then a reply may be sent without a coroutine of its own."""
-
-_NO_PAYLOAD: Final = memoryview(b"")
-_BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class ServerConnection:
@@ -62,15 +52,13 @@ class ServerConnection:
         self._bindings = server.bindings
         self._stream = stream
         self._scopes: dict[int, trio.CancelScope] = {}
-        self._peer = Identity("")
-        self._grant = OPEN_GRANT
+        self._runs = MethodRuns(server, stream.peer_name)
         self._is_accepted = False
         self._framed: FramedStream
+        self._replies: Replies
         self._progress_seen = -1
         self._nursery: trio.Nursery
         self._served_in_a_row = 0
-        self._refusal_count = 0
-        """Under way."""
         self._has_ended = trio.Event()
         self._failure: Exception | None = None
 
@@ -86,11 +74,14 @@ class ServerConnection:
                 self._framed = FramedStream(
                     self._stream, self._server.frame_limits, nursery.start_soon
                 )
+                self._replies = Replies(
+                    self._framed, self._server.frame_limits, nursery.start_soon, self._scopes
+                )
                 await self._serve(is_full=is_full)
                 nursery.cancel_scope.cancel()
         finally:
             if self._is_accepted and self._server.on_disconnect is not None:
-                self._server.on_disconnect(self._peer)
+                self._server.on_disconnect(self._runs.peer)
             await self._framed.aclose()
 
     async def end_if_stuck(self) -> None:
@@ -104,36 +95,20 @@ class ServerConnection:
     async def _serve(self, *, is_full: bool) -> None:
         try:
             if is_full:
-                await self._say_goodbye(self._too_many())
+                await self._replies.say_goodbye(self._too_many())
             elif await self._shake_hands():
                 self._is_accepted = True
                 await self._receive_requests()
         except FsError as error:
             name = self._stream.peer_name
             self._server.refusals.note(name, "connection refused or closed", error)
-            await self._say_goodbye(error)
-        except _BROKEN as error:
+            await self._replies.say_goodbye(error)
+        except BROKEN as error:
             log.debug("connection from %s broke: %s", self._stream.peer_name, error)
 
     def _too_many(self) -> FsError:
         limit = self._server.limits.connection_count_max
         return FsError(Status.RPC_OVERLOADED, f"{limit} connections are open already")
-
-    async def _say_goodbye(self, error: FsError) -> None:
-        with trio.move_on_after(GOODBYE_TIMEOUT_S):
-            try:
-                version = self._framed.version
-                await self._framed.send(encode_error(Kind.GOODBYE, 0, error, version=version))
-                await self._linger()
-            except _BROKEN:
-                log.debug("connection from %s broke before goodbye", self._stream.peer_name)
-
-    async def _linger(self) -> None:
-        """Drop what the peer still sends: closing with bytes unread would reset the goodbye away."""
-        scratch = memoryview(bytearray(LINGER_BUFFER_BYTES))
-        with trio.move_on_after(LINGER_S_MAX):
-            while await self._stream.receive_into(scratch):
-                pass
 
     async def _shake_hands(self) -> bool:
         """Exchange hellos; False when the peer left without a word."""
@@ -142,7 +117,7 @@ class ServerConnection:
             welcomed = await welcome(framed, server.identity, server.guard)
             if welcomed is None:
                 return False
-            self._peer, self._grant, framed.version = welcomed
+            self._runs.peer, self._runs.grant, framed.version = welcomed
             framed.serve_whole = self._serve_whole
             return True
         raise FsError(Status.RPC_TIMEOUT, "no hello, or no proof, in time")
@@ -165,7 +140,7 @@ class ServerConnection:
         except BaseException as error:
             work = turn.work
             if work is None or work.is_over:
-                if not isinstance(error, (FsError, *_BROKEN)):
+                if not isinstance(error, (FsError, *BROKEN)):
                     raise
                 self._failure = error
                 self._has_ended.set()
@@ -173,7 +148,7 @@ class ServerConnection:
             if not isinstance(error, Exception):
                 self._give_back(work)
                 raise
-            work.result = self._failed(
+            work.result = self._runs.failed(
                 work, error
             )  # what is left of a group of which the scope took its part
         if turn.work is not None:
@@ -211,7 +186,7 @@ class ServerConnection:
         message = await framed.receive_message(header.message_bytes)
         binding = self._server.bindings.get((header.service, header.method))
         refusal = None
-        if binding is not None and self._grant is not OPEN_GRANT:
+        if binding is not None and self._runs.grant is not OPEN_GRANT:
             refusal = self._judge(binding)
         if binding is None:
             refusal = FsError(
@@ -242,7 +217,7 @@ class ServerConnection:
             if binding is not None and binding.observed is not None:
                 binding.observed.note_error(refusal)
             await framed.drain_payload()
-            await self._refuse(header.request_id, refusal)
+            await self._replies.refuse(header.request_id, refusal)
             return True
         if lease is not None:
             try:
@@ -313,16 +288,16 @@ class ServerConnection:
     ) -> bool:
         """Send a quick reply if nothing has to be waited for; False: nothing of it has been sent."""
         framed = self._framed
-        frame, size = self._frame_of(header.request_id, message, (payload,))
+        frame, size = self._replies.frame_of(header.request_id, message, (payload,))
         try:
             call_count = len(self._scopes) + 1
             if not (framed.hold(frame) or framed.send_at_once(frame, call_count=call_count)):
                 return False
-        except _BROKEN as error:
+        except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", binding.method, error)
         if binding.observed is not None:
             binding.observed.in_flight += 1
-            self._note_end(binding.observed, header, began_s, size, None)
+            self._runs.note_end(binding.observed, header, began_s, size, None)
         return True
 
     @staticmethod
@@ -337,7 +312,7 @@ class ServerConnection:
             return False
         if len(scopes) >= self._server.limits.inflight_per_connection_max:
             return False
-        return self._grant is OPEN_GRANT or self._judge(binding) is None
+        return self._runs.grant is OPEN_GRANT or self._judge(binding) is None
 
     async def _go_on(self, work: Work, scope: trio.CancelScope) -> None:
         """Run what is left of a request that could not be answered at once."""
@@ -346,9 +321,9 @@ class ServerConnection:
                 begun = work.result
                 if isinstance(begun, CoroutineType):
                     work.result = None
-                    work.result = await self._run_method(work, begun)
+                    work.result = await self._runs.run(work, begun)
         except Exception as error:  # noqa: BLE001 - what is left of a group of which the scope took its part
-            work.result = self._failed(work, error)
+            work.result = self._runs.failed(work, error)
         except BaseException:
             self._give_back(work)
             raise
@@ -358,36 +333,18 @@ class ServerConnection:
         """Call a plain method, and answer if it has ended with a small reply: that needs no coroutine."""
         self._begin(work, message)
         if work.binding.is_tried and isinstance(work.result, CoroutineType):
-            work.result = self._tried(work, work.result, message)
+            work.result = self._runs.tried(work, work.result, message)
         if isinstance(work.result, CoroutineType) or not self._is_answered_at_once(work):
             return False
         if not work.has_waited:  # else the task that sends the rest does it
             self._give_back(work)
         return True
 
-    def _tried(
-        self, work: Work, begun: Coroutine[Any, Any, Any], message: Buffer
-    ) -> Message | FsError | Coroutine[Any, Any, Any]:
-        """Return what a method without effects ends with if it need not wait; else it is forgotten, and begun anew by a task.
-
-        What waits has asked for the current task before it leaves word anywhere to wake it, and there is none.
-        """
-        try:
-            begun.send(None)
-            begun.close()
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        except FsError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - it may have wanted a task; one that has it tells what is wrong
-            log.debug("%s: %s", work, error)
-        return self._call_method(work, message)  # type: ignore[no-any-return]
-
     def _begin(self, work: Work, message: Buffer) -> None:
         if work.binding.observed is not None:
             work.binding.observed.in_flight += 1
         work.is_begun = True
-        work.result = self._call_method(work, message)
+        work.result = self._runs.call(work, message)
 
     def _is_answered_at_once(self, work: Work) -> bool:
         """Send a small reply if nothing has to be waited for."""
@@ -396,27 +353,27 @@ class ServerConnection:
         if isinstance(result, FsError):
             frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
         elif isinstance(result, Reply):
-            frame, size = self._frame_of(request_id, result.message, result.payload)
+            frame, size = self._replies.frame_of(request_id, result.message, result.payload)
             if size > SMALL_REPLY_BYTES_MAX:
                 return self._is_begun_at_once(work, frame, size)
         else:
-            frame, size = self._frame_of(request_id, result, ())
+            frame, size = self._replies.frame_of(request_id, result, ())
         try:
             if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes) + 1):
                 work.sent_bytes = size
                 return True
-        except _BROKEN as error:
+        except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", work, error)
             return True
         return False
 
     def _is_begun_at_once(self, work: Work, frame: Sequence[Buffer], size: int) -> bool:
         """Send a large reply, as much of it as nothing has to be waited for; the rest, if there is one, takes a task."""
-        if not self._fits(len(frame[1]), size):
+        if not self._replies.fits(len(frame[1]), size):
             return False
         try:
             rest = self._framed.send_first(frame)
-        except _BROKEN as error:
+        except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", work, error)
             return True
         if rest is None:
@@ -431,30 +388,14 @@ class ServerConnection:
     async def _send_rest(self, work: Work, rest: Sequence[Buffer]) -> None:
         try:
             await self._framed.send_rest(rest)
-        except _BROKEN as error:
+        except BROKEN as error:
             log.debug("%s: connection broke within the reply: %s", work, error)
         finally:
             self._give_back(work)
 
-    def _fits(self, message_bytes: int, size: int) -> bool:
-        limits = self._server.frame_limits
-        if message_bytes > limits.message_bytes_max:
-            return False
-        return size - message_bytes <= limits.payload_bytes_max
-
-    def _admit(self, user: User, binding: Binding, request: Any) -> None:
-        """Raise FsError when a user's client asks for something in another's name."""
-        if binding.admit is None:
-            return
-        try:
-            binding.admit(user, self._peer, request)
-        except FsError as error:
-            self._server.refusals.note(self._stream.peer_name, str(binding.method), error)
-            raise
-
     def _judge(self, binding: Binding) -> FsError | None:
         """Return why the peer may not call a method; None: it may.  Raises FsError when the connection is to end."""
-        grant = self._grant
+        grant = self._runs.grant
         try:
             grant.check(binding.method)
         except FsError as error:
@@ -473,12 +414,12 @@ class ServerConnection:
         """Run one request, or what is left of it; answer it unless it had to wait: then the end of the turn does."""
         if not work.is_begun:
             if work.header.flags:
-                work.span, message = self._join(work.binding, message)
+                work.span, message = self._runs.join(work.binding, message)
             self._begin(work, message)
         begun = work.result
         if isinstance(begun, CoroutineType):
             work.result = None
-            work.result = await self._run_method(work, begun)
+            work.result = await self._runs.run(work, begun)
         work.is_run = True
         if not work.has_waited:
             await self._finish(work)
@@ -494,12 +435,12 @@ class ServerConnection:
                 work.result = work.given_up()
             result = work.result
             if isinstance(result, FsError):
-                await self._send_error(work.header.request_id, result)
+                await self._replies.send_error(work.header.request_id, result)
             elif isinstance(result, Reply):
-                await self._send_reply(work, result.message, result.payload)
+                await self._replies.send(work, result.message, result.payload)
             elif result is not None:
-                await self._send_reply(work, result)
-        except _BROKEN as error:
+                await self._replies.send(work, result)
+        except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", work, error)
         finally:
             self._give_back(work)
@@ -515,129 +456,10 @@ class ServerConnection:
         if work.lease is not None:
             self._server.pool.release(work.lease)
         if work.binding.observed is not None:
-            self._note(work.binding.observed, work)
+            self._runs.note(work.binding.observed, work)
         if span is not None:
             if isinstance(result, FsError):
                 span.note_error(result)
                 about = work.binding.method, work.header.request_id, self._stream.peer_name, result
                 log.info("%s %d from %s: %s", *about)
             span.end()
-
-    def _join(self, binding: Binding, message: Buffer) -> tuple[tracing.Span | None, Buffer]:
-        """Begin the span of a traced request, if this process keeps traces; return it, and the message itself."""
-        wire, rest = bytes(message[:TRACE_BYTES]), message[TRACE_BYTES:]
-        tracer = self._server.tracer
-        if tracer is None:
-            return None, rest
-        span = tracer.join_wire(wire, str(binding.method))
-        span.attributes["peer"] = self._peer.client_id or self._peer.node_id
-        return span, rest
-
-    def _note(self, observed: MethodObserver, work: Work) -> None:
-        """Say how a request went; one without a result got no answer."""
-        result = work.result
-        error = result if isinstance(result, FsError) else None
-        if result is None or error is not None:
-            observed.note_error(error)
-        self._note_end(observed, work.header, work.began_s, work.sent_bytes, error)
-
-    def _note_end(
-        self,
-        observed: MethodObserver,
-        header: Header,
-        began_s: float,
-        sent_bytes: int,
-        error: FsError | None,
-    ) -> None:
-        received_bytes = header.message_bytes + header.payload_bytes
-        took_s = observed.end(began_s, received_bytes, sent_bytes)
-        if took_s > observed.slow_s:
-            observed.note_slow(took_s, header.request_id, self._stream.peer_name, error)
-        user = self._grant.user
-        if user is not None and self._server.observer is not None:
-            total = self._server.observer.user_bytes[user.uid]
-            total[0] += received_bytes
-            total[1] += sent_bytes
-
-    def _call_method(self, work: Work, message: Buffer) -> Any:
-        """Return the method's result, an FsError to reply with, or what has to be awaited for either."""
-        binding, lease = work.binding, work.lease
-        method = binding.method
-        try:
-            request = method.request_type.FromString(bytes(message))
-            if self._grant.user is not None:
-                self._admit(self._grant.user, binding, request)
-            payload = _NO_PAYLOAD if lease is None else lease.view
-            call = Call(
-                self._peer, work.header.request_id, work.deadline_s, payload, work.would_block
-            )
-            result = binding.handler(call, request)
-            assert isinstance(result, (CoroutineType, Reply, method.reply_type)), type(result)
-        except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
-            return self._failed(work, error)
-        return result
-
-    async def _run_method(self, work: Work, begun: Awaitable[Any]) -> Any:
-        """Return the method's result, or an FsError to reply with."""
-        try:
-            result = await begun
-            assert isinstance(result, (work.binding.method.reply_type, Reply)), type(result)
-        except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
-            return self._failed(work, error)
-        return result
-
-    def _failed(self, work: Work, error: Exception) -> FsError:
-        where = f"{work} from {self._stream.peer_name}"
-        return work.failed(error, lambda bug: self._server.on_bug(where, bug))
-
-    async def _refuse(self, request_id: int, error: FsError) -> None:
-        """Answer a request that is not run; wait with it only for a peer that does not read."""
-        if self._refusal_count >= REFUSALS_UNSENT_MAX:
-            await self._send_error(request_id, error)
-        else:
-            self._refusal_count += 1
-            self._nursery.start_soon(self._send_refusal, request_id, error)
-
-    async def _send_refusal(self, request_id: int, error: FsError) -> None:
-        await self._send_error(request_id, error)
-        self._refusal_count -= 1
-
-    async def _send_error(self, request_id: int, error: FsError) -> None:
-        try:
-            version = self._framed.version
-            await self._framed.send(encode_error(Kind.REPLY, request_id, error, version=version))
-        except _BROKEN:
-            log.debug("connection from %s broke before a reply", self._stream.peer_name)
-
-    async def _send_reply(
-        self, work: Work, reply: Message | bytes, payload: Sequence[Buffer] = ()
-    ) -> None:
-        """Send a reply, or the error that it is too large; say in `work` how many bytes it has."""
-        request_id = work.header.request_id
-        frame, size = self._frame_of(request_id, reply, payload)
-        message_bytes = len(frame[1])
-        if not self._fits(message_bytes, size):
-            detail = (
-                f"reply of {work.binding.method}: {message_bytes} + {size - message_bytes} bytes"
-            )
-            await self._send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
-            return
-        framed = self._framed
-        if not (framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes))):
-            await framed.send(frame)
-        work.sent_bytes = size
-
-    def _frame_of(
-        self, request_id: int, reply: Message | bytes, payload: Sequence[Buffer]
-    ) -> tuple[list[Buffer], int]:
-        """Return the frame of a reply, and the bytes behind its header."""
-        message = reply if isinstance(reply, bytes) else reply.SerializeToString()
-        payload_bytes = sum(map(len, payload))
-        header = encode_header(
-            Kind.REPLY,
-            request_id,
-            message_bytes=len(message),
-            payload_bytes=payload_bytes,
-            version=self._framed.version,
-        )
-        return [header, message, *payload], len(message) + payload_bytes

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     "tests/rpc": [
         "fs/rpc/frame.py", "fs/rpc/handshake.py", "fs/rpc/framed_stream.py", "fs/rpc/connection.py",
-        "fs/rpc/server_connection.py", "fs/rpc/serving.py", "fs/rpc/welcome.py", "fs/rpc/credentials.py", "fs/rpc/guard.py",
+        "fs/rpc/server_connection.py", "fs/rpc/method_runs.py", "fs/rpc/replies.py", "fs/rpc/serving.py", "fs/rpc/welcome.py", "fs/rpc/credentials.py", "fs/rpc/guard.py",
     ],
     "tests/node": ["fs/node/user_guard.py"],
     "tests/storage": [

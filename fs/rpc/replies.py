@@ -1,0 +1,125 @@
+"""What a server sends over one connection: replies, refusals, and a goodbye.
+
+Part of fs/rpc/server_connection.py, which says when.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
+from google.protobuf.message import Message
+
+from ..runtime.ports import Buffer
+from ..schema.status import FsError, Status
+from .frame import FrameLimits, Kind, encode_error, encode_header
+from .framed_stream import FramedStream, Spawn
+from .serving import Work
+
+log = logging.getLogger(__name__)
+
+GOODBYE_TIMEOUT_S: Final = 1.0
+LINGER_S_MAX: Final = 0.2
+LINGER_BUFFER_BYTES: Final = 64 * 1024
+
+REFUSALS_UNSENT_MAX: Final = 64
+"""With more, a connection receives nothing before its peer has read them."""
+
+BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a stream raises that is no more."""
+
+
+class Replies:
+    """See module head."""
+
+    def __init__(
+        self,
+        framed: FramedStream,
+        limits: FrameLimits,
+        spawn: Spawn,
+        under_way: Mapping[int, object],
+    ) -> None:
+        """Send on `framed`; `spawn` starts tasks that live as long as the connection, whose requests that wait are `under_way`."""
+        self._framed = framed
+        self._limits = limits
+        self._spawn = spawn
+        self._under_way = under_way
+        self._refusal_count = 0
+        """Under way."""
+
+    async def say_goodbye(self, error: FsError) -> None:
+        """Say why the connection ends, and give the peer a moment to hear it."""
+        with trio.move_on_after(GOODBYE_TIMEOUT_S):
+            try:
+                version = self._framed.version
+                await self._framed.send(encode_error(Kind.GOODBYE, 0, error, version=version))
+                await self._linger()
+            except BROKEN:
+                log.debug("connection from %s broke before goodbye", self._framed.stream.peer_name)
+
+    async def _linger(self) -> None:
+        """Drop what the peer still sends: closing with bytes unread would reset the goodbye away."""
+        scratch = memoryview(bytearray(LINGER_BUFFER_BYTES))
+        with trio.move_on_after(LINGER_S_MAX):
+            while await self._framed.stream.receive_into(scratch):
+                pass
+
+    def fits(self, message_bytes: int, size: int) -> bool:
+        """Tell whether a frame of so many bytes behind its header, its message included, is within the limits."""
+        limits = self._limits
+        if message_bytes > limits.message_bytes_max:
+            return False
+        return size - message_bytes <= limits.payload_bytes_max
+
+    async def refuse(self, request_id: int, error: FsError) -> None:
+        """Answer a request that is not run; wait with it only for a peer that does not read."""
+        if self._refusal_count >= REFUSALS_UNSENT_MAX:
+            await self.send_error(request_id, error)
+        else:
+            self._refusal_count += 1
+            self._spawn(self._send_refusal, request_id, error)
+
+    async def _send_refusal(self, request_id: int, error: FsError) -> None:
+        await self.send_error(request_id, error)
+        self._refusal_count -= 1
+
+    async def send_error(self, request_id: int, error: FsError) -> None:
+        """Answer a request with an error; nobody is told of a connection that has broken."""
+        try:
+            version = self._framed.version
+            await self._framed.send(encode_error(Kind.REPLY, request_id, error, version=version))
+        except BROKEN:
+            log.debug("connection from %s broke before a reply", self._framed.stream.peer_name)
+
+    async def send(
+        self, work: Work, reply: Message | bytes, payload: Sequence[Buffer] = ()
+    ) -> None:
+        """Send a reply, or the error that it is too large; say in `work` how many bytes it has."""
+        request_id = work.header.request_id
+        frame, size = self.frame_of(request_id, reply, payload)
+        message_bytes = len(frame[1])
+        if not self.fits(message_bytes, size):
+            detail = (
+                f"reply of {work.binding.method}: {message_bytes} + {size - message_bytes} bytes"
+            )
+            await self.send_error(request_id, FsError(Status.RPC_TOO_LARGE, detail))
+            return
+        framed = self._framed
+        if not (framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._under_way))):
+            await framed.send(frame)
+        work.sent_bytes = size
+
+    def frame_of(
+        self, request_id: int, reply: Message | bytes, payload: Sequence[Buffer]
+    ) -> tuple[list[Buffer], int]:
+        """Return the frame of a reply, and the bytes behind its header."""
+        message = reply if isinstance(reply, bytes) else reply.SerializeToString()
+        payload_bytes = sum(map(len, payload))
+        header = encode_header(
+            Kind.REPLY,
+            request_id,
+            message_bytes=len(message),
+            payload_bytes=payload_bytes,
+            version=self._framed.version,
+        )
+        return [header, message, *payload], len(message) + payload_bytes
