@@ -14,7 +14,7 @@ from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .finished_cuts import BEHIND
-from .read_path import committed_version
+from .read_versions import committed_version
 from .replica import UpdateType
 from .resync import state_to_pb
 from .settle import settle_if_left

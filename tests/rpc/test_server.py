@@ -16,8 +16,8 @@ from fs.rpc.frame import (
     encode_header,
 )
 from fs.rpc.handshake import encode_hello
-from fs.rpc.server import POOL_BYTES_MAX, STUCK_S, Server, methods_of, snake_name
 from fs.rpc.replies import REFUSALS_UNSENT_MAX
+from fs.rpc.server import POOL_BYTES_MAX, STUCK_S, Server, methods_of, snake_name
 from fs.rpc.server_connection import BUFFER_WAIT_S_MAX
 from fs.rpc.serving import Binding
 from fs.schema import services

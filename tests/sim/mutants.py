@@ -228,7 +228,7 @@ def late_copies_accepted() -> None:
 @mutant("slow_network", "slow_disk")
 def tail_not_asked() -> None:
     """A read during an update returns the replica's own committed version."""
-    read_path._ask_tails = nothing  # type: ignore[assignment]
+    read_path.ask_tails = nothing  # type: ignore[assignment]
 
 
 @mutant("slow_network", "slow_disk", "cut_link")
@@ -243,7 +243,7 @@ def pending_version_served() -> None:
             if state is not None and state.pending_ver and not state.pending_is_remove:
                 io.version = state.pending_ver
 
-    read_path._ask_tails = take_pending
+    read_path.ask_tails = take_pending
 
 
 # ---- managers ------------------------------------------------------------------------------------

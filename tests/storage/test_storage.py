@@ -14,7 +14,7 @@ from fs.schema.read_columns import WantedRead, read_request, read_results
 from fs.schema.status import FsError, Status
 from fs.storage.disk import Disk
 from fs.storage.leftovers import LOOK_INTERVAL_S
-from fs.storage.read_path import committed_version
+from fs.storage.read_versions import committed_version
 from fs.storage.storage import FLUSH_INTERVAL_S
 from fs.storage.write_path import run_update
 
