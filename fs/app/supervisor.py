@@ -14,7 +14,6 @@ the writing of the state file.
 """
 
 import argparse
-import fcntl
 import json
 import logging
 import os
@@ -30,6 +29,7 @@ from typing import Any, Final
 
 import trio
 
+from ..runtime.held_file import take_file
 from ..runtime.log import LOG_BYTES_VARIABLE
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
@@ -450,13 +450,7 @@ def take_lock(directory: ClusterDir) -> int:
     Raises:
         FsError: ALREADY_RUNNING.
     """
-    descriptor = os.open(directory.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise FsError(Status.ALREADY_RUNNING, f"a cluster in {directory.path}") from error
-    return descriptor
+    return take_file(directory.lock_path, f"a cluster in {directory.path}")
 
 
 def take_over(directory: ClusterDir) -> int:

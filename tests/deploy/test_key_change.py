@@ -1,5 +1,7 @@
 """Another key for a cluster: who is needed, what is shown; the whole with real processes: test_life.py."""
 
+import base64
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -7,13 +9,33 @@ import trio
 from msgspec import structs
 
 from fs.app.deploy import agent
-from fs.app.deploy.installer import Options
-from fs.app.deploy.key_change import _give, manager_of, plan_lines, run_key_change, running_roles
-from fs.app.deploy.layout import service_of
-from fs.app.deploy.planning import ServiceFacts
+from fs.app.deploy.installer import Options, on_hosts
+from fs.app.deploy.key_change import (
+    _change_key,
+    _give,
+    manager_of,
+    plan_lines,
+    run_key_change,
+    running_roles,
+)
+from fs.app.deploy.layout import ETC, service_of
+from fs.app.deploy.planning import ServiceFacts, digest_of
+from fs.rpc.api import Identity
+from fs.rpc.channel import open_channels
+from fs.rpc.core_service import CoreService
+from fs.rpc.credential_files import key_text
+from fs.rpc.credentials import Secret
+from fs.rpc.guard import KeyGuard
+from fs.rpc.server import Server
+from fs.rpc.transport import SocketNetwork
+from fs.runtime.real import real_runtime
+from fs.runtime.secret_file import read_secret_lines, write_secret_file
+from fs.schema.config import RpcSection
 from fs.schema.status import FsError, Status
 
 from .test_planning import INVENTORY, bare
+
+KEY_PATH = f"{ETC}/cluster.key"
 
 
 def all_running(without=()):
@@ -92,6 +114,154 @@ async def test_processes_are_heard_by_the_first_key_alone(autojump_clock):  # no
     assert "RPC_UNAUTHENTICATED" in never["late"]["b"]
 
 
+@asynccontextmanager
+async def listening(keys):
+    """A process that knows some keys; yields itself and its address."""
+    runtime = real_runtime(SocketNetwork())
+    secrets = [Secret.of_key(bytes.fromhex(key)) for key in keys]
+    server = Server(Identity("training", 1), RpcSection(), guard=KeyGuard(secrets, runtime.random))
+    server.add_service("Core", CoreService(Identity("training", 1), runtime.clock, []))
+    async with trio.open_nursery() as nursery:
+        yield server, await nursery.start(server.run, runtime.network, "tcp:127.0.0.1:0")
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def channels_with(key):
+    secrets = [Secret.of_key(bytes.fromhex(key))]
+    runtime = real_runtime(SocketNetwork())
+    identity = Identity("training", client_id="c")
+    async with open_channels(runtime, identity, RpcSection(), secrets=secrets) as channels:
+        yield channels
+
+
+NEW, OLD = "11" * 32, "22" * 32
+
+
+async def test_who_still_takes_the_old_key_is_found(monkeypatch):
+    monkeypatch.setattr(agent, "POLL_S", 0.01)
+    async with (
+        channels_with(NEW) as channels,
+        listening([NEW]) as one,
+        listening([NEW, OLD]) as two,
+    ):
+        addresses = [one[1], two[1]]
+        told = await agent._refused(channels, addresses, OLD, 0.5)
+        assert told == {"late": {two[1]: "is opened by it"}}
+        assert await agent._greet(channels, addresses, 5.0) == {"late": {}}
+        two[0].guard.replace_keys([Secret.of_key(bytes.fromhex(NEW))])
+        assert await agent._refused(channels, addresses, OLD, 5.0) == {"late": {}}
+
+
+async def test_who_cannot_be_asked_has_not_refused():
+    async with channels_with(NEW) as channels:
+        told = await agent._refused(channels, ["tcp:127.0.0.1:1"], OLD, 0.2)
+        assert "RPC_CONNECT_FAILED" in told["late"]["tcp:127.0.0.1:1"]
+
+
+class Cluster:
+    """A Reach of hosts that take what they are given; what their processes say to the old key is `late`."""
+
+    def __init__(self, inventory):
+        self.inventory, self.failed, self.late, self.ops = inventory, {}, {}, []
+        self.progress = SimpleNamespace(step=lambda _: None, close=lambda *_: None)
+        self.files = dict.fromkeys([host.name for host in inventory.hosts], "")
+        self.rival = None
+        """What somebody else writes after us."""
+
+    async def facts(self, hosts):
+        found = all_running()
+        for host in hosts:
+            files = found[host.name].files | {host.path(KEY_PATH): self.files[host.name]}
+            services = {
+                name: structs.replace(service, program="/opt/emberfs/0.2.0/venv/bin/python")
+                for name, service in found[host.name].services.items()
+            }
+            found[host.name] = structs.replace(found[host.name], files=files, services=services)
+        return found
+
+    async def each(self, hosts, use):
+        for host in hosts:
+            await use(host)
+
+    async def on(self, host, op, **fields):
+        self.ops.append(op)
+        if op == "write":
+            content = self.rival or base64.b64decode(fields["files"][0][2])
+            self.files[host.name] = digest_of(content)
+
+    async def ask(self, _host, _version, op, **fields):
+        self.ops.append(op)
+        if op == "refused":
+            assert fields["key"] == OLD and fields["addresses"]
+        return {"late": self.late if op == "refused" else {}}
+
+
+@pytest.fixture
+def closed(tmp_path):
+    """A cluster of which the key file is here and everywhere."""
+    write_secret_file(tmp_path / "training.key", key_text([OLD]))
+    part = structs.replace(INVENTORY.cluster, is_closed=True, id="training", key_file="")
+    made = Cluster(structs.replace(INVENTORY, cluster=part, folder=str(tmp_path)))
+    made.files = dict.fromkeys(made.files, digest_of(key_text([OLD]).encode()))
+    return made
+
+
+async def change(reach):
+    return await _change_key(reach, Options(is_yes=True))
+
+
+async def test_the_old_key_has_to_be_refused_before_it_is_forgotten(closed):
+    path = closed.inventory.key_path
+    closed.late = {"tcp:10.0.0.1:1": "is opened by it"}
+    with pytest.raises(FsError, match=r"the old key opens nothing: tcp:10.* is opened") as caught:
+        await change(closed)
+    assert caught.value.status is Status.RPC_UNAUTHENTICATED
+    new, old = read_secret_lines(path)
+    assert old == OLD
+    closed.late = {}
+    assert await change(closed) == 0  # it goes on with the same new key
+    assert read_secret_lines(path) == [new]
+    assert set(closed.files.values()) == {digest_of(path.read_bytes())}
+    assert closed.ops[-1] == "refused"
+
+
+async def test_keys_that_somebody_else_gave_are_not_replaced(closed):
+    closed.files[INVENTORY.hosts[0].name] = digest_of(b"another")
+    with pytest.raises(FsError, match=f"{INVENTORY.hosts[0].name}: other keys than in") as caught:
+        await change(closed)
+    assert caught.value.status is Status.BAD_CONFIG
+    assert closed.ops == [] and read_secret_lines(closed.inventory.key_path) == [OLD]
+
+
+async def test_keys_that_somebody_else_gives_meanwhile_are_found_out(closed):
+    closed.rival = b"another"
+    with pytest.raises(FsError, match="other keys than in"):
+        await change(closed)
+    assert set(closed.ops) == {"write"}
+    assert read_secret_lines(closed.inventory.key_path)[1:] == [OLD]
+
+
+def test_only_one_command_replaces_the_key(closed):
+    inventory, options = closed.inventory, Options(is_yes=True)
+
+    async def beside(_reach):
+        await trio.lowlevel.checkpoint()
+        with pytest.raises(FsError, match=f"changing hosts of {inventory.cluster.id}") as caught:
+            await trio.to_thread.run_sync(run_key_change, inventory, options)
+        assert caught.value.status is Status.ALREADY_RUNNING
+        return await trio.to_thread.run_sync(on_hosts, inventory, nothing)
+
+    async def nothing(_reach):
+        await trio.lowlevel.checkpoint()
+        return 7
+
+    assert on_hosts(inventory, beside) == 7
+    with pytest.raises(FsError, match="is changing hosts"):
+        on_hosts(inventory, beside, is_alone=True)
+    assert on_hosts(inventory, nothing, is_alone=True) == 7
+
+
 class Hosts:
     """Hosts of whose processes some come back while files are written."""
 
@@ -99,6 +269,7 @@ class Hosts:
 
     def __init__(self):
         self.failed = {}
+        self.keys = dict.fromkeys([host.name for host in INVENTORY.hosts], "")
         self.asked = []
         self.running = all_running(without=("mgmtd",))
 
@@ -109,9 +280,16 @@ class Hosts:
     async def on(self, host, op, **fields):
         self.asked.append((host.name, op, fields))
         self.running = all_running()
+        if op == "write":
+            self.keys[host.name] = digest_of(base64.b64decode(fields["files"][0][2]))
 
     async def facts(self, hosts):
-        return {host.name: self.running[host.name] for host in hosts}
+        return {
+            host.name: structs.replace(
+                self.running[host.name], files={host.path(KEY_PATH): self.keys[host.name]}
+            )
+            for host in hosts
+        }
 
 
 async def test_who_comes_back_while_keys_are_given_reads_them_too():

@@ -10,6 +10,7 @@ So an installer needs ssh alone, and talks to each cluster in the cluster's own 
     make       make nodes known; of a cluster without chains also chains and chain table
     rebalance  begin to even out
     greet      hear processes, by the first key of ours alone
+    refused    knock at processes with a key that was taken away
     versions   which releases, wire versions and disk formats this code knows
 """
 
@@ -27,12 +28,14 @@ from ...admin.upgrade import obstacles
 from ...chunkengine.format import FORMAT_VERSION
 from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
+from ...rpc.credential_files import parse_key
+from ...rpc.credentials import Secret
 from ...rpc.frame import VERSION_MAX, VERSION_MIN
 from ...runtime.config_file import parse_config
 from ...schema import services
 from ...schema.proto import common_pb2, core_pb2, mgmtd_pb2
 from ...schema.routing import RoutingInfo
-from ...schema.status import FsError
+from ...schema.status import FsError, Status
 from ..admin.doctor import look
 from ..errors import unwrapped
 from ..mgmtd_link import newest_routing, run_with_mgmtd
@@ -179,6 +182,38 @@ async def _greet(channels: ChannelPool, addresses: list[str], timeout_s: float) 
     return {"late": late}
 
 
+async def _refused(channels: ChannelPool, addresses: list[str], key: str, timeout_s: float) -> Json:
+    """Call processes by a key until each has refused it; who did not when the time is over, and why."""
+    own, taken_away = channels.secrets, Secret.of_key(parse_key(key, "the key to be refused"))
+    late = dict.fromkeys(addresses, "was not asked")
+
+    async def knock(address: str) -> None:
+        try:
+            await channels.get(address).call(
+                services.CORE_ECHO, core_pb2.EchoReq(), timeout_s=CALL_TIMEOUT_S
+            )
+        except FsError as error:
+            if error.status is Status.RPC_UNAUTHENTICATED:
+                del late[address]
+            else:  # it starts, or is gone
+                late[address] = str(error)
+        else:
+            late[address] = "is opened by it"
+
+    with trio.move_on_after(timeout_s):
+        while late:
+            channels.replace_secrets([taken_away])
+            try:
+                async with trio.open_nursery() as nursery:
+                    for address in late:
+                        nursery.start_soon(knock, address)
+            finally:
+                channels.replace_secrets(own)  # the next round connects anew
+            if late:
+                await trio.sleep(POLL_S)
+    return {"late": late}
+
+
 def _said(finding: Finding) -> str:
     return f"{finding.subject} {finding.text} ({finding.remedy})"
 
@@ -240,6 +275,10 @@ def answer(request: Json) -> Json:
                 return await _ready(mgmtd, channels, request["node_ids"], request["timeout_s"])
             case "greet":
                 return await _greet(channels, request["addresses"], request["timeout_s"])
+            case "refused":
+                return await _refused(
+                    channels, request["addresses"], request["key"], request["timeout_s"]
+                )
             case "make":
                 return await _make(mgmtd, request)
             case "rebalance":

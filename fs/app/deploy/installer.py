@@ -8,8 +8,8 @@ taken up by the next one.  What goes wrong on one host stops that host alone, un
 import base64
 import random
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,6 +19,7 @@ import typer
 
 from ...rpc.credential_files import read_keys, write_new_key
 from ...runtime.durable_file import write_durable
+from ...runtime.held_file import held_file
 from ...schema.status import FsError, Status
 from ..admin.listing import EXIT_FOUND, confirm
 from ..errors import unwrapped
@@ -77,10 +78,34 @@ def run_deploy(inventory: Inventory, options: Options) -> int:
     return on_hosts(inventory, partial(_deploy, options=options))
 
 
-def on_hosts(inventory: Inventory, use: Callable[[Reach], Awaitable[int]]) -> int:
-    """Do something with ways to all hosts; raises what it raises, without the groups that nurseries make."""
-    with unwrapped():
+def on_hosts(
+    inventory: Inventory, use: Callable[[Reach], Awaitable[int]], *, is_alone: bool = False
+) -> int:
+    """Do something with ways to all hosts.
+
+    Args:
+        inventory: names the hosts.
+        use: what; returns the exit code.
+        is_alone: no other command of this key file changes hosts meanwhile.
+
+    Raises:
+        FsError: ALREADY_RUNNING beside one that has to be alone, or when this one has to be; BAD_CONFIG when that cannot be
+            known; what `use` raises, without the groups that nurseries make.
+    """
+    with _beside_others(inventory, is_alone=is_alone), unwrapped():
         return trio.run(_with_reach, inventory, use)
+
+
+@contextmanager
+def _beside_others(inventory: Inventory, *, is_alone: bool) -> Iterator[None]:
+    """Hold a lock beside the key file, of which each host gets a copy; before the key is made there is nothing to replace."""
+    if not (inventory.cluster.is_closed and inventory.key_path.exists()):
+        yield
+        return
+    path = inventory.key_path.with_name(f".{inventory.key_path.name}.lock")
+    detail = f"another `ember cluster` command is changing hosts of {inventory.cluster.id}: {path}"
+    with held_file(path, detail, is_shared=not is_alone):
+        yield
 
 
 async def _with_reach(inventory: Inventory, use: Callable[[Reach], Awaitable[int]]) -> int:
