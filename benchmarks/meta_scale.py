@@ -3,6 +3,9 @@
 `python -m benchmarks.meta_scale [--full | --count N] [--dir DIRECTORY]`.  One process holds the embedded store and the service;
 figures are operations per second of processor time, so a machine that others use distorts them little.  The inodes are
 written straight into the store, all in one directory up to a million, the rest in directories of a thousand.
+
+What the service does itself is one figure; what it takes when a client asks through a socket is another, without and with the
+client's own share (benchmarks/meta_asked.py).
 """
 
 import gc
@@ -30,17 +33,18 @@ from fs.meta.init import initialise
 from fs.meta.inodes import store_inode
 from fs.meta.meta import Meta
 from fs.rpc.api import Call, Identity
-from fs.rpc.server import snake_name
+from fs.rpc.server import Server, snake_name
 from fs.rpc.transport import SocketNetwork
 from fs.runtime.real import real_runtime
 from fs.schema import services
-from fs.schema.config import ClientSection, KvSection, ProcessConfig
+from fs.schema.config import ClientSection, KvSection, ProcessConfig, RpcSection
 from fs.schema.ids import FIRST_INODE_ID, ROOT_INODE_ID, InodeId
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 
 from .command import bench_command
-from .meta_alone import CLUSTER_ID, FixedRouting, NobodyElse, NoChunks
+from .meta_alone import CLUSTER_ID, FixedRouting, NobodyElse, NoChunks, Request
+from .meta_asked import ask_apart
 from .table import Row
 
 SMALL_COUNT = 10_000
@@ -58,6 +62,8 @@ STORE_WORK = (
     "num-running-compactions", "num-running-flushes", "compaction-pending", "mem-table-flush-pending",
 )  # fmt: skip
 """Of RocksDB's own threads, by the names of its properties."""
+CALLER_COUNTS = (1, 8)
+"""Requests that a client has under way through its socket."""
 CALL = Call(Identity(CLUSTER_ID), 1, float("inf"))
 FIRST_ID = FIRST_INODE_ID + records.TOGETHER_ID_MIN + (1 << 40)
 """Beyond what the service hands out meanwhile."""
@@ -84,8 +90,10 @@ class _Direct:
 class _Namespace:
     """A store with so many files."""
 
-    def __init__(self, engine: RocksDbEngine, made: Meta, file_count: int) -> None:
+    def __init__(self, engine: RocksDbEngine, made: Meta, file_count: int, address: str) -> None:
         self.engine = engine
+        self.address = address
+        """Where it is served."""
         self.caller = _Direct(made.service)
         self.file_count = file_count
         self.long_id = FIRST_ID
@@ -160,10 +168,12 @@ async def _namespace(folder: str, file_count: int) -> AsyncIterator[_Namespace]:
     try:
         await initialise(engine, runtime=runtime, cluster_id=CLUSTER_ID, config=config.meta)
         made = Meta(engine, runtime, config, FixedRouting(), NoChunks(), NobodyElse())  # type: ignore[arg-type]
-        found = _Namespace(engine, made, file_count)
+        server = Server(Identity(CLUSTER_ID, 1), RpcSection())
+        server.add_service("Meta", made.service)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(engine.run)
-            yield found
+            address = await nursery.start(server.run, runtime.network, f"unix:{folder}.socket")
+            yield _Namespace(engine, made, file_count, address)
             nursery.cancel_scope.cancel()
     finally:
         await engine.aclose()
@@ -205,17 +215,38 @@ async def _list_all(found: _Namespace) -> None:
     assert count == found.long_count, count
 
 
-async def _look_up(found: _Namespace, generator: random.Random) -> None:
-    for _ in range(LOOKUP_COUNT):
-        parent, name = found.place(generator.randrange(found.file_count))
-        request = meta.LookupReq(parent_inode_id=parent, name=name)
-        await found.caller.call(services.META_LOOKUP, request)
+def _lookup(found: _Namespace, index: int) -> Request:
+    parent, name = found.place(index)
+    return services.META_LOOKUP, meta.LookupReq(parent_inode_id=parent, name=name)
 
 
-async def _get_attrs(found: _Namespace, generator: random.Random) -> None:
+def _get_attr(found: _Namespace, index: int) -> Request:
+    return services.META_GET_ATTR, meta.GetAttrReq(inode_id=found.file_id(index))
+
+
+READS = {"lookup at random": _lookup, "getattr at random": _get_attr}
+
+
+async def _read(
+    found: _Namespace, kind: Callable[[_Namespace, int], Request], generator: random.Random
+) -> None:
     for _ in range(LOOKUP_COUNT):
-        inode_id = found.file_id(generator.randrange(found.file_count))
-        await found.caller.call(services.META_GET_ATTR, meta.GetAttrReq(inode_id=inode_id))
+        await found.caller.call(*kind(found, generator.randrange(found.file_count)))
+
+
+async def _read_apart(
+    found: _Namespace, name: str, generator: random.Random
+) -> dict[str, tuple[float, str]]:
+    """Return what reads cost when a client asks for them through its socket."""
+    figures = {}
+    for caller_count in CALLER_COUNTS:
+        indexes = [generator.randrange(found.file_count) for _ in range(LOOKUP_COUNT)]
+        requests = [READS[name](found, index) for index in indexes]
+        service_s, client_s = await ask_apart(found.address, requests, caller_count)
+        label = f"{name}, by socket, {caller_count} at once"
+        figures[f"{label}: service"] = LOOKUP_COUNT / service_s, "/s"
+        figures[f"{label}: service and client"] = LOOKUP_COUNT / (service_s + client_s), "/s"
+    return figures
 
 
 async def _create(found: _Namespace, _generator: random.Random) -> None:
@@ -256,13 +287,13 @@ async def measure_one(folder: str, file_count: int) -> dict[str, tuple[float, st
         rate = await _per_second(found.long_count, _list_all(found))
         figures["listed with attributes"] = rate, "entries/s"
         figures["memory that the listing took"] = (_memory_bytes() - before) / (1 << 20), "MiB"
-        for name, work, count in (
-            ("lookup at random", _look_up, LOOKUP_COUNT),
-            ("getattr at random", _get_attrs, LOOKUP_COUNT),
-            ("create", _create, CHANGE_COUNT),
-            ("unlink", _unlink, CHANGE_COUNT),
-        ):
-            figures[name] = await _per_second(count, work(found, generator)), "/s"
+        for name, kind in READS.items():
+            rate = await _per_second(LOOKUP_COUNT, _read(found, kind, generator))
+            figures[name] = rate, "/s"
+            figures |= await _read_apart(found, name, generator)
+        for name, work in (("create", _create), ("unlink", _unlink)):
+            rate = await _per_second(CHANGE_COUNT, work(found, generator))
+            figures[name] = rate, "/s"
             if file_count > PROGRESS_COUNT:
                 _say(f"{name}: {figures[name][0]:,.0f}/s")
         for name, gives in (("listed", False), ("cached by the kernel", True)):
