@@ -1,0 +1,126 @@
+"""The programs of `coherence_programs` over a whole simulated cluster, with what goes wrong there.
+
+Machines die, come back, are cut off, lose what their disks had not written; chains change their members and their order; managers and metadata
+services die, too, and mounts are stopped.  The model of the kernel and its programs are on the machine of a mount, but not in its daemon:
+they go on while that is stopped.
+
+Not here: losses of all power, clients that die, and full disks, after which programs may see something else (`recovered` knows what).
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+import trio
+
+from fs.client.fuse.direct.server import Server
+from fs.client.native import EmberFs
+from fs.client.vfs.vfs import Vfs
+from fs.schema.config import ClientSection
+
+from .checkers import Observer
+from .cluster import SimCluster
+from .coherence_programs import Programs
+from .faults import Faults
+from .kernel_calls import ModelKernel
+from .page_cache import ModelDevice
+from .shape import Shape
+from .workload import Memory
+from .world import MACHINE_FAULTS, NETWORK_FAULTS, OPERATOR_FAULTS
+
+WORK_S: Final = 30.0
+"""Of work under faults."""
+CALM_S: Final = 3.0
+"""Of work when they are over."""
+LATE_S: Final = 0.02
+MOUNTS: Final = ("client-1.0", "client-2.0")
+"""Faults of the network know these names."""
+RETRY_S: Final = 300.0
+KIND_COUNT: Final = 8
+"""Kinds of fault in one run."""
+LEFT_OUT: Final = frozenset(
+    {
+        "cut_all",
+        "full_disk",
+        "kill_client",
+        "kill_head_and_clients",
+        "restore_managers",
+        "rot_everywhere",
+    }
+)
+KINDS: Final = sorted({*MACHINE_FAULTS, *NETWORK_FAULTS, *OPERATOR_FAULTS} - LEFT_OUT)
+
+
+def section(source: random.Random) -> ClientSection:
+    """Return the settings of a mount."""
+    return ClientSection(
+        write_buffer_bytes=source.choice([16 * 1024, 64 * 1024, 1 << 20]),
+        dirty_bytes_max=1 << 20,
+        readahead_bytes_max=source.choice([0, 128 * 1024, 1 << 20]),
+        write_back_interval_s=source.choice([0.1, 1.0, 5.0]),
+        durable_close=source.choice([True, False]),
+        retry_time_s_max=RETRY_S,
+    )
+
+
+class _Run:
+    def __init__(self, seed: int, only: Sequence[str]) -> None:
+        self.random = random.Random(f"{seed}/coherence")
+        shape = Shape.draw(seed)
+        self.cluster = SimCluster(seed, shape)
+        self.memory = Memory.of(shape)
+        kinds = only or self.random.sample(KINDS, KIND_COUNT)
+        self.faults = Faults(self.cluster, self.memory, kinds)
+        self.over = trio.Event()
+
+    async def main(self, told: list[Programs] | None) -> Programs:
+        boxed: list[Programs] = []
+
+        async def scenario() -> None:
+            async with trio.open_nursery() as nursery:
+                kernels = [await nursery.start(self._mount, nursery, name) for name in MOUNTS]
+                programs = Programs(kernels, self.random)
+                boxed.append(programs)
+                if told is not None:
+                    programs.tell_all(told)
+                    self.cluster.trace.listen = programs.say
+                await self._work(programs)
+                nursery.cancel_scope.cancel()
+
+        observer = Observer(self.cluster, self.memory, self.faults.world.count)
+        with trio.fail_after(3600):
+            await self.cluster.run(scenario, observer.run)
+        return boxed[0]
+
+    async def _work(self, programs: Programs) -> None:
+        until_s, calm_s = trio.current_time() + WORK_S, [float("inf")]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(programs.run, lambda _count: trio.current_time() >= calm_s[0])
+            await self.faults.run(until_s)
+            await self.cluster.wait_healthy(is_still=True)
+            calm_s[0] = trio.current_time() + CALM_S
+
+    async def _mount(
+        self, nursery: trio.Nursery, name: str, *, task_status: trio.TaskStatus[ModelKernel]
+    ) -> None:
+        device = ModelDevice()
+        kernel = ModelKernel(device, self.random, nursery, LATE_S)
+
+        async def serve(fs: EmberFs) -> None:
+            runtime = fs._runtime
+            vfs = Vfs(fs._meta, fs._chunks, runtime, section(self.random))
+            vfs.connect_kernel(kernel)
+            server: Any = Server(device, vfs, runtime)  # type: ignore[arg-type]
+            async with trio.open_nursery() as serving:
+                await serving.start(vfs.run)
+                task_status.started(kernel)
+                await server.run()
+
+        await self.cluster.connect_client(name, serve)
+
+
+async def run_over_cluster(
+    seed: int, told: list[Programs] | None = None, *, only: Sequence[str] = ()
+) -> Programs:
+    """Run one seed; raises AssertionError when something was seen that must not be."""
+    return await _Run(seed, only).main(told)
