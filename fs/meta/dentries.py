@@ -3,6 +3,7 @@
 from ..kv.api import Transaction
 from ..schema.inode import NAME_BYTES_MAX
 from ..schema.proto import common_pb2 as pb
+from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.record_pb2 import DentryRecordPb
 from ..schema.status import FsError, Status
 from . import records
@@ -44,6 +45,21 @@ async def load_dentry(
     if found is None:
         raise FsError(Status.NOT_FOUND, told(name, parent_id))
     return found
+
+
+async def require_expected(
+    tr: Transaction,
+    request: meta.OpenReq | meta.LinkReq | meta.SetAttrReq | meta.SetXattrReq | meta.RemoveXattrReq,
+) -> None:
+    """Raise FsError(STALE) if a request says by which name its inode was found, and that leads elsewhere by now."""
+    if not request.expected_name:
+        return
+    parent_id, name = request.expected_parent_inode_id, request.expected_name
+    dentry = await find_dentry(tr, parent_id, name)
+    if dentry is None or dentry.inode_id != request.inode_id:
+        raise FsError(
+            Status.STALE, f"{name!r} in {parent_id:#x} is not inode {request.inode_id:#x}"
+        )
 
 
 def require_same(name: bytes, found_inode_id: int, wanted_inode_id: int) -> None:

@@ -273,6 +273,11 @@ class FakeCluster:
             raise FsError(Status.STALE, f"inode {inode_id}")
         return inode
 
+    def require_expected(self, r):
+        names = self.names.get(r.expected_parent_inode_id, {})
+        if r.expected_name and names.get(r.expected_name) != r.inode_id:
+            raise FsError(Status.STALE, repr(r.expected_name))
+
     def put(self, inode, **changes):
         changes.setdefault("ctime_ns", self.clock_ns())
         inode = replace(self.get(inode.inode_id), **changes)
@@ -474,6 +479,7 @@ class FakeMeta:
 
     async def link(self, r):
         c = self.cluster
+        c.require_expected(r)
         inode = c.get(r.inode_id)
         if r.name in c.names[r.parent_inode_id]:
             raise FsError(Status.EXISTS, repr(r.name))
@@ -547,9 +553,7 @@ class FakeMeta:
     async def open(self, r):
         c = self.cluster
         inode = c.get(r.inode_id)
-        names = c.names.get(r.expected_parent_inode_id, {})
-        if r.expected_name and names.get(r.expected_name) != r.inode_id:
-            raise FsError(Status.STALE, repr(r.expected_name))
+        c.require_expected(r)
         if inode.is_dir and r.wants_write:
             raise FsError(Status.IS_DIRECTORY, f"{r.inode_id}")
         c.open_session(r.inode_id, r.session)
@@ -589,6 +593,7 @@ class FakeMeta:
 
     async def set_attr(self, r):
         c = self.cluster
+        c.require_expected(r)
         inode = c.get(r.inode_id)
         wants_explicit = r.HasField("atime_ns") or r.HasField("mtime_ns")
         is_owner = r.caller.uid in (0, inode.uid)
@@ -610,6 +615,7 @@ class FakeMeta:
         return c.put(inode, **changes)
 
     async def set_xattr(self, r):
+        self.cluster.require_expected(r)
         if r.name == acl.ACCESS_NAME:
             return await self._set_acl(r)
         if r.name == DIRECTORY_LOCK_NAME:
@@ -654,6 +660,7 @@ class FakeMeta:
         return meta_pb2.ListXattrsRsp(names=names)
 
     async def remove_xattr(self, r):
+        self.cluster.require_expected(r)
         if self.cluster.xattrs.pop((r.inode_id, r.name), None) is None:
             raise FsError(Status.NO_ATTRIBUTE, repr(r.name))
         self._note_bare(r.inode_id)

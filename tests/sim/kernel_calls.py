@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -65,19 +65,32 @@ class ModelKernel(Caches):
         if moved is not None:
             self._names[ROOT, new] = moved
 
+    async def _by_name(self, name: bytes, act: Callable[[Node], Awaitable[None]]) -> None:
+        """Do something to what a name leads to; looked up again if that turns out to be out of date."""
+        for tries_left in reversed(range(_STALE_TRIES)):
+            node = await self._look_up(name, must_ask=not tries_left)
+            node.open_count += 1
+            try:
+                return await act(node)
+            except OSError as error:
+                if error.errno != errno.ESTALE or not tries_left:
+                    raise
+            finally:
+                node.open_count -= 1
+        return None
+
     async def link(self, old: bytes, new: bytes) -> None:
         """link(2)."""
-        node = await self._look_up(old)
-        node.open_count += 1
-        try:
+
+        async def act(node: Node) -> None:
             async with self._directory_lock:
                 body = p.LINK_IN.pack(node.node_id) + new + b"\0"
                 reply = await self._ask(Opcode.LINK, ROOT, body)
                 await self._take_entry(reply, 0, self._version, (ROOT, new))
             self._changed(node)
             node.is_invalid = True
-        finally:
-            node.open_count -= 1
+
+        await self._by_name(old, act)
 
     async def unlink(self, name: bytes) -> None:
         """unlink(2)."""
@@ -211,12 +224,7 @@ class ModelKernel(Caches):
 
     async def truncate_path(self, name: bytes, size: int) -> None:
         """truncate(2)."""
-        node = await self._look_up(name)
-        node.open_count += 1
-        try:
-            await self.truncate(node, None, size)
-        finally:
-            node.open_count -= 1
+        await self._by_name(name, lambda node: self.truncate(node, None, size))
 
     # ---- system calls: bytes -------------------------------------------------------------------------
 

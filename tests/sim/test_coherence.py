@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from .coherence import run
+from .coherence_cluster import run_over_cluster
 from .determinism import run_deterministic
 
 pytestmark = pytest.mark.thorough
@@ -18,3 +19,9 @@ an open went by what another one was still having the kernel forget."""
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_see_what_was_written(seed):
     assert run_deterministic(partial(run, seed), seed).checked_count > 50
+
+
+@pytest.mark.parametrize("seed", [1, 201])
+def test_so_they_do_when_machines_vanish_and_services_restart(seed):
+    """Seed 201: a further name could not be given by one that a listing had shown, and that had been replaced since."""
+    assert run_deterministic(partial(run_over_cluster, seed), seed).checked_count > 50

@@ -14,6 +14,7 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from . import chunk_sizes
 from .core import VfsCore
+from .listed_names import ListedNames
 from .open_file import InodeState
 from .ports import Caller
 from .profile import PROFILE_ATTRIBUTE
@@ -32,6 +33,7 @@ class ExtendedAttributes:
 
     def __init__(self, core: VfsCore) -> None:
         self._core = core
+        self.listed = ListedNames(core)
 
     async def setxattr(
         self,
@@ -59,6 +61,7 @@ class ExtendedAttributes:
             value=value,
             mode=meta_pb2.XATTR_REPLACE if must_exist else mode,
         )
+        self.listed.expect(request)
         self._note_xattr_change(inode_id, name)
         await self._core.call(services.META_SET_XATTR, request)
         self._note_xattr_change(inode_id, name)
@@ -129,6 +132,7 @@ class ExtendedAttributes:
     async def removexattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an extended attribute; NO_ATTRIBUTE when there is none."""
         request = meta_pb2.RemoveXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
+        self.listed.expect(request)
         self._note_xattr_change(inode_id, name)
         await self._core.call(services.META_REMOVE_XATTR, request)
         self._note_xattr_change(inode_id, name)

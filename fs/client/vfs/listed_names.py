@@ -1,13 +1,13 @@
 """Names that a listing has shown, which the kernel may use for a while without a look-up.
 
-The kernel says only which inode it opens, not by which name.  So an open says what it expects of the name that was listed, and meta
-refuses where that has come to mean something else; the kernel then looks the name up and opens again.
+The kernel says only which inode it opens or changes, not by which name.  So an open, and a change of what is not open, says what it expects of the
+name that was listed, and meta refuses where that has come to mean something else; the kernel then looks the name up and tries again.
 
 Invariants:
     - Of one file the kernel may use at most one name unasked, and only while it has no other as far as the listing knew.
     - No look-up by another name is answered while the listed one means something else and the kernel may still use it.
 
-What it does not do: directories, whose names are cached for a time of their own, and what is not opened here.
+What it does not do: directories, whose names are cached for a time of their own, and what is only looked at.
 """
 
 import logging
@@ -23,6 +23,8 @@ from .core import VfsCore
 from .ports import Caller
 
 log = logging.getLogger(__name__)
+
+Expecting = meta_pb2.LinkReq | meta_pb2.SetAttrReq | meta_pb2.SetXattrReq | meta_pb2.RemoveXattrReq
 
 SLACK_S = 0.25
 """The kernel counts from when it takes the listing in, which is later than when that is sent."""
@@ -74,6 +76,19 @@ class ListedNames:
         if known is None or known.listed_as in (None, (parent, name)):
             return False
         return self._core.now_s() < known.listed_until_s
+
+    def expect(self, request: Expecting) -> None:
+        """Have a change of what no program has open here say by which name the kernel may have come, if it may have without a look-up.
+
+        Meta refuses where that leads elsewhere; the kernel looks the name up and tries again.  Who has a file open may mean that, whatever it is called.
+        """
+        inode_id = InodeId(request.inode_id)
+        known, state = self._core.known.get(inode_id), self._core.states.get(inode_id)
+        is_open = state is not None and bool(state.handles)
+        if is_open or known is None or known.listed_as is None:
+            return
+        if self._core.now_s() < known.listed_until_s:
+            request.expected_parent_inode_id, request.expected_name = known.listed_as
 
     async def is_told_apart(
         self, parent: InodeId, name: bytes, inode_id: InodeId, caller: Caller

@@ -20,7 +20,6 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .files import Files, TakesTaskError
-from .listed_names import ListedNames
 from .open_file import SET_ID_BITS, FileHandle, InodeState, SetTimes
 from .ports import Caller
 from .shared import Known
@@ -78,7 +77,6 @@ class Namespace(ExtendedAttributes):
     def __init__(self, core: VfsCore, files: Files) -> None:
         super().__init__(core)
         self._files = files
-        self.listed = ListedNames(core)
         self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
 
     # -- what the kernel holds ----------------------------------------------------------------------
@@ -305,6 +303,7 @@ class Namespace(ExtendedAttributes):
             atime_now=change.atime_now,
             mtime_now=change.mtime_now,
         )
+        self.listed.expect(request)
         if change.length is not None:
             return self.give(await self._files.truncate(inode_id, request, handle_id))
         state = self._core.states.get(inode_id)
@@ -333,6 +332,8 @@ class Namespace(ExtendedAttributes):
             inode_id=request.inode_id,
             atime_now=change.atime_ns is not None,
             mtime_now=change.mtime_ns is not None,
+            expected_parent_inode_id=request.expected_parent_inode_id,
+            expected_name=request.expected_name,
         )
         return await self._core.call(services.META_SET_ATTR, again)
 
@@ -427,6 +428,7 @@ class Namespace(ExtendedAttributes):
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )
+        self.listed.expect(request)
         reply = await self._call_changing(services.META_LINK, request, (parent, name))
         self._core.changes.note_inode(inode_id)
         return self._entry(parent, name, reply.inode)

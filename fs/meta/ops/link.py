@@ -8,7 +8,7 @@ from ...schema.services import META_LINK
 from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
-from ..dentries import store_dentry
+from ..dentries import require_expected, store_dentry
 from ..homes import add_name
 from ..idempotency import once
 from ..inodes import advance_ctime, load_inode, stamp_directory, store_inode
@@ -21,9 +21,10 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
     """Add a name.
 
     Raises:
-        FsError: as `find_place`; NOT_PERMITTED for a directory, an immutable object, or another's that the
+        FsError: as `require_expected` and `find_place`; NOT_PERMITTED for a directory, an immutable object, or another's that the
             caller may not write; TOO_MANY_LINKS; for an object without a name as `give_first_name`.
     """
+    await require_expected(tr, request)
     parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     inode = await load_inode(tr, request.inode_id)
     if inode.type == pb.DIRECTORY:

@@ -7,7 +7,7 @@ from ...schema.services import META_OPEN
 from ...schema.status import FsError, Status
 from .. import content, permissions
 from ..context import OpContext
-from ..dentries import find_dentry
+from ..dentries import require_expected
 from ..idempotency import recall, remember
 from ..inodes import load_complete, store_inode
 from ..promises import is_metered
@@ -58,17 +58,6 @@ async def open_inode(
         content.store_session(tr, ctx, inode.inode_id, request.session)
 
 
-async def _check_name(tr: Transaction, request: meta.OpenReq) -> None:
-    if not request.expected_name:
-        return
-    parent_id, name = request.expected_parent_inode_id, request.expected_name
-    dentry = await find_dentry(tr, parent_id, name)
-    if dentry is None or dentry.inode_id != request.inode_id:
-        raise FsError(
-            Status.STALE, f"{name!r} in {parent_id:#x} is not inode {request.inode_id:#x}"
-        )
-
-
 async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.InodeRsp:
     """Open by inode id; works for an inode without a name until it is deleted, unless a name is expected.
 
@@ -80,7 +69,7 @@ async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.
         done = await recall(tr, ctx, META_OPEN)
         if done is not None:
             return done
-    await _check_name(tr, request)
+    await require_expected(tr, request)
     inode = await load_complete(tr, request.inode_id)
     await open_inode(tr, ctx, inode, request)
     reply = meta.InodeRsp(inode=inode)

@@ -8,6 +8,7 @@ from ...schema.services import META_SET_ATTR
 from ...schema.status import FsError, Status
 from .. import content, permissions
 from ..context import OpContext
+from ..dentries import require_expected
 from ..idempotency import once
 from ..inodes import advance_ctime, load_complete, store_inode
 from ..usage import recharge, usage_of
@@ -101,7 +102,16 @@ async def _set_length(
     await recharge(tr, ctx, inode, before)
 
 
-_HOW = frozenset({"caller", "inode_id", "has_open_file", "length_hint"})
+_HOW = frozenset(
+    {
+        "caller",
+        "inode_id",
+        "has_open_file",
+        "length_hint",
+        "expected_parent_inode_id",
+        "expected_name",
+    }
+)
 """Fields that ask for nothing by themselves."""
 
 
@@ -114,11 +124,12 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     """Change attributes; a shortened file comes back with its truncation pending.
 
     Raises:
-        FsError: STALE, NOT_PERMITTED, ACCESS_DENIED, IS_DIRECTORY, NOT_REGULAR, NOT_DIRECTORY,
+        FsError: STALE, also as `require_expected`, NOT_PERMITTED, ACCESS_DENIED, IS_DIRECTORY, NOT_REGULAR, NOT_DIRECTORY,
             FILE_TOO_LARGE, INVALID_ARGUMENT, NOT_SUPPORTED.
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
+    await require_expected(tr, request)
     inode = await load_complete(tr, request.inode_id)
     if _asks_for_nothing(request) and not permissions.is_owner(ctx.caller, inode):
         return meta.InodeRsp(

@@ -17,6 +17,7 @@ from ...schema.services import META_REMOVE_XATTR, META_SET_XATTR
 from ...schema.status import FsError, Status
 from .. import acl, content, permissions, records
 from ..context import OpContext
+from ..dentries import require_expected
 from ..idempotency import once
 from ..inodes import advance_ctime, load_complete, load_inode, store_inode
 from .acl_attribute import acl_attribute, acl_names, set_acl_attribute
@@ -97,6 +98,7 @@ async def set_xattr(tr: Transaction, ctx: OpContext, request: meta.SetXattrReq) 
         FsError: EXISTS, NO_ATTRIBUTE, ACCESS_DENIED, NOT_PERMITTED, NOT_SUPPORTED, STALE,
             RANGE_TOO_SMALL (name too long), ARGUMENT_TOO_LARGE, NO_SPACE, INVALID_ARGUMENT.
     """
+    await require_expected(tr, request)
     if request.name == LOCK_ATTRIBUTE:
         await lock_by_attribute(tr, ctx, request.inode_id, request.value)
         return meta.SetXattrRsp()
@@ -163,6 +165,7 @@ async def remove_xattr(
     tr: Transaction, ctx: OpContext, request: meta.RemoveXattrReq
 ) -> meta.RemoveXattrRsp:
     """Remove an attribute; raises FsError as `set_xattr`."""
+    await require_expected(tr, request)
     if request.name in acl.NAMES:
         await set_acl_attribute(tr, ctx, request.inode_id, request.name, b"")
         return meta.RemoveXattrRsp()

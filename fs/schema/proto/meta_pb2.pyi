@@ -443,10 +443,15 @@ class LinkReq(_message.Message):
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
+    EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_NAME_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     directory: _builtins.bytes
+    expected_parent_inode_id: _builtins.int
+    expected_name: _builtins.bytes
+    """as in Open, of the name that the inode was found by"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -457,10 +462,12 @@ class LinkReq(_message.Message):
         parent_inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
         directory: _builtins.bytes = ...,
+        expected_parent_inode_id: _builtins.int = ...,
+        expected_name: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "inode_id", b"inode_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -927,6 +934,8 @@ class SetAttrReq(_message.Message):
     IFLAGS_FIELD_NUMBER: _builtins.int
     HAS_OPEN_FILE_FIELD_NUMBER: _builtins.int
     LENGTH_HINT_FIELD_NUMBER: _builtins.int
+    EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_NAME_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     mode: _builtins.int
     uid: _builtins.int
@@ -940,6 +949,9 @@ class SetAttrReq(_message.Message):
     iflags: _builtins.int
     has_open_file: _builtins.bool
     """ftruncate: the caller holds a write-open file"""
+    expected_parent_inode_id: _builtins.int
+    expected_name: _builtins.bytes
+    """as in Open"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -967,10 +979,12 @@ class SetAttrReq(_message.Message):
         iflags: _builtins.int | None = ...,
         has_open_file: _builtins.bool = ...,
         length_hint: Global___LengthHintPb | None = ...,
+        expected_parent_inode_id: _builtins.int = ...,
+        expected_name: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_gid", b"_gid", "_iflags", b"_iflags", "_length", b"_length", "_mode", b"_mode", "_mtime_ns", b"_mtime_ns", "_uid", b"_uid", "atime_ns", b"atime_ns", "caller", b"caller", "default_layout", b"default_layout", "gid", b"gid", "iflags", b"iflags", "length", b"length", "length_hint", b"length_hint", "mode", b"mode", "mtime_ns", b"mtime_ns", "uid", b"uid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_gid", b"_gid", "_iflags", b"_iflags", "_length", b"_length", "_mode", b"_mode", "_mtime_ns", b"_mtime_ns", "_uid", b"_uid", "atime_now", b"atime_now", "atime_ns", b"atime_ns", "caller", b"caller", "default_layout", b"default_layout", "gid", b"gid", "has_open_file", b"has_open_file", "iflags", b"iflags", "inode_id", b"inode_id", "length", b"length", "length_hint", b"length_hint", "mode", b"mode", "mtime_now", b"mtime_now", "mtime_ns", b"mtime_ns", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_gid", b"_gid", "_iflags", b"_iflags", "_length", b"_length", "_mode", b"_mode", "_mtime_ns", b"_mtime_ns", "_uid", b"_uid", "atime_now", b"atime_now", "atime_ns", b"atime_ns", "caller", b"caller", "default_layout", b"default_layout", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "gid", b"gid", "has_open_file", b"has_open_file", "iflags", b"iflags", "inode_id", b"inode_id", "length", b"length", "length_hint", b"length_hint", "mode", b"mode", "mtime_now", b"mtime_now", "mtime_ns", b"mtime_ns", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__atime_ns: _TypeAlias = _typing.Literal["atime_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_ns: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns"]  # noqa: Y015
@@ -1012,10 +1026,15 @@ class SetXattrReq(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_NAME_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     name: _builtins.bytes
     value: _builtins.bytes
     mode: Global___XattrMode.ValueType
+    expected_parent_inode_id: _builtins.int
+    expected_name: _builtins.bytes
+    """as in Open"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1026,10 +1045,12 @@ class SetXattrReq(_message.Message):
         name: _builtins.bytes = ...,
         value: _builtins.bytes = ...,
         mode: Global___XattrMode.ValueType = ...,
+        expected_parent_inode_id: _builtins.int = ...,
+        expected_name: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "mode", b"mode", "name", b"name", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "mode", b"mode", "name", b"name", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1145,8 +1166,13 @@ class RemoveXattrReq(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_NAME_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     name: _builtins.bytes
+    expected_parent_inode_id: _builtins.int
+    expected_name: _builtins.bytes
+    """as in Open"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1155,10 +1181,12 @@ class RemoveXattrReq(_message.Message):
         caller: _common_pb2.CallerPb | None = ...,
         inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
+        expected_parent_inode_id: _builtins.int = ...,
+        expected_name: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

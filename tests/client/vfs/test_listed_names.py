@@ -1,0 +1,71 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""Names that a listing has shown, used without a look-up: no change by one of them meets what another mount has put elsewhere since."""
+
+import os
+
+import pytest
+import trio
+
+from fs.client.vfs.namespace import AttrChange
+from fs.schema.status import FsError, Status
+
+from .conftest import ROOT
+
+CHANGES = {
+    "truncate": lambda names, inode_id: names.setattr(inode_id, AttrChange(length=0), None, ROOT),
+    "chmod": lambda names, inode_id: names.setattr(inode_id, AttrChange(mode=0o600), None, ROOT),
+    "utimes": lambda names, inode_id: names.setattr(inode_id, AttrChange(mtime_ns=1), None, ROOT),
+    "setxattr": lambda names, inode_id: names.setxattr(inode_id, b"user.x", b"1", ROOT),
+    "removexattr": lambda names, inode_id: names.removexattr(inode_id, b"user.x", ROOT),
+    "link": lambda names, inode_id: names.link(inode_id, 1, b"other", ROOT),
+}
+
+
+@pytest.mark.parametrize("what", [*CHANGES])
+@pytest.mark.parametrize("how", ["replaced", "moved", "removed"])
+async def test_a_change_by_a_name_that_leads_elsewhere_by_now_is_refused(
+    autojump_clock, mounts, cluster, what, how
+):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"old")
+        await there.write_file(b"g", b"new")
+        inode = await here.stat(b"f")
+        here.names.forget(inode.inode_id, 99)
+        here.names.give_listed(1, b"f", inode)
+        if how == "replaced":
+            await there.names.rename((1, b"g"), (1, b"f"), ROOT)
+        elif how == "moved":
+            await there.names.rename((1, b"f"), (1, b"h"), ROOT)
+        else:
+            await there.names.unlink(1, b"f", ROOT)
+        before = cluster.inodes.get(inode.inode_id)
+        with pytest.raises(FsError) as caught:
+            await CHANGES[what](here.names, inode.inode_id)
+        assert caught.value.status is Status.STALE  # the kernel looks the name up and tries again
+        assert cluster.inodes.get(inode.inode_id) == before
+        assert b"other" not in cluster.names[1]
+
+
+async def test_who_has_the_file_open_means_it_whatever_it_is_called(autojump_clock, mounts):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"old")
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        inode = await here.stat(b"f")
+        here.names.give_listed(1, b"f", inode)
+        await there.names.rename((1, b"f"), (1, b"h"), ROOT)
+        changed = await here.names.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)
+        assert changed.mode == 0o600
+        await here.close(handle_id)
+
+
+async def test_once_the_kernel_has_to_look_a_name_up_nothing_is_expected_of_it(
+    autojump_clock, mounts
+):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"old")
+        inode = await here.stat(b"f")
+        here.names.give_listed(1, b"f", inode)
+        await there.names.rename((1, b"f"), (1, b"h"), ROOT)
+        await trio.sleep(1.5)
+        changed = await here.names.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)
+        assert changed.mode == 0o600
