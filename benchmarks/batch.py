@@ -19,6 +19,7 @@ from emberfs.ring_file import RingFile
 
 from fs.app.progress import Progress
 
+from . import bare
 from .cluster import cluster_beside_file, warm_up
 from .command import bench_command
 from .machine import direct_reads, direct_writes, loopback_mib_s
@@ -122,6 +123,7 @@ def measure_large(
         written = sequential(client, file, sizes, is_write=True)
     name = "1 MiB batches, written (of disk / 3)"
     rows = [Row(name, written, "MiB/s", disk, goal=0.8, used=used.per_gb(size))]
+    rows.append(bare.write_row(local, sizes.file_mib, disk))
     with client.open(str(path)) as file:
         drop_page_cache()
         disk = min(stream, direct_reads(local, MIB, sizes.seconds, is_random=False))
@@ -129,6 +131,7 @@ def measure_large(
             cold = sequential(client, file, sizes, is_write=False)
         name = "1 MiB batches, cold (of disk, stream)"
         rows.append(Row(name, cold, "MiB/s", disk, goal=0.8, used=used.per_gb(size)))
+        rows.append(bare.read_row(local, sizes.file_mib, disk))
         warm_up(cluster, path)
         with meter.used() as used:
             best = max(sequential(client, file, sizes, is_write=False) for _ in range(WARM_COUNT))

@@ -33,6 +33,7 @@ from fs.schema.config import ProcessConfig, ProcessSection
 from fs.schema.ids import ChainTableId, ClientId, InodeId
 from fs.schema.layout import FileRef, Layout
 
+from . import bare
 from .cluster import Nodes, cluster_beside_file
 from .command import bench_command
 from .machine import direct_reads, direct_writes, io_bytes, loopback_mib_s, processor_s
@@ -212,6 +213,7 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
         rows.append(Row(title, found.rate, "/s", limit, goal=goal, used=found.used))
         rows.append(found.row())
         rows.append(Row("  write amplification", found.amplification, "x"))
+    rows.append(bare.write_row(local, sizes.file_mib, large))
     found = await load.removal(load.small, count, SMALL_BYTES)
     return [*rows, Row("chunks removed", found.rate, "/s"), found.row()]
 
@@ -238,7 +240,7 @@ async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Ro
         ("4 KiB reads, cached (of the goal)", small_warm, 100_000, 1.0),
     ):
         rows += [Row(name, found.rate, "/s", limit, goal=goal, used=found.used), found.row()]
-    return rows
+    return [*rows, bare.read_row(local, sizes.file_mib, min(disk, stream))]
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,13 +13,14 @@ import pytest
 import trio
 from emberfs.posix import PosixClient
 
-from benchmarks import apps, checkpoint, dataloader, kvcache, sort
+from benchmarks import apps, bare, checkpoint, dataloader, kvcache, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
 from benchmarks.plot import MISSED, NO_GOAL, REACHED, colour_of, words_of
 from benchmarks.relay import wake_ups_us
 from benchmarks.table import Row, print_rows
 from benchmarks.used import Meter, Used
+from benchmarks.workloads import MIB
 from fs.app.develop import _is_benchmark, checkout, run_bench
 from fs.schema.status import FsError, Status
 
@@ -216,6 +218,25 @@ def test_figures_of_checkpoints(tmp_path):
 
 def test_the_least_of_a_small_read_is_that_of_three_processes():
     assert 1.0 < wake_ups_us(20, 0.0) < 1e6
+
+
+def test_bare_processes_move_whole_blocks(tmp_path):
+    local = tmp_path / "local"
+    local.write_bytes(os.urandom(3 * MIB))
+    for row in (bare.write_row(local, 20, 100.0), bare.read_row(local, 40, 100.0)):
+        assert row.value > 0
+        assert row.used.total > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["local"]
+
+
+def test_bare_processes_notice_a_damaged_block():
+    ours, theirs = socket.socketpair()
+    sending = threading.Thread(target=theirs.sendall, args=(bytes(8 + MIB - 1) + b"x",))
+    with ours, theirs:
+        sending.start()
+        with pytest.raises(ValueError, match="damaged"):
+            bare._receive_checked(ours, memoryview(bytearray(MIB)))
+        sending.join()
 
 
 def test_figures_of_sorting():
