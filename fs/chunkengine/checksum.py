@@ -11,6 +11,7 @@ from typing import Final
 
 from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_intdigest
 
+from ..kernels.writes import block_checksums
 from ..runtime.ports import Buffer
 
 CHECKSUM_BYTES: Final = 8
@@ -27,7 +28,7 @@ def packed_checksums(parts: Sequence[Buffer], block: int) -> bytes:
         size = len(parts[0])
         if size <= block:
             return xxh3_64_digest(parts[0]) if size else b""
-        return _of_one(parts[0], block)
+        return block_checksums(parts[0], block)
     packed: list[bytes] = []
     filled = 0
     state = xxh3_64()
@@ -38,7 +39,7 @@ def packed_checksums(parts: Sequence[Buffer], block: int) -> bytes:
             step = min(block - filled, len(view) - at)
             if step == block:
                 whole = (len(view) - at) // block * block
-                packed.append(_of_one(view[at : at + whole], block))
+                packed.append(block_checksums(view[at : at + whole], block))
                 at += whole
                 continue
             state.update(view[at : at + step])
@@ -51,8 +52,3 @@ def packed_checksums(parts: Sequence[Buffer], block: int) -> bytes:
     if filled:
         packed.append(state.digest())
     return b"".join(packed)
-
-
-def _of_one(data: Buffer, block: int) -> bytes:
-    view = memoryview(data)
-    return b"".join([xxh3_64_digest(view[at : at + block]) for at in range(0, len(data), block)])

@@ -20,13 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ..kernels.writes import block_checksums, write_rows
+from ..kernels.writes_twin import Row
 from ..runtime.durable_file import sync_directory
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .direct_write import (
     DIRECT_UNIT_BYTES,
     why_not_direct,
-    writable_part,
     writes_wait_for_reads,
 )
 from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
@@ -188,28 +189,57 @@ class LocalDataFiles:
         file = self._open.get(file_id)
         return file is not None and not file.holder_count
 
-    def write_past_cache(self, file_id: FileId, offset: int, data: Buffer) -> int:
-        """See `DataFiles`; nothing where the file system is not made for it, `data` does not begin with a page, or descriptors are out."""
-        part = writable_part(data)
-        if not part or offset % DIRECT_UNIT_BYTES or not self._can_pass_cache():
-            return 0
-        file = self._acquire(file_id, is_write=True)
-        assert file is not None, file_id
+    def write_past_cache(
+        self, places: Sequence[tuple[FileId, int, Buffer]], block: int
+    ) -> list[tuple[int, bytes]]:
+        """See `DataFiles`; nothing where the file system is not made for it, bytes do not begin with a page, or descriptors are out."""
+        taken: dict[FileId, _Open] = {}
         try:
-            fd = self._begin_direct(file_id, file)
-            return os.pwritev(fd, [part], offset)
-        except OSError as error:
-            if error.errno in _NO_DESCRIPTOR:
-                return 0
-            if error.errno not in _NOT_DIRECT:
-                raise self._failed(file_id, error) from error
-            self._forgo_direct(str(error.strerror))
-            return 0
+            descriptors = self._take_direct({place[0] for place in places}, taken)
+            if descriptors is None:
+                return [(0, block_checksums(data, block)) for _, _, data in places]
+            rows: list[Row] = [(descriptors[place[0]], *place[1:]) for place in places]
+            found = write_rows(block, DIRECT_UNIT_BYTES, rows)
         finally:
             with self._lock:
-                file.is_dirty = True
-                file.holder_count -= 1
-                file.user_count -= 1
+                for file in taken.values():
+                    file.is_dirty = True
+                    file.holder_count -= 1
+                    file.user_count -= 1
+        return [
+            (self._judged(place[0], count), checksums)
+            for place, (count, checksums) in zip(places, found, strict=True)
+        ]
+
+    def _take_direct(
+        self, file_ids: Iterable[FileId], taken: dict[FileId, _Open]
+    ) -> dict[FileId, int] | None:
+        """Return descriptors for direct writes, and note the files in `taken`, for the caller to give back; None: they cannot be had."""
+        if not self._can_pass_cache():
+            return None
+        descriptors = {}
+        for file_id in file_ids:
+            file = self._acquire(file_id, is_write=True, holds=True)
+            assert file is not None, file_id
+            taken[file_id] = file
+            try:
+                descriptors[file_id] = self._direct_fd(file_id, file)
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR:
+                    return None
+                self._judged(file_id, -(error.errno or errno.EIO))
+                return None
+        return descriptors
+
+    def _judged(self, file_id: FileId, count: int) -> int:
+        """Return how many bytes a direct write has written, which may have been refused as such; raises FsError."""
+        if count >= 0:
+            return count
+        error = OSError(-count, os.strerror(-count))
+        if error.errno not in _NOT_DIRECT:
+            raise self._failed(file_id, error)
+        self._forgo_direct(str(error.strerror))
+        return 0
 
     def _can_pass_cache(self) -> bool:
         if self._why_not_direct is None:
@@ -227,11 +257,6 @@ class LocalDataFiles:
         if is_new:
             where = self._directory
             _log.info("%s: large reads and writes go through the page cache, too: %s", where, why)
-
-    def _begin_direct(self, file_id: FileId, file: _Open) -> int:
-        with self._lock:
-            file.holder_count += 1
-        return self._direct_fd(file_id, file)
 
     def _direct_fd(self, file_id: FileId, file: _Open) -> int:
         """Return the descriptor for direct reads and writes of a file that the caller uses."""

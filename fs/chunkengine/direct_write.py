@@ -16,8 +16,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ..runtime.ports import Buffer
-
 DIRECT_UNIT_BYTES: Final = 4096
 """What memory, offset and length of a direct write are multiples of; no disk wants more."""
 
@@ -25,19 +23,6 @@ _XFS: Final = 0x58465342
 _FILE_SYSTEMS: Final = {0xEF53: "ext4", _XFS: "XFS"}
 _STATFS_BYTES: Final = 512
 """More than any struct statfs; the kind comes first in it, in a word."""
-
-
-def writable_part(data: Buffer) -> memoryview:
-    """Return the leading part of `data` that can be written directly; empty if it lies askew in memory, or must not be written to.
-
-    Payloads are received into memory of whole pages; bytes objects are not looked at.
-    """
-    view = memoryview(data)
-    if view.readonly or len(view) < DIRECT_UNIT_BYTES:
-        return view[:0]
-    if ctypes.addressof(ctypes.c_char.from_buffer(view)) % DIRECT_UNIT_BYTES:
-        return view[:0]
-    return view[: len(view) - len(view) % DIRECT_UNIT_BYTES]
 
 
 def why_not_direct(libc: ctypes.CDLL, directory: Path) -> str:

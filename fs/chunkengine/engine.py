@@ -40,14 +40,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
 from .api import (
-    TAG_BYTES_MAX,
     ChunkCommit,
     ChunkState,
     ChunkWrite,
@@ -61,18 +60,14 @@ from .api import (
 from .books import Books
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
-from .content import cut_content
 from .disk_use import Compacted, SpaceInfo
 from .format import (
     NO_POSITION,
     ChunkKey,
     ChunkRecord,
     DiskFormat,
-    PendingRecord,
     chunk_key,
     note_key,
-    place_of,
-    size_class_of,
 )
 from .ledger import Change
 from .listing import Listing
@@ -82,15 +77,13 @@ from .recovery import open_ledger
 from .registry import Registry
 from .rows import Rows
 from .space import BlockSpace
+from .updates import Updates
 from .verified import VerifiedReader
 from .version_writer import VersionWriter
 from .versions import (
     check_version,
     committed_record,
-    kept_base,
     known_state,
-    new_record,
-    plan_on,
     state_of,
     version_error,
 )
@@ -102,16 +95,6 @@ QUARANTINE_BYTES_MAX: Final = 512 << 20
 
 UNDO_COUNT_MAX: Final = 100_000
 """The same for chunks changed since the last flush."""
-
-
-class _Made(NamedTuple):
-    """A new version whose bytes have been written, and which no record names yet."""
-
-    key: ChunkKey
-    base: ChunkRecord | None
-    """What it was made from, and is kept until `_end_update`."""
-    record: ChunkRecord
-    tag: bytes
 
 
 class DiskEngine:
@@ -132,7 +115,20 @@ class DiskEngine:
         self._rows = Rows(self._books, files, self._block, section.direct_read_bytes_min)
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._writer = VersionWriter(
-            files, self._books, self._space, self._reader, section.direct_write_bytes_min
+            files,
+            self._books,
+            self._space,
+            self._reader,
+            block=self._block,
+            direct_bytes_min=section.direct_write_bytes_min,
+        )
+        self._updates = Updates(
+            self._books,
+            self._space,
+            self._reader,
+            self._writer,
+            block=self._block,
+            sync=self.sync,
         )
         self._flush_done = threading.Condition(self._books.lock)
         self._is_closed = False
@@ -207,14 +203,9 @@ class DiskEngine:
         self, target_id: TargetId, chunk_id: ChunkId, offset: int, length: int
     ) -> bool:
         """See `ChunkEngine`."""
-        with self._books as ledger:
-            old = ledger.record(chunk_key(target_id, chunk_id))
-            if old is not None and (offset or length < old.length):
-                return False
-            position = ledger.allocator.classes[size_class_of(offset + length)].next_claimed()
-        if position is None or self._is_epoch_full() or self._writer.goes_past_cache(length):
-            return False
-        return self._files.is_open(place_of(position)[0])
+        return not self._is_epoch_full() and self._updates.takes_at_once(
+            target_id, chunk_id, offset, length
+        )
 
     def prepare_write(
         self,
@@ -232,11 +223,7 @@ class DiskEngine:
         """See `ChunkEngine`."""
         write = ChunkWrite(chunk_id, version, chunk_size_bytes, offset, data, tag)
         self._limit_epoch()
-        made = self._make(target_id, write, is_full_replace=is_full_replace)
-        try:
-            return self._put_made([made], commits)[0]
-        finally:
-            self._end_update(made.key, made.base)
+        return self._updates.write(target_id, [write], commits, is_full_replace=is_full_replace)[0]
 
     def prepare_writes(
         self,
@@ -248,77 +235,7 @@ class DiskEngine:
         """See `ChunkEngine`."""
         assert len({write.chunk_id for write in writes}) == len(writes), writes
         self._limit_epoch()
-        made: list[_Made] = []
-        try:
-            try:
-                for write in writes:
-                    made.append(self._make(target_id, write))  # noqa: PERF401 - those before a failure are taken back
-            except BaseException:
-                self._abandon(made)
-                raise
-            return self._put_made(made, commits)
-        finally:
-            for one in made:
-                self._end_update(one.key, one.base)
-
-    def _make(
-        self, target_id: TargetId, write: ChunkWrite, *, is_full_replace: bool = False
-    ) -> _Made:
-        """Write the bytes of a new version, which no record names yet; `_end_update` is to follow, but not if it raises."""
-        chunk_id, offset, data = write.chunk_id, write.offset, write.data
-        if offset < 0 or offset + len(data) > write.chunk_size_bytes:
-            raise FsError(
-                Status.INVALID_ARGUMENT,
-                f"{chunk_id}: bytes {offset} to {offset + len(data)} of {write.chunk_size_bytes}",
-            )
-        assert not is_full_replace or offset == 0, offset
-        key = chunk_key(target_id, chunk_id)
-        self._space.check_write(key)
-        with self._books as ledger:
-            ledger.check_target(target_id)
-            old = ledger.record(key)
-            check_version(key, old, write.version, is_any=is_full_replace)
-            end = offset + len(data)
-            base = kept_base(key, old, offset, end, is_full_replace=is_full_replace)
-            may_append = base is not None and ledger.may_append(key, base)
-            plan = plan_on(base, offset, len(data), self._block, may_append=may_append)
-            ledger.begin_update(key, base)
-        try:
-            position, checksums = self._writer.write_update(key, base, plan, data, sync=self.sync)
-        except BaseException:
-            self._end_update(key, base)
-            raise
-        size, length = write.chunk_size_bytes, plan.new_length
-        record = new_record(write.version, position, size, length, checksums)
-        return _Made(key, base, record, write.tag)
-
-    def _abandon(self, made: Sequence[_Made]) -> None:
-        """Free the blocks of versions that will never be recorded; one that grew in place has none of its own."""
-        with self._books.lock:
-            for one in made:
-                position = one.record.position
-                if position != NO_POSITION and (one.base is None or position != one.base.position):
-                    self._books.ledger.abandon(position)
-
-    def _put_made(self, made: Sequence[_Made], commits: CommitsAtOnce | None) -> list[ChunkState]:
-        """Record versions whose bytes have been written, in one batch."""
-        states: list[ChunkState] = []
-        changes: list[Change] = []
-        with self._books as ledger:
-            for key, _, record, tag in made:
-                assert len(tag) <= TAG_BYTES_MAX, len(tag)
-                pending = PendingRecord(record, is_remove=False, tag=tag)
-                old = ledger.record(key)
-                state = known_state(key, old, pending)
-                states.append(state)
-                if commits is None:
-                    changes.append(Change(key, old, pending, has_written=True))
-                else:
-                    done = committed_record(record, commits.chain_version)
-                    note = commits.note_of(state)
-                    changes.append(Change(key, done, None, has_written=True, note=note))
-            ledger.change_all(changes)
-        return states
+        return self._updates.write(target_id, writes, commits)
 
     def prepare_truncate(
         self,
@@ -331,67 +248,21 @@ class DiskEngine:
         tag: bytes = b"",
     ) -> ChunkState:
         """See `ChunkEngine`."""
-        if not 0 <= length <= chunk_size_bytes:
-            raise FsError(
-                Status.INVALID_ARGUMENT, f"{chunk_id}: length {length} of {chunk_size_bytes}"
-            )
-        key = chunk_key(target_id, chunk_id)
-        self._space.check_write(key)
-        with self._books as ledger:
-            ledger.check_target(target_id)
-            old = ledger.record(key)
-            check_version(key, old, version, is_any=False)
-            is_cut = old is not None and length < old.length
-            if old is not None and is_cut:
-                ledger.begin_update(key, old)
-        if old is None or not is_cut:
-            return self.prepare_write(
-                target_id,
-                chunk_id,
-                version=version,
-                chunk_size_bytes=chunk_size_bytes,
-                offset=length,
-                data=b"",
-                tag=tag,
-            )
-        try:
-            head_to = min(-(-length // self._block) * self._block, old.length)
-            head = self._reader.read(old, 0, head_to)
-            parts, checksums = cut_content(head, old.checksums, length, self._block)
-            position = self._writer.write_new(key, parts, length, is_create=False, sync=self.sync)
-            record = new_record(version, position, chunk_size_bytes, length, checksums)
-            return self._put_made([_Made(key, old, record, tag)], None)[0]
-        finally:
-            self._end_update(key, old)
+        end = ChunkWrite(chunk_id, version, chunk_size_bytes, length, b"", tag)
+        if self._updates.is_cut(target_id, end):
+            return self._updates.cut(target_id, end)
+        self._limit_epoch()
+        return self._updates.write(target_id, [end], None)[0]
 
     def prepare_remove(
         self, target_id: TargetId, chunk_id: ChunkId, *, version: int, tag: bytes = b""
     ) -> ChunkState:
         """See `ChunkEngine`; `version` may be any above the committed one."""
-        return self._remove(target_id, chunk_id, version, tag, is_final=False)
+        return self._updates.remove(target_id, chunk_id, version, tag)
 
     def remove(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> ChunkState:
         """See `ChunkEngine`."""
-        return self._remove(target_id, chunk_id, version, b"", is_final=True)
-
-    def _remove(
-        self, target_id: TargetId, chunk_id: ChunkId, version: int, tag: bytes, *, is_final: bool
-    ) -> ChunkState:
-        key = chunk_key(target_id, chunk_id)
-        self._space.check_remove(key)
-        with self._books as ledger:
-            ledger.check_target(target_id)
-            old = ledger.record(key)
-            if version <= (old.version if old else 0):
-                raise version_error(key, old, version)
-            size = old.chunk_size_bytes if old else 0
-            made = new_record(version, NO_POSITION, size, 0, b"")
-            removal = PendingRecord(made, is_remove=True, tag=tag)
-            if is_final:
-                ledger.change(key, None, None)
-            else:
-                ledger.change(key, old, removal)
-            return known_state(key, old, removal)
+        return self._updates.remove(target_id, chunk_id, version, b"", is_final=True)
 
     # ----------------------------------------------------------------- commit
 
@@ -660,7 +531,3 @@ class DiskEngine:
             with self._books.lock:
                 self._flush_done.notify_all()
             raise
-
-    def _end_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
-        with self._books.lock:
-            self._books.ledger.end_update(key, base)

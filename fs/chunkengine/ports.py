@@ -89,11 +89,20 @@ class DataFiles(Protocol):
         """Return whether a write needs neither to make nor to open the file first, nor to wait for another; a hint, not a promise."""
         ...
 
-    def write_past_cache(self, file_id: FileId, offset: int, data: Buffer) -> int:
-        """Write the first bytes of `data` past the page cache, waiting for the disk; return how many, often 0.
+    def write_past_cache(
+        self, places: Sequence[tuple[FileId, int, Buffer]], block: int
+    ) -> list[tuple[int, bytes]]:
+        """Write the first bytes of several buffers past the page cache, waiting for the disk; what follows each other goes by one call.
 
-        The rest is for `write_at`.  Nobody else reads or writes the range meanwhile, nor changes `data`.  Not durable before
-        the next flush; where it fails, or the process dies in it, any sectors of the range may be written.
+        The rest of each is for `write_at`.  Nobody else reads or writes the ranges meanwhile, nor changes the bytes.  Not durable before
+        the next flush; where it fails, or the process dies in it, any sectors of the ranges may be written.
+
+        Args:
+            places: files, offsets there and bytes; no two overlap.
+            block: size of checksum blocks.
+
+        Returns:
+            Of each how many bytes were written, often 0, and the checksums of all its bytes.
         """
         ...
 

@@ -27,6 +27,7 @@ from sortedcontainers import SortedDict
 
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
+from .checksum import packed_checksums
 from .direct_write import DIRECT_UNIT_BYTES
 from .format import FileId, file_name
 from .ports import Batch, Lent
@@ -314,8 +315,17 @@ class SimulatedDataFiles:
                 raise
             self._put_where_it_goes(file_id, offset, data)
 
-    def write_past_cache(self, file_id: FileId, offset: int, data: Buffer) -> int:
-        """See `DataFiles`; whole blocks of it, wherever they lie in memory."""
+    def write_past_cache(
+        self, places: Sequence[tuple[FileId, int, Buffer]], block: int
+    ) -> list[tuple[int, bytes]]:
+        """See `DataFiles`; whole blocks of them, wherever they lie in memory."""
+        found = []
+        for file_id, offset, data in places:
+            count = self._write_direct(file_id, offset, data)
+            found.append((count, packed_checksums([data], block)))
+        return found
+
+    def _write_direct(self, file_id: FileId, offset: int, data: Buffer) -> int:
         part = bytes(memoryview(data)[: len(data) - len(data) % DIRECT_UNIT_BYTES])
         if not part:
             return 0

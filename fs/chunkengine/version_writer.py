@@ -12,13 +12,13 @@ Concurrency: thread-safe; updates of one chunk are serialised by the caller, who
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..runtime.ports import Buffer
 from ..schema.status import FsError
 from .books import Books
 from .content import UpdatePlan, new_content
-from .format import NO_POSITION, ChunkKey, ChunkRecord, Position, place_of, size_class_of
+from .format import NO_POSITION, ChunkKey, ChunkRecord, FileId, Position, place_of, size_class_of
 from .ports import DataFiles
 from .space import BlockSpace
 from .verified import VerifiedReader
@@ -30,6 +30,21 @@ then waits for all of them.  Smaller ones may be overwritten, or grow together, 
 Sync = Callable[[], None]
 
 
+class Job(NamedTuple):
+    """The bytes of one new version."""
+
+    key: ChunkKey
+    base: ChunkRecord | None
+    plan: UpdatePlan
+    data: Buffer
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `data` is all of the version, which gets a block of its own."""
+        plan = self.plan
+        return plan.offset == 0 and plan.data_end == plan.new_length and not plan.is_in_place
+
+
 class VersionWriter:
     """Writes of one disk."""
 
@@ -39,35 +54,92 @@ class VersionWriter:
         books: Books,
         space: BlockSpace,
         reader: VerifiedReader,
+        *,
+        block: int,
         direct_bytes_min: int,
     ) -> None:
-        """Take the parts of an engine; versions of `direct_bytes_min` bytes on, if not 0, are written past the page cache."""
+        """Take the parts of an engine; versions of `direct_bytes_min` bytes on, if not 0, are written past the page cache.
+
+        `block`: size of its checksum blocks.
+        """
         self._files = files
         self._books = books
         self._space = space
         self._reader = reader
+        self._block = block
         self._direct_bytes_min = direct_bytes_min
 
-    def goes_past_cache(self, length: int) -> bool:
+    def writes_at_once(self, position: Position, length: int) -> bool:
+        """Return whether a new version of so many bytes would only be copied to memory of the kernel, without a wait; a hint."""
+        return not self._goes_past_cache(length) and self._files.is_open(place_of(position)[0])
+
+    def _goes_past_cache(self, length: int) -> bool:
         """Return whether a new version of so many bytes waits for the disk instead of for memory."""
         return 0 < self._direct_bytes_min <= length
 
-    def write_update(
-        self,
-        key: ChunkKey,
-        base: ChunkRecord | None,
-        plan: UpdatePlan,
-        data: Buffer,
-        *,
-        sync: Sync,
-    ) -> tuple[Position, bytes]:
-        """Write the bytes of an update; return where the new version lies and its checksums."""
+    def write(self, jobs: Sequence[Job], *, sync: Sync) -> list[tuple[Position, bytes]]:
+        """Write the bytes of several updates of different chunks, large whole versions together.
+
+        Returns:
+            Where each new version lies, and its checksums.
+
+        Raises:
+            FsError: as `write_new`, whichever of them it is about; the blocks of all are free again then.
+        """
+        together = [
+            job for job in jobs if job.is_whole and self._goes_past_cache(job.plan.new_length)
+        ]
+        found: dict[ChunkKey, tuple[Position, bytes]] = {}
+        try:
+            for job in together:  # all of them first: neighbours are written by one call
+                found[job.key] = self._allocate(job, sync), b""
+            self._write_together(together, found)
+            for job in jobs:
+                if job.key not in found:
+                    found[job.key] = self._write_alone(job, sync)
+        except BaseException:
+            self._abandon(jobs, found)
+            raise
+        return [found[job.key] for job in jobs]
+
+    def _allocate(self, job: Job, sync: Sync) -> Position:
+        return self._space.allocate(
+            job.key, size_class_of(job.plan.new_length), is_create=job.base is None, sync=sync
+        )
+
+    def _abandon(self, jobs: Sequence[Job], found: dict[ChunkKey, tuple[Position, bytes]]) -> None:
+        """Free the blocks of versions that will never be recorded; one that grew in place has none of its own."""
+        with self._books.lock:
+            for job in jobs:
+                position = found[job.key][0] if job.key in found else NO_POSITION
+                if position != NO_POSITION and not job.plan.is_in_place:
+                    self._books.ledger.abandon(position)
+
+    def _write_together(
+        self, jobs: Sequence[Job], found: dict[ChunkKey, tuple[Position, bytes]]
+    ) -> None:
+        """Write whole versions to the blocks that have been found for them, and note their checksums."""
+        places = [(*place_of(found[job.key][0]), job.data) for job in jobs]
+        if not places:
+            return
+        written = self._files.write_past_cache(places, self._block)
+        for job, (file_id, start, data), (count, checksums) in zip(
+            jobs, places, written, strict=True
+        ):
+            left = memoryview(data)[count:]
+            if len(left):
+                self._files.write_at(file_id, start + count, [left])
+                self._begin_write_back(file_id, start + count, len(left), len(data))
+            found[job.key] = found[job.key][0], checksums
+
+    def _write_alone(self, job: Job, sync: Sync) -> tuple[Position, bytes]:
+        """Write the bytes of an update, with what it keeps of the old version."""
+        key, base, plan, data = job
         empty = memoryview(b"")
         head = self._reader.read(base, plan.head_from, plan.head_to) if base else empty
         tail = self._reader.read(base, plan.tail_from, plan.old_length) if base else empty
         old_checksums = base.checksums if base else b""
         parts, checksums = new_content(plan, old_checksums, head, tail, data)
-        direct_bytes = 0
         if plan.is_in_place:
             position = base.position if base else NO_POSITION
             if parts:
@@ -75,13 +147,17 @@ class VersionWriter:
                 self._files.write_at(file_id, start + plan.old_length, parts)
         else:
             is_create = base is None
-            position, direct_bytes = self._write_new(
-                key, parts, plan.new_length, is_create=is_create, sync=sync
-            )
-        if len(data) - direct_bytes >= max(WRITE_BEHIND_BYTES_MIN, sum(map(len, parts)) // 2):
+            position = self.write_new(key, parts, plan.new_length, is_create=is_create, sync=sync)
+        if position != NO_POSITION:
             file_id, start = place_of(position)
-            self._files.begin_write_back(file_id, start + plan.offset, len(data))
+            about = start + plan.offset, len(data), sum(map(len, parts))
+            self._begin_write_back(file_id, *about)
         return position, checksums
+
+    def _begin_write_back(self, file_id: FileId, start: int, count: int, total: int) -> None:
+        """Have new bytes on their way to the disk, if they are many, and most of what was written to the page cache."""
+        if count >= max(WRITE_BEHIND_BYTES_MIN, total // 2):
+            self._files.begin_write_back(file_id, start, count)
 
     def write_new(
         self, key: ChunkKey, parts: Sequence[Buffer], length: int, *, is_create: bool, sync: Sync
@@ -95,26 +171,19 @@ class VersionWriter:
             is_create: the chunk is new, which takes more free space.
             sync: flushes the disk, to free blocks when it is full.
         """
-        return self._write_new(key, parts, length, is_create=is_create, sync=sync)[0]
-
-    def _write_new(
-        self, key: ChunkKey, parts: Sequence[Buffer], length: int, *, is_create: bool, sync: Sync
-    ) -> tuple[Position, int]:
-        """As `write_new`; also return how many of the bytes went past the page cache."""
-        direct_bytes = 0
         if not length:
-            return NO_POSITION, direct_bytes
+            return NO_POSITION
         position = self._space.allocate(key, size_class_of(length), is_create=is_create, sync=sync)
         file_id, start = place_of(position)
         try:
-            if len(parts) == 1 and self.goes_past_cache(length):
-                direct_bytes = self._files.write_past_cache(file_id, start, parts[0])
-                start += direct_bytes
-                parts = [memoryview(parts[0])[direct_bytes:]] if direct_bytes < length else []
-            if parts:
+            if len(parts) == 1 and self._goes_past_cache(length):
+                place = file_id, start, parts[0]
+                ((count, _),) = self._files.write_past_cache([place], self._block)
+                start, parts = start + count, [memoryview(parts[0])[count:]]
+            if len(parts[0]):
                 self._files.write_at(file_id, start, parts)
         except FsError:
             with self._books.lock:
                 self._books.ledger.abandon(position)
             raise
-        return position, direct_bytes
+        return position

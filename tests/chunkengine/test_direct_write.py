@@ -9,6 +9,7 @@ import random
 import pytest
 
 from fs.chunkengine import data_files, direct_write
+from fs.chunkengine.checksum import packed_checksums
 from fs.chunkengine.data_files import LocalDataFiles
 from fs.chunkengine.factory import memory_engine, open_engine
 from fs.chunkengine.format import FileId, chunk_key, place_of
@@ -18,6 +19,7 @@ from fs.chunkengine.simulated_disk import (
     SimulatedDataFiles,
     SimulatedDisk,
 )
+from fs.kernels import writes_twin
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
@@ -44,6 +46,19 @@ def content(files, length: int, offset: int = 0) -> bytes:
     return bytes(buffer[: files.read_at(FILE, offset, [memoryview(buffer)])])
 
 
+def patch_writes(monkeypatch, pwritev) -> None:
+    """Have Python make all writes, by `pwritev`."""
+    monkeypatch.setattr(data_files, "write_rows", writes_twin.write_rows)
+    monkeypatch.setattr(data_files.os, "pwritev", pwritev)
+
+
+def direct(files, offset: int, data) -> int:
+    """Write past the cache; return how much of it was."""
+    ((count, checksums),) = files.write_past_cache([(FILE, offset, data)], 4096)
+    assert checksums == packed_checksums([data], 4096)
+    return count
+
+
 def refuse(monkeypatch, number: int) -> list[int]:
     """Have every write fail; return the lengths of those tried."""
     tried = []
@@ -52,7 +67,7 @@ def refuse(monkeypatch, number: int) -> list[int]:
         tried.append(sum(map(len, buffers)))
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(data_files.os, "pwritev", pwritev)
+    patch_writes(monkeypatch, pwritev)
     return tried
 
 
@@ -63,7 +78,7 @@ def test_writable_part_are_written_and_the_rest_is_left(kind, files) -> None:
     data = random.Random(1).randbytes(10_000)
     files.write_at(FILE, 0, [b"x" * 20_000])
     assert content(files, 20_000) == b"x" * 20_000  # these pages are old from now on
-    done = files.write_past_cache(FILE, 4096, in_pages(data))
+    done = direct(files, 4096, in_pages(data))
     assert done in {0, 8192}, "0 where the file system has no direct writes"
     assert content(files, 20_000)[4096 : 4096 + done] == data[:done]
     assert content(files, 20_000, 4096 + done) == b"x" * (20_000 - 4096 - done)
@@ -80,8 +95,8 @@ def test_what_lies_askew_or_is_small_is_not_even_tried(files, monkeypatch, data)
     if not memoryview(data).readonly and len(data) > 4096:
         address = ctypes.addressof(ctypes.c_char.from_buffer(data))
         data = data[4 if address % 8 == 0 else 1 :]
-    assert files.write_past_cache(FILE, 0, data) == 0
-    assert files.write_past_cache(FILE, 512, in_pages(bytes(8192))) == 0
+    assert direct(files, 0, data) == 0
+    assert direct(files, 512, in_pages(bytes(8192))) == 0
     assert tried == []
 
 
@@ -90,7 +105,7 @@ def test_a_disk_that_cannot_is_asked_once_and_that_is_said(files, monkeypatch, c
     tried = refuse(monkeypatch, errno.EINVAL)
     with caplog.at_level(logging.INFO, data_files.__name__):
         for _ in range(3):
-            assert files.write_past_cache(FILE, 0, in_pages(bytes(8192))) == 0
+            assert direct(files, 0, in_pages(bytes(8192))) == 0
     assert len(tried) <= 1
     assert [record.message.count("through the page cache") for record in caplog.records] == [1]
 
@@ -103,7 +118,7 @@ def test_failures_have_their_status(files, tmp_path, monkeypatch, number, status
     files._open[FILE].direct_fd = os.open(tmp_path, os.O_RDONLY)  # no matter which
     refuse(monkeypatch, number)
     with pytest.raises(FsError, match=r"256k/03") as caught:
-        files.write_past_cache(FILE, 0, in_pages(bytes(8192)))
+        direct(files, 0, in_pages(bytes(8192)))
     assert caught.value.status is status
     assert files.is_open(FILE)
 
@@ -119,8 +134,8 @@ def test_nobody_who_must_not_wait_writes_to_a_file_that_is_written_directly(
         seen.append(files.is_open(FILE))
         return sum(map(len, buffers))
 
-    monkeypatch.setattr(data_files.os, "pwritev", pwritev)
-    assert files.write_past_cache(FILE, 0, in_pages(bytes(8192))) == 8192
+    patch_writes(monkeypatch, pwritev)
+    assert direct(files, 0, in_pages(bytes(8192))) == 8192
     assert [*seen, files.is_open(FILE)] == [False, True]
 
 
@@ -135,7 +150,7 @@ def test_without_a_descriptor_the_page_cache_is_used_and_the_disk_goes_on(
             raise OSError(number, os.strerror(number))
 
         patch.setattr(data_files.os, "open", refused)
-        assert files.write_past_cache(FILE, 0, in_pages(bytes(8192))) == 0
+        assert direct(files, 0, in_pages(bytes(8192))) == 0
     assert files.is_open(FILE)
     assert files._can_pass_cache(), "the next may find one"
 
@@ -209,9 +224,9 @@ def test_what_is_written_beside_a_flush_keeps_its_descriptor_until_the_next(
         seen.append(files._open[FILE].is_dirty)
         return sum(map(len, buffers))
 
-    monkeypatch.setattr(data_files.os, "pwritev", pwritev)
+    patch_writes(monkeypatch, pwritev)
     if is_direct:
-        files.write_past_cache(FILE, 0, in_pages(bytes(8192)))
+        direct(files, 0, in_pages(bytes(8192)))
     else:
         files.write_at(FILE, 0, [bytes(8192)])
     assert [*seen, files._open[FILE].is_dirty] == [False, True], "its errors are told to that one"
@@ -244,9 +259,9 @@ def test_large_versions_with_a_place_of_their_own_go_past_the_cache(
     )
     tried, real = [], engine._files.write_past_cache
 
-    def note(file_id, offset, data) -> int:
-        tried.append(len(data))
-        return real(file_id, offset, data)
+    def note(places, block) -> list[tuple[int, bytes]]:
+        tried.extend(len(data) for _, _, data in places)
+        return real(places, block)
 
     monkeypatch.setattr(engine._files, "write_past_cache", note)
     rng, whole, version = random.Random(5), b"", 0
@@ -335,7 +350,7 @@ class TestSimulated:
     def test_a_power_loss_tears_what_no_flush_has_covered(self) -> None:
         kept = set()
         for seed in range(20):
-            self.files.write_past_cache(FILE, 0, b"x" * (64 * KIB))
+            direct(self.files, 0, b"x" * (64 * KIB))
             assert self.sectors() == {b"x" * SECTOR_BYTES}
             self.disk.power_loss(random.Random(seed))
             kept.add(frozenset(self.sectors()))
@@ -345,13 +360,13 @@ class TestSimulated:
         assert kept == {frozenset({old}), frozenset({new}), frozenset({old, new})}
 
     def test_a_flush_makes_it_durable(self) -> None:
-        self.files.write_past_cache(FILE, 0, b"x" * (64 * KIB))
+        direct(self.files, 0, b"x" * (64 * KIB))
         self.files.flush([FILE])
         self.disk.power_loss(random.Random(1))
         assert self.sectors() == {b"x" * SECTOR_BYTES}
 
     def test_a_failed_flush_takes_back_only_what_the_kernel_had(self) -> None:
-        self.files.write_past_cache(FILE, 0, b"x" * 4096)
+        direct(self.files, 0, b"x" * 4096)
         self.files.write_at(FILE, 4096, [b"y" * 4096])
 
         def fail(step: str) -> None:
@@ -370,6 +385,6 @@ class TestSimulated:
 
         self.disk.on_step = die
         with pytest.raises(SimulatedCrash):
-            self.files.write_past_cache(FILE, 0, b"x" * 4096)
+            direct(self.files, 0, b"x" * 4096)
         self.disk.crash()
         assert content(self.files, 4 * SECTOR_BYTES) == (bytes(512) + b"x" * 512) * 2

@@ -68,7 +68,8 @@ def test_no_flush_fails_since_others_use_the_pages_of_a_direct_write(kind, tmp_p
         try:
             for number in range(60):
                 data = in_pages(bytes([number]) * size)
-                assert files.write_past_cache(file_id, number % 3 * size, data) == size
+                place = file_id, number % 3 * size, data
+                assert files.write_past_cache([place], size)[0][0] == size
                 if number % 4 == 0:
                     files.flush([file_id])
         finally:

@@ -1,0 +1,6 @@
+from .writes_twin import Buffer, Row
+
+INTERFACE: int
+
+def block_checksums(data: Buffer, block: int, /) -> bytes: ...
+def write_rows(block: int, unit: int, rows: list[Row], /) -> list[tuple[int, bytes]]: ...
