@@ -1,14 +1,13 @@
 """Reading open files: own writes first, then what was read ahead, else straight from storage."""
 
-from collections.abc import Sequence
-
 from ...runtime.ports import Buffer
 from ...schema import services
 from ...schema.inode import inode_from_pb
-from ...schema.layout import KIB
+from ...schema.layout import KIB, FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import FileRead
+from ..read_table import ReadTable
 from .handles import Handles
 from .open_file import FetchedBlock, FileHandle, InodeState
 from .ports import Caller
@@ -75,35 +74,36 @@ class Reading(Handles):
         self._fetch_ahead(handle, offset, end, length)
         return _cut_out(blocks, offset, end)
 
-    def begin_read(self, handle_id: int, offset: int, count: int) -> FileRead | None:
-        """Return what `read` would ask of storage, if that is all it would do; else None, with nothing done.
+    def begin_read(self, handle_id: int, offset: int, count: int) -> tuple[FileRef, int] | None:
+        """Return what `read` would ask of storage, if that is all it would do: file and bytes; else None, with nothing done.
 
-        It is to be given to `read_together` without a checkpoint before; its buffer then holds what `read` would return.
+        It is to be asked for at once (`read_together`): what is written meanwhile may be read or not.
 
         Raises:
             FsError: BAD_FILE.
         """
         handle = self.readable(handle_id)
-        state = handle.state
-        if state.is_dirty or handle.is_append or handle.readahead.blocks:
+        state, ahead = handle.state, handle.readahead
+        if handle.is_append or ahead.blocks:
             return None
-        length = state.local_length()
+        length = state.settled_length()
         end = min(offset + count, length)
         if not 0 < end - offset <= TOGETHER_BYTES_MAX:
             return None
         self._core.ahead_miss_count += 1
-        self._fetch_ahead(
-            handle, offset, end, length
-        )  # what it fetches lies behind: there were no blocks
-        return FileRead(state.ref, offset, memoryview(bytearray(end - offset)))
+        # what it fetches lies behind: there were no blocks
+        self._fetch_ahead(handle, offset, end, length)
+        return state.ref, end - offset
 
-    async def read_together(self, reads: Sequence[FileRead]) -> None:
-        """Fill what `begin_read` returned, of any files, with one request to each storage node.
+    async def read_together(self, table: ReadTable) -> None:
+        """Read what `begin_read` returned, of any files, with one request to each storage node.
 
         Raises:
             FsError: as `read`, for any of them.
         """
-        await self._core.read_stored(reads)
+        await self._core.store.read(table)
+        if table.made:
+            await self._core.require_still_there(table.made.values())
 
     async def _refresh(self, state: InodeState, caller: Caller) -> None:
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)

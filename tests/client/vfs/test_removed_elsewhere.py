@@ -42,9 +42,11 @@ async def test_a_reader_is_told(autojump_clock, mounts, readahead_bytes_max):
 
 async def test_reads_together_and_in_batches_are_told(autojump_clock, mounts):
     async with removed(mounts, readahead_bytes_max=0) as (b, handle_id):
-        one = b.files.begin_read(handle_id, 0, 4096)
+        file, count = b.files.begin_read(handle_id, 0, 4096)
+        table = table_of(2, count)
+        table.files[KEY] = file
         with pytest.raises(FsError, match="inode"):
-            await b.files.read_together([one])
+            await b.files.read_together(table)
         ios = [BatchIo(None, 0, memoryview(bytearray(100)), handle_id=handle_id) for _ in range(2)]
         await b.vfs.batches.read(ios)
         assert [io.error.status for io in ios] == [Status.STALE] * 2
@@ -53,9 +55,9 @@ async def test_reads_together_and_in_batches_are_told(autojump_clock, mounts):
 KEY = struct.pack("<IIII", 1, 1, 1, 0)
 
 
-def table_of(count):
-    entries = b"".join(ENTRY.pack(n, 100 * n, 100 * n, 100, KEY) for n in range(count))
-    return ReadTable(entries, memoryview(bytearray(100 * count)))
+def table_of(count, size=100):
+    entries = b"".join(ENTRY.pack(n, size * n, size * n, size, KEY) for n in range(count))
+    return ReadTable(entries, memoryview(bytearray(size * count)))
 
 
 @pytest.mark.parametrize("count", [1, 2])

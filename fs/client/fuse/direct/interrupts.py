@@ -18,6 +18,7 @@ from . import protocol as p
 from .begun import BegunRequest
 from .device import Request
 from .protocol import Opcode
+from .together import ReadsTogether
 
 INTERRUPT_AFTER_S = 1.0
 _LOOKS_PER_WAIT = 4
@@ -72,6 +73,27 @@ class Interrupts:
         self._entries: dict[int, _Interruptible] = {}
         self._given_up: dict[Scope, Request] = {}
         self._has_waiting = trio.Event()
+        self._held: dict[ReadsTogether, float] = {}
+        """Reads under way that are only done by themselves, and can be given up, when they are not done together; and since when."""
+
+    def hold(self, reads: ReadsTogether) -> None:
+        """Note in `reads` which of them get a signal, from now on."""
+        self._held[reads] = self._now_s()
+
+    def let_go(self, reads: ReadsTogether) -> None:
+        """Note nothing any more: they are about to be answered."""
+        self._held.pop(reads, None)
+
+    def take_over(self, reads: ReadsTogether, request: Request, scope: Scope) -> None:
+        """Let one of `reads` be given up, by cancelling `scope`, as if it had been let since they are held."""
+        entry = _Interruptible(request, self._held[reads], scope)
+        self._entries[request.unique] = entry
+        if request.unique in reads.interrupted:
+            self._note_signal(entry)
+
+    def is_killed(self, request: Request) -> bool:
+        """Return whether a signal ends the caller of a request."""
+        return self._is_killed(request.pid)
 
     def add(self, request: Request, scope: Scope) -> None:
         """Let a request be given up, by cancelling `scope`, from now on; one that is here already stays what it is."""
@@ -82,10 +104,6 @@ class Interrupts:
         """Have a request, if it may be given up, done in another scope."""
         if (entry := self._entries.get(request.unique)) is not None:
             entry.scope = scope
-
-    def has(self, request: Request) -> bool:
-        """Tell whether a request was added and not removed."""
-        return request.unique in self._entries
 
     def remove(self, request: Request) -> None:
         """Let a request not be given up any more: it is about to be answered."""
@@ -103,9 +121,16 @@ class Interrupts:
     def hear(self, interrupt: Request) -> None:
         """Take in what the kernel says of a caller: INTERRUPT."""
         # A request that is not there any more has just been answered; this one itself gets no answer.
-        entry = self._entries.get(p.INTERRUPT_IN.unpack_from(interrupt.body)[0])
-        if entry is None:
+        (unique,) = p.INTERRUPT_IN.unpack_from(interrupt.body)
+        entry = self._entries.get(unique)
+        if entry is not None:
+            self._note_signal(entry)
             return
+        for reads in self._held:
+            if any(request.unique == unique for request in reads.requests):
+                reads.interrupted.add(unique)
+
+    def _note_signal(self, entry: _Interruptible) -> None:
         has_waited = self._now_s() - entry.began_s >= INTERRUPT_AFTER_S
         if (
             has_waited

@@ -6,7 +6,7 @@ those that can be answered without waiting, are `quick`: plain functions that th
 
 import errno
 import fcntl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
 from ....schema.inode import NAME_BYTES_MAX
 from ....schema.status import FsError, Status
-from ...api import FileRead
+from ...read_table import ReadTable
 from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
 from ...vfs.locks import LockWish
@@ -38,6 +38,7 @@ from .name_requests import (
     names_in,
 )
 from .protocol import Opcode, OpenFlag
+from .together import ReadsTogether
 
 _DIR_MODE = 0o040755
 _DOTS = ((1, b"."), (2, b".."))
@@ -154,18 +155,23 @@ class Operations(NameRequests):
         data = self._files.read_now(handle_id, offset, size)
         return None if data is None else (data,)
 
-    def begin_read(self, request: Request) -> FileRead | None:
-        """READ that has only to be asked of storage: return what to ask; else None, with nothing done.
+    def begin_read(self, request: Request, reads: ReadsTogether) -> bool:
+        """Add a READ that has only to be asked of storage to others; else return False, with nothing done.
 
         Raises:
             FsError: BAD_FILE.
         """
         handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)
-        return self._files.begin_read(handle_id, offset, size)
+        found = self._files.begin_read(handle_id, offset, size)
+        if found is None:
+            return False
+        file, count = found
+        reads.add(request, file, offset, count)
+        return True
 
-    async def read_together(self, reads: Sequence[FileRead]) -> None:
-        """Do what `begin_read` returned; see `Reading.read_together`."""
-        await self._files.read_together(reads)
+    async def read_together(self, table: ReadTable) -> None:
+        """Do what `begin_read` added; see `Reading.read_together`."""
+        await self._files.read_together(table)
 
     async def _read(self, request: Request) -> Reply:
         handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)

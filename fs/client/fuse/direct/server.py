@@ -19,6 +19,7 @@ from ....runtime import tracing
 from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError, Retry
+from ...read_table import ReadTable
 from ...vfs.files import TakesTaskError
 from ...vfs.vfs import Vfs
 from ..answers import errno_of
@@ -32,7 +33,7 @@ from .name_requests import Begin, Handler, Reply, WantsErrno
 from .operations import Operations
 from .protocol import Opcode
 from .times import OperationTimes, name_of
-from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, BegunRead, read_all
+from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, ReadsTogether, are_read
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Server:
         self._max_background = vfs.section.max_background
         self._times = times or OperationTimes(vfs.profile)
         self._tracer = vfs.tracer
+        self._memory = vfs.memory
         self._operations = Operations(vfs, runtime)
         self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed)
         self._begun: set[BegunRequest] = set()
@@ -137,7 +139,7 @@ class Server:
                 return False
 
     async def _serve_leading(
-        self, received: Request | list[BegunRead], scope: trio.CancelScope
+        self, received: Request | ReadsTogether, scope: trio.CancelScope
     ) -> bool:
         """Serve what was received; return whether that had to wait, so that another worker leads now."""
         has_waited = False
@@ -153,7 +155,7 @@ class Server:
         self._reading_count += 1
         try:
             if len(received) == 1:
-                work = self._serve_begun(received[0], scope)
+                work = self._serve_begun(received, scope)
             else:
                 work = self._serve_together(received)
             await until_wait(work, hand_over)
@@ -186,10 +188,10 @@ class Server:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    async def _receive(self) -> Request | list[BegunRead]:
+    async def _receive(self) -> Request | ReadsTogether:
         """Return the next request that needs waiting, or reads that do; answer all others on the way."""
         device = self._device
-        reads: list[BegunRead] = []
+        reads = ReadsTogether()
         left_count = REQUEST_COUNT_MAX
         while True:
             request, self._next = self._next or device.receive_now(), None
@@ -207,13 +209,11 @@ class Server:
                 if left_count == 0:
                     return reads
                 continue
-            read = self._begin(request) if request.opcode == Opcode.READ else None
-            if read is None:
+            if request.opcode != Opcode.READ or not self._is_added(request, reads):
                 if not reads:
                     return request
                 self._next = request
                 return reads
-            reads.append(read)
             left_count -= 1
             if left_count == 0 or len(reads) >= self._enough_reads():
                 return reads
@@ -284,13 +284,12 @@ class Server:
             self._reply_error(request, errno.EINTR)
         self._interrupts.take_given_up(scope)
 
-    def _begin(self, request: Request) -> BegunRead | None:
+    def _is_added(self, request: Request, reads: ReadsTogether) -> bool:
         try:
-            io = self._operations.begin_read(request)
+            return self._operations.begin_read(request, reads)
         except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
             _log.debug("read %d: %s", request.unique, error)
-            return None
-        return None if io is None else BegunRead(request, io, trio.current_time())
+            return False
 
     def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
         began_s = trio.current_time()
@@ -340,53 +339,54 @@ class Server:
         span.attributes.update(inode_id=request.node_id, uid=request.uid, pid=request.pid)
         return span
 
-    async def _serve_begun(self, read: BegunRead, scope: trio.CancelScope) -> None:
+    async def _serve_begun(self, reads: ReadsTogether, scope: trio.CancelScope) -> None:
         """Do a read that nothing else arrived with."""
+        table = reads.table(self._memory)
 
         async def handler(_: Request) -> Sequence[Buffer]:
-            await self._operations.read_together((read.io,))
-            return (read.io.buffer,)
+            await self._operations.read_together(table)
+            return (table.view,)
 
-        await self._serve(read.request, scope, handler)
+        await self._serve(reads.requests[0], scope, handler)
 
-    async def _serve_together(self, reads: list[BegunRead]) -> None:
+    async def _serve_together(self, reads: ReadsTogether) -> None:
         """Do reads that arrived together; those that are given up meanwhile learn of it when the others are done."""
-        for read in reads:
-            self._interrupts.add(read.request, read.scope)
+        self._interrupts.hold(reads)
+        table = reads.table(self._memory)
         span = None
         if self._tracer.sample_rate and self._tracer.is_due():
-            span = self._begin_span(reads[0].request)
+            span = self._begin_span(reads.requests[0])
             span.attributes["together"] = len(reads)
         try:
-            read_together = self._operations.read_together
-            await read_all(reads, read_together, self._serve_alone, self._reply_begun)
+            if await are_read(table, self._operations.read_together):
+                self._reply_together(reads, table)
+            else:
+                await self._serve_each(reads)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            for read in reads:
-                if self._interrupts.has(read.request):
-                    self._refuse(read.request, error)
+            for request in reads.requests:
+                self._refuse(request, error)
             if span is not None:
                 span.note_error(error)
         finally:
             if span is not None:
                 span.end()
-            for read in reads:
-                self._interrupts.remove(read.request)
-                self._interrupts.take_given_up(read.scope)
+            self._interrupts.let_go(reads)
 
-    def _reply_begun(self, read: BegunRead) -> None:
-        request = read.request
-        if read.scope.cancel_called:
-            self._reply_error(request, errno.EINTR)
-        else:
-            self._reply(request, (read.io.buffer,))
-        self._interrupts.remove(request)
-        self._times.note(request, read.began_s)
+    def _reply_together(self, reads: ReadsTogether, table: ReadTable) -> None:
+        for position, request in enumerate(reads.requests):
+            if request.unique in reads.interrupted and self._interrupts.is_killed(request):
+                self._reply_error(request, errno.EINTR)
+            else:
+                self._reply(request, (reads.window(position, table),))
+            self._times.note(request, reads.began_s)
 
-    async def _serve_alone(self, read: BegunRead) -> None:
-        with read.scope:
-            await self._serve(read.request, read.scope)
-        if read.scope.cancelled_caught:
-            self._reply_error(read.request, errno.EINTR)
+    async def _serve_each(self, reads: ReadsTogether) -> None:
+        """Do by itself each of the reads that were not done together."""
+        async with trio.open_nursery() as nursery:
+            for request in () if self._is_gone else reads.requests:
+                scope = trio.CancelScope()
+                self._interrupts.take_over(reads, request, scope)
+                nursery.start_soon(self._serve_again, request, scope)
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if isinstance(error, WantsErrno):
