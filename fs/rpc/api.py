@@ -54,6 +54,9 @@ class Call:
     """Owned by the transport: valid until the method returns."""
     would_block: bool = False
     """Its quick form has found out that it has to wait."""
+    tell: "Callable[[Any], bool] | None" = None
+    """Sends a small reply before the method returns, if nothing has to be waited for; False: nothing is done.  What the method returns, or
+    raises, is not sent then.  Of requests with a payload."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ Part of fs/rpc/server_connection.py, which receives requests and answers them.
 
 import logging
 from collections.abc import Awaitable, Coroutine
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from .api import Call, Identity, Reply
 from .frame import TRACE_BYTES, Header
 from .guard import OPEN_GRANT, Grant
 from .observer import MethodObserver
+from .replies import Replies
 from .serving import Binding, Work
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class MethodRuns:
         self.peer = Identity("")
         """What it has said of itself in the handshake, and in `grant` what it may."""
         self.grant: Grant = OPEN_GRANT
+        self.replies: Replies | None = None
+        """Of the connection, once there may be any."""
 
     def call(self, work: Work, message: Buffer) -> Any:
         """Return the method's result, an FsError to reply with, or what has to be awaited for either."""
@@ -50,6 +54,8 @@ class MethodRuns:
             call = Call(
                 self.peer, work.header.request_id, work.deadline_s, payload, work.would_block
             )
+            if lease is not None and self.replies is not None:
+                call.tell = partial(self.replies.tell, work)
             result = binding.handler(call, request)
             assert isinstance(result, (CoroutineType, Reply, method.reply_type)), type(result)
         except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection

@@ -109,6 +109,20 @@ class Replies:
             await framed.send(frame)
         work.sent_bytes = size
 
+    def tell(self, work: Work, reply: Message) -> bool:
+        """See `Call.tell`."""
+        frame, size = self.frame_of(work.header.request_id, reply, ())
+        try:
+            if work.is_told or not self._framed.send_at_once(
+                frame, call_count=len(self._under_way)
+            ):
+                return False
+        except BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", work, error)
+            return False
+        work.is_told, work.sent_bytes = True, size
+        return True
+
     def frame_of(
         self, request_id: int, reply: Message | bytes, payload: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:

@@ -77,6 +77,7 @@ class ServerConnection:
                 self._replies = Replies(
                     self._framed, self._server.frame_limits, nursery.start_soon, self._scopes
                 )
+                self._runs.replies = self._replies
                 await self._serve(is_full=is_full)
                 nursery.cancel_scope.cancel()
         finally:
@@ -434,6 +435,8 @@ class ServerConnection:
             if work.result is None:
                 work.result = work.given_up()
             result = work.result
+            if work.is_told:
+                return
             if isinstance(result, FsError):
                 await self._replies.send_error(work.header.request_id, result)
             elif isinstance(result, Reply):

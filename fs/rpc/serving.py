@@ -47,6 +47,7 @@ class Work:
         "is_begun",
         "is_over",
         "is_run",
+        "is_told",
         "lease",
         "result",
         "sent_bytes",
@@ -75,6 +76,8 @@ class Work:
         """The method was called."""
         self.is_run = False
         """The method has ended: no time limit concerns it any more."""
+        self.is_told = False
+        """The caller has its reply, though the method may not have ended."""
         self.is_over = False
         """Nothing is held for it any more."""
 

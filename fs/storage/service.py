@@ -81,6 +81,7 @@ class StorageService:
             call.payload,
             is_from_client=True,
             deadline_s=call.deadline_s,
+            tell=call.tell,
         )
 
     async def update(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:
@@ -91,6 +92,7 @@ class StorageService:
             call.payload,
             is_from_client=False,
             deadline_s=call.deadline_s,
+            tell=call.tell,
         )
 
     async def write_group(

@@ -19,7 +19,7 @@ Concurrency: any number of updates at once; those of one chunk one after the oth
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,6 +27,7 @@ import trio
 
 from ..chunkengine.api import ChunkState, CommitsAtOnce, Note
 from ..runtime import tracing
+from ..runtime.until_wait import until_wait
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
@@ -48,6 +49,9 @@ from .update_request import Update, check, facts
 
 log = logging.getLogger(__name__)
 
+Tell = Callable[[storage_pb2.UpdateRsp], bool]
+"""As `fs.rpc.api.Call.tell`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Executed:
@@ -66,6 +70,7 @@ async def run_update(
     *,
     is_from_client: bool,
     deadline_s: float,
+    tell: Tell | None = None,
 ) -> storage_pb2.UpdateRsp:
     """Execute one update here and below; return when it is committed on the whole rest of the chain.
 
@@ -75,6 +80,7 @@ async def run_update(
         payload: the bytes of a WRITE; read until return, not kept.
         is_from_client: which of the two.
         deadline_s: trio time at which the sender stops waiting.
+        tell: may be given the reply before this returns, see `pass_on_and_commit`.
 
     Raises:
         FsError: as the status registry says; a definite status means no replica has the update.
@@ -98,7 +104,7 @@ async def run_update(
     try:
         # 4. Updates of one chunk one after the other.
         async with target.locks.hold(update.chunk_id):
-            executed = await execute(context, target, update)
+            executed = await execute(context, target, update, tell)
         return await answer(context, update, executed)
     except FsError as error:
         if tag is not None and is_final(error):
@@ -110,7 +116,9 @@ async def run_update(
             target.channels.end(tag)
 
 
-async def execute(context: StorageContext, target: LocalTarget, update: Update) -> Executed:
+async def execute(
+    context: StorageContext, target: LocalTarget, update: Update, tell: Tell | None = None
+) -> Executed:
     """Do it here and below; the caller holds the chunk's lock.
 
     Raises:
@@ -145,12 +153,12 @@ async def execute(context: StorageContext, target: LocalTarget, update: Update) 
         prepared = await _prepare(place, update, decision, state, commits=is_tail)
     except FsError as error:
         raise _refusal(context, place, update, state, error) from error
-    flush = context.flusher.begin(target.disk) if request.is_durable else None
     if is_tail:
         target.unsettled.pop(chunk_id, None)
+        flush = context.flusher.begin(target.disk) if request.is_durable else None
     else:
         flush = await pass_on_and_commit(
-            context, place, update, decision.version, prepared, flush=flush
+            context, place, update, decision.version, prepared, tell=tell
         )
     _note_cut(target, update)
     # 11. Remember it for repeats.
@@ -164,25 +172,40 @@ async def pass_on_and_commit(
     version: int,
     prepared: ChunkState,
     *,
-    flush: Flush | None = None,
+    tell: Tell | None = None,
 ) -> Flush | None:
     """Bring a pending version to the rest of the chain, and commit it here; the caller holds the chunk's lock.
 
+    Whoever asked is told by `tell` right before the commit, if nothing can come in between: until then readers here ask the tail, which has
+    committed, and what a death leaves is a pending version of which the rest of the chain knows that it is committed, as after an unsynced commit.
+
     Returns:
-        `flush`, which has ended well here, if everybody below has flushed it, too; else None.
+        A flush, which has ended well here, if one was asked for and everybody below has flushed it, too; else None.
 
     Raises:
         FsError: as `forward`.
     """
-    # 9. Pass it on; everybody below has committed it when this returns.
-    forwarded = await _pass_on(context, place, update, version, prepared)
+    begun: list[Flush | None] = []
+
+    def begin_flush() -> None:
+        begun.append(context.flusher.begin(place.target.disk))
+
+    # 9. Pass it on; everybody below has committed it when this returns.  Our own flush begins when the request is on
+    #    its way: the successor waits for that, and nobody yet for the flush.
+    passing = _pass_on(context, place, update, version, prepared)
+    forwarded = await (until_wait(passing, begin_flush) if update.request.is_durable else passing)
+    flush = begun[0] if begun else None
     if flush is not None and not (
         forwarded.is_durable_at(update.request.chain_version)
         and await flush.wait()  # before the commit: see flusher.py
     ):
         flush = None
+    result = result_of(prepared)
+    is_at_once = place.target.disk.writes_on_loop and place.public_state is PublicState.SERVING
+    if tell is not None and is_at_once and context.lease.is_valid():
+        tell(_reply(place, result, is_durable=flush is not None))
     # 10. Commit here.
-    await commit(place.target, result_of(prepared), forwarded.chain_version, update.tag)
+    await commit(place.target, result, forwarded.chain_version, update.tag)
     return flush
 
 
@@ -492,12 +515,16 @@ async def answer(
             what = f"the lease of node {context.node_id} ran out meanwhile"
             raise FsError(Status.OUTCOME_UNKNOWN, what)
         is_durable = False
+    return _reply(executed.place, result, is_durable=is_durable)
+
+
+def _reply(place: Place, result: UpdateResult, *, is_durable: bool) -> storage_pb2.UpdateRsp:
     return storage_pb2.UpdateRsp(
         update_ver=result.update_ver,
         commit_ver=result.update_ver,
         chunk_length=result.chunk_length,
         chunk_checksum=result.chunk_checksum,
-        chain_version=executed.place.chain.chain_version,
+        chain_version=place.chain.chain_version,
         is_durable=is_durable,
     )
 

@@ -231,3 +231,37 @@ async def test_what_was_refused_for_lack_of_space_does_not_come_back(mock_clock,
         assert caught.value.status is Status.NO_SPACE
         await cut_power(cluster, (2, 1), random.Random(3))
         assert {content(cluster, n)[2] for n in cluster.nodes} == {b"kept"}
+
+
+@pytest.mark.parametrize("node_count", [2, 3])
+async def test_who_was_told_before_commits_that_are_lost_finds_it_after_the_loss_of_all_power(
+    mock_clock, monkeypatch, node_count
+):
+    async with open_cluster(node_count) as cluster, open_caller(cluster) as client:
+        rng, tail = random.Random(9), max(cluster.nodes)
+        expected = b""
+        for number, order in enumerate(permutations(cluster.nodes)):
+            for node_id, node in cluster.nodes.items():
+                if node_id != tail:  # which commits in the batch that makes the version
+                    monkeypatch.setattr(node.engine, "commit", lambda *_arguments, **_named: None)
+            data = b"%d" % number * 20_000
+            assert (await attempt(client, 100 * number, data)).is_durable
+            expected = expected[: 100 * number].ljust(100 * number, b"\0") + data
+            await cut_power(cluster, order, rng)
+            assert {content(cluster, n)[2] for n in cluster.nodes} == {expected}
+            tail = cluster.info.chain(7).serving[-1] - 100
+
+
+async def test_who_was_told_of_an_update_is_not_told_that_its_commit_failed(
+    mock_clock, monkeypatch
+):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+
+        def fail(*_arguments, **_named):
+            raise FsError(Status.IO_ERROR, "injected")
+
+        monkeypatch.setattr(cluster.nodes[1].engine, "commit", fail)
+        assert (await attempt(client, 0, b"data")).is_durable
+        await cluster.wait_states({2: "SERVING", 3: "SERVING", 1: "OFFLINE"})
+        assert content(cluster, 2)[2] == content(cluster, 3)[2] == b"data"
+        assert (await attempt(client, 0, b"DATA")).is_durable
