@@ -165,3 +165,27 @@ class ChunkStore(Protocol):
     async def space(self) -> tuple[int, int]:
         """See ChunkPort in fs/meta/ports.py."""
         ...
+
+
+@runtime_checkable
+class BeginsWrites(Protocol):
+    """A ChunkStore that can also begin a durable write and have its end told, which takes no task."""
+
+    def begin_write(self, file: FileRef, offset: int, data: Buffer, on_end: "OnWritten") -> bool:
+        """Send bytes of one chunk on their way, to be durable there, if nothing has to be waited for; False: nothing is done.
+
+        Args:
+            file: where, as for `ChunkStore.write`.
+            offset: in bytes.
+            data: must stay unchanged until the write has ended.
+            on_end: called once, later, in whatever task.
+        """
+        ...
+
+
+GoOn = Callable[[], Awaitable[bool]]
+"""Tries a write that was begun again, as the same update, until it is done; as `ChunkStore.write`.  To be awaited once."""
+
+OnWritten = Callable[[bool, GoOn | None], None]
+"""Called with whether the bytes would survive a power loss, and None if they have arrived; else with what has to be awaited for that.  It
+neither waits nor raises."""

@@ -94,7 +94,13 @@ class NodeCalls:
             limiter.release()
 
     def begin(
-        self, node_id: NodeId, method: Method[ReqT, RspT], request: ReqT | bytes, on_end: OnReply
+        self,
+        node_id: NodeId,
+        method: Method[ReqT, RspT],
+        request: ReqT | bytes,
+        on_end: OnReply,
+        *,
+        payload: Sequence[Buffer] = (),
     ) -> UnderWay | None:
         """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
         node = self._routing.info.nodes.get(node_id)
@@ -119,6 +125,7 @@ class NodeCalls:
                 end,
                 timeout_s=self._section.call_timeout_s,
                 under_way=self._under_way.setdefault((node_id, node.incarnation), set()),
+                payload=payload,
             )
         finally:
             if begun is None:

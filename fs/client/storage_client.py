@@ -22,7 +22,7 @@ from ..schema.layout import FileRef, chain_of_chunk, chunk_count
 from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Chain, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
-from .api import FileRead
+from .api import FileRead, OnWritten
 from .node_calls import NodeCalls
 from .read_table import ReadTable
 from .retry import RetryBudget
@@ -110,6 +110,10 @@ class StorageClient:
     ) -> bool:
         """See `ChunkStore.write`."""
         return await self._writes.write(file, offset, data, is_durable=is_durable)
+
+    def begin_write(self, file: FileRef, offset: int, data: Buffer, on_end: OnWritten) -> bool:
+        """See `BeginsWrites.begin_write`."""
+        return self._writes.begin(file, offset, data, on_end)
 
     async def empty_chunks(self, file: FileRef, first_index: int, end_index: int) -> None:
         """See `ChunkStore.empty_chunks`."""

@@ -12,11 +12,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from xxhash import xxh3_64_intdigest
 
 from ..node.api import RoutingView
+from ..rpc.api import Received
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.config import ClientSection
@@ -25,6 +27,7 @@ from ..schema.layout import FileRef, chain_of_chunk
 from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Chain
 from ..schema.status import FsError, Retry
+from .api import OnWritten
 from .node_calls import NodeCalls
 from .retry import RetryBudget
 from .routing_math import Piece, cut_file_range, head_of, table_chain_ids
@@ -34,6 +37,8 @@ from .write_groups import WriteGroups
 log = logging.getLogger(__name__)
 
 REQUEST_ID_BYTES = 16
+BEGUN_BYTES_MAX = 96 << 10
+"""Of a write that is begun without a task: what is larger does not go out at once."""
 EMPTY_COUNT_AT_ONCE = 16
 """Chunks of a hole that are emptied at the same time."""
 
@@ -46,6 +51,24 @@ class ChannelPool:
         self._sequences = dict.fromkeys(self._free, 0)
         self._available = trio.Semaphore(count)
 
+    def take_now(self) -> tuple[int, int] | None:
+        """Return a channel as `use` would, which is to be given back; None: there is none free."""
+        try:
+            self._available.acquire_nowait()
+        except trio.WouldBlock:
+            return None
+        return self._take()
+
+    def _take(self) -> tuple[int, int]:
+        channel_id = self._free.pop()
+        self._sequences[channel_id] += 1
+        return channel_id, self._sequences[channel_id]
+
+    def give_back(self, channel_id: int) -> None:
+        """Say that nothing is under way any more in a channel."""
+        self._free.append(channel_id)
+        self._available.release()
+
     @asynccontextmanager
     async def use(self) -> AsyncIterator[tuple[int, int]]:
         """Wait for a free channel; yield (channel id, its next sequence number)."""
@@ -53,13 +76,11 @@ class ChannelPool:
             self._available.acquire_nowait()  # the other way costs a turn of the event loop
         except trio.WouldBlock:
             await self._available.acquire()
-        channel_id = self._free.pop()
-        self._sequences[channel_id] += 1
+        taken = self._take()
         try:
-            yield channel_id, self._sequences[channel_id]
+            yield taken
         finally:
-            self._free.append(channel_id)
-            self._available.release()
+            self.give_back(taken[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +92,22 @@ class _Acked:
     is_durable: bool = False
     before: Note | None = None
     """What no sync had covered when it was sent."""
+
+
+def _request_of(piece: Piece, finished_cut: int, *, is_durable: bool) -> pb.UpdateReq:
+    """Return the write of a piece, without chain version and tag."""
+    return pb.UpdateReq(
+        inode_id=piece.inode_id,
+        chunk_index=piece.chunk_index,
+        chain_id=piece.chain_id,
+        type=pb.UpdateTypePb.WRITE,
+        offset=piece.offset,
+        length=len(piece.buffer),
+        chunk_size_bytes=piece.chunk_size_bytes,
+        payload_checksum=xxh3_64_intdigest(piece.buffer),
+        truncate_ver=finished_cut,
+        is_durable=is_durable,
+    )
 
 
 class StorageWrites:
@@ -128,22 +165,59 @@ class StorageWrites:
         return all(durable)
 
     async def _write_piece(self, piece: Piece, finished_cut: int, *, is_durable: bool) -> bool:
-        return await self._update_noted(
-            piece.name,
-            pb.UpdateReq(
-                inode_id=piece.inode_id,
-                chunk_index=piece.chunk_index,
-                chain_id=piece.chain_id,
-                type=pb.UpdateTypePb.WRITE,
-                offset=piece.offset,
-                length=len(piece.buffer),
-                chunk_size_bytes=piece.chunk_size_bytes,
-                payload_checksum=xxh3_64_intdigest(piece.buffer),
-                truncate_ver=finished_cut,
-                is_durable=is_durable,
-            ),
-            [piece.buffer],
-        )
+        request = _request_of(piece, finished_cut, is_durable=is_durable)
+        return await self._update_noted(piece.name, request, [piece.buffer])
+
+    def begin(self, file: FileRef, offset: int, data: Buffer, on_end: OnWritten) -> bool:
+        """See `fs.client.api.BeginsWrites.begin_write`."""
+        view = memoryview(data)
+        pieces = cut_file_range(self._routing.info, file, offset, view)
+        if len(pieces) != 1 or len(view) > BEGUN_BYTES_MAX:
+            return False
+        piece = pieces[0]
+        assert piece.chunk_index % file.layout.stripe_size < file.dyn_stripe, (file, piece)
+        taken = self._channels.take_now()
+        if taken is None:
+            return False
+        request = _request_of(piece, file.finished_cut, is_durable=True)
+        request.tag.CopyFrom(self._tag(*taken))
+        began_s, is_begun = trio.current_time(), False
+
+        async def go_on(error: FsError) -> bool:
+            try:
+                budget = RetryBudget(self._section, self._runtime, began_s)
+                acked = await self._again(piece.name, request, [piece.buffer], budget, error)
+            finally:
+                self._channels.give_back(taken[0])
+            return self._noted(request, acked)
+
+        # Quoted: they would be evaluated for every write.
+        def ended(received: "Received[pb.UpdateRsp] | None", error: "FsError | None") -> None:
+            if received is None:
+                assert error is not None
+                on_end(False, partial(go_on, error))
+                return
+            self._channels.give_back(taken[0])
+            acked = _Acked(chain, received.message.is_durable, before)
+            on_end(self._noted(request, acked), None)
+
+        try:
+            info = self._routing.info
+            chain = info.chain(request.chain_id)
+            request.chain_version = chain.chain_version
+            node_id = info.target(head_of(chain)).node_id
+            before = self._unsynced.get(request.inode_id, chain)
+            payload = [piece.buffer]
+            begun = self._nodes.begin(
+                node_id, services.STORAGE_WRITE, request, ended, payload=payload
+            )
+            is_begun = begun is not None
+        except FsError as error:
+            log.debug("%s: not begun: %s", piece.name, error)
+        finally:
+            if not is_begun:
+                self._channels.give_back(taken[0])
+        return is_begun
 
     async def empty(self, file: FileRef, first_index: int, end_index: int) -> None:
         """See `fs.client.api.ChunkStore.empty_chunks`.
@@ -193,7 +267,10 @@ class StorageWrites:
 
         Raises as `_repeat`.
         """
-        acked = await self._repeat(name, request, payload)
+        return self._noted(request, await self._repeat(name, request, payload))
+
+    def _noted(self, request: pb.UpdateReq, acked: _Acked) -> bool:
+        """Note that a later sync has to cover an update; return False, or True if none has to."""
         if acked.is_durable and self._unsynced.cover(request.inode_id, acked.chain, acked.before):
             return True
         now_s = self._runtime.clock.monotonic_s()
@@ -232,25 +309,42 @@ class StorageWrites:
             FsError: a final status, or the last one when the retry time is over.
         """
         budget = RetryBudget(self._section, self._runtime)
-        request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
-        async with self._channels.use() as (channel_id, sequence):
-            request.tag.CopyFrom(
-                pb.TagPb(
-                    client_id=self._client_id,
-                    channel_id=channel_id,
-                    sequence=sequence,
-                    request_id=request_id,
-                )
-            )
-            while True:
-                try:
-                    return await self._try(request, payload, is_wanted)
-                except FsError as error:
-                    budget.check(error)
-                    log.debug("update of %s: try %d: %s", name, budget.try_count, error)
-                    if error.retry in {Retry.ROUTING, Retry.OTHER}:
-                        await self._routing.refresh()
-                    await budget.pause()
+        async with self._channels.use() as taken:
+            request.tag.CopyFrom(self._tag(*taken))
+            try:
+                return await self._try(request, payload, is_wanted)
+            except FsError as error:
+                failure = error
+            return await self._again(name, request, payload, budget, failure, is_wanted)
+
+    def _tag(self, channel_id: int, sequence: int) -> pb.TagPb:
+        return pb.TagPb(
+            client_id=self._client_id,
+            channel_id=channel_id,
+            sequence=sequence,
+            request_id=self._runtime.random.randbytes(REQUEST_ID_BYTES),
+        )
+
+    async def _again(  # noqa: PLR0917 - those of `_repeat`
+        self,
+        name: str,
+        request: pb.UpdateReq,
+        payload: Sequence[Buffer],
+        budget: RetryBudget,
+        error: FsError,
+        is_wanted: Callable[[], Awaitable[bool]] | None = None,
+    ) -> _Acked:
+        """As `_repeat`, after a try that has ended with `error`."""
+        while True:
+            budget.check(error)
+            log.debug("update of %s: try %d: %s", name, budget.try_count, error)
+            if error.retry in {Retry.ROUTING, Retry.OTHER}:
+                await self._routing.refresh()
+            await budget.pause()
+            try:
+                return await self._try(request, payload, is_wanted)
+            except FsError as failure:
+                error = failure
 
     async def _try(
         self,

@@ -131,6 +131,7 @@ class Channel(Protocol):
         *,
         timeout_s: float,
         under_way: set[UnderWay],
+        payload: Sequence[Buffer] = (),
     ) -> UnderWay | None:
         """Send one small request and return at once; `on_end` is called when it ends, as `call` would.
 
@@ -142,6 +143,7 @@ class Channel(Protocol):
             on_end: called in whatever task, never before this returns.
             timeout_s: of the call.
             under_way: as for `call`.
+            payload: of up to AT_ONCE_BYTES_MAX (framed_stream.py) with all else, which belongs to the caller again when this returns.
 
         Returns:
             What can give the call up; None: it was not begun, and `on_end` will not be called.

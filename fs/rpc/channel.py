@@ -112,6 +112,7 @@ class RpcChannel:
         *,
         timeout_s: float,
         under_way: set[UnderWay],
+        payload: Sequence[Buffer] = (),
     ) -> UnderWay | None:
         """Send one small request and return at once; see `fs.rpc.api.Channel.begin`."""
         connection = self._connection
@@ -121,6 +122,7 @@ class RpcChannel:
         began_s = current_time()
         observed = None if observer is None else observer.called(method)
         received_before = connection.received_count
+        sent_bytes = sum(map(len, payload))
 
         def end(
             call: BegunCall, error: "Exception | None"
@@ -144,11 +146,12 @@ class RpcChannel:
             if observed is not None:
                 if failure is not None:
                     observed.note_error(failure)
-                observed.end(began_s, 0 if received is None else received.payload_bytes, 0)
+                received_bytes = 0 if received is None else received.payload_bytes
+                observed.end(began_s, received_bytes, sent_bytes)
             on_end(received, failure)
 
         call = BegunCall(began_s + timeout_s, end)
-        if not connection.begin(method, request, call, timeout_s):
+        if not connection.begin(method, request, call, timeout_s, payload):
             return None
         if observed is not None:
             observed.in_flight += 1

@@ -227,21 +227,27 @@ class Connection:
                 self._close_if_idle()
 
     def begin(
-        self, method: Method[ReqT, RspT], request: ReqT | bytes, call: BegunCall, timeout_s: float
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT | bytes,
+        call: BegunCall,
+        timeout_s: float,
+        payload: Sequence[Buffer] = (),
     ) -> bool:
-        """Send one small request without payload if nothing has to be waited for; False: nothing is done.
+        """Send one small request if nothing has to be waited for; False: nothing is done.
 
         Args:
             method: its replies have no payload that is not small.
             request: of it, or the message that it is on the wire.
             call: learns of the end; `reply_to` makes something of it.
             timeout_s: from now until its deadline.
+            payload: that goes with it; not used any more when this returns.
 
         Raises:
             FsError: RPC_TOO_LARGE, RPC_BAD_VERSION: it cannot be sent.
         """
         message = request if isinstance(request, bytes) else request.SerializeToString()
-        request_id, frame = self._encode_request(method, message, (), timeout_s)
+        request_id, frame = self._encode_request(method, message, payload, timeout_s)
         self._calls[request_id] = call
         try:
             is_sent = self._framed.send_at_once(frame, call_count=len(self._calls))

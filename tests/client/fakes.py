@@ -199,6 +199,7 @@ class FakeStore:
     def __init__(self, chunks):
         self.chunks = chunks
         self.busy = set()
+        self.asked_to_begin = 0
 
     def __getattr__(self, name):
         return getattr(self.chunks, name)
@@ -214,6 +215,24 @@ class FakeStore:
             return await self.chunks.write(file, offset, data, is_durable=is_durable)
         finally:
             self.busy -= keys
+
+    def begin_write(self, file, offset, data, on_end):
+        """Begin every second one; what fails is tried once more."""
+        self.asked_to_begin += 1
+        if self.asked_to_begin % 2:
+            return False
+
+        def again():
+            return self.write(file, offset, data, is_durable=True)
+
+        async def work():
+            try:
+                on_end(await again(), None)
+            except FsError:
+                on_end(False, again)
+
+        trio.lowlevel.spawn_system_task(work)
+        return True
 
 
 class FakeCluster:

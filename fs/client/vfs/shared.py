@@ -16,7 +16,7 @@ from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
-from ..api import BeginsCalls, ChunkStore, FileRead, MetaCaller
+from ..api import BeginsCalls, BeginsWrites, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
 from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
@@ -125,6 +125,8 @@ class Shared:
         self.begins = meta if isinstance(meta, BeginsCalls) else None
         """Where calls can be begun without a task that waits; None: they cannot."""
         self.store = store
+        self.begins_writes = store if isinstance(store, BeginsWrites) else None
+        """Where writes can be begun without a task that waits; None: they cannot."""
         self.runtime = runtime
         self.section = section
         self.kernel = kernel

@@ -11,6 +11,7 @@ from ...schema.inode import inode_from_pb
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
+from ..api import GoOn
 from .open_file import AppendBuffer, Flush, InodeState
 from .shared import Shared
 from .write_run import WriteRun, flush_unit_bytes
@@ -82,13 +83,42 @@ class WriteBack(Shared):
         flush = Flush(run, chunk_size_bytes, state.file.truncate_ver, is_durable=is_durable)
         flush.waits_for = [f for f in state.flushes if f.touches(flush)]
         state.flushes.append(flush)
-        self.spawn(self._run_flush, state, flush)
+        if not (is_durable and self._is_begun(state, flush)):
+            self.spawn(self._run_flush, state, flush)
         return flush
+
+    def _is_begun(self, state: InodeState, flush: Flush) -> bool:
+        """Send the bytes of a flush that is to be durable, and waits for nobody, without a task; False: nothing is done."""
+        needed = min(flush.chunk_end, state.ref.layout.stripe_size)
+        if self.begins_writes is None or state.ref.dyn_stripe < needed:
+            return False
+
+        def ended(is_durable: bool, go_on: GoOn | None) -> None:
+            if go_on is None:
+                flush.is_durable = is_durable
+                self._end_flush(state, flush, None)
+            elif self._nursery is not None:
+                self.spawn(self._go_on_flush, state, flush, go_on)
+            else:
+                self._end_flush(state, flush, _stopped())
+
+        run = flush.run
+        return self.begins_writes.begin_write(state.ref, run.offset, run.joined(), ended)
+
+    async def _go_on_flush(self, state: InodeState, flush: Flush, go_on: GoOn) -> None:
+        failure: FsError | None = _stopped()
+        try:
+            flush.is_durable = await go_on()
+            failure = None
+        except FsError as error:
+            failure = error
+        finally:
+            self._end_flush(state, flush, failure)
 
     async def _run_flush(self, state: InodeState, flush: Flush) -> None:
         run = flush.run
         # Whatever ends this task early, a bug or the end of the mount, nobody may take the bytes as stored.
-        failure: FsError | None = FsError(Status.IO_ERROR, "the mount stopped while it wrote")
+        failure: FsError | None = _stopped()
         try:
             # The last one first: the others have mostly ended with it, so that many small writes wake each other once.
             for earlier in reversed(flush.waits_for):
@@ -102,15 +132,19 @@ class WriteBack(Shared):
         except FsError as error:
             failure = error
         finally:
-            state.flushes.remove(flush)
-            flush.failure = failure
-            if failure is None:
-                self._note_acked(state, flush)
-            else:
-                self.note_failure(state, failure, f"bytes {run.offset}..{run.end}")
-            self.budget.release(run.length)
-            state.content_seq += 1
-            flush.done.set()
+            self._end_flush(state, flush, failure)
+
+    def _end_flush(self, state: InodeState, flush: Flush, failure: FsError | None) -> None:
+        run = flush.run
+        state.flushes.remove(flush)
+        flush.failure = failure
+        if failure is None:
+            self._note_acked(state, flush)
+        else:
+            self.note_failure(state, failure, f"bytes {run.offset}..{run.end}")
+        self.budget.release(run.length)
+        state.content_seq += 1
+        flush.done.set()
 
     def note_failure(self, state: InodeState, error: FsError, what: str) -> None:
         """Remember a failed write for every open file of the inode."""
@@ -234,6 +268,11 @@ class WriteBack(Shared):
         for flush in list(state.flushes):
             if flush.run.offset < end and offset < flush.run.end:
                 await flush.done.wait()
+
+
+def _stopped() -> FsError:
+    """Return the failure of what the end of the mount has interrupted."""
+    return FsError(Status.IO_ERROR, "the mount stopped while it wrote")
 
 
 def _is_rest_durable(state: InodeState) -> bool:
