@@ -23,7 +23,9 @@ class Closing(Handles):
     """See module head."""
 
     async def flush(self, handle_id: int) -> None:
-        """What close(2) does: send and report everything; durable when durable_close is set.
+        """What close(2) does: send and report everything; durable when durable_close is set and the file has a name.
+
+        Without one it is gone after a power loss.  It may get one yet, through another descriptor: the close of that makes it durable.
 
         Does nothing when nothing was changed through this handle since it was last done, but that below a quota
         of bytes usage is exact from now on: what only this handle was promised is given back.
@@ -36,12 +38,13 @@ class Closing(Handles):
             return
         state = handle.state
         if handle.is_dirty:
-            is_durable = self._core.section.durable_close
+            is_wanted = self._core.section.durable_close
+            is_durable = is_wanted and state.inode.nlink > 0
             await self._core.drain(state, is_durable=is_durable)
             self._raise_pending_error(handle)
             if is_durable or state.has_unreported or state.is_space_unsure:
                 await self._report(handle, is_durable=is_durable, gives_back=True)
-            handle.is_dirty = state.is_dirty and handle.is_dirty
+            handle.is_dirty = handle.is_dirty and (state.is_dirty or is_durable is not is_wanted)
         else:
             self._raise_pending_error(handle)
         if _has_spare_promise(state):

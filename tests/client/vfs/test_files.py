@@ -111,6 +111,27 @@ async def test_close_is_durable_once_and_only_when_written(autojump_clock, mount
         assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
 
 
+async def test_a_close_makes_nothing_durable_that_has_no_name_until_it_has_one(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        inode_id = cluster.names[1][b"f"]
+        await m.files.write(h, 0, b"x")
+        await m.names.unlink(1, b"f", ROOT)
+        for _ in range(2):  # closes of duplicates
+            await m.files.flush(h)
+            chunks = cluster.chunks
+            assert (chunks.durable_writes, chunks.sync_count, cluster.durable_calls) == (0, 0, 0)
+        assert cluster.inodes[inode_id].length == 1, "it is reported all the same"
+        await m.names.link(inode_id, 1, b"g", ROOT)
+        await m.files.flush(h)
+        assert (chunks.sync_count, cluster.durable_calls) == (1, 1)
+        await m.files.flush(h)
+        await m.files.release(h)
+        assert (chunks.sync_count, cluster.durable_calls) == (1, 1)
+
+
 @pytest.mark.parametrize("step", ["fsync", "flush"])
 async def test_bytes_of_a_close_become_durable_on_their_way(autojump_clock, mounts, cluster, step):
     async def act(h):
