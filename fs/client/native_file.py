@@ -282,7 +282,8 @@ class EmberFile:
         assert inode.file is not None
         self._reported_count = max(self._reported_count, write_count)
         self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
-        self._written_end, self._is_length_unknown = 0, False
+        # What has been written meanwhile may be there; only the chains can tell.
+        self._written_end, self._is_length_unknown = 0, self._write_count > write_count
         self.is_metered, self._promised_length = True, inode.file.promised_length
 
     async def close(self) -> None:

@@ -233,15 +233,25 @@ class RocksDbEngine(LocalEngine):
         return view
 
     def _part_newest_view(self) -> None:
-        """Fix the view of the newest state, which is about to be another one, if anybody but this engine holds it."""
+        """Fix the view of the newest state, which is about to be another one, if anybody but this engine holds it.
+
+        Raises:
+            FsError: IO_ERROR: it cannot be fixed, so there must be no commit; it shows the newest state still.
+        """
         if self._newest_view is None:
             return
         held = weakref.ref(self._newest_view)
         self._newest_view = None
         view = held()
-        if view is not None:
+        if view is None:
+            return
+        try:
             view.fix()
-            self._views.add(view)
+        except Exception as error:
+            self._newest_view = view
+            what = f"key-value store {self._path}: no snapshot: {error}"
+            raise FsError(Status.IO_ERROR, what) from error
+        self._views.add(view)
 
     def current(self, key: bytes) -> bytes | None:
         """See LocalEngine.current."""

@@ -430,3 +430,20 @@ async def test_tables_of_larger_blocks_stay_readable(tmp_path, monkeypatch):
     found = await snapshot_read(engine, lambda tr: tr.get_range(b"row-", b"row."))
     assert found == sorted(old + new + _rows(2000))
     await engine.aclose()
+
+
+async def test_a_commit_is_refused_when_an_open_snapshot_could_not_be_kept(tmp_path):
+    """Else the transaction that holds it would see rows of before and after."""
+    engine = await open_at(tmp_path / "kv")
+    await put(engine, b"a", b"old")
+    reader, real_db = engine.transaction(), engine._db
+    assert await reader.get(b"a") == b"old"
+    reader_view = engine._newest_view
+    reader_view._db = FailingDb(real_db, "snapshot", "no memory")
+    await expect(Status.IO_ERROR, put(engine, b"a", b"new"))
+    assert await reader.get(b"a") == b"old"
+    reader_view._db = real_db
+    await put(engine, b"a", b"new")
+    await put(engine, b"b", b"new")
+    assert (await reader.get(b"a"), await reader.get(b"b")) == (b"old", None)
+    await engine.aclose()

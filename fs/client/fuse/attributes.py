@@ -8,8 +8,10 @@ from ..vfs.namespace import AttrChange
 from .answers import clamp_time_ns, used_blocks
 
 
-def entry_attributes(inode: Inode, section: ClientSection) -> pyfuse3.EntryAttributes:
-    """Return the attributes of an inode, with the cache times that its kind may have."""
+def entry_attributes(
+    inode: Inode, section: ClientSection, age_s: float = 0.0
+) -> pyfuse3.EntryAttributes:
+    """Return the attributes of an inode, which meta told `age_s` ago, with what is left of the cache times that its kind may have."""
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = inode.inode_id
     entry.st_mode = inode.st_mode
@@ -24,8 +26,9 @@ def entry_attributes(inode: Inode, section: ClientSection) -> pyfuse3.EntryAttri
     entry.st_ctime_ns = inode.ctime_ns
     if inode.file is not None:
         entry.st_blksize = inode.file.layout.chunk_size_bytes
-    entry.attr_timeout = section.attr_timeout_s
-    entry.entry_timeout = section.dir_entry_timeout_s if inode.is_dir else section.entry_timeout_s
+    usual_s = section.dir_entry_timeout_s if inode.is_dir else section.entry_timeout_s
+    entry.attr_timeout = max(0.0, section.attr_timeout_s - age_s)
+    entry.entry_timeout = max(0.0, usual_s - age_s)
     return entry
 
 

@@ -91,8 +91,8 @@ class Operations(pyfuse3.Operations):
         self._caller = Callers(runtime.clock.monotonic_s).of
         self.killed = KilledCallers(runtime.clock.monotonic_s)
 
-    def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
-        return entry_attributes(inode, self._vfs.section)
+    def _entry(self, inode: Inode, age_s: float = 0.0) -> pyfuse3.EntryAttributes:
+        return entry_attributes(inode, self._vfs.section, age_s)
 
     # -- names and attributes ---------------------------------------------------------------------
 
@@ -279,11 +279,11 @@ class Operations(pyfuse3.Operations):
         cookie = max(start_id - _DOT_COOKIES, 0)
         while entries := await self._directories.readdir(fh, cookie):
             for entry in entries:
-                attributes = self._entry(entry.inode)
+                attributes = self._entry(entry.inode, entry.age_s)
                 cookie = entry.cookie
                 if not pyfuse3.readdir_reply(token, entry.name, attributes, cookie + _DOT_COOKIES):
                     return
-                self._names.give(entry.inode, lookup_count=1)
+                self._names.give(entry.inode, lookup_count=1, age_s=entry.age_s)
 
     async def _reply_dots(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> bool:
         # These two are not counted as lookups.

@@ -29,6 +29,8 @@ class DirectoryEntry:
     name: bytes
     inode: Inode
     cookie: int
+    age_s: float = 0.0
+    """How long ago meta told of it."""
 
 
 @dataclass(slots=True)
@@ -78,10 +80,11 @@ class Directories:
             rest = directory.page[position : position + count_max]
             is_old = self._is_old(directory)
             if not is_old and not any(self._is_changed(directory, entry) for entry in rest):
-                return self._newest(rest)
+                return self._newest(rest, directory)
         elif position == len(directory.page) and not directory.has_more:
             return []
-        return self._newest((await self._load_page(directory, cookie))[:count_max])
+        page = await self._load_page(directory, cookie)
+        return self._newest(page[:count_max], directory)
 
     def _is_old(self, directory: _OpenDirectory) -> bool:
         # What reads slowly would else have the kernel use attributes, and this mount what they say is absent, of any age.
@@ -95,13 +98,15 @@ class Directories:
         is_moved = changes.is_name_since(mark, directory.inode_id, entry.name)
         return is_moved or changes.is_since(mark, entry.inode.inode_id)
 
-    def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
-        """Return entries with what was done meanwhile to what this mount has open."""
-        states = self._core.states
+    def _newest(
+        self, entries: list[DirectoryEntry], directory: _OpenDirectory
+    ) -> list[DirectoryEntry]:
+        """Return entries with what was done meanwhile to what this mount has open, and how old they are."""
+        states, age_s = self._core.states, self._core.now_s() - directory.told_s
         return [
-            replace(entry, inode=state.present(state.inode))
+            replace(entry, inode=state.present(state.inode), age_s=age_s)
             if (state := states.get(entry.inode.inode_id)) is not None
-            else entry
+            else replace(entry, age_s=age_s)
             for entry in entries
         ]
 

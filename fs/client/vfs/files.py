@@ -346,10 +346,10 @@ class Files(Reading, Writing, Closing):
             before_ver, seq = state.file.data_ver, state.acked_seq
             reply = await core.call(services.META_SET_ATTR, request)
             inode = inode_from_pb(reply.inode)
-            state.absorb(inode)
-            state.forget_length()
             # The request carried what was written before, and a truncation counts as new content.
             state.reported_seq = max(state.reported_seq, seq)
+            state.absorb(inode)
+            state.forget_length()
             core.note_own_step(state, before_ver, before_ver + 1)
         for handle in state.handles.values():
             handle.is_dirty = handle.is_dirty or handle.can_write

@@ -81,29 +81,32 @@ class Namespace(ExtendedAttributes):
 
     # -- what the kernel holds ----------------------------------------------------------------------
 
-    def give(self, inode: Inode, *, lookup_count: int = 0) -> Inode:
-        """Note that the kernel is handed these attributes, `lookup_count` times as an entry."""
+    def give(self, inode: Inode, *, lookup_count: int = 0, age_s: float = 0.0) -> Inode:
+        """Note that the kernel is handed these attributes, which meta told `age_s` ago, `lookup_count` times as an entry."""
         known = self._core.known.get(inode.inode_id)
         if known is None:
             known = self._core.known[inode.inode_id] = Known()
         known.lookup_count += lookup_count
         known.note_names(inode)
+        left_s = max(0.0, self._core.section.attr_timeout_s - age_s)
         if inode.file is not None:
-            self._core.note_given(known, inode, self._core.section.attr_timeout_s)
+            self._core.note_given(known, inode, left_s)
         else:
             known.symlink_target = inode.symlink_target
             self._core.told.forget(inode.inode_id)
-        known.note_lacks(inode, self._core.now_s(), self._core.section.attr_timeout_s)
+        known.note_lacks(inode, self._core.now_s(), left_s)
         return inode
 
-    def give_listed(self, parent: InodeId, name: bytes, inode: Inode) -> None:
-        """Note that a listing hands the kernel an entry that it may use for a while without a lookup.
+    def give_listed(
+        self, parent: InodeId, name: bytes, inode: Inode, *, age_s: float = 0.0
+    ) -> None:
+        """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup.
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
         something else.  The kernel then looks the name up and opens again.
         """
         may_use = self.listed.may_use(parent, name, inode)
-        self.give(inode, lookup_count=1)
+        self.give(inode, lookup_count=1, age_s=age_s)
         if may_use:
             self.listed.note(parent, name, inode)
 
@@ -210,8 +213,13 @@ class Namespace(ExtendedAttributes):
                 if error.status is not Status.STALE or known is None or known.removed is None:
                     raise
                 return known.removed
-            if not self._is_late(reply.inode, mark):
-                return self.give(self._core.absorbed(reply.inode))
+            if self._is_late(reply.inode, mark):
+                continue
+            inode, state = self._core.absorbed(reply.inode), self._core.states.get(inode_id)
+            if state is not None and state.is_length_unknown:
+                await self._core.settle_length(state)
+                inode = state.present(state.inode)
+            return self.give(inode)
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
         """Return what `getattr` would, where that is known, and for how many seconds it may be used.
@@ -223,7 +231,7 @@ class Namespace(ExtendedAttributes):
         if state is None:
             return core.told.find(inode_id)
         left_s, known = state.told_until_s - core.now_s(), core.known.get(inode_id)
-        if left_s <= 0.0 or known is None:
+        if left_s <= 0.0 or known is None or state.is_length_unknown:
             core.told.miss_count += 1
             return None
         core.told.hit_count += 1

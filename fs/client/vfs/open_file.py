@@ -254,8 +254,8 @@ class InodeState:
         return placed_end + append.length - append.reserving_length
 
     def settled_length(self) -> int:
-        """Return `local_length`, or -1 while `is_dirty`; what every begun read asks for, with one call."""
-        if self.run is not None or self.flushes or self.append.length > 0:
+        """Return `local_length`, or -1 while `is_dirty` or while the chains have to tell; what every begun read asks for, with one call."""
+        if self.run is not None or self.flushes or self.append.length > 0 or self.is_length_unknown:
             return -1
         append, file = self.append, self.inode.file
         assert file is not None
@@ -290,18 +290,25 @@ class InodeState:
         self.unsure_ctime_ns = self.inode.ctime_ns
 
     def forget_length(self) -> None:
-        """After a truncation: what was known of the length before it is void, and a sync has to cover what it has cut."""
+        """After a truncation: what was known of the length before it is void, and a sync has to cover what it has cut.
+
+        What meta was not told of may have been written before it or after: the chains have to tell.
+        """
         self.durable_seq = -1
+        self.is_length_unknown = self.is_length_unknown or self.has_unreported
         self.acked_end = 0
         self.promised_length = 0
         self.recompute_written_end()
         self.content_seq += 1
 
-    def forget_refused(self) -> None:
-        """What was acknowledged and is not reported was refused by meta, which cuts it: it is not there."""
+    def forget_refused(self, seq: int) -> None:
+        """What was acknowledged up to `acked_seq` = seq and not reported was refused by meta, which cuts it: it is not there.
+
+        Of what has come since only the chains can tell: some was there before the cut, some came after it, some failed.
+        """
         self.acked_end = 0
         self.set_times = None
-        self.is_length_unknown = False
+        self.is_length_unknown = self.acked_seq > seq
         self.recompute_written_end()
         self.content_seq += 1
 

@@ -34,6 +34,8 @@ class Reading(Handles):
         # 2. own writes first
         if state.is_dirty:
             await self._core.wait_written(state, offset, offset + count)
+        if state.is_length_unknown:
+            await self._core.settle_length(state)
         # 3. clip to the length
         if handle.is_append and offset + count > state.local_length():
             await self._refresh(state, handle.caller)
@@ -62,6 +64,8 @@ class Reading(Handles):
         handle = self.readable(handle_id)
         state = handle.state
         if state.is_dirty or handle.is_append or handle.readahead_seq != state.content_seq:
+            return None
+        if state.is_length_unknown:
             return None
         length = state.local_length()
         end = min(offset + count, length)

@@ -94,6 +94,15 @@ class Reports(WriteBack):
             if error.status is Status.QUOTA_EXCEEDED:
                 await self.note_refused(state, seq, error)
 
+    async def settle_length(self, state: InodeState) -> None:
+        """Have meta find out how long a file is that was cut elsewhere while this mount wrote it, so that its programs see what they wrote."""
+        if not (state.is_length_unknown and state.has_unreported):
+            return
+        try:
+            await self.report(state, is_durable=False)
+        except FsError as error:  # whoever wrote learns of it when he closes
+            _log.warning("inode %d: its length is not known: %s", state.inode_id, error)
+
     async def note_refused(self, state: InodeState, seq: int, error: FsError) -> None:
         """A quota has no room for what was acknowledged up to `acked_seq` = seq; meta has cut it.
 
@@ -107,7 +116,7 @@ class Reports(WriteBack):
             state.absorb(inode_from_pb(reply.inode))
         except FsError as failure:
             _log.warning("inode %d: attributes not refreshed: %s", state.inode_id, failure)
-        state.forget_refused()
+        state.forget_refused(seq)
         self.changes.note_inode(state.inode_id)
         state.note_metering(True, state.inode)
         self._drop_pages(state)

@@ -273,6 +273,25 @@ async def test_small_listings_miss_and_double_nothing(kernel, opcode, size):
     assert await kernel.ask(Opcode.RELEASEDIR, p.RELEASE_IN.pack(fh, 0, 0, 0)) == (0, b"")
 
 
+async def test_a_listing_that_goes_on_later_lets_its_attributes_be_used_for_less_long(kernel):
+    """They were all told at once."""
+    for i in range(8):
+        await kernel.make(b"%d" % i)
+    _, reply = await kernel.ask(Opcode.OPENDIR, p.OPEN_IN.pack(0, 0))
+    fh, cookie, pause_s, left = p.OPEN_OUT.unpack(reply)[0], 0, 0.0, []
+    for pause_s in (0.0, 0.5):
+        await trio.sleep(pause_s)
+        body = p.READ_IN.pack(fh, cookie, 1000, 0, 0, 0, 0)
+        _, reply = await kernel.ask(Opcode.READDIRPLUS, body)
+        *_, (_, cookie, _, _) = entries(reply, True)
+        last = len(reply) - p.ENTRY_OUT.size - p.ATTR.size - p.DIRENT.size - p.padded(1)
+        _, _, name_s, attr_s, name_ns, attr_ns = p.ENTRY_OUT.unpack_from(reply, last)
+        left.append((name_s + name_ns / 1e9, attr_s + attr_ns / 1e9))
+    assert left[0] == pytest.approx((1.0, 1.0), abs=0.2)
+    assert left[1] == pytest.approx((0.5, 0.5), abs=0.2)
+    await kernel.ask(Opcode.RELEASEDIR, p.RELEASE_IN.pack(fh, 0, 0, 0))
+
+
 async def test_a_value_must_fit_the_buffer_of_who_asks(kernel):
     inode_id, _ = await kernel.make(b"f")
     body = p.SETXATTR_IN.pack(4, 0, 0, 0) + b"user.a\0blue"

@@ -98,3 +98,24 @@ async def test_a_page_that_is_older_than_attributes_may_be_is_read_again(autojum
         assert second.inode.mode & 0o777 == 0o600
         assert await here.names.getxattr(inode_id, b"security.capability", ROOT) == b"1"
         here.vfs.directories.releasedir(d)
+
+
+async def test_what_is_left_of_a_page_tells_how_old_it_is(autojump_clock, mounts):
+    """So that the kernel keeps nothing for longer than it might have kept it from the beginning."""
+    async with mounts() as here:
+        for name in (b"a", b"b", b"c"):
+            await here.write_file(name, b"x")
+        d = here.vfs.directories.opendir(1, ROOT)
+        (first,) = await here.vfs.directories.readdir(d, 0, 1)
+        assert first.age_s < 0.1
+        here.names.give_listed(1, first.name, first.inode, age_s=first.age_s)
+        await trio.sleep(0.75)
+        second, _ = await here.vfs.directories.readdir(d, first.cookie)
+        assert 0.7 < second.age_s < 0.9
+        here.names.give_listed(1, second.name, second.inode, age_s=second.age_s)
+        known, now_s = here.vfs._core.known, here.vfs._core.now_s()
+        for entry, left_s in ((first, 0.25), (second, 0.25)):
+            told = known[entry.inode.inode_id]
+            assert told.given_until_s - now_s == pytest.approx(left_s, abs=0.1)
+            assert max(told.no_acl_until_s, told.bare_until_s) - now_s < left_s + 0.1
+        here.vfs.directories.releasedir(d)

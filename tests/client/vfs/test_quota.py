@@ -14,7 +14,7 @@ from fs.runtime.ports import Runtime
 from fs.schema.layout import FileRef
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
-from fs.schema.services import META_CLOSE, META_SYNC
+from fs.schema.services import META_CLOSE, META_GET_ATTR, META_SYNC
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK, FakeClock, run_inline
 from tests.meta.harness import CALL
@@ -296,6 +296,32 @@ async def test_what_fits_after_a_refusal_is_kept_and_zeros_lie_before_it(world):
     reader = await world.second.vfs.files.open(inode_id, os.O_RDONLY, ROOT)
     found = bytes(await world.second.vfs.files.read(reader.handle_id, 0, 9 * CHUNK))
     assert found == bytes(2 * CHUNK) + b"kept"
+
+
+async def test_what_arrived_while_a_refusal_was_on_its_way_shows_in_no_hole(world):
+    """It came after what was refused had been cut, and meta knows nothing of it."""
+    files, caller = world.first.vfs.files, world.first.meta
+    handle_id, inode_id = await write_unaware(world, 4)
+    state, real_call = files.handle(handle_id).state, caller.call
+
+    async def call(method, request, **how):
+        if method is META_GET_ATTR and state.acked_seq == seq:
+            world.first.vfs._core.buffer_bytes(state, 5 * CHUNK, b"late")
+            world.first.vfs._core.budget.try_acquire(4)
+            await world.first.vfs._core.drain(state)
+        return await real_call(method, request, **how)
+
+    await world.first.vfs._core.drain(state)
+    seq, caller.call = state.acked_seq, call
+    await over(files.fsync(handle_id, is_data_only=False))
+    assert state.acked_seq > seq
+    await over(files.fsync(handle_id, is_data_only=False))  # the chains tell of it: refused as well
+    await world.limit(9 * CHUNK)
+    assert await files.write(handle_id, 6 * CHUNK, b"kept") == 4
+    await close(world.first, handle_id)
+    reader = await world.second.vfs.files.open(inode_id, os.O_RDONLY, ROOT)
+    found = bytes(await world.second.vfs.files.read(reader.handle_id, CHUNK, 9 * CHUNK))
+    assert found == bytes(5 * CHUNK) + b"kept"
 
 
 async def test_what_is_refused_while_another_mount_writes_is_cut_after_it(world, autojump_clock):

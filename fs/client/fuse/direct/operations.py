@@ -322,10 +322,11 @@ class Operations(NameRequests):
             cookie = found.cookie + len(_DOTS)
             plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
             may_use = self._names.listed.may_use(InodeId(request.node_id), found.name, inode)
-            return self._replies.listed(inode, may_use=may_use) + plain
+            return self._replies.listed(inode, may_use=may_use, age_s=found.age_s) + plain
 
         def give(found: DirectoryEntry) -> None:
-            self._names.give_listed(InodeId(request.node_id), found.name, found.inode)
+            parent = InodeId(request.node_id)
+            self._names.give_listed(parent, found.name, found.inode, age_s=found.age_s)
 
         return await self._listing(request, records.dot_direntplus, entry, give)
 

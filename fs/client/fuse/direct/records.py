@@ -25,10 +25,10 @@ class Replies:
     """Makes replies with the cache times of one mount."""
 
     def __init__(self, section: ClientSection) -> None:
+        self._section = section
         self._attr = _timeout(section.attr_timeout_s)
         self._directory = _timeout(section.dir_entry_timeout_s)
         self._name = _timeout(section.entry_timeout_s)
-        self._listed = _timeout(section.listed_timeout_s)
         self._negative = _timeout(section.negative_timeout_s)
 
     def attr(self, inode: Inode) -> bytes:
@@ -41,17 +41,22 @@ class Replies:
 
     def entry(self, inode: Inode) -> bytes:
         """Return the reply to LOOKUP and to what makes names."""
-        return self._entry(inode, self._directory if inode.is_dir else self._name)
+        return self._entry(inode, self._directory if inode.is_dir else self._name, self._attr)
 
-    def listed(self, inode: Inode, *, may_use: bool) -> bytes:
-        """Return what READDIRPLUS says of an inode: its name may be used for as long as its attributes, if it has no other."""
-        return self._entry(
-            inode,
-            self._directory if inode.is_dir else self._listed if may_use else self._name,
+    def listed(self, inode: Inode, *, may_use: bool, age_s: float) -> bytes:
+        """Return what READDIRPLUS says of an inode, which meta told `age_s` ago: its name may be used for as long as its attributes, if it has no other."""
+        section = self._section
+        named_s = section.listed_timeout_s if may_use else section.entry_timeout_s
+        valid_s = section.dir_entry_timeout_s if inode.is_dir else named_s
+        name, attr = (
+            _timeout(max(0.0, usual_s - age_s)) for usual_s in (valid_s, section.attr_timeout_s)
         )
+        return self._entry(inode, name, attr)
 
-    def _entry(self, inode: Inode, name_timeout: tuple[int, int]) -> bytes:
-        (valid_s, valid_ns), (attr_s, attr_ns) = name_timeout, self._attr
+    def _entry(
+        self, inode: Inode, name_timeout: tuple[int, int], attr_timeout: tuple[int, int]
+    ) -> bytes:
+        (valid_s, valid_ns), (attr_s, attr_ns) = name_timeout, attr_timeout
         node_id = inode.inode_id
         return p.ENTRY_OUT.pack(node_id, 0, valid_s, attr_s, valid_ns, attr_ns) + _attr(inode)
 
