@@ -381,7 +381,7 @@ class FakeCluster:
         return inode
 
     async def apply_sync(self, request):
-        inode = self.get(request.inode_id)
+        before = inode = self.get(request.inode_id)
         if request.has_new_data:
             hint = request.length_hint
             if request.HasField("length_hint") and hint.truncate_ver == inode.file.truncate_ver:
@@ -396,10 +396,14 @@ class FakeCluster:
             _, used_bytes = await self.chunks.file_length(self.ref(inode))
             inode = self.put_file(inode, has_holes=used_bytes < inode.length)
             inode = self.put(inode, used_bytes=used_bytes)
-        if request.HasField("mtime_ns"):
-            inode = self.put(inode, mtime_ns=request.mtime_ns)
-        if request.HasField("atime_ns"):
-            inode = self.put(inode, atime_ns=request.atime_ns)
+        may_be_late = before.ctime_ns > request.times_set_ns
+        for what in ("mtime", "atime"):
+            told, seen = f"{what}_ns", f"{what}_seen_ns"
+            known = getattr(before, told)
+            is_other = request.HasField(seen) and known != getattr(request, seen)
+            if request.HasField(told):
+                time_ns = known if is_other and may_be_late else getattr(request, told)
+                inode = self.put(inode, **{told: time_ns})
         if request.clears_suid:
             inode = self.put(inode, mode=mode_after_write(inode.mode))
         if request.is_durable:

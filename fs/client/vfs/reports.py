@@ -18,6 +18,9 @@ from .write_back import WriteBack
 
 _log = logging.getLogger(__name__)
 
+KEPT_S = 0.2
+"""So long times that were set wait for a report of what was written: who sets them mostly closes the file next."""
+
 
 class Reports(WriteBack):
     """See module head."""
@@ -172,14 +175,26 @@ class Reports(WriteBack):
             return False
         if not (is_waited_for and is_known and is_allowed and is_old):
             return False
-        before = state.set_times
-        if before is not None:
-            atime_ns = before.atime_ns if times.atime_ns is None else times.atime_ns
-            mtime_ns = before.mtime_ns if times.mtime_ns is None else times.mtime_ns
-            times = replace(times, atime_ns=atime_ns, mtime_ns=mtime_ns)
-        state.set_times = times
+        before, known = state.set_times, state.inode
+        times = replace(times, atime_seen_ns=known.atime_ns, mtime_seen_ns=known.mtime_ns)
+        if before is None:
+            self.spawn(self._report_times, state)
+        state.set_times = times if before is None else times.after(before)
         self.start_flush(state, is_durable=self.section.durable_close)
         return True
+
+    async def _report_times(self, state: InodeState) -> None:
+        """Tell meta of times that were set, if by then no other report has: the file may stay open for long."""
+        await trio.sleep(KEPT_S)
+        if state.set_times is None:
+            return
+        try:
+            await self.drain(state)
+            if state.has_unreported:
+                await self.report(state, is_durable=False)
+        except FsError as error:
+            _log.warning("inode %d: set times are not reported: %s", state.inode_id, error)
+        self.drop_state_if_unused(state)
 
     def sync_request(self, state: InodeState) -> meta_pb2.SyncReq:
         """Return a SyncReq that carries what meta does not know yet."""
@@ -187,8 +202,13 @@ class Reports(WriteBack):
         if state.has_unreported:
             request.has_new_data = True
             request.mtime_ns = state.reported_mtime_ns()
-            if state.set_times is not None and state.set_times.atime_ns is not None:
-                request.atime_ns = state.set_times.atime_ns
+            times = state.set_times
+            if times is not None and times.atime_ns is not None:
+                request.atime_ns, request.atime_seen_ns = times.atime_ns, times.atime_seen_ns
+            if times is not None and times.mtime_ns is not None:
+                request.mtime_seen_ns = times.mtime_seen_ns
+            if times is not None:
+                request.times_set_ns = times.set_ns
             request.clears_suid = state.clears_suid
             hint = state.length_hint()
             if hint is not None:
@@ -204,6 +224,8 @@ class Reports(WriteBack):
         assert inode.file is not None
         own_ver = before_ver + 1 if has_stepped else before_ver
         self.note_own_step(state, before_ver, own_ver)
+        if state.set_times is not None:
+            state.set_times = state.set_times.reported(inode)
         if has_stepped and not state.is_dirty and state.acked_seq == seq:
             state.is_length_unknown = state.clears_suid = False
             state.set_times = None

@@ -42,6 +42,18 @@ def _apply_content(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> 
         content.apply_used(ctx, inode)
 
 
+def _apply_times(inode: pb.InodePb, request: meta.SyncReq, before: tuple[int, int, int]) -> None:
+    """Set the times of a report into an inode that had mtime, atime and ctime `before`, but for those that somebody has set since."""
+    mtime_ns, atime_ns, ctime_ns = before
+    may_be_late = ctime_ns > request.times_set_ns
+    if request.HasField("mtime_ns"):
+        is_other = request.HasField("mtime_seen_ns") and mtime_ns != request.mtime_seen_ns
+        inode.mtime_ns = mtime_ns if is_other and may_be_late else request.mtime_ns
+    if request.HasField("atime_ns"):
+        is_other = request.HasField("atime_seen_ns") and atime_ns != request.atime_seen_ns
+        inode.atime_ns = atime_ns if is_other and may_be_late else request.atime_ns
+
+
 def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
     """Put into an inode what a file reports; the caller stores it.
 
@@ -50,14 +62,12 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
         LengthUnknownError: the chains must be asked.
         TruncationUnfinishedError: new content cannot be judged before the truncation is done.
     """
+    before = inode.mtime_ns, inode.atime_ns, inode.ctime_ns
     if request.has_new_data or request.counts_space or request.HasField("length_hint"):
         if inode.type != pb.FILE:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id:#x}")
         _apply_content(ctx, inode, request)
-    if request.HasField("mtime_ns"):
-        inode.mtime_ns = request.mtime_ns
-    if request.HasField("atime_ns"):
-        inode.atime_ns = request.atime_ns
+    _apply_times(inode, request, before)
     if request.clears_suid:
         inode.mode = permissions.mode_after_write(inode.mode)
     if _is_content_change(request) or request.clears_suid:

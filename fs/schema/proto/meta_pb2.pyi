@@ -755,6 +755,9 @@ class SyncReq(_message.Message):
     CLEARS_SUID_FIELD_NUMBER: _builtins.int
     COUNTS_SPACE_FIELD_NUMBER: _builtins.int
     GIVES_BACK_FIELD_NUMBER: _builtins.int
+    MTIME_SEEN_NS_FIELD_NUMBER: _builtins.int
+    ATIME_SEEN_NS_FIELD_NUMBER: _builtins.int
+    TIMES_SET_NS_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     has_new_data: _builtins.bool
     mtime_ns: _builtins.int
@@ -766,6 +769,12 @@ class SyncReq(_message.Message):
     """bytes were left out, cleared, or filled in: meta asks the chains what the file takes"""
     gives_back: _builtins.bool
     """what was promised beyond the length, unless somebody else writes the file too"""
+    mtime_seen_ns: _builtins.int
+    """The times were set by a program, at times_set_ns, when meta's were these as far as its client knew.  Where they are others by now, and the inode
+    has changed after times_set_ns, somebody has set those later: they stay.
+    """
+    atime_seen_ns: _builtins.int
+    times_set_ns: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -785,19 +794,30 @@ class SyncReq(_message.Message):
         clears_suid: _builtins.bool = ...,
         counts_space: _builtins.bool = ...,
         gives_back: _builtins.bool = ...,
+        mtime_seen_ns: _builtins.int | None = ...,
+        atime_seen_ns: _builtins.int | None = ...,
+        times_set_ns: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_mtime_ns", b"_mtime_ns", "atime_ns", b"atime_ns", "caller", b"caller", "clears_suid", b"clears_suid", "counts_space", b"counts_space", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "clears_suid", b"clears_suid", "counts_space", b"counts_space", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns", "times_set_ns", b"times_set_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__atime_ns: _TypeAlias = _typing.Literal["atime_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_ns: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns"]  # noqa: Y015
+    _WhichOneofReturnType__atime_seen_ns: _TypeAlias = _typing.Literal["atime_seen_ns"]  # noqa: Y015
+    _WhichOneofArgType__atime_seen_ns: _TypeAlias = _typing.Literal["_atime_seen_ns", b"_atime_seen_ns"]  # noqa: Y015
     _WhichOneofReturnType__mtime_ns: _TypeAlias = _typing.Literal["mtime_ns"]  # noqa: Y015
     _WhichOneofArgType__mtime_ns: _TypeAlias = _typing.Literal["_mtime_ns", b"_mtime_ns"]  # noqa: Y015
+    _WhichOneofReturnType__mtime_seen_ns: _TypeAlias = _typing.Literal["mtime_seen_ns"]  # noqa: Y015
+    _WhichOneofArgType__mtime_seen_ns: _TypeAlias = _typing.Literal["_mtime_seen_ns", b"_mtime_seen_ns"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__atime_ns) -> _WhichOneofReturnType__atime_ns | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__atime_seen_ns) -> _WhichOneofReturnType__atime_seen_ns | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mtime_ns) -> _WhichOneofReturnType__mtime_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mtime_seen_ns) -> _WhichOneofReturnType__mtime_seen_ns | None: ...
 
 Global___SyncReq: _TypeAlias = SyncReq  # noqa: Y015
 

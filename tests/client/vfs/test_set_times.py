@@ -122,6 +122,44 @@ async def test_what_another_mount_sets_after_the_report_stays(autojump_clock, fi
         assert await f.times(f.here) == (99, 55)
 
 
+@pytest.mark.parametrize("there_s", [0.0, 0.1])
+async def test_what_another_mount_sets_before_the_report_stays_too(autojump_clock, file, there_s):
+    """It was set later; what the other mount has not set is as this one said."""
+    async with file as f:
+        await f.set(OLD)
+        await trio.sleep(there_s)
+        await f.there.names.setattr(f.inode_id, AttrChange(mtime_ns=55), None, ROOT)
+        await f.here.close(f.handle_id)
+        assert await f.times(f.here) == await f.times(f.there) == (99, 55)
+
+
+async def test_what_another_mount_has_set_just_before_is_replaced(autojump_clock, file):
+    """Though this mount had not heard of it."""
+    async with file as f:
+        await f.here.stat(b"f")
+        await f.there.names.setattr(f.inode_id, AttrChange(atime_ns=4, mtime_ns=55), None, ROOT)
+        await trio.sleep(0.01)
+        assert await f.set(OLD) == ((99, 1234), [])
+        await f.here.close(f.handle_id)
+        assert await f.times(f.here) == await f.times(f.there) == (99, 1234)
+
+
+async def test_they_wait_for_a_fifth_of_a_second_at_most(autojump_clock, file, cluster):
+    """The file may stay open for long, with whoever else writes it."""
+    async with file as f:
+        assert await f.set(OLD) == ((99, 1234), [])
+        await trio.sleep(0.1)
+        assert cluster.calls == []
+        await trio.sleep(0.2)
+        assert await f.times(f.there) == (99, 1234)
+        await f.write(1, b"y")
+        assert await f.set(OLD) != ((99, 1234), ["Sync", "SetAttr"])
+        await trio.sleep(0.3)
+        assert await f.times(f.there) == (99, 1234)
+        await f.here.close(f.handle_id)
+        assert await f.times(f.there) == (99, 1234)
+
+
 @pytest.mark.parametrize(
     "change", [AttrChange(mtime_now=True), AttrChange(mtime_ns=9 * 10**18)], ids=["now", "future"]
 )

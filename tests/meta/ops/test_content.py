@@ -284,6 +284,21 @@ async def test_set_id_bits_that_came_back_are_not_taken_by_a_late_try(root, alic
     assert (await root.attr(f)).mode == 0o4755
 
 
+@pytest.mark.parametrize("is_later", [True, False])
+async def test_of_times_that_a_program_had_set_those_set_later_elsewhere_stay(root, file, is_later):
+    seen = await root.attr(file)
+    if not is_later:
+        await root.set_attr(file, mtime_ns=55)
+    set_ns = (await root.attr(file)).ctime_ns
+    if is_later:
+        await root.set_attr(file, mtime_ns=55)
+    times = {"mtime_ns": 7, "atime_ns": 8, "times_set_ns": set_ns}
+    known = {"mtime_seen_ns": seen.mtime_ns, "atime_seen_ns": seen.atime_ns}
+    found = await root.sync(file, has_new_data=True, length_hint=hint(3), **times, **known)
+    assert (found.mtime_ns, found.atime_ns) == (55 if is_later else 7, 8)
+    assert found.ctime_ns > set_ns
+
+
 async def test_an_append_is_dated_by_its_write_once_its_bytes_are_there(root, file):
     before = await root.attr(file)
     written_ns = before.ctime_ns + 1_000
