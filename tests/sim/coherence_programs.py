@@ -42,6 +42,8 @@ class Programs:
         self.random = source
         self.names = [b"file-%d" % i for i in range(FILE_COUNT)]
         self.contents: dict[bytes, bytes | None] = dict.fromkeys(self.names)
+        self.mtimes: dict[bytes, int] = {}
+        """As whoever looked first after a change saw them, or as they were set."""
         self.locks = {name: trio.Lock() for name in self.names}
         self.checked_count = 0
         self._version = 0
@@ -92,10 +94,13 @@ class Programs:
         if there:
             acts += [self._write_parts, self._write_parts, self._append, self._cut, self._remove]
             acts += [self._cut_and_lengthen, self._use_two, self._write_both, self._use_other_name]
+            acts += [self._cut_elsewhere, self._set_times]
         act = self.random.choice(acts)
         self.say(number, self.kernels.index(kernel), act.__name__, name)
+        self.mtimes.pop(name, None)
         await act(kernel, name)
-        return None if act in (self._write_both, self._use_other_name) else kernel
+        by_both = (self._write_both, self._use_other_name, self._cut_elsewhere)
+        return None if act in by_both else kernel
 
     def _some(self, size: int) -> bytes:
         self._version += 1
@@ -196,6 +201,7 @@ class Programs:
         if self.random.random() < 0.5:
             one = self.random.choice(self.kernels)
             await self._write_parts(one, other)
+            self.mtimes.clear()
             self.contents[name] = self.contents[other]
             await self._check(-1, one, name)
         last = self.random.choice(self.kernels)
@@ -205,6 +211,7 @@ class Programs:
             await last.unlink(name)
             await last.rename(other, name)
         del self.contents[other]
+        self.mtimes.pop(other, None)
 
     async def _append(self, kernel: ModelKernel, name: bytes) -> None:
         file = await kernel.open(name, os.O_WRONLY | os.O_APPEND)
@@ -249,6 +256,48 @@ class Programs:
         await self._check_open(kernel, file, name, bytes(content))
         await self._end(kernel, name, bytes(content), file)
 
+    async def _cut_elsewhere(self, kernel: ModelKernel, name: bytes) -> None:
+        """One mount has a file open while the other one cuts it; what it writes after that stays, whether it looked meanwhile or not."""
+        content = bytearray(self.contents[name] or b"")
+        file = await kernel.open(name, os.O_RDWR | self._perhaps_direct())
+        if self.random.random() < 0.5:
+            await self._write_part(kernel, file, content)
+            await kernel.fsync(file)
+        other, size = self.random.choice(self.kernels), self.random.choice(SIZES[:-2])
+        if self.random.random() < 0.5:
+            await other.truncate_path(name, size)
+        else:
+            await other.close(await other.open(name, os.O_WRONLY | os.O_TRUNC))
+            size = 0
+        content = bytearray(bytes(content[:size]).ljust(size, b"\0"))
+        if self.random.random() < 0.5:
+            await kernel.fstat(file)
+        await self._write_part(kernel, file, content)
+        if self.random.random() < 0.5:
+            await trio.sleep(self.random.choice([0.0, 0.1, 1.5]))
+            await kernel.stat(name)
+        if self.random.random() < 0.3:
+            await kernel.fsync(file)
+        await kernel.close(file)
+        self.contents[name] = bytes(content)
+
+    async def _set_times(self, kernel: ModelKernel, name: bytes) -> None:
+        """Set times while something is not reported yet, or everything is, and perhaps on the other mount after that."""
+        content = bytearray(self.contents[name] or b"")
+        file = await kernel.open(name, os.O_RDWR)
+        await self._write_part(kernel, file, content)
+        if self.random.random() < 0.3:
+            await kernel.fsync(file)
+        for one in (kernel, self.random.choice(self.kernels)):
+            self._version += 1
+            self.mtimes[name] = self._version * 1_000_000_007
+            await one.utimes(name, self.mtimes[name])
+            if self.random.random() < 0.5:
+                break
+            await trio.sleep(self.random.choice([0.0, 0.1, 0.3]))
+        await kernel.close(file)
+        self.contents[name] = bytes(content)
+
     async def _remove(self, kernel: ModelKernel, name: bytes) -> None:
         await kernel.unlink(name)
         self.contents[name] = None
@@ -286,6 +335,7 @@ class Programs:
             if not file.is_direct and self.random.random() < MAP_SHARE:
                 await self._check_map(kernel, file, name, content)
             else:
+                await self._check_mtime(kernel, file, name)
                 await self._check_open(kernel, file, name, content)
                 await kernel.close(file)
             await trio.sleep(self.random.choice([0.0, 0.0, 0.01, 1.5]))
@@ -301,6 +351,13 @@ class Programs:
             found += part
         self.checked_count += 1
         assert found == content, f"{name!r} is not what was written: {difference(found, content)}"
+
+    async def _check_mtime(self, kernel: ModelKernel, file: OpenFile, name: bytes) -> None:
+        """Whoever opens a file sees when it was changed last, on either mount."""
+        if self.random.random() < 0.5:
+            found = await kernel.mtime_of(file)
+            known = self.mtimes.setdefault(name, found)
+            assert found == known, f"{name!r}: fstat says changed at {found}, not {known}"
 
     async def _check_map(
         self, kernel: ModelKernel, file: OpenFile, name: bytes, content: bytes

@@ -201,6 +201,10 @@ class ModelKernel(Caches):
         """Return the size."""
         return (await self._update_attributes(file.node))[0]
 
+    async def mtime_of(self, file: OpenFile) -> int:
+        """fstat(2), too: return the time of modification, in ns."""
+        return (await self._update_attributes(file.node))[1]
+
     async def truncate(self, node: Node, file: OpenFile | None, size: int) -> None:
         """ftruncate(2), or truncate(2) without a file."""
         async with node.lock:
@@ -209,18 +213,33 @@ class ModelKernel(Caches):
                 valid = SetattrField.SIZE | (SetattrField.FH if file else 0)
                 handle_id = file.handle_id if file else 0
                 body = p.SETATTR_IN.pack(valid, 0, handle_id, size, *([0] * 12))
-                reply = await self._ask(Opcode.SETATTR, node.node_id, body)
-                valid_s, valid_ns, _ = p.ATTR_OUT.unpack_from(reply)
-                told, before = attributes_in(reply, p.ATTR_OUT.size), node.size
-                self._changed(node)
-                node.is_invalid = False
-                node.valid_until_s = trio.current_time() + valid_s + valid_ns / S
-                node.size, node.mtime_ns, _ = told
-                if before != told.size:
-                    await self._cut_pages(node, told.size)
-                    await self._drop_pages(node)
+                await self._set_attributes(node, body)
             finally:
                 node.is_size_unstable = False
+
+    async def _set_attributes(self, node: Node, body: bytes) -> None:
+        reply = await self._ask(Opcode.SETATTR, node.node_id, body)
+        valid_s, valid_ns, _ = p.ATTR_OUT.unpack_from(reply)
+        told, before = attributes_in(reply, p.ATTR_OUT.size), node.size
+        self._changed(node)
+        node.is_invalid = False
+        node.valid_until_s = trio.current_time() + valid_s + valid_ns / S
+        node.size, node.mtime_ns, _ = told
+        if before != told.size:
+            await self._cut_pages(node, told.size)
+            await self._drop_pages(node)
+
+    async def utimes(self, name: bytes, mtime_ns: int) -> None:
+        """utimensat(2), of the time of modification."""
+        at_s, at_ns = divmod(mtime_ns, S)
+        times = [0, 0, at_s, 0, 0, at_ns, 0, 0, 0, 0, 0, 0]  # from atime on; see SETATTR_IN
+        body = p.SETATTR_IN.pack(SetattrField.MTIME, 0, 0, 0, *times)
+
+        async def act(node: Node) -> None:
+            async with node.lock:
+                await self._set_attributes(node, body)
+
+        await self._by_name(name, act)
 
     async def truncate_path(self, name: bytes, size: int) -> None:
         """truncate(2)."""

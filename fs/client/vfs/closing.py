@@ -163,7 +163,9 @@ class Closing(Handles):
                     await core.note_refused(state, seq, error)
                 raise
             if reply.HasField("inode"):
-                core.note_reported(state, seq, before_ver, inode_from_pb(reply.inode))
+                inode = inode_from_pb(reply.inode)
+                core.note_reported(state, seq, before_ver, inode)
+                core.note_own_time(request.sync, inode)
 
     def _drop_readahead(self, handle: FileHandle) -> None:
         handle.readahead.clear()

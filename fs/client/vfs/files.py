@@ -144,11 +144,12 @@ class Files(Reading, Writing, Closing):
             self._core.states.get(inode.inode_id),
             self._core.known.get(inode.inode_id),
         )
-        length = inode.file.length
+        shown = inode
         if state is not None:
             state.absorb(inode)
-            length = state.local_length()
-        if known is not None and known.may_show_other(length, self._core.now_s()):
+            shown = state.present(state.inode)
+        now_s = self._core.now_s()
+        if known is not None and known.may_show_other(shown.length, shown.mtime_ns, now_s):
             raise TakesTaskError
         is_late = state is None and self._core.changes.is_since(mark, inode.inode_id)
         if is_late or self._is_unkept(inode.inode_id):
@@ -249,10 +250,10 @@ class Files(Reading, Writing, Closing):
         opened, must_forget = self._handed_out(inode, flags, session, caller)
         if must_forget:
             known = self._core.known[inode.inode_id]
-            given, unsure_until_s = known.given_length, known.unsure_until_s
+            given = known.given_length, known.given_mtime_ns, known.unsure_until_s
             await self._core.kernel.invalidate_attributes(inode.inode_id)
             # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
-            if (known.given_length, known.unsure_until_s) == (given, unsure_until_s):
+            if (known.given_length, known.given_mtime_ns, known.unsure_until_s) == given:
                 known.given_length, known.unsure_until_s = -1, 0.0
         return opened
 
@@ -290,8 +291,10 @@ class Files(Reading, Writing, Closing):
             # The kernel drops its pages now; what others had read ahead must not fill them again.
             state.note_foreign_content()
         state.cached_ver = data_ver
-        known, length = core.known.get(inode.inode_id), state.local_length()
-        must_forget = known is not None and known.may_show_other(length, core.now_s())
+        known, shown = core.known.get(inode.inode_id), state.present(state.inode)
+        must_forget = known is not None and known.may_show_other(
+            shown.length, shown.mtime_ns, core.now_s()
+        )
         return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
 
     def share(self, handle_id: int) -> int:

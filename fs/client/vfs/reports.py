@@ -87,6 +87,7 @@ class Reports(WriteBack):
             reply = await self.call(services.META_SYNC, request)
             inode, mode = inode_from_pb(reply.inode), state.inode.mode
             self.note_reported(state, seq, before_ver, inode)
+            self.note_own_time(request, inode)
             if request.counts_space or (request.clears_suid and inode.mode != mode):
                 await self.kernel.invalidate_attributes(state.inode_id)
             if reply.HasField("is_metered"):
@@ -231,6 +232,12 @@ class Reports(WriteBack):
             state.set_times = None
             state.acked_end = min(state.acked_end, state.file.length)
             state.written_end = min(state.written_end, state.file.length)
+
+    def note_own_time(self, request: meta_pb2.SyncReq, inode: Inode) -> None:
+        """Note the time of change that this mount's own report has set; not one that somebody has set since."""
+        known = self.known.get(inode.inode_id)
+        if known is not None and request.mtime_ns == inode.mtime_ns:
+            known.own_mtime_ns = inode.mtime_ns
 
     def note_own_step(self, state: InodeState, before_ver: int, own_ver: int) -> None:
         """Keep the kernel's pages valid over a change of data_ver that was this mount's own.

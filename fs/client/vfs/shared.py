@@ -56,11 +56,14 @@ class Known:
     lookup_count: int = 0
     given_length: int = -1
     """Length in the last attributes handed out; -1: no regular file, or the kernel has forgotten them."""
+    given_mtime_ns: int = 0
     given_until_s: float = 0.0
     given_mark: int = 0
     """Until when those may be used, and when they were handed out; see `Changes`."""
     unsure_until_s: float = 0.0
-    """Until then the kernel may show another length than that; see `note_length`."""
+    """Until then the kernel may show another length or time of change than those; see `note_content`."""
+    own_mtime_ns: int = -1
+    """As this mount reported it last: the kernel has forgotten what it had, when it wrote."""
     listed_as: tuple[InodeId, bytes] | None = None
     """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
     listed_until_s: float = 0.0
@@ -85,21 +88,26 @@ class Known:
         if not is_late:
             self.removed = None if inode.nlink else inode
 
-    def note_length(self, length: int, now_s: float, valid_s: float, *, is_own: bool) -> None:
-        """Note the length in attributes that are about to be handed out and may be used for `valid_s`.
+    def note_content(self, inode: Inode, now_s: float, valid_s: float, *, is_own: bool) -> None:
+        """Note length and time of change in attributes that are about to be handed out and may be used for `valid_s`.
 
         The kernel takes no attributes from a reply whose request it sent before it took those of another one.  So where two replies were under
         way at once, and another mount changed the file in between, it may go on with the older ones.  What this mount has changed (`is_own`)
         it knows of.
         """
-        if self.given_length not in (-1, length) and now_s < self.given_until_s and not is_own:
+        given = self.given_length, self.given_mtime_ns
+        is_other = self.given_length != -1 and given != (inode.length, inode.mtime_ns)
+        if is_other and now_s < self.given_until_s and not is_own:
             self.unsure_until_s = self.given_until_s + valid_s
-        self.given_length = length
+        self.given_length, self.given_mtime_ns = inode.length, inode.mtime_ns
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
 
-    def may_show_other(self, length: int, now_s: float) -> bool:
-        """Return whether the kernel may show another length than this one."""
-        return self.given_length not in (-1, length) or now_s < self.unsure_until_s
+    def may_show_other(self, length: int, mtime_ns: int, now_s: float) -> bool:
+        """Return whether the kernel may show another length than this one, or another time of change."""
+        if self.given_length not in (-1, length) or now_s < self.unsure_until_s:
+            return True
+        is_known = self.given_length == -1 or mtime_ns in (self.given_mtime_ns, self.own_mtime_ns)
+        return not is_known and now_s < self.given_until_s
 
     def note_lacks(self, inode: Inode, now_s: float, age_s_max: float) -> None:
         """Take in what attributes from meta say is not there: access control lists, other extended attributes."""
@@ -286,7 +294,7 @@ class Shared:
         state = self.states.get(inode.inode_id)
         is_own = state is not None and (state.is_dirty or state.has_unreported)
         is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
-        known.note_length(inode.length, self.now_s(), valid_s, is_own=is_own)
+        known.note_content(inode, self.now_s(), valid_s, is_own=is_own)
         known.given_mark = self.changes.mark()
 
     async def asked_again(self, inode: Inode, mark: int, caller: Caller) -> Inode:

@@ -8,6 +8,7 @@ import trio
 
 from fs.client.vfs.changes import COUNT_MAX, Changes
 from fs.client.vfs.files import TakesTaskError
+from fs.client.vfs.namespace import AttrChange
 from fs.schema.proto import meta_pb2
 from fs.schema.services import META_LOOKUP
 from fs.schema.status import FsError, Status
@@ -198,3 +199,38 @@ async def test_no_open_goes_by_what_the_kernel_is_still_to_forget(mounts, autoju
             may_forget.set()
         for found in opened:
             await other.close(found.handle_id)
+
+
+async def test_an_open_has_the_kernel_forget_a_time_of_change_that_another_mount_has_replaced(
+    autojump_clock, mounts
+):
+    """As it does with a length: who opens a file sees when it was changed last."""
+    async with mounts(2) as (here, there):
+        await there.write_file(b"f", b"old")
+        inode_id = (await here.stat(b"f")).inode_id
+        assert (await here.names.getattr(inode_id, ROOT)).length == 3
+        await there.write_file(b"f", b"new")
+        assert here.kernel.attributes == []
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == [inode_id]
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == [inode_id]  # it has forgotten it
+        await here.names.getattr(inode_id, ROOT)
+        await there.names.setattr(inode_id, AttrChange(mtime_ns=5), None, ROOT)
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == [inode_id] * 2
+        await here.files.release_all()
+
+
+async def test_an_open_after_own_writes_costs_nothing_more(autojump_clock, mounts):
+    """The kernel has forgotten the time itself, when it wrote."""
+    async with mounts() as here:
+        await here.write_file(b"f", b"old")
+        inode_id = (await here.stat(b"f")).inode_id
+        here.kernel.attributes.clear()
+        handle_id = (await here.files.open(inode_id, os.O_RDWR, ROOT)).handle_id
+        await here.files.write(handle_id, 0, b"new")
+        await here.close(handle_id)
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == []
+        await here.files.release_all()
