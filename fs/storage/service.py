@@ -31,6 +31,8 @@ from .update_group import run_group
 from .write_path import run_update, take_over_updates
 
 QUERY_COUNT_MAX = 4096
+GROUP_COUNT_MAX = 256
+"""Four times what clients send together: who is in a group is looked up among all of it, so its cost grows with the square."""
 
 
 NOTE_BATCH_COUNT = 256
@@ -99,7 +101,7 @@ class StorageService:
         self, call: Call, request: storage_pb2.UpdateGroupReq
     ) -> storage_pb2.UpdateGroupRsp:
         """Execute several writes of a client; we are the head."""
-        _limit(len(request.updates))
+        _limit(len(request.updates), GROUP_COUNT_MAX)
         return await run_group(
             self._context,
             request,
@@ -112,7 +114,7 @@ class StorageService:
         self, call: Call, request: storage_pb2.UpdateGroupReq
     ) -> storage_pb2.UpdateGroupRsp:
         """Execute several writes that our predecessor passes on."""
-        _limit(len(request.updates))
+        _limit(len(request.updates), GROUP_COUNT_MAX)
         return await run_group(
             self._context,
             request,
@@ -267,6 +269,6 @@ class StorageService:
         return place
 
 
-def _limit(count: int) -> None:
-    if count > QUERY_COUNT_MAX:
+def _limit(count: int, count_max: int = QUERY_COUNT_MAX) -> None:
+    if count > count_max:
         raise FsError(Status.RPC_BAD_REQUEST, f"{count} parts in one request")

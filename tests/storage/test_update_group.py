@@ -27,7 +27,7 @@ def writes(client, count=COUNT, *, length=100, offset=0, first=0):
     """Return requests, each of a channel of its own, and their bytes."""
     made = []
     for index in range(first, first + count):
-        data = bytes([65 + index]) * (length + index)
+        data = bytes([65 + index % 100]) * (length + index)
         request = client.write_request(offset, data, index)
         request.tag.channel_id = 1 + index
         made.append((request, data))
@@ -396,6 +396,17 @@ async def test_what_is_no_group_of_plain_writes_is_refused(mock_clock, spoil):
         assert await status_of(send, client, made) is Status.RPC_BAD_REQUEST
         assert contents(cluster, 1) == [None] * COUNT
         assert settled(cluster)
+
+
+async def test_a_group_is_bounded(mock_clock):
+    """What it costs to tell its members apart grows with the square of their number."""
+    count = service.GROUP_COUNT_MAX
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        made = writes(client, count + 1)
+        assert await status_of(send, client, made) is Status.RPC_BAD_REQUEST
+        assert contents(cluster, 1) == [None] * COUNT
+        found = await send(client, made[:count], timeout_s=60.0)
+        assert found == [(Status.OK, 1)] * count
 
 
 async def test_a_user_speaks_for_no_other_client_in_any_of_a_group(mock_clock):

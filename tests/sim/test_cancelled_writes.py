@@ -1,0 +1,88 @@
+"""Writes that go together have one task send them.  Should it be cancelled, the others repeat theirs, and each is still done exactly once."""
+
+import random
+
+import pytest
+import trio
+
+from fs.client.native import EmberFs
+
+from .checkers import Observer
+from .cluster import CHUNK_BYTES, SimCluster
+from .determinism import run_deterministic
+from .shape import Shape
+from .workload import Memory
+
+CHUNK_COUNT = 24
+ROUND_COUNT = 20
+
+
+class Cancelled:
+    """One client that writes all chunks of a file at once, again and again; some of these writes are given up."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.done = [0] * CHUNK_COUNT
+        self.given_up = [0] * CHUNK_COUNT
+        """By chunk: writes that ended, and that were cancelled, done or not."""
+
+    async def use(self, fs: EmberFs) -> None:
+        """Write."""
+        async with await fs.create("/f") as file:
+            await file.write(0, bytes(CHUNK_COUNT * CHUNK_BYTES))
+            self.inode_id = file.ref.inode_id
+            self.done = [1] * CHUNK_COUNT
+            for number in range(ROUND_COUNT):
+                async with trio.open_nursery() as nursery:
+                    for index in range(CHUNK_COUNT):
+                        nursery.start_soon(self._write, file, index, number)
+
+    async def _write(self, file, index: int, number: int) -> None:
+        is_short_lived = self.random.random() < 0.2
+        with trio.CancelScope() as scope:
+            if is_short_lived:
+                scope.deadline = trio.current_time() + self.random.random() ** 2 * 0.05
+            await file.write(index * CHUNK_BYTES + 100, b"%08d" % number)
+        if scope.cancelled_caught:
+            self.given_up[index] += 1
+        else:
+            self.done[index] += 1
+
+
+def versions_on_disks(cluster: SimCluster, inode_id: int) -> dict[int, set[int]]:
+    """Return the committed versions of each chunk of a file, on all targets."""
+    found: dict[int, set[int]] = {}
+    for name in cluster.storages:
+        for target in cluster.processes[name].services["Storage"]._context.targets.targets.values():
+            for state in target.disk.engine.list_file(target.target_id, inode_id):
+                found.setdefault(state.chunk_id.index, set()).add(state.commit_ver)
+    return found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(4))
+def test_each_write_is_done_once_whoever_of_its_group_is_cancelled(seed):
+    cancelled, versions = Cancelled(seed), {}
+
+    async def main() -> None:
+        shape = Shape.draw(seed)
+        cluster = SimCluster(seed, shape)
+
+        async def scenario() -> None:
+            await cluster.connect_client("client-1.0", cancelled.use)
+            await trio.sleep(10)  # what was given up may still be under way
+            versions.update(versions_on_disks(cluster, cancelled.inode_id))
+
+        observer = Observer(cluster, Memory.of(shape), lambda _: None)
+        await cluster.run(scenario, observer.run)
+
+    run_deterministic(main, seed)
+    assert sum(cancelled.given_up) > 20
+    assert len(versions) == CHUNK_COUNT
+    for index, found in versions.items():
+        # What was given up may be committed on some replicas only, until somebody needs the chunk.
+        least = cancelled.done[index]
+        assert least <= min(found) <= max(found) <= least + cancelled.given_up[index], (
+            index,
+            found,
+        )
