@@ -4,7 +4,7 @@ import pyfuse3
 
 from ...schema.config import ClientSection
 from ...schema.inode import Inode
-from ..vfs.namespace import AttrChange
+from ..vfs.changing_attributes import AttrChange
 from .answers import clamp_time_ns, used_blocks
 
 

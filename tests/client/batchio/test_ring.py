@@ -17,7 +17,7 @@ from fs.client.batchio.checks import Share
 from fs.client.batchio.jobs import COPIED_BYTES_MAX
 from fs.client.batchio.memory import is_memory_file, shared_memory
 from fs.client.vfs import batches as batches_module
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.ports import Caller
 from fs.runtime import readiness
 from fs.schema.status import FsError, Status

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from fs.client.vfs.allocation import FallocateMode
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.layout import MAX_FILE_LENGTH_BYTES
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from fs.client.vfs import copying
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK
 

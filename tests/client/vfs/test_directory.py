@@ -5,7 +5,7 @@ import pytest
 import trio
 
 from fs.client.vfs import directory as directory_module
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT

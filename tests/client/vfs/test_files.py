@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.open_file import FetchedBlock
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.readahead import Block

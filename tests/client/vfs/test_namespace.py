@@ -5,7 +5,7 @@ import pytest
 import trio
 
 from fs.client.ending import PAUSE_S
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.ports import Caller
 from fs.schema.status import FsError, Status
 from tests.posix.acl import FULL

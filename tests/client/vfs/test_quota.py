@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from fs.client.native import EmberFs, Identity
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from fs.schema.layout import FileRef

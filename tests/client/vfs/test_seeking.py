@@ -6,7 +6,7 @@ import pytest
 
 from fs.client.vfs import seeking
 from fs.client.vfs.allocation import FallocateMode
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK
 

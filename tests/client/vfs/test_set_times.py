@@ -6,7 +6,7 @@ import os
 import pytest
 import trio
 
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.ports import Caller
 from fs.schema import services
 

@@ -3,7 +3,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 import pytest
 
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.inode import inode_to_pb
 from tests.client.vfs.conftest import ROOT
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema import services
 from fs.schema.status import FsError
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from fs.client.vfs.namespace import AttrChange
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from tests.client.fakes import CHUNK, FakeClock, run_inline

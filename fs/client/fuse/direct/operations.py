@@ -18,10 +18,10 @@ from ....schema.ids import InodeId
 from ....schema.inode import NAME_BYTES_MAX
 from ....schema.status import FsError, Status
 from ...read_table import ReadTable
+from ...vfs.changing_attributes import AttrChange
 from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
 from ...vfs.locks import LockWish
-from ...vfs.namespace import AttrChange
 from ...vfs.vfs import Vfs
 from . import protocol as p
 from . import records

@@ -2,7 +2,7 @@
 
 from ....schema.config import ClientSection
 from ....schema.inode import Inode
-from ...vfs.namespace import AttrChange
+from ...vfs.changing_attributes import AttrChange
 from ..answers import BLOCK_BYTES, IO_BLOCK_BYTES, clamp_time_ns, used_blocks
 from . import protocol as p
 from .protocol import SetattrField

@@ -1,0 +1,165 @@
+"""Changing attributes: what goes to meta at once, and times that go with what was written.
+
+Invariant: a change of length, or of times to now, comes after everything that was written before it through this mount.
+"""
+
+import stat
+from dataclasses import dataclass
+
+from ...schema import services
+from ...schema.ids import InodeId
+from ...schema.inode import Inode
+from ...schema.proto import meta_pb2
+from ...schema.status import FsError, Status
+from .core import VfsCore
+from .files import Files
+from .looking_up import LookingUp
+from .open_file import SET_ID_BITS, FileHandle, InodeState, SetTimes
+from .ports import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class AttrChange:
+    """What setattr is to change; None leaves a field as it is."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    length: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+    iflags: int | None = None
+    atime_now: bool = False
+    mtime_now: bool = False
+
+    @property
+    def has_times(self) -> bool:
+        """True when a time changes, to a value or to now."""
+        has_value = self.atime_ns is not None or self.mtime_ns is not None
+        return has_value or self.atime_now or self.mtime_now
+
+    @property
+    def is_times_only(self) -> bool:
+        """True when nothing but times changes."""
+        return self.mode is None and self.uid is None and self.gid is None and self.length is None
+
+    @property
+    def is_values_only(self) -> bool:
+        """True when nothing but times changes, and to values that the caller gave."""
+        is_now = self.atime_now or self.mtime_now or self.iflags is not None
+        return self.has_times and self.is_times_only and not is_now
+
+
+class ChangingAttributes(LookingUp):
+    """The part of `Namespace` that changes attributes, but not names."""
+
+    def __init__(self, core: VfsCore, files: Files) -> None:
+        super().__init__(core)
+        self._files = files
+
+    def _shown(self, state: InodeState) -> Inode:
+        inode, known = state.present(state.inode), self._core.known.get(state.inode_id)
+        if known is None:
+            return self.give(inode)
+        self._give_again(known, inode, self.usable_s(state.inode_id))
+        return inode
+
+    def usable_s(self, inode_id: InodeId) -> float:
+        """Return for how many seconds what `setattr` has just returned may be used."""
+        longest_s, state = self._core.section.attr_timeout_s, self._core.states.get(inode_id)
+        if state is None or state.set_times is None:
+            return longest_s
+        return min(longest_s, max(0.0, state.told_until_s - self._core.now_s()))
+
+    async def setattr(
+        self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
+    ) -> Inode:
+        """Change attributes; a length change comes after everything written before it."""
+        self._core.told.note_changed(inode_id)
+        try:
+            return await self._setattr(inode_id, change, handle_id, caller)
+        except BaseException:
+            self._core.forget_told(inode_id)
+            raise
+        finally:
+            self._core.told.note_changed(inode_id)
+            self._core.changes.note_inode(inode_id)
+
+    @staticmethod
+    def keeps_set_id(handle: FileHandle) -> bool:
+        """Return whether `drop_set_id` would change anything."""
+        mode = handle.state.inode.mode
+        return mode_after_write(mode) != mode
+
+    async def drop_set_id(self, handle: FileHandle) -> None:
+        """Take set-id bits from a file that is about to be written through a handle; meta knows from which mode."""
+        if not self.keeps_set_id(handle):
+            return
+        core, inode_id = self._core, handle.state.inode_id
+        request = meta_pb2.SyncReq(
+            caller=handle.caller.to_pb(), inode_id=inode_id, clears_suid=True
+        )
+        core.told.note_changed(inode_id)
+        try:
+            reply = await core.call(services.META_SYNC, request)
+        finally:
+            core.told.note_changed(inode_id)
+            core.changes.note_inode(inode_id)
+        self.give(core.absorbed(reply.inode))
+        await core.kernel.invalidate_attributes(inode_id)
+
+    async def _setattr(
+        self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
+    ) -> Inode:
+        request = meta_pb2.SetAttrReq(
+            caller=caller.to_pb(),
+            inode_id=inode_id,
+            mode=change.mode,
+            uid=change.uid,
+            gid=change.gid,
+            atime_ns=change.atime_ns,
+            mtime_ns=change.mtime_ns,
+            length=change.length,
+            iflags=change.iflags,
+            atime_now=change.atime_now,
+            mtime_now=change.mtime_now,
+        )
+        self.listed.expect(request)
+        if change.length is not None:
+            return self.give(await self._files.truncate(inode_id, request, handle_id))
+        state = self._core.states.get(inode_id)
+        if state is not None and change.is_values_only:
+            times = SetTimes(change.atime_ns, change.mtime_ns, self._core.runtime.clock.wall_ns())
+            if self._core.keep_times(state, caller, times):
+                return self._shown(state)
+        sets_id = change.mode is not None and change.mode & SET_ID_BITS
+        if change.has_times or (sets_id and state is not None and state.clears_suid):
+            await self._files.settle(inode_id)
+        try:
+            reply = await self._core.call(services.META_SET_ATTR, request)
+        except FsError as error:
+            if error.status is not Status.NOT_PERMITTED or not change.is_times_only:
+                raise
+            reply = await self._set_times_now(request, change)
+        return self.give(self._core.absorbed(reply.inode))
+
+    async def _set_times_now(
+        self, request: meta_pb2.SetAttrReq, change: AttrChange
+    ) -> meta_pb2.InodeRsp:
+        # Who may write but does not own may set times to "now" only.  FUSE shows us "now" as a value;
+        # meta checks the permission for it again.
+        again = meta_pb2.SetAttrReq(
+            caller=request.caller,
+            inode_id=request.inode_id,
+            atime_now=change.atime_ns is not None,
+            mtime_now=change.mtime_ns is not None,
+            expected_parent_inode_id=request.expected_parent_inode_id,
+            expected_name=request.expected_name,
+        )
+        return await self._core.call(services.META_SET_ATTR, again)
+
+
+def mode_after_write(mode: int) -> int:
+    """Return a mode without what lets a changed program run as somebody else."""
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode

@@ -1,0 +1,195 @@
+"""Looking names and attributes up, and what the kernel then holds of them.
+
+What the kernel is handed is noted: an open must know what the kernel may still show, and a removal what it may still ask for.
+"""
+
+from ...rpc.api import UnderWay
+from ...schema import services
+from ...schema.ids import InodeId
+from ...schema.inode import Inode, InodeType, inode_from_pb
+from ...schema.proto import common_pb2, meta_pb2
+from ...schema.status import FsError, Status
+from ..api import OnMetaReply
+from .attributes import ExtendedAttributes
+from .core import VfsCore
+from .files import TakesTaskError
+from .ports import Caller
+from .shared import Known
+
+DENTRY_COUNT_MAX = 65_536
+
+
+class LookingUp(ExtendedAttributes):
+    """The part of `Namespace` that changes nothing."""
+
+    def __init__(self, core: VfsCore) -> None:
+        super().__init__(core)
+        self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
+
+    # -- what the kernel holds ----------------------------------------------------------------------
+
+    def give(self, inode: Inode, *, lookup_count: int = 0, age_s: float = 0.0) -> Inode:
+        """Note that the kernel is handed these attributes, which meta told `age_s` ago, `lookup_count` times as an entry."""
+        known = self._core.known.get(inode.inode_id)
+        if known is None:
+            known = self._core.known[inode.inode_id] = Known()
+        known.lookup_count += lookup_count
+        known.note_names(inode)
+        left_s = max(0.0, self._core.section.attr_timeout_s - age_s)
+        if inode.file is not None:
+            self._core.note_given(known, inode, left_s)
+        else:
+            known.symlink_target = inode.symlink_target
+            self._core.told.forget(inode.inode_id)
+        known.note_lacks(inode, self._core.now_s(), left_s)
+        return inode
+
+    def give_listed(
+        self, parent: InodeId, name: bytes, inode: Inode, *, age_s: float = 0.0
+    ) -> None:
+        """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup.
+
+        An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
+        something else.  The kernel then looks the name up and opens again.
+        """
+        may_use = self.listed.may_use(parent, name, inode)
+        self.give(inode, lookup_count=1, age_s=age_s)
+        if may_use:
+            self.listed.note(parent, name, inode)
+
+    def forget(self, inode_id: InodeId, lookup_count: int) -> None:
+        """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""
+        known = self._core.known.get(inode_id)
+        if known is None:
+            return
+        known.lookup_count -= lookup_count
+        if known.lookup_count <= 0:
+            del self._core.known[inode_id]
+
+    def _entry(self, parent: InodeId, name: bytes, message: common_pb2.InodePb) -> Inode:
+        inode = self._core.absorbed(message)
+        self.remember_dentry(parent, name, inode.inode_id)
+        self.give(inode, lookup_count=1)
+        self.listed.expire(inode.inode_id)
+        return inode
+
+    def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
+        """Note what a name refers to, for keep sessions; bounded, oldest first out."""
+        self._dentries[parent, name] = inode_id
+        if len(self._dentries) > DENTRY_COUNT_MAX:
+            del self._dentries[next(iter(self._dentries))]
+
+    # -- lookup and attributes ----------------------------------------------------------------------
+
+    async def lookup(self, parent: InodeId, name: bytes, caller: Caller) -> Inode:
+        """Return what a name refers to; "." and ".." are allowed."""
+        request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        while True:
+            mark = self._core.changes.mark()
+            reply = await self._core.call(services.META_LOOKUP, request)
+            inode_id = InodeId(reply.inode.inode_id)
+            is_told_apart = await self.listed.is_told_apart(parent, name, inode_id, caller)
+            if is_told_apart and not self._is_late(reply.inode, mark):
+                return self._entry(parent, name, reply.inode)
+
+    def _is_late(self, message: common_pb2.InodePb, mark: int) -> bool:
+        """Return whether attributes that were asked for at `mark` may be from before a change of this mount; it knows what it has open."""
+        inode_id = InodeId(message.inode_id)
+        return self._core.changes.is_since(mark, inode_id) and inode_id not in self._core.states
+
+    def begin_lookup(
+        self,
+        parent: InodeId,
+        name: bytes,
+        caller: Caller,
+        on_end: OnMetaReply[meta_pb2.InodeRsp],
+    ) -> UnderWay | None:
+        """Begin what `lookup` does; `on_end` hands the reply to `looked_up`, with `mark_now` from before.
+
+        None: not begun, so `lookup` has to do it.
+        It is tried once: an error that another try may cure is no answer.
+        """
+        begins = self._core.begins
+        if begins is None:
+            return None
+        request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        return begins.begin(services.META_LOOKUP, request, on_end)
+
+    def mark_now(self) -> int:
+        """Return what `looked_up` wants to know of the moment before a look-up is begun."""
+        return self._core.changes.mark()
+
+    def looked_up(self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp, mark: int) -> Inode:
+        """Return what a name refers to, as the reply to a look-up says that was begun at `mark`.
+
+        Raises:
+            TakesTaskError: it may be from before a change of this mount, or the kernel may take the inode by another name: `lookup`
+                has to be done.
+        """
+        inode_id = InodeId(reply.inode.inode_id)
+        if self._is_late(reply.inode, mark) or self.listed.is_otherwise(parent, name, inode_id):
+            raise TakesTaskError
+        return self._entry(parent, name, reply.inode)
+
+    async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:
+        """Return attributes, with what this mount wrote and has not reported yet.
+
+        Of what the kernel holds and lost its last name, as far as this mount saw that, they stay when meta has
+        forgotten it.
+        """
+        request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
+        while True:
+            mark = self._core.changes.mark()
+            try:
+                reply = await self._core.call(services.META_GET_ATTR, request)
+            except FsError as error:
+                known = self._core.known.get(inode_id)
+                if error.status is not Status.STALE or known is None or known.removed is None:
+                    raise
+                return known.removed
+            if self._is_late(reply.inode, mark):
+                continue
+            inode, state = self._core.absorbed(reply.inode), self._core.states.get(inode_id)
+            if state is not None and state.is_length_unknown:
+                await self._core.settle_length(state)
+                inode = state.present(state.inode)
+            return self.give(inode)
+
+    def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
+        """Return what `getattr` would, where that is known, and for how many seconds it may be used.
+
+        Of an open file it is what meta told last, with what was written since: the kernel forgets the times of a file at each write.
+        """
+        core = self._core
+        state = core.states.get(inode_id)
+        if state is None:
+            return core.told.find(inode_id)
+        left_s, known = state.told_until_s - core.now_s(), core.known.get(inode_id)
+        if left_s <= 0.0 or known is None or state.is_length_unknown:
+            core.told.miss_count += 1
+            return None
+        core.told.hit_count += 1
+        inode = state.present(state.inode)
+        self._give_again(known, inode, left_s)
+        return inode, left_s
+
+    def _give_again(self, known: Known, inode: Inode, left_s: float) -> None:
+        # What they say is not there was noted when meta told them, and counts from then on.
+        known.note_names(inode)
+        self._core.note_given(known, inode, left_s)
+
+    async def readlink(self, inode_id: InodeId, caller: Caller) -> bytes:
+        """Return the target of a symbolic link."""
+        known = self._core.known.get(inode_id)
+        if known is not None and known.symlink_target:
+            return known.symlink_target
+        request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
+        inode = inode_from_pb((await self._core.call(services.META_GET_ATTR, request)).inode)
+        if inode.type is not InodeType.SYMLINK:
+            raise FsError(Status.INVALID_ARGUMENT, f"inode {inode_id} is no symbolic link")
+        return inode.symlink_target
+
+    async def access(self, inode_id: InodeId, mask: int, caller: Caller) -> None:
+        """Raise ACCESS_DENIED unless the caller has all rights of the mask (R 4, W 2, X 1)."""
+        request = meta_pb2.AccessReq(caller=caller.to_pb(), inode_id=inode_id, mask=mask)
+        await self._core.call(services.META_ACCESS, request)
