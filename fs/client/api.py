@@ -162,6 +162,13 @@ class ChunkStore(Protocol):
         """See ChunkPort in fs/meta/ports.py."""
         ...
 
+    async def next_data(self, file: FileRef, first_index: int) -> int | None:
+        """Return an index such that no chunk from `first_index` on and before it holds a byte, or None: none does.
+
+        Mostly that of the first chunk that holds one.  Raises what `read` raises when a chain cannot be asked.
+        """
+        ...
+
     async def space(self) -> tuple[int, int]:
         """See ChunkPort in fs/meta/ports.py."""
         ...

@@ -7,7 +7,7 @@ file, which share one pattern: group by node, send, repeat what met another chai
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -198,6 +198,16 @@ class StorageClient:
         ends = (r.chunk_index * size + r.chunk_length for r in found.values() if r.has_chunk)
         return max(ends, default=0), sum(r.used_bytes for r in found.values())
 
+    async def next_data(self, file: FileRef, first_index: int) -> int | None:
+        """See `ChunkStore.next_data`; services of earlier releases do not say how far they looked."""
+        found: dict[Hashable, pb.LastChunkResultPb] = {}
+        whole = replace(file, dyn_stripe=file.layout.stripe_size)  # others may write meanwhile
+        chains = file_chains(self._routing.info, whole)
+        jobs = [ChainJob(c, file.inode_id, first_index) for c in chains]
+        await self._for_each_chain(jobs, self._last_chunk_round(found, is_next_wanted=True))
+        behind = (r for r in found.values() if r.has_chunk and r.chunk_index >= first_index)
+        return min((max(r.next_index, first_index) for r in behind), default=None)
+
     async def space(self) -> tuple[int, int]:
         """See `ChunkPort.space`; nodes that do not answer are left out."""
         info = self._routing.info
@@ -343,7 +353,7 @@ class StorageClient:
         return outcome
 
     def _last_chunk_round(
-        self, found: dict[Hashable, pb.LastChunkResultPb]
+        self, found: dict[Hashable, pb.LastChunkResultPb], *, is_next_wanted: bool = False
     ) -> "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]":
         """Return a round that puts each job's last chunk into `found`."""
 
@@ -357,6 +367,9 @@ class StorageClient:
                             inode_id=job.inode_id,
                             chain_id=chain.chain_id,
                             chain_version=chain.chain_version,
+                            is_length_only=is_next_wanted,
+                            is_next_wanted=is_next_wanted,
+                            first_index=job.first_index,
                         )
                         for job, chain in part
                     ]

@@ -25,6 +25,8 @@ from .write_path import run_update
 PAGE_CHUNK_COUNT = 1024
 COUNTED_MAX = 4 * PAGE_CHUNK_COUNT
 """Chunks of one file on one chain that are looked at to tell how much space it takes."""
+NEXT_PAGE_CHUNK_COUNT = 64
+"""Of chunks without bytes, which are rare: most often the first that is listed has some."""
 REMOVE_COUNT_MAX = 1024
 REMOVE_CONCURRENCY = 8
 
@@ -53,6 +55,11 @@ async def query_last_chunk(
         last, count, used = await target.disk.run(
             _measure_file, target, query.inode_id, 0 if query.is_length_only else COUNTED_MAX
         )
+        next_index = 0
+        if query.is_next_wanted and last is not None and last.chunk_id.index >= query.first_index:
+            next_index = await target.disk.run(
+                _next_index, target, last.chunk_id, query.first_index
+            )
         context.check_lease()
     except FsError as error:
         return storage_pb2.LastChunkResultPb(status=error.status, detail=error.detail)
@@ -62,7 +69,31 @@ async def query_last_chunk(
         chunk_length=last.length if last else 0,
         chunk_count=count,
         used_bytes=used,
+        next_index=next_index,
     )
+
+
+def _next_index(target: LocalTarget, last: ChunkId, first_index: int) -> int:
+    """Return an index such that no chunk from `first_index` on and before it holds a byte.
+
+    It is that of the first chunk that does, or, behind very many empty ones, how far was looked; at most the last chunk's.
+    """
+    next_index = first_index
+    for _ in range(COUNTED_MAX // NEXT_PAGE_CHUNK_COUNT):
+        page = target.disk.engine.list_file(
+            target.target_id,
+            last.inode_id,
+            first_index=next_index,
+            end_index=last.index,
+            limit=NEXT_PAGE_CHUNK_COUNT,
+        )
+        for state in page:
+            if state.commit_ver and state.length:
+                return state.chunk_id.index
+        if len(page) < NEXT_PAGE_CHUNK_COUNT:
+            return last.index
+        next_index = page[-1].chunk_id.index + 1
+    return next_index
 
 
 def _measure_file(

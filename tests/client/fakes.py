@@ -92,6 +92,8 @@ class FakeChunks:
     writes: list = field(default_factory=list)
     reads: list = field(default_factory=list)
     sync_count: int = 0
+    next_data_count: int = 0
+    """How often it was asked where there is data again."""
     durable_writes: int = 0
     """How many were asked to be."""
     can_flush: bool = False
@@ -188,6 +190,11 @@ class FakeChunks:
         ends = [k[1] * size + len(c) for k, c in self.chunks.items() if k[0] == file.inode_id and c]
         used_bytes = sum(len(c) for k, c in self.chunks.items() if k[0] == file.inode_id)
         return max(ends, default=0), used_bytes
+
+    async def next_data(self, file, first_index):
+        self.next_data_count += 1
+        indices = [k[1] for k, c in self.chunks.items() if k[0] == file.inode_id and c]
+        return min((i for i in indices if i >= first_index), default=None)
 
     async def space(self):
         return 1 << 40, self.free_bytes

@@ -624,3 +624,52 @@ async def test_a_voided_copy_has_no_effect(mock_clock):
             await client.channel(2).call(services.STORAGE_UPDATE, late, payload=[b"late"])
         assert caught.value.status is Status.SUPERSEDED_UPDATE
         assert content(cluster, 2) == (1, 0, b"one")
+
+
+@pytest.mark.parametrize("page_count", [1, 3, 64])
+async def test_the_next_chunk_with_bytes_is_told_when_asked_for(
+    mock_clock, monkeypatch, page_count
+):
+    monkeypatch.setattr("fs.storage.queries.NEXT_PAGE_CHUNK_COUNT", page_count)
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        for index in (1, 5, 6, 7, 8, 40, 41):
+            await client.write(0, b"x" * 9, index)
+        for index in (5, 6, 7, 41):
+            await client.truncate(0, index)
+        for first_index, expected in ((0, 1), (1, 1), (2, 8), (6, 8), (9, 40), (40, 40), (41, 0)):
+            request = pb.QueryLastChunkReq()
+            for is_next_wanted in (True, False):
+                request.queries.add(
+                    inode_id=INODE,
+                    chain_id=CHAIN,
+                    chain_version=cluster.chain.chain_version,
+                    is_length_only=True,
+                    is_next_wanted=is_next_wanted,
+                    first_index=first_index,
+                )
+            reply = await client.channel(1).call(services.STORAGE_QUERY_LAST_CHUNK, request)
+            asked, not_asked = reply.message.results
+            assert (asked.chunk_index, asked.next_index) == (40, expected)
+            assert not not_asked.next_index
+
+
+async def test_behind_very_many_empty_chunks_it_is_told_how_far_was_looked(mock_clock, monkeypatch):
+    monkeypatch.setattr("fs.storage.queries.NEXT_PAGE_CHUNK_COUNT", 2)
+    monkeypatch.setattr("fs.storage.queries.COUNTED_MAX", 6)
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        for index in range(10):
+            await client.write(0, b"x", index)
+            if index < 9:
+                await client.truncate(0, index)
+        request = pb.QueryLastChunkReq()
+        version = cluster.chain.chain_version
+        for first_index in (0, 6):
+            request.queries.add(
+                inode_id=INODE,
+                chain_id=CHAIN,
+                chain_version=version,
+                is_next_wanted=True,
+                first_index=first_index,
+            )
+        reply = await client.channel(1).call(services.STORAGE_QUERY_LAST_CHUNK, request)
+        assert [r.next_index for r in reply.message.results] == [6, 9]

@@ -1,7 +1,8 @@
 """lseek(2) with SEEK_DATA and SEEK_HOLE: where a file has bytes, and where it has none.
 
 A chunk holds the bytes from its start up to its own length, so its data is a prefix, and one byte tells: if it is a
-hole, so is the rest of its chunk.  The bytes are read in batches, without their content being used.
+hole, so is the rest of its chunk.  The bytes are read in batches, without their content being used; where a whole batch is a hole,
+the chains are asked where there is data again, for files may be holes of millions of chunks.
 
 What other mounts write meanwhile may be seen or not.
 """
@@ -48,12 +49,15 @@ class Seeking:
 
     async def _data(self, state: InodeState, offset: int, length: int) -> int:
         size = state.ref.layout.chunk_size_bytes
-        indices = range(offset // size, -(-length // size))
-        for batch in _batches(indices):
-            places = [max(offset, index * size) for index in batch]
+        index, end_index = offset // size, -(-length // size)
+        while index < end_index:
+            batch = range(index, min(index + PROBE_COUNT, end_index))
+            places = [max(offset, i * size) for i in batch]
             for place, is_hole in zip(places, await self._probe(state, places), strict=True):
                 if not is_hole:
                     return place
+            next_index = await self._core.store.next_data(state.ref, batch.stop)
+            index = end_index if next_index is None else max(next_index, batch.stop)
         raise FsError(Status.BEYOND_END, f"inode {state.inode_id}: no data from {offset} on")
 
     async def _hole(self, state: InodeState, offset: int, length: int) -> int:

@@ -468,10 +468,14 @@ class LastChunkQueryPb(_message.Message):
     CHAIN_ID_FIELD_NUMBER: _builtins.int
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     IS_LENGTH_ONLY_FIELD_NUMBER: _builtins.int
+    IS_NEXT_WANTED_FIELD_NUMBER: _builtins.int
+    FIRST_INDEX_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     is_length_only: _builtins.bool
+    is_next_wanted: _builtins.bool
+    first_index: _builtins.int
     def __init__(
         self,
         *,
@@ -479,10 +483,12 @@ class LastChunkQueryPb(_message.Message):
         chain_id: _builtins.int = ...,
         chain_version: _builtins.int = ...,
         is_length_only: _builtins.bool = ...,
+        is_next_wanted: _builtins.bool = ...,
+        first_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "inode_id", b"inode_id", "is_length_only", b"is_length_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "first_index", b"first_index", "inode_id", b"inode_id", "is_length_only", b"is_length_only", "is_next_wanted", b"is_next_wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -519,6 +525,7 @@ class LastChunkResultPb(_message.Message):
     CHUNK_COUNT_FIELD_NUMBER: _builtins.int
     USED_BYTES_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    NEXT_INDEX_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     has_chunk: _builtins.bool
     chunk_index: _builtins.int
@@ -526,6 +533,7 @@ class LastChunkResultPb(_message.Message):
     chunk_count: _builtins.int
     used_bytes: _builtins.int
     detail: _builtins.str
+    next_index: _builtins.int
     def __init__(
         self,
         *,
@@ -536,10 +544,11 @@ class LastChunkResultPb(_message.Message):
         chunk_count: _builtins.int = ...,
         used_bytes: _builtins.int = ...,
         detail: _builtins.str = ...,
+        next_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "chunk_index", b"chunk_index", "chunk_length", b"chunk_length", "detail", b"detail", "has_chunk", b"has_chunk", "status", b"status", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "chunk_index", b"chunk_index", "chunk_length", b"chunk_length", "detail", b"detail", "has_chunk", b"has_chunk", "next_index", b"next_index", "status", b"status", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -57,6 +57,24 @@ async def test_all_data_is_found(autojump_clock, mounts, monkeypatch, seed):
         await m.close(h)
 
 
+async def test_what_follows_a_hole_is_asked_for_at_once(autojump_clock, mounts, monkeypatch):
+    monkeypatch.setattr(seeking, "PROBE_COUNT", 4)
+    async with mounts() as m:
+        h, length = await m.create(b"f"), 1_000_000 * CHUNK
+        inode_id = (await m.stat(b"f")).inode_id
+        await m.names.setattr(inode_id, AttrChange(length=length), h, ROOT)
+        with pytest.raises(FsError) as e:
+            await m.vfs.seeking.seek(h, 5, DATA)
+        assert e.value.status is Status.BEYOND_END
+        await m.files.write(h, 700_000 * CHUNK + 9, b"x")
+        assert await m.vfs.seeking.seek(h, 5, DATA) == 700_000 * CHUNK
+        assert await m.vfs.seeking.seek(h, 700_000 * CHUNK, HOLE) <= 700_001 * CHUNK
+        chunks = m.cluster.chunks
+        assert chunks.next_data_count == 2
+        assert len(chunks.reads) < 40
+        await m.close(h)
+
+
 async def test_punched_chunks_are_holes(autojump_clock, mounts):
     async with mounts() as m:
         await m.write_file(b"f", b"x" * (6 * CHUNK))
