@@ -2,6 +2,7 @@
 
 Each program works on a copy of this program's own sources.  Told are files per second, and for each file the processor time and
 what the mount was asked for by the kernel.  Closes are durable on the mount and not on the local disk.
+`--at DIRECTORY` instead: the same programs in a folder of their own there, which goes afterwards, on any mounted file system.
 """
 
 import os
@@ -161,6 +162,21 @@ def measure(file_count: int, parent: Path | None, progress: Progress) -> list[Ro
     return rows
 
 
+def measure_at(file_count: int, mounted: Path, progress: Progress) -> list[Row]:
+    """Run each program on a mounted file system of any kind, in a folder of its own below `mounted`."""
+    rows = []
+    with (
+        tempfile.TemporaryDirectory(prefix="ember-apps-") as here,
+        tempfile.TemporaryDirectory(prefix="ember-apps-", dir=mounted) as there,
+    ):
+        source = make_source(Path(here), file_count)
+        for program in programs(source):
+            progress.step(f"apps: {program.name}, {file_count:,} files, in {mounted}")
+            took_s, _ = seconds(program, Path(there))
+            rows.append(Row(program.name, file_count / took_s, "files/s"))
+    return rows
+
+
 if __name__ == "__main__":
     sizes = (FILE_COUNT, FULL_FILE_COUNT)
-    sys.exit(bench_command("apps", __doc__, sizes, measure, amount="files"))
+    sys.exit(bench_command("apps", __doc__, sizes, measure, amount="files", measure_at=measure_at))

@@ -2,6 +2,7 @@
 
 `python -m benchmarks.mount [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
 All three are measured in turn for each workload, so that a busy machine slows them alike.
+`--at DIRECTORY` instead: the same in a folder of its own there, which goes afterwards, on any mounted file system.
 """
 
 import os
@@ -70,5 +71,15 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     return rows
 
 
+def measure_at(sizes: Sizes, mounted: Path, progress: Progress) -> list[Row]:
+    """Measure a mounted file system of any kind, in a folder of its own below `mounted`."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="ember-mount-", dir=mounted) as folder:
+        for name, unit, _, _, workload, _ in WORKLOADS:
+            progress.step(f"mount: {name} in {mounted}")
+            rows.append(Row(name, workload(Path(folder), sizes), unit))
+    return rows
+
+
 if __name__ == "__main__":
-    sys.exit(bench_command("mount", __doc__, (QUICK, FULL), measure))
+    sys.exit(bench_command("mount", __doc__, (QUICK, FULL), measure, measure_at=measure_at))

@@ -13,15 +13,16 @@ import pytest
 import trio
 from emberfs.posix import PosixClient
 
-from benchmarks import apps, bare, checkpoint, dataloader, kvcache, sort
+from benchmarks import apps, bare, checkpoint, dataloader, kvcache, mount, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
 from benchmarks.plot import MISSED, NO_GOAL, REACHED, colour_of, words_of
 from benchmarks.relay import wake_ups_us
 from benchmarks.table import Row, print_rows
 from benchmarks.used import Meter, Used
-from benchmarks.workloads import MIB
+from benchmarks.workloads import MIB, Sizes
 from fs.app.develop import _is_benchmark, checkout, run_bench
+from fs.app.progress import Progress
 from fs.schema.status import FsError, Status
 
 pytestmark = pytest.mark.timeout(600)  # processes start slowly on a busy machine
@@ -178,6 +179,15 @@ def test_programs_find_the_files_that_they_are_told_of(tmp_path):
         if program.name in made:
             assert len(list(place.glob(made[program.name]))) == source.file_count
     assert not (place / "copy").exists()
+
+
+def test_any_file_system_is_measured_in_a_folder_that_goes(tmp_path):
+    progress = Progress()
+    rows = apps.measure_at(20, tmp_path, progress)
+    rows += mount.measure_at(Sizes(2, 64, 10, 4), tmp_path, progress)
+    assert all(row.value > 0 for row in rows)
+    assert len({row.name for row in rows}) == len(rows) > 10
+    assert not list(tmp_path.iterdir())
 
 
 def test_figures_of_the_kv_cache(tmp_path):
