@@ -1,8 +1,8 @@
 """Programs on two mounts, each with the model of Linux's caches in front (`page_cache`): what they do, and what they must see.
 
 Files are changed by one program at a time, as programs do that agree on it: written anew (emptied by their open, or by a rename over them),
-in parts, at their end, cut, cut and lengthened again, given other names, removed; through one descriptor or two, past the cache, from both mounts
-at once where they write other bytes.  Whoever changes a file reads what it wrote, and sees its length, at once; when it has closed or synced
+in parts, at their end, cut, cut and lengthened again, given other names and times, removed; through one descriptor or two, past the cache, from
+both mounts at once where they write other bytes, and by one when the other one has cut what it has open.  Whoever changes a file reads what it wrote, and sees its length, at once; when it has closed or synced
 it, so does whoever opens it, on either mount, by reading or by a map, and what the same mount says of it by name.  All the while others open, read, list and ask
 on both mounts without agreeing on anything, keep files open, and memory runs short, so that requests of all kinds are under way and caches
 are full of what was there before.  What they see is not looked at.
@@ -200,8 +200,8 @@ class Programs:
         await self._check(-1, kernel, other)
         if self.random.random() < 0.5:
             one = self.random.choice(self.kernels)
+            self.mtimes.pop(other, None)
             await self._write_parts(one, other)
-            self.mtimes.clear()
             self.contents[name] = self.contents[other]
             await self._check(-1, one, name)
         last = self.random.choice(self.kernels)

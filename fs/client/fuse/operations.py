@@ -279,11 +279,12 @@ class Operations(pyfuse3.Operations):
         cookie = max(start_id - _DOT_COOKIES, 0)
         while entries := await self._directories.readdir(fh, cookie):
             for entry in entries:
-                attributes = self._entry(entry.inode, entry.age_s)
+                age_s = self._directories.age_s(entry)
+                attributes = self._entry(entry.inode, age_s)
                 cookie = entry.cookie
                 if not pyfuse3.readdir_reply(token, entry.name, attributes, cookie + _DOT_COOKIES):
                     return
-                self._names.give(entry.inode, lookup_count=1, age_s=entry.age_s)
+                self._names.give(entry.inode, lookup_count=1, age_s=age_s)
 
     async def _reply_dots(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> bool:
         # These two are not counted as lookups.

@@ -29,8 +29,8 @@ class DirectoryEntry:
     name: bytes
     inode: Inode
     cookie: int
-    age_s: float = 0.0
-    """How long ago meta told of it."""
+    told_s: float
+    """When meta told of it, by the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -80,11 +80,15 @@ class Directories:
             rest = directory.page[position : position + count_max]
             is_old = self._is_old(directory)
             if not is_old and not any(self._is_changed(directory, entry) for entry in rest):
-                return self._newest(rest, directory)
+                return self._newest(rest)
         elif position == len(directory.page) and not directory.has_more:
             return []
         page = await self._load_page(directory, cookie)
-        return self._newest(page[:count_max], directory)
+        return self._newest(page[:count_max])
+
+    def age_s(self, entry: DirectoryEntry) -> float:
+        """Return how long ago meta told of an entry."""
+        return self._core.now_s() - entry.told_s
 
     def _is_old(self, directory: _OpenDirectory) -> bool:
         # What reads slowly would else have the kernel use attributes, and this mount what they say is absent, of any age.
@@ -98,15 +102,13 @@ class Directories:
         is_moved = changes.is_name_since(mark, directory.inode_id, entry.name)
         return is_moved or changes.is_since(mark, entry.inode.inode_id)
 
-    def _newest(
-        self, entries: list[DirectoryEntry], directory: _OpenDirectory
-    ) -> list[DirectoryEntry]:
-        """Return entries with what was done meanwhile to what this mount has open, and how old they are."""
-        states, age_s = self._core.states, self._core.now_s() - directory.told_s
+    def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+        """Return entries with what was done meanwhile to what this mount has open."""
+        states = self._core.states
         return [
-            replace(entry, inode=state.present(state.inode), age_s=age_s)
+            replace(entry, inode=state.present(state.inode))
             if (state := states.get(entry.inode.inode_id)) is not None
-            else replace(entry, age_s=age_s)
+            else entry
             for entry in entries
         ]
 
@@ -141,7 +143,7 @@ class Directories:
         base = len(directory.names)
         directory.names.add_page([e.name for e in found])
         directory.page = [
-            DirectoryEntry(e.name, self._core.absorbed(e.inode), base + index)
+            DirectoryEntry(e.name, self._core.absorbed(e.inode), base + index, told_s)
             for index, e in enumerate(found, start=1)
         ]
         directory.first_cookie, directory.mark, directory.told_s = base, mark, told_s

@@ -321,12 +321,14 @@ class Operations(NameRequests):
             inode = found.inode
             cookie = found.cookie + len(_DOTS)
             plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
+            age_s = self._directories.age_s(found)
             may_use = self._names.listed.may_use(InodeId(request.node_id), found.name, inode)
-            return self._replies.listed(inode, may_use=may_use, age_s=found.age_s) + plain
+            return self._replies.listed(inode, may_use=may_use, age_s=age_s) + plain
 
         def give(found: DirectoryEntry) -> None:
             parent = InodeId(request.node_id)
-            self._names.give_listed(parent, found.name, found.inode, age_s=found.age_s)
+            age_s = self._directories.age_s(found)
+            self._names.give_listed(parent, found.name, found.inode, age_s=age_s)
 
         return await self._listing(request, records.dot_direntplus, entry, give)
 
