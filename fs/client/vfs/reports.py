@@ -179,16 +179,27 @@ class Reports(WriteBack):
         before, known = state.set_times, state.inode
         times = replace(times, atime_seen_ns=known.atime_ns, mtime_seen_ns=known.mtime_ns)
         if before is None:
-            self.spawn(self._report_times, state)
+            self.kept.append((self.now_s() + KEPT_S, state))
+            if len(self.kept) == 1:
+                self.spawn(self._watch_kept)
         state.set_times = times if before is None else times.after(before)
         self.start_flush(state, is_durable=self.section.durable_close)
         return True
 
+    async def _watch_kept(self) -> None:
+        """Have times that were set reported, where no other report has carried them by then; runs while any are kept."""
+        while self.kept:
+            due_s, state = self.kept[0]
+            left_s = due_s - self.now_s()
+            if left_s > 0.0 and state.set_times is not None:
+                await trio.sleep(left_s)
+                continue
+            self.kept.popleft()
+            if state.set_times is not None:
+                self.spawn(self._report_times, state)
+
     async def _report_times(self, state: InodeState) -> None:
-        """Tell meta of times that were set, if by then no other report has: the file may stay open for long."""
-        await trio.sleep(KEPT_S)
-        if state.set_times is None:
-            return
+        """Tell meta of times that were set: the file may stay open for long."""
         try:
             await self.drain(state)
             if state.has_unreported:

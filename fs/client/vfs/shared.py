@@ -1,6 +1,7 @@
 """What all parts of the vfs share: the ports, the open inodes, what the kernel holds."""
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,6 +149,8 @@ class Shared:
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.changes = Changes()
+        self.kept: deque[tuple[float, InodeState]] = deque()
+        """Files with times that wait for a report, and until when they may."""
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
         self.readahead_bytes = 0
