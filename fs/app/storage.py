@@ -99,7 +99,7 @@ async def _open(
     process: Process, disk: DiskSection, known: KnownDisks | None, calls: DiskCalls
 ) -> ChunkEngine:
     def open_disk() -> ChunkEngine:
-        calls.learn_device()
+        calls.judge.learn_device()
         return open_engine(
             disk.path,
             cluster_id=process.config.process.cluster_id,
@@ -117,7 +117,9 @@ async def _close_all(engines: list[ChunkEngine], calls: Sequence[DiskCalls]) -> 
     errors = []
     for engine, its_calls in zip(engines, calls, strict=False):  # those that were opened
         if its_calls.lost_count:
-            errors.append(FsError(Status.IO_ERROR, f"{its_calls.path} hangs: it is left as it is"))
+            errors.append(
+                FsError(Status.IO_ERROR, f"{its_calls.judge.path} hangs: it is left as it is")
+            )
             continue
         try:
             await its_calls.run(engine.close)
@@ -145,7 +147,7 @@ async def serve_storage(
     async def reopen(index: int) -> ChunkEngine:
         await calls[index].run(engines[index].close)
         if len(engines) > 1:
-            await calls[index].run(require_quick_flushes, Path(calls[index].path))
+            await calls[index].run(require_quick_flushes, Path(calls[index].judge.path))
         engines[index] = await open_disk(index)
         return engines[index]
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import rocksdict
 
+from ..runtime.disk_hang import open_probe
 from ..runtime.durable_file import sync_directory
 from ..runtime.log_mark import MARK_NAME, LogMark, find_trap, missing_changes
 from ..runtime.log_segments import Held, LogSegments, held
@@ -260,12 +261,7 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
 def probe_file(directory: Path) -> int:
     """Return the descriptor of a file without a name, -1 where the file system makes none."""
     with _named(directory):
-        try:
-            return os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
-                raise
-            return -1
+        return open_probe(directory)
 
 
 def _open_mended(path: Path) -> rocksdict.Rdict:

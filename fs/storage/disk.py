@@ -91,7 +91,7 @@ class Disk:
         if section.write_concurrency != self._section.write_concurrency:
             self.write_limiter = trio.Semaphore(section.write_concurrency)
         self._section = section
-        self.calls.hang_s = section.disk_hang_s
+        self.calls.judge.hang_s = section.disk_hang_s
 
     @property
     def inside_count(self) -> int:

@@ -3,76 +3,28 @@
 A thread that waits for a disk cannot be stopped.  What can be done is to wait for it no longer: whoever does is told IO_ERROR, the
 disk goes out of service, and what the thread does if it ever returns has no effect.
 
-A disk hangs when a call has been under way for `hang_s` and the device has completed nothing in that time; or for
-HANG_FACTOR times that, whatever else the device does.  So a disk that is only busy, with a flush of a minute before it, is left in peace.
+When it hangs: fs/runtime/disk_hang.py.
 
 Invariants:
     - A call that was given up counts as inside until its thread has ended: nobody opens the disk anew before that.
-    - Time in which this process itself did not run counts as two looks at most, however long it was.
     - What a lost thread may still write into, or read, is not used for anything else (`on_hang`, before anybody is woken).
 
 Concurrency: one event loop; threads of its own, so that calls of other disks never wait behind those of this one.
 Decision: specs/decisions/0107-disks-that-hang.md.
 """
 
-import os
-import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
+from ..runtime.disk_hang import LOOK_INTERVAL_S, HangJudge
 from ..runtime.ports import OnEnd, Runtime
 from ..schema.status import FsError, Status
 
 T = TypeVar("T")
-
-LOOK_INTERVAL_S: Final = 0.5
-HANG_FACTOR: Final = 12.0
-_STAT_FIELDS: Final = (0, 4, 11, 15)
-"""Of a block device's `stat`: reads, writes, discards and flushes completed; the last two are missing in older kernels."""
-
-
-_BLOCK_DEVICES: Final = Path("/sys/dev/block")
-_BTRFS: Final = Path("/sys/fs/btrfs")
-
-
-def source_of(device: str, mounts: str) -> str:
-    """Return what is mounted under a device number that stands for a file system and no device, as those of btrfs do; empty: unknown.
-
-    Args:
-        device: its numbers, with a colon.
-        mounts: as /proc/self/mountinfo says.
-    """
-    for line in mounts.splitlines():
-        about, _, rest = line.partition(" - ")
-        if about.split()[2:3] == [device]:
-            return rest.split()[1]
-    return ""
-
-
-def _device_of(source: str) -> str:
-    """Return the numbers of a block device by its path, with a colon; empty: it is none."""
-    try:
-        found = Path(source).stat()
-    except OSError:
-        return ""
-    if not stat.S_ISBLK(found.st_mode):
-        return ""
-    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
-
-
-def _companions(device: str) -> list[Path]:
-    """Return the block devices, in sysfs, of the file system that one of them holds; btrfs knows of several."""
-    own = _BLOCK_DEVICES / device
-    for folder in _BTRFS.glob("*/devices"):
-        devices = list(folder.iterdir())
-        if any(path.resolve() == own.resolve() for path in devices):
-            return devices
-    return [own]
 
 
 class _Call:
@@ -108,8 +60,7 @@ class DiskCalls:
 
     def __init__(self, runtime: Runtime, path: str, hang_s: float) -> None:
         """Take the runtime whose threads make the calls, the disk's directory, and when it hangs (seconds; 0: never)."""
-        self.path = path
-        self.hang_s = hang_s
+        self.judge = HangJudge(path, hang_s)
         self.on_hang: list[Callable[[FsError], None]] = []
         """Told, in this order, before those who wait."""
         self.lost_count = 0
@@ -122,11 +73,6 @@ class DiskCalls:
         self._under_way: dict[_Call, None] = {}
         """Oldest first."""
         self._in_place_count = 0
-        self._watch_s = 0.0
-        """Seconds that somebody has looked."""
-        self._stat_paths: list[Path] = []
-        self._completed = 0
-        self._moved_s = 0.0
 
     @property
     def inside_count(self) -> int:
@@ -152,7 +98,7 @@ class DiskCalls:
                 return await self._run_blocking(function, *args)
             finally:
                 self._in_place_count -= 1
-        call = _Call(partial(function, *args) if args else function, self._watch_s)
+        call = _Call(partial(function, *args) if args else function, self.judge.now_s)
         call.undo = undo
         call.task = trio.lowlevel.current_task()
         self._start(call)
@@ -167,7 +113,7 @@ class DiskCalls:
 
     def begin(self, function: Callable[[], object], on_end: OnEnd) -> None:
         """As `run`, without a task: `on_end` is told what `run` would have raised."""
-        call = _Call(function, self._watch_s)
+        call = _Call(function, self.judge.now_s)
         call.on_end = on_end
         self._start(call)
 
@@ -187,50 +133,23 @@ class DiskCalls:
             return
         self.lost_count -= 1
         if error is None and call.undo is not None:
-            self._start(_Call(partial(call.undo, call.result), self._watch_s))
+            self._start(_Call(partial(call.undo, call.result), self.judge.now_s))
 
     # ---------------------------------------------------------------- the watch
 
-    def learn_device(self) -> None:
-        """Find out which devices the disk is on; blocks.  Without any only time counts."""
-        try:
-            number = Path(self.path).stat().st_dev
-            device = f"{os.major(number)}:{os.minor(number)}"
-            if not (_BLOCK_DEVICES / device).exists():
-                mounts = Path("/proc/self/mountinfo").read_text()
-                device = _device_of(source_of(device, mounts))
-            self._stat_paths = [path / "stat" for path in _companions(device)] if device else []
-        except OSError:
-            return
-
     def look(self, elapsed_s: float) -> None:
         """Judge the disk; `elapsed_s` since the last time."""
-        self._watch_s += min(elapsed_s, 2 * LOOK_INTERVAL_S)
+        self.judge.pass_time(elapsed_s)
         oldest = next(iter(self._under_way), None)
-        if oldest is None or not self.hang_s or self._watch_s - oldest.began_s < self.hang_s / 2:
-            return
-        completed = self._count_completed()
-        if completed != self._completed:
-            self._completed, self._moved_s = completed, self._watch_s
-        age_s = self._watch_s - oldest.began_s
-        silent_s = min(age_s, self._watch_s - self._moved_s)
-        if silent_s >= self.hang_s or age_s >= HANG_FACTOR * self.hang_s:
+        if oldest is not None and (age_s := self.judge.hung_s(oldest.began_s)):
             self._give_up(age_s)
-
-    def _count_completed(self) -> int:
-        count = 0
-        for path in self._stat_paths:
-            try:
-                numbers = path.read_text().split()
-            except OSError:  # the device is gone: on it nothing moves any more
-                continue
-            count += sum(int(numbers[at]) for at in _STAT_FIELDS if at < len(numbers))
-        return count
 
     def _give_up(self, age_s: float) -> None:
         lost, self._under_way = self._under_way, {}
         self.lost_count += len(lost)
-        detail = f"{self.path} does not answer: {len(lost)} calls under way, for {age_s:.0f} s"
+        detail = (
+            f"{self.judge.path} does not answer: {len(lost)} calls under way, for {age_s:.0f} s"
+        )
         error = FsError(Status.IO_ERROR, detail)
         for act in self.on_hang:
             act(error)

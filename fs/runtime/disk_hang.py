@@ -1,0 +1,124 @@
+"""Whether a disk hangs: neither answers a call nor fails it.
+
+It does when a call has been under way for `hang_s` and the devices below have completed nothing in that time; or for HANG_FACTOR times
+that, whatever else they do.  So a disk that is only busy, with a flush of a minute before it, is left in peace.
+
+Invariant: time in which nobody looked, since this process did not run, counts as two looks at most, however long it was.
+
+Decision: specs/decisions/0107-disks-that-hang.md.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+LOOK_INTERVAL_S: Final = 0.5
+HANG_FACTOR: Final = 12.0
+_STAT_FIELDS: Final = (0, 4, 11, 15)
+"""Of a block device's `stat`: reads, writes, discards and flushes completed; the last two are missing in older kernels."""
+
+_BLOCK_DEVICES: Final = Path("/sys/dev/block")
+_BTRFS: Final = Path("/sys/fs/btrfs")
+
+
+def source_of(device: str, mounts: str) -> str:
+    """Return what is mounted under a device number that stands for a file system and no device, as those of btrfs do; empty: unknown.
+
+    Args:
+        device: its numbers, with a colon.
+        mounts: as /proc/self/mountinfo says.
+    """
+    for line in mounts.splitlines():
+        about, _, rest = line.partition(" - ")
+        if about.split()[2:3] == [device]:
+            return rest.split()[1]
+    return ""
+
+
+def _device_of(source: str) -> str:
+    """Return the numbers of a block device by its path, with a colon; empty: it is none."""
+    try:
+        found = Path(source).stat()
+    except OSError:
+        return ""
+    if not stat.S_ISBLK(found.st_mode):
+        return ""
+    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+
+
+def _companions(device: str) -> list[Path]:
+    """Return the block devices, in sysfs, of the file system that one of them holds; btrfs knows of several."""
+    own = _BLOCK_DEVICES / device
+    for folder in _BTRFS.glob("*/devices"):
+        devices = list(folder.iterdir())
+        if any(path.resolve() == own.resolve() for path in devices):
+            return devices
+    return [own]
+
+
+def open_probe(directory: str | Path) -> int:
+    """Return the descriptor of a file without a name, to be written to see whether its file system takes writes; -1 where it makes none.
+
+    Raises:
+        OSError: it takes none, or none of that kind.
+    """
+    try:
+        return os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+        return -1
+
+
+class HangJudge:
+    """Judges one disk by its oldest call, whenever somebody looks."""
+
+    def __init__(self, path: str, hang_s: float) -> None:
+        """Take a directory of the disk, and when it hangs (seconds; 0: never)."""
+        self.path = path
+        self.hang_s = hang_s
+        self.now_s = 0.0
+        """Seconds that somebody has looked; calls begin at one of these."""
+        self._stat_paths: list[Path] = []
+        self._completed = 0
+        self._moved_s = 0.0
+
+    def learn_device(self) -> None:
+        """Find out which devices the disk is on; blocks.  Without any only time counts."""
+        try:
+            number = Path(self.path).stat().st_dev
+            device = f"{os.major(number)}:{os.minor(number)}"
+            if not (_BLOCK_DEVICES / device).exists():
+                mounts = Path("/proc/self/mountinfo").read_text()
+                device = _device_of(source_of(device, mounts))
+            self._stat_paths = [path / "stat" for path in _companions(device)] if device else []
+        except OSError:
+            return
+
+    def pass_time(self, elapsed_s: float) -> None:
+        """Note that so much time has gone by since the last look."""
+        self.now_s += min(elapsed_s, 2 * LOOK_INTERVAL_S)
+
+    def hung_s(self, began_s: float) -> float:
+        """Return for how long the oldest call, begun then, has been under way, if the disk hangs; else 0."""
+        age_s = self.now_s - began_s
+        if not self.hang_s or age_s < self.hang_s / 2:
+            return 0.0
+        completed = self._count_completed()
+        if completed != self._completed:
+            self._completed, self._moved_s = completed, self.now_s
+        silent_s = min(age_s, self.now_s - self._moved_s)
+        hangs = silent_s >= self.hang_s or age_s >= HANG_FACTOR * self.hang_s
+        return age_s if hangs else 0.0
+
+    def _count_completed(self) -> int:
+        count = 0
+        for path in self._stat_paths:
+            try:
+                numbers = path.read_text().split()
+            except OSError:  # the device is gone: on it nothing moves any more
+                continue
+            count += sum(int(numbers[at]) for at in _STAT_FIELDS if at < len(numbers))
+        return count
