@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 
 from ..kv.api import KvEngine
+from ..kv.disk_watch import DiskWatch
 from ..kv.foundationdb import FoundationDbEngine, open_engine
 from ..kv.memory import MemoryEngine
 from ..kv.remote import RemoteEngine
@@ -20,6 +21,7 @@ from ..runtime.ports import Runtime
 from ..runtime.real import BOOT_ID_PATH
 from ..schema.config import KvSection
 from ..schema.status import FsError, Status
+from .abandon import abandon
 from .compose import Process
 from .starting import wait_for_store
 
@@ -45,6 +47,8 @@ async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
 
     Commits that nobody waits for reach the disk within kv.group_sync_interval_s while the block lasts.
 
+    A disk that does not answer ends the process (kv.disk_hang_s): its callers are refused, instead of waiting without an end.
+
     Raises:
         FsError: BAD_CONFIG; what RocksDbEngine.open says; IO_ERROR, ending the block, when the disk fails.
     """
@@ -52,12 +56,37 @@ async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
     if not section.path:
         raise FsError(Status.BAD_CONFIG, "kv.path: where does this process keep its store?")
     await trio.Path(section.path).mkdir(parents=True, exist_ok=True)
-    engine = await RocksDbEngine.open(
-        section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
-    )
-    async with _closing(engine), open_background() as nursery:
-        await nursery.start(engine.run)
-        yield engine
+    async with _watch(section, process.runtime) as watch:
+        with watch.under_way("opening"):
+            engine = await RocksDbEngine.open(
+                section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
+            )
+        engine.watch = watch
+        async with _closing(engine), open_background() as nursery:
+            await nursery.start(engine.run)
+            yield engine
+
+
+@asynccontextmanager
+async def _watch(section: KvSection, runtime: Runtime) -> AsyncIterator[DiskWatch]:
+    """Look after the store's disk until the block has ended, also while it ends."""
+
+    def on_hang(age_s: float) -> None:
+        abandon(
+            f"{section.path} does not answer for {age_s:.0f} s: this process ends, and can begin again when the disk answers"
+        )
+
+    watch = DiskWatch(section.path, section.disk_hang_s)
+    async with open_background() as nursery:
+        nursery.start_soon(runtime.run_blocking, watch.run, on_hang)
+        try:
+            with watch.under_way("opening"):
+                await runtime.run_blocking(watch.open)
+            yield watch
+        except OSError as error:
+            raise FsError(Status.IO_ERROR, f"{section.path}: {error.strerror}") from error
+        finally:
+            watch.end()
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ each call, and nowhere else.
 import logging
 import shutil
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Final
 from weakref import WeakSet
 
@@ -45,6 +46,7 @@ from ..schema.config import KvSection
 from ..schema.layout import MIB
 from ..schema.status import FsError, Status
 from .buffer import Mutations
+from .disk_watch import DiskWatch
 from .local import VERSION_BYTES, LocalEngine
 from .rocksdb_store import (
     VERSION_KEY,
@@ -118,6 +120,8 @@ class RocksDbEngine(LocalEngine):
         self._failure: str | None = None
         self._full_since_s: float | None = None  # or since the last look for space
         self._is_closed = False
+        self.watch: DiskWatch | None = None
+        """Looks after the disk; None: nobody does, a disk that hangs stops this process."""
 
     @classmethod
     async def open(
@@ -189,7 +193,8 @@ class RocksDbEngine(LocalEngine):
         try:
             version, segment = self._version, self._segments.number
             began_s = self.now_s()
-            await self._runtime.run_blocking(self._flush_log, version, segment)
+            with self._watched("flush"):
+                await self._runtime.run_blocking(self._flush_log, version, segment)
             self._flushes.note(self.now_s() - began_s)
             self._unsynced_since_s = began_s
             self._synced_version = max(self._synced_version, version)
@@ -212,6 +217,9 @@ class RocksDbEngine(LocalEngine):
             self._mark.raise_to(version, segment)
         except Exception as error:
             raise self._poison(f"flush of the log: {error}") from error
+
+    def _watched(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.watch is None else self.watch.under_way(what)
 
     def _poison(self, what: str) -> FsError:
         if self._failure is None:
@@ -292,6 +300,8 @@ class RocksDbEngine(LocalEngine):
                 batch.delete(key)
 
     def _write(self, batch: WriteBatch) -> None:
+        if self.watch is not None:
+            self.watch.probe()
         try:
             self._db.write(batch)
         except Exception as error:
@@ -349,9 +359,10 @@ class RocksDbEngine(LocalEngine):
         """Begin a new log after syncing the old one; blocks for one flush, every 32 MiB or so."""
         version = self._version + 1  # the commit being applied is in the log already
         try:
-            self._db.flush_wal(True)
-            self._mark.raise_to(version, self._segments.number)
-            self._db.flush(wait=False)
+            with self._watched("rotation"):
+                self._db.flush_wal(True)
+                self._mark.raise_to(version, self._segments.number)
+                self._db.flush(wait=False)
         except Exception as error:
             # The commit stands in the log, but nobody can say whether it will stay.
             self._poison(f"rotation of the log: {error}")
@@ -373,7 +384,8 @@ class RocksDbEngine(LocalEngine):
                     await self._flush_done.wait()
                 self._is_closed = True
                 self._release_views()
-                await self._runtime.run_blocking(self._close_store)
+                with self._watched("close"):
+                    await self._runtime.run_blocking(self._close_store)
 
     def _close_store(self) -> None:
         try:

@@ -79,6 +79,9 @@ class KvSection(Section, frozen=True):
     group_sync_interval_s: Seconds = 0.05
     """How long commits may gather before one flush makes them durable."""
     retry_time_s_max: Seconds = 10.0
+    disk_hang_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 10.0
+    """A process whose embedded store waits for its disk for so long, while the device completes nothing, ends, and so does one that
+    waits for twelve times that in any case: its callers are refused, and turn to others.  0: never.  See storage.disk_hang_s."""
     cluster_file: str = "/etc/foundationdb/fdb.cluster"
     """Of FoundationDB; its client library rewrites it when the coordinators change."""
     open_timeout_s: Seconds = 15.0
