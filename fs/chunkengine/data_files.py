@@ -58,6 +58,8 @@ class _Open:
     """Calls under way that keep its lock, which writes need, while they wait for the disk."""
     user_count: int = 0
     is_dirty: bool = False
+    lent: Lent | None = None
+    """What it is lent as to those that do not wait; made once."""
 
     def close(self) -> None:
         os.close(self.fd)
@@ -133,8 +135,11 @@ class LocalDataFiles:
             file = self._open.get(file_id) if self._can_ask_cache else None
             if file is None or not (self._has_asked_cache or self._ask_cache(file)):
                 return None
+            lent = file.lent
+            if lent is None:
+                lent = file.lent = Lent(file.fd, partial(self._release, file))
             file.user_count += 1
-            return Lent(file.fd, partial(self._release, file))
+            return lent
 
     def lend_past_cache(self, file_id: FileId) -> Lent | None:
         """See `DataFiles`; None also where descriptors are out."""

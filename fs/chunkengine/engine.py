@@ -113,6 +113,8 @@ class DiskEngine:
         self._listing = Listing(meta, self._books)
         self._reads = Reads(self._books, self._reader)
         self._rows = Rows(self._books, files, self._block, section.direct_read_bytes_min)
+        self.read_cached_row = self._rows.read_cached_one
+        """See `ChunkEngine`."""
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._writer = VersionWriter(
             files,
@@ -448,12 +450,6 @@ class DiskEngine:
     ) -> RowsRead:
         """See `ChunkEngine`."""
         return self._rows.read_cached(keys, rows, view, want_checksums=want_checksums)
-
-    def read_cached_row(
-        self, key: ChunkKey, offset: int, view: memoryview
-    ) -> tuple[int, int] | None:
-        """See `ChunkEngine`."""
-        return self._rows.read_cached_one(key, offset, view)
 
     def read_rows(
         self,

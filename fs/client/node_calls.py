@@ -12,11 +12,10 @@ Invariants:
 import logging
 from collections.abc import Sequence
 
-import trio
-
 from ..node.api import MgmtdCaller, RoutingView
 from ..rpc.api import Channels, ConnectionRefused, Into, OnReply, Received, UnderWay
 from ..runtime.ports import Buffer
+from ..runtime.quick_semaphore import QuickSemaphore
 from ..schema import services
 from ..schema.config import ClientSection
 from ..schema.ids import NodeId
@@ -43,7 +42,7 @@ class NodeCalls:
         self._routing = routing
         self._mgmtd = mgmtd
         self._section = section
-        self._limiters: dict[tuple[NodeId, str], trio.Semaphore] = {}
+        self._limiters: dict[tuple[NodeId, str], QuickSemaphore] = {}
         self._reported: set[tuple[NodeId, str]] = set()
         self._under_way: dict[tuple[NodeId, str], set[UnderWay]] = {}
         """By node and incarnation."""
@@ -80,10 +79,8 @@ class NodeCalls:
                 for one that is while it is called.
         """
         limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
-        try:
-            limiter.acquire_nowait()  # the other way costs a round of the event loop
-        except trio.WouldBlock:
-            await limiter.acquire()
+        if not limiter.take_now():
+            await limiter.take()
         try:
             node = self._routing.info.node(node_id)
             if node.state is NodeState.FAILED:
@@ -91,7 +88,7 @@ class NodeCalls:
                 raise FsError(Status.RPC_CONNECT_FAILED, detail)
             return await self._call(node, method, request, payload, into)
         finally:
-            limiter.release()
+            limiter.give_back()
 
     def begin(
         self,
@@ -107,14 +104,12 @@ class NodeCalls:
         if node is None or node.state is NodeState.FAILED:
             return None
         limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
-        try:
-            limiter.acquire_nowait()
-        except trio.WouldBlock:
+        if not limiter.take_now():
             return None
 
         # Quoted: they would be evaluated for every call.
         def end(received: "Received[RspT] | None", error: "FsError | None") -> None:
-            limiter.release()
+            limiter.give_back()
             on_end(received, error)
 
         begun = None
@@ -129,11 +124,11 @@ class NodeCalls:
             )
         finally:
             if begun is None:
-                limiter.release()
+                limiter.give_back()
         return begun
 
-    def _new_limiter(self, node_id: NodeId, method: Method[ReqT, RspT]) -> trio.Semaphore:
-        limiter = trio.Semaphore(self._section.requests_per_node_max)
+    def _new_limiter(self, node_id: NodeId, method: Method[ReqT, RspT]) -> QuickSemaphore:
+        limiter = QuickSemaphore(self._section.requests_per_node_max)
         self._limiters[node_id, method.name] = limiter
         return limiter
 

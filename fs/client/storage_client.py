@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import trio
 
 from ..node.api import MgmtdCaller, RoutingView
-from ..rpc.api import Channels, UnderWay
+from ..rpc.api import Channels
 from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
@@ -24,7 +24,6 @@ from ..schema.routing import Chain, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead, OnWritten
 from .node_calls import NodeCalls
-from .read_table import ReadTable
 from .retry import RetryBudget
 from .routing_math import file_chains, head_of, table_chain_ids
 from .shared_syncs import ChainAt, SharedSyncs
@@ -68,6 +67,8 @@ class StorageClient:
         self._section = section
         self._nodes = NodeCalls(channels=channels, routing=routing, mgmtd=mgmtd, section=section)
         self._reads = StorageReads(self._nodes, routing=routing, runtime=runtime, section=section)
+        self.begin_read = self._reads.begin
+        """See `ChunkStore.begin_read`."""
         self._syncs = SharedSyncs(self._sync_node)
         self._unsynced = Unsynced()
         self._writes = StorageWrites(
@@ -94,12 +95,6 @@ class StorageClient:
     async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
         """See `ChunkStore.read`."""
         await self._reads.read(reads, is_relaxed=is_relaxed)
-
-    def begin_read(
-        self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool = False
-    ) -> UnderWay | None:
-        """See `ChunkStore.begin_read`."""
-        return self._reads.begin(table, on_end, is_relaxed=is_relaxed)
 
     async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
         """See `ChunkStore.warm`."""

@@ -154,7 +154,7 @@ class StorageReads:
             failures.extend((piece, error) for piece in one.pieces(table))
 
     def begin(
-        self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool
+        self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool = False
     ) -> UnderWay | None:
         """See `fs.client.api.ChunkStore.begin_read`."""
         if table.byte_count() > BEGUN_BYTES_MAX:

@@ -52,7 +52,9 @@ class BegunCall:
     def replied(self, header: Header, message: Buffer) -> None:
         """Here is the reply, its payload came before."""
         self.header, self.message = header, message
-        self._end(None)
+        on_end, self._on_end = self._on_end, None  # as `_end`, without a call
+        if on_end is not None:
+            on_end(self, None)
 
     def fail(self, error: Exception) -> None:
         """End the call with an error, if nothing else has ended it."""

@@ -29,7 +29,7 @@ from .call_under_way import CallUnderWay, TimeUpError
 from .connection import Connection, reply_to
 from .credentials import NONCE_BYTES, Secret
 from .frame import FrameLimits
-from .observer import RpcObserver
+from .observer import MethodObserver, RpcObserver
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,9 @@ class RpcChannel:
         self._node_id = node_id
         self._connection: Connection | None = None
         self._attempt: _Attempt | None = None
+        self._begun_method: Method[Any, Any] | None = None
+        """The last one of `begin`, and who measures it."""
+        self._begun_observed: MethodObserver | None = None
 
     @property
     def peer(self) -> Identity | None:
@@ -116,11 +119,14 @@ class RpcChannel:
     ) -> UnderWay | None:
         """Send one small request and return at once; see `fs.rpc.api.Channel.begin`."""
         connection = self._connection
-        if connection is None or not connection.is_usable or tracing.live.count:
+        if connection is None or tracing.live.count:
             return None
         observer = self._pool.observer
         began_s = current_time()
-        observed = None if observer is None else observer.called(method)
+        observed = self._begun_observed
+        if method is not self._begun_method:  # mostly it is the same as the last time
+            observed = None if observer is None else observer.called(method)
+            self._begun_method, self._begun_observed = method, observed
         received_before = connection.received_count
         sent_bytes = sum(map(len, payload))
 

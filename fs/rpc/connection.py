@@ -21,6 +21,7 @@ from typing import Final
 import trio
 from google.protobuf.message import DecodeError
 
+from ..kernels.frames import make_header
 from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
@@ -234,7 +235,7 @@ class Connection:
         timeout_s: float,
         payload: Sequence[Buffer] = (),
     ) -> bool:
-        """Send one small request if nothing has to be waited for; False: nothing is done.
+        """Send one small request if nothing has to be waited for; False: nothing is done, also where it takes no more calls.
 
         Args:
             method: its replies have no payload that is not small.
@@ -246,6 +247,8 @@ class Connection:
         Raises:
             FsError: RPC_TOO_LARGE, RPC_BAD_VERSION: it cannot be sent.
         """
+        if self.is_closed or self._is_retired:
+            return False
         message = request if isinstance(request, bytes) else request.SerializeToString()
         request_id, frame = self._encode_request(method, message, payload, timeout_s)
         self._calls[request_id] = call
@@ -297,17 +300,10 @@ class Connection:
             span = tracing.current()
             if span is not None:
                 flags, message = FLAG_TRACED, span.wire + message
-        header = encode_header(
-            Kind.REQUEST,
-            request_id,
-            service=method.service_number,
-            method=method.number,
-            timeout_ms=min(TIMEOUT_MS_MAX, max(1, int(timeout_s * 1000))),
-            message_bytes=len(message),
-            payload_bytes=payload_bytes,
-            flags=flags,
-            version=self._framed.version,
-        )
+        asked = method.service_number, method.number, 0
+        timeout_ms = min(TIMEOUT_MS_MAX, max(1, int(timeout_s * 1000)))
+        sizes = timeout_ms, len(message), payload_bytes
+        header = make_header(self._framed.version, Kind.REQUEST, flags, request_id, *asked, *sizes)
         return request_id, [header, message, *payload]
 
     async def _take_reply(
@@ -379,13 +375,14 @@ class Connection:
     def _hand_out_whole(self) -> None:
         """Give small replies that have come entirely to their calls; see `FramedStream.serve_whole`."""
         framed, calls = self._framed, self._calls
-        header = framed.whole_frame()
-        if header is not None:
-            self.received_count += 1
-        while header is not None:
+        is_first = True
+        while (found := framed.take_whole()) is not None:
+            header, message = found
             if header.kind != Kind.REPLY or header.payload_bytes > SMALL_PAYLOAD_BYTES_MAX:
+                framed.put_back(header)
                 return
-            message = framed.take_message(header)
+            self.received_count += is_first
+            is_first = False
             call = calls.pop(header.request_id, None)
             if header.payload_bytes:
                 payload = framed.take_small_payload()
@@ -395,7 +392,8 @@ class Connection:
                 call.replied(header, message)
                 if self._is_retired:
                     self._close_if_idle()
-            header = framed.whole_frame()
+            if not framed.has_more:
+                return
 
     async def _hand_out(self, header: Header) -> None:
         """Give one reply to its call, or drop it."""
@@ -476,7 +474,11 @@ def reply_to(method: Method[ReqT, RspT], call: CallUnderWay | BegunCall) -> tupl
     assert header is not None
     if header.status:
         raise decode_error(header.status, call.message)
-    return _parse(method, call.message), header.payload_bytes
+    try:  # as `_parse`, without a call
+        reply: RspT = method.reply_type.FromString(bytes(call.message))
+    except DecodeError as error:
+        raise FsError(Status.RPC_BAD_FRAME, f"reply of {method}: {error}") from error
+    return reply, header.payload_bytes
 
 
 def _buffers(

@@ -69,7 +69,8 @@ class Kind(IntEnum):
     PROOF = 6
 
 
-_KIND_MAX: Final = max(Kind)
+KIND_MAX: Final = max(Kind)
+"""The greatest that a header may have."""
 
 
 class Header(NamedTuple):
@@ -87,7 +88,7 @@ class Header(NamedTuple):
     flags: int = 0
 
 
-_new: Final = tuple.__new__
+new_header: Final = tuple.__new__
 """Makes a header of all its fields, without the call that looks for defaults."""
 
 
@@ -130,10 +131,10 @@ def encode_header(
 def header_at(buffer: Buffer, start: int, limits: FrameLimits, version: int) -> Header:
     """Do as `decode_header` with what lies at `start` in a buffer, which holds all of the header."""
     fields = take_header(
-        buffer, start, version, _KIND_MAX, limits.message_bytes_max, limits.payload_bytes_max
+        buffer, start, version, KIND_MAX, limits.message_bytes_max, limits.payload_bytes_max
     )
     if fields is not None:
-        return _new(Header, fields)
+        return new_header(Header, fields)
     return decode_header(memoryview(buffer)[start : start + HEADER_BYTES], limits, version)
 
 
@@ -169,7 +170,7 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
         raise FsError(Status.RPC_BAD_FRAME, f"header checksum {checksum:#x} does not hold")
     if found_version != version:
         raise FsError(Status.RPC_BAD_VERSION, f"frame of version {found_version}, not {version}")
-    if not 0 < kind <= _KIND_MAX or reserved or (flags and not _may_flag(data, version)):
+    if not 0 < kind <= KIND_MAX or reserved or (flags and not _may_flag(data, version)):
         raise FsError(Status.RPC_BAD_FRAME, f"kind {kind}, flags {flags}, reserved {reserved}")
     if message_bytes > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
         raise FsError(
@@ -189,7 +190,7 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
         payload_bytes,
         flags,
     )
-    return _new(Header, fields)
+    return new_header(Header, fields)
 
 
 def _may_flag(data: Buffer, version: int) -> bool:

@@ -24,9 +24,10 @@ from typing import Any, Final
 
 import trio
 
+from ..kernels.frames import take_header
 from ..kernels.frames_twin import HEADER_BYTES
 from ..runtime.ports import Buffer, Stream
-from .frame import HELLO_VERSION, FrameLimits, Header, header_at
+from .frame import HELLO_VERSION, KIND_MAX, FrameLimits, Header, header_at, new_header
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
@@ -97,10 +98,12 @@ class FramedStream:
         self._held: list[Buffer] = []
         self._may_hold = True
         """Whoever receives sends what is held before it waits; False while it waits."""
+        self.has_more = False
+        """Behind the frame that `take_whole` has returned something has been received."""
         self.serve_whole: Callable[[], None] | None = None
         """Called when bytes have come while `receive_header` waits, maybe outside of any task: takes whole frames
-        (`whole_frame`, `take_message`, `take_small_payload`) for as long as it can do what they ask for without waiting.  What it
-        leaves, and what it raises, is for `receive_header`."""
+        (`take_whole`, `take_small_payload`) for as long as it can do what they ask for without waiting.  What it
+        leaves or puts back, and what it raises, is for `receive_header`."""
 
     @property
     def is_inside_frame(self) -> bool:
@@ -139,28 +142,40 @@ class FramedStream:
             self._header = header_at(self._view, start, self._limits, self.version)
         return self._header
 
-    def whole_frame(self) -> Header | None:
-        """Return the header of the next frame if all of it has been received; nothing is taken by that.
+    def take_whole(self) -> tuple[Header, bytes] | None:
+        """Take header and message of the next frame if all of it has been received; its payload is left to be taken.
 
         Raises:
-            FsError: as `receive_header`.
+            FsError: as `receive_header`; nothing is taken.
         """
-        left = self._end - self._start - HEADER_BYTES
+        start = self._start + HEADER_BYTES
+        left = self._end - start
         if left < 0:
             return None
         header = self._header
-        if header is None:
-            header = header_at(self._view, self._start, self._limits, self.version)
+        if header is None:  # as `header_at`, without a call
+            bounds = self._limits.message_bytes_max, self._limits.payload_bytes_max
+            fields = take_header(self._view, self._start, self.version, KIND_MAX, *bounds)
+            if fields is None:
+                header = header_at(self._view, self._start, self._limits, self.version)
+            else:
+                header = new_header(Header, fields)
+        payload_bytes = header.payload_bytes
+        left -= header.message_bytes + payload_bytes
+        if left < 0:
             self._header = header
-        return header if left >= header.message_bytes + header.payload_bytes else None
-
-    def take_message(self, header: Header) -> bytes:
-        """Take the frame that `whole_frame` has returned; its payload is left to be taken."""
-        start = self._start + HEADER_BYTES
-        self._start = end = start + header.message_bytes
+            return None
         self._header = None
-        self.payload_left = header.payload_bytes
-        return bytes(self._view[start:end])
+        self.payload_left = payload_bytes
+        self.has_more = left > 0
+        self._start = end = start + header.message_bytes
+        return header, bytes(self._view[start:end])
+
+    def put_back(self, header: Header) -> None:
+        """Undo `take_whole`, before anything else is done: `receive_header` is to have that frame."""
+        self._start -= HEADER_BYTES + header.message_bytes
+        self._header = header
+        self.payload_left = 0
 
     async def receive_message(self, size: int) -> Buffer:
         """Receive the `size` bytes of the current frame's message; the caller owns the result."""

@@ -10,9 +10,10 @@ from typing import Final
 import trio
 from google.protobuf.message import Message
 
+from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
-from .frame import FrameLimits, Kind, encode_error, encode_header
+from .frame import FrameLimits, Kind, encode_error
 from .framed_stream import FramedStream, Spawn
 from .serving import Work
 
@@ -129,11 +130,6 @@ class Replies:
         """Return the frame of a reply, and the bytes behind its header."""
         message = reply if isinstance(reply, bytes) else reply.SerializeToString()
         payload_bytes = sum(map(len, payload))
-        header = encode_header(
-            Kind.REPLY,
-            request_id,
-            message_bytes=len(message),
-            payload_bytes=payload_bytes,
-            version=self._framed.version,
-        )
+        sizes = len(message), payload_bytes
+        header = make_header(self._framed.version, Kind.REPLY, 0, request_id, 0, 0, 0, 0, *sizes)
         return [header, message, *payload], len(message) + payload_bytes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from ..kernels.frames import make_header
 from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
@@ -249,22 +250,34 @@ class ServerConnection:
 
     def _serve_whole(self) -> None:
         """Serve plain methods whose requests have come entirely; see `FramedStream.serve_whole`."""
-        framed, bindings = self._framed, self._bindings
+        framed, scopes = self._framed, self._scopes
+        in_flight_max = self._server.limits.inflight_per_connection_max
         for _ in range(SERVED_IN_A_ROW_MAX):
-            header = framed.whole_frame()
-            if header is None or header.kind != Kind.REQUEST:
+            found = framed.take_whole()
+            if found is None:
                 return
-            binding = bindings.get((header.service, header.method))
-            if binding is None or not (binding.is_plain or self._is_tried(binding)):
+            header, message = found
+            request_id = header.request_id
+            binding = self._bindings.get((header.service, header.method))
+            if (
+                binding is None
+                or header.kind != Kind.REQUEST
+                or header.payload_bytes
+                or header.flags
+                or request_id in scopes
+                or len(scopes) >= in_flight_max
+                or not (binding.is_plain or self._is_tried(binding))
+                or (self._runs.grant is not OPEN_GRANT and self._judge(binding) is not None)
+            ):  # something is unusual about it, and the usual way says what
+                framed.put_back(header)
                 return
-            if not self._may_run(header, binding):
-                return
-            message = framed.take_message(header)
             work = self._serve_quickly(header, binding, message)
             if work is not None and not self._ends_at_once(work, message):
                 scope = trio.CancelScope(deadline=work.deadline_s)
-                self._scopes[header.request_id] = scope
+                scopes[request_id] = scope
                 self._nursery.start_soon(self._go_on, work, scope)
+            if not framed.has_more:
+                return
 
     def _serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
         """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""
@@ -289,31 +302,24 @@ class ServerConnection:
     ) -> bool:
         """Send a quick reply if nothing has to be waited for; False: nothing of it has been sent."""
         framed = self._framed
-        frame, size = self._replies.frame_of(header.request_id, message, (payload,))
+        sizes = len(message), len(payload)
+        own = make_header(framed.version, Kind.REPLY, 0, header.request_id, 0, 0, 0, 0, *sizes)
+        frame = (own, message, payload)
         try:
-            call_count = len(self._scopes) + 1
-            if not (framed.hold(frame) or framed.send_at_once(frame, call_count=call_count)):
+            is_held = framed.has_more and framed.hold(frame)
+            if not (is_held or framed.send_at_once(frame, call_count=len(self._scopes) + 1)):
                 return False
         except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", binding.method, error)
         if binding.observed is not None:
             binding.observed.in_flight += 1
-            self._runs.note_end(binding.observed, header, began_s, size, None)
+            self._runs.note_end(binding.observed, header, began_s, sum(sizes), None)
         return True
 
     @staticmethod
     def _is_tried(binding: Binding) -> bool:
         """Tell whether a coroutine is to be tried; a task that runs anyway loses nothing by simply awaiting it."""
         return binding.is_tried and not trio.lowlevel.in_trio_task()
-
-    def _may_run(self, header: Header, binding: Binding) -> bool:
-        """Tell whether a request that nothing is unusual about may run; the usual way says what there is about others."""
-        scopes = self._scopes
-        if header.payload_bytes or header.flags or header.request_id in scopes:
-            return False
-        if len(scopes) >= self._server.limits.inflight_per_connection_max:
-            return False
-        return self._runs.grant is OPEN_GRANT or self._judge(binding) is None
 
     async def _go_on(self, work: Work, scope: trio.CancelScope) -> None:
         """Run what is left of a request that could not be answered at once."""

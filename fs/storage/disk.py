@@ -18,6 +18,7 @@ from ..chunkengine.api import ChunkEngine
 from ..chunkengine.books import StuckError
 from ..runtime import tracing
 from ..runtime.ports import Runtime
+from ..runtime.quick_semaphore import QuickSemaphore
 from ..schema.config import StorageSection
 from ..schema.status import FsError, Status
 from .disk_calls import DiskCalls
@@ -70,7 +71,7 @@ class Disk:
         self.allocated_bytes = 0
         self.used_bytes = 0
         self._section = section
-        self.read_limiter = trio.Semaphore(section.read_concurrency)
+        self.read_limiter = QuickSemaphore(section.read_concurrency)
         self.write_limiter = trio.Semaphore(section.write_concurrency)
         self.pace = DiskPace()
         self.flush_pace = DiskPace(call_count_min=1)
@@ -87,7 +88,7 @@ class Disk:
     def adopt(self, section: StorageSection) -> None:
         """Go on with other limits; calls that wait or are under way still count by the old ones."""
         if section.read_concurrency != self._section.read_concurrency:
-            self.read_limiter = trio.Semaphore(section.read_concurrency)
+            self.read_limiter = QuickSemaphore(section.read_concurrency)
         if section.write_concurrency != self._section.write_concurrency:
             self.write_limiter = trio.Semaphore(section.write_concurrency)
         self._section = section

@@ -32,8 +32,8 @@ def _say_disk(disk: Disk, figures: Figures) -> None:
         (metrics.DISK_INSIDE, disk.inside_count),
     ):
         figures.note(metric, value, disk.index)
-    reads, writes = disk.read_limiter.statistics(), disk.write_limiter.statistics()
-    figures.note(metrics.DISK_WAITING, reads.tasks_waiting, disk.index, "read")
+    writes = disk.write_limiter.statistics()
+    figures.note(metrics.DISK_WAITING, disk.read_limiter.waiting_count, disk.index, "read")
     figures.note(metrics.DISK_WAITING, writes.tasks_waiting, disk.index, "write")
 
 

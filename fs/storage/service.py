@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from google.protobuf.message import Message
 
-from ..rpc.api import Call, Identity, Reply, check_client_id
+from ..rpc.api import Call, Identity, Quick, Reply, check_client_id
 from ..schema.ids import TargetId
 from ..schema.proto import storage_pb2
 from ..schema.read_columns import from_rows, to_rows
@@ -45,6 +45,8 @@ class StorageService:
     def __init__(self, context: StorageContext, changes: TargetChanges) -> None:
         self._context = context
         self._changes = changes
+        self.quick_batch_read: Quick = partial(read_one, context)
+        """One small read."""
 
     def admit(self, _user: User, peer: Identity, request: Message) -> None:
         """Let a user's client take no channel but its own; raises FsError(RPC_NOT_ALLOWED)."""
@@ -62,10 +64,6 @@ class StorageService:
             return self._batch_read_by_rows(call, request)
         context, is_cold = self._context, call.would_block
         return read_batch(context, request, deadline_s=call.deadline_s, is_cold=is_cold)
-
-    def quick_batch_read(self, message: bytes) -> tuple[bytes, memoryview] | None:
-        """See `fs.rpc.api.Quick`: one small read."""
-        return read_one(self._context, message)
 
     async def _batch_read_by_rows(
         self, call: Call, request: storage_pb2.BatchReadReq

@@ -135,5 +135,5 @@ async def test_who_is_not_traced_pays_no_call(net, process):
             await p.channel.call(ECHO, core.EchoReq(data=b"x"))
         profile.disable()
     called = pstats.Stats(profile).stats
-    assert any(name == "encode_header" for _, _, name in called)
+    assert any(name == "_encode_request" for _, _, name in called)
     assert not [name for file, _, name in called if file == tracing.__file__]

@@ -29,6 +29,10 @@ _RESULT: Final = struct.Struct("<q")
 _RESULT_OFFSET: Final = COMPLETION.size - _RESULT.size
 
 
+Others = Sequence[tuple[int, BatchIo]]
+"""Some rows, by position, and what has become of them."""
+
+
 class RowWork:
     """As `fs.client.batchio.jobs.Work`, of plain reads."""
 
@@ -38,32 +42,26 @@ class RowWork:
         self._table = table
         self._handles = handles
         self._is_relaxed = is_relaxed
-        self._others: Sequence[tuple[int, BatchIo]] = ()
+        self.others: Others = ()
+        """Rows of which more is to be said than that all is there."""
 
     async def do(self, batches: Batches) -> None:
         """Do them all."""
-        self._others = await batches.read_table(
+        self.others = await batches.read_table(
             self._table, self._handles, is_relaxed=self._is_relaxed
         )
 
-    def begin(self, batches: Batches, on_end: Callable[[bool], None]) -> UnderWay | None:
-        """Begin them all if they are few and small, as `Batches.begin_table`; `on_end` is told whether they are done."""
-
-        # Quoted: it would be evaluated for every call.
-        def end(others: "Sequence[tuple[int, BatchIo]] | None") -> None:
-            if others:
-                self._others = others
-            on_end(others is not None)
-
-        return batches.begin_table(self._table, self._handles, end, is_relaxed=self._is_relaxed)
+    def begin(self, batches: Batches, on_end: Callable[[Others | None], None]) -> UnderWay | None:
+        """Begin them all if they are few and small, as `Batches.begin_table`: what `on_end` is told is `others`, if they are done."""
+        return batches.begin_table(self._table, self._handles, on_end, is_relaxed=self._is_relaxed)
 
     def results(self) -> bytes:
         """Return the completions of all."""
         packed = completions_of(self._table.entries)
-        if not self._others:
+        if not self.others:
             return packed
         changed = bytearray(packed)
-        for position, io in self._others:
+        for position, io in self.others:
             key, _, _ = self._table.window(position)
             result = result_of(io, _KEY.unpack(key)[3])
             _RESULT.pack_into(changed, position * COMPLETION.size + _RESULT_OFFSET, result)

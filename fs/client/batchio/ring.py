@@ -33,7 +33,7 @@ from ...rpc.api import UnderWay
 from ...runtime import readiness
 from ...schema.status import FsError, Status
 from ..vfs.batches import Batches
-from .by_rows import RowWork, plain_reads
+from .by_rows import Others, RowWork, plain_reads
 from .checks import Share, sort_out
 from .descriptors import SPACE, received
 from .gathering import batch_count
@@ -81,6 +81,7 @@ class Ring:
         self._view = memory.view
         self._bell = bell
         self._entry_count = entry_count
+        self._completions_at = completion_offset(0, entry_count)
         self._depth = depth
         self._timeout_s = timeout_s
         self._priority = priority
@@ -246,21 +247,18 @@ class Ring:
         return batches
 
     def _take_batch(self, batches: list[bytes], count: int) -> None:
-        batches.append(self._copied(count))
+        first = self._taken % self._entry_count
+        start = first * ENTRY.size
+        until_end = min(count, self._entry_count - first)
+        copied = bytes(self._view[start : start + until_end * ENTRY.size])
+        if until_end < count:
+            copied += bytes(self._view[: (count - until_end) * ENTRY.size])
+        batches.append(copied)
         self._taken += count
         self._batches.batch_count += 1
         self._batches.entry_count += count
         self._batches.open_count += count
         self._pending -= count
-
-    def _copied(self, count: int) -> bytes:
-        first = self._taken % self._entry_count
-        start = first * ENTRY.size
-        until_end = min(count, self._entry_count - first)
-        copied = bytes(self._view[start : start + until_end * ENTRY.size])
-        if until_end == count:
-            return copied
-        return copied + bytes(self._view[: (count - until_end) * ENTRY.size])
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -274,14 +272,16 @@ class Ring:
             return False
         begun: UnderWay | None = None
 
-        def end(is_done: bool) -> None:
+        # Quoted: it would be evaluated for every call.
+        def end(others: "Others | None") -> None:
             self._turns.end(self._uid)
             if begun is not None:
                 self._begun.discard(begun)
             nursery = self._nursery
             if nursery is None:
                 return
-            if is_done:
+            if others is not None:
+                work.others = others
                 self._complete(_results_of(work))
             elif not nursery.cancel_scope.cancel_called:
                 nursery.start_soon(self._do_in_turn, [work])
@@ -397,7 +397,7 @@ class Ring:
         while rest:  # twice where they go over the ring's end
             first = self._completed % self._entry_count
             some = rest[: (self._entry_count - first) * COMPLETION.size]
-            place = completion_offset(first, self._entry_count)
+            place = self._completions_at + first * COMPLETION.size
             self._view[place : place + len(some)] = some
             self._completed += len(some) // COMPLETION.size
             rest = rest[len(some) :]

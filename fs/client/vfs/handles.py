@@ -29,7 +29,7 @@ class Handles:
 
     def readable(self, handle_id: int) -> FileHandle:
         """Return a handle that can read; raises FsError(BAD_FILE)."""
-        handle = self.handle(handle_id)
+        handle = self._handles.get(handle_id) or self.handle(handle_id)  # mostly without a call
         if not handle.can_read:
             inode_id = handle.state.inode_id
             raise FsError(Status.BAD_FILE, f"inode {inode_id} is open for writing only")
