@@ -165,6 +165,7 @@ class ChunkWrite:
     offset: int
     data: Buffer
     tag: bytes = b""
+    is_full_replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,9 +223,9 @@ class DiskEngine:
         commits: CommitsAtOnce | None = None,
     ) -> ChunkState:
         """See `ChunkEngine`."""
-        write = ChunkWrite(chunk_id, version, chunk_size_bytes, offset, data, tag)
+        write = ChunkWrite(chunk_id, version, chunk_size_bytes, offset, data, tag, is_full_replace)
         self._limit_epoch()
-        return self._updates.write(target_id, [write], commits, is_full_replace=is_full_replace)[0]
+        return self._updates.write(target_id, [write], commits)[0]
 
     def prepare_writes(
         self,

@@ -87,11 +87,9 @@ class Updates:
         target_id: TargetId,
         writes: Sequence[ChunkWrite],
         commits: CommitsAtOnce | None,
-        *,
-        is_full_replace: bool = False,
     ) -> list[ChunkState]:
         """Make versions of different chunks, all of them or none; see `ChunkEngine.prepare_write`."""
-        begun = self._begin(target_id, writes, is_full_replace=is_full_replace)
+        begun = self._begin(target_id, writes)
         try:
             jobs = [Job(key, base, plan, write.data) for key, base, plan, write in begun]
             written = self._writer.write(jobs, sync=self._sync)
@@ -99,9 +97,7 @@ class Updates:
         finally:
             self._end(begun)
 
-    def _begin(
-        self, target_id: TargetId, writes: Sequence[ChunkWrite], *, is_full_replace: bool
-    ) -> list[_Begun]:
+    def _begin(self, target_id: TargetId, writes: Sequence[ChunkWrite]) -> list[_Begun]:
         """Plan updates and keep what they are made from; `_end` is to follow, but not if it raises."""
         begun: list[_Begun] = []
         for write in writes:
@@ -111,6 +107,7 @@ class Updates:
             ledger.check_target(target_id)
             for write in writes:
                 offset, length = write.offset, len(write.data)
+                is_full_replace = write.is_full_replace
                 assert not is_full_replace or offset == 0, offset
                 key = chunk_key(target_id, write.chunk_id)
                 old = ledger.record(key)

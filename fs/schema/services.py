@@ -201,6 +201,9 @@ STORAGE_WRITE_GROUP: Final[Method[storage.UpdateGroupReq, storage.UpdateGroupRsp
 STORAGE_UPDATE_GROUP: Final[Method[storage.UpdateGroupReq, storage.UpdateGroupRsp]] = method(
     _STORAGE, "UpdateGroup", storage.UpdateGroupReq, storage.UpdateGroupRsp
 )
+STORAGE_REPLACE_GROUP: Final[Method[storage.UpdateGroupReq, storage.UpdateGroupRsp]] = method(
+    _STORAGE, "ReplaceGroup", storage.UpdateGroupReq, storage.UpdateGroupRsp
+)
 
 _META = meta.DESCRIPTOR.services_by_name["Meta"]
 META_STAT_FS: Final[Method[meta.StatFsReq, meta.StatFsRsp]] = method(

@@ -43,6 +43,8 @@ class StorageContext:
     """Questions to tails under way; one is cancelled when its callee stops being the chain's tail."""
     without_groups: set[tuple[NodeId, str]] = field(default_factory=set)
     """Processes, by node and incarnation, of a release that takes updates one by one only."""
+    without_replace_groups: set[tuple[NodeId, str]] = field(default_factory=set)
+    """The same of whole chunks that resync sends."""
 
     def check_lease(self) -> None:
         """Raise FsError(LEASE_EXPIRED) unless this node may serve now."""

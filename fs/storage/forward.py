@@ -436,6 +436,7 @@ async def forward_together(
     updates: Sequence[tuple[Outgoing, ChunkState]],
     *,
     deadline_s: float,
+    only_version: int = 0,
 ) -> list[Forwarded | None]:
     """Bring several updates to the successor in one request, once.
 
@@ -445,30 +446,33 @@ async def forward_together(
         chain_id: the chain to follow.
         updates: with their pending versions here; no chunk twice.
         deadline_s: trio time after which to give up.
+        only_version: not 0: these are whole chunks for a syncing successor, at this version of the chain.
 
     Returns:
         Of each in turn that everybody below has committed it, as `forward`; None: it is to be passed on by itself, which takes care
         of whatever there is.
     """
     peer = None
+    unable = context.without_replace_groups if only_version else context.without_groups
     try:
-        place = _place_to_forward(context, target, chain_id, 0, None)
+        place = _place_to_forward(context, target, chain_id, only_version, None)
         successor = place.successor
         if successor is None:
             return [Forwarded(place.chain.chain_version, None)] * len(updates)
         node = context.routing.info.node_of_target(successor.target_id)
         peer = node.node_id, node.incarnation
-        if (
-            not is_noted(place)
-            or successor.public_state is not PublicState.SERVING
-            or peer in context.without_groups
-        ):
+        is_ready = successor.public_state is (
+            PublicState.SYNCING if only_version else PublicState.SERVING
+        )
+        if not is_noted(place) or not is_ready or peer in unable:
             return [None] * len(updates)
         reply = await _ask(
             context,
             target,
             successor,
-            method=services.STORAGE_UPDATE_GROUP,
+            method=services.STORAGE_REPLACE_GROUP
+            if only_version
+            else services.STORAGE_UPDATE_GROUP,
             request=storage_pb2.UpdateGroupReq(
                 updates=[_request_of(place, one) for one, _ in updates]
             ),
@@ -478,7 +482,7 @@ async def forward_together(
         )
     except FsError as error:
         if error.status is Status.RPC_UNKNOWN_METHOD and peer is not None:
-            context.without_groups.add(peer)
+            unable.add(peer)
         log.info(
             "target %d: %d updates were not passed on together: %s",
             target.target_id,

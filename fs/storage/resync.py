@@ -5,7 +5,7 @@ One attempt (`resync_successor`), made by the predecessor for one chain version:
        tail's, without the successor.  Every later one is forwarded as a full-chunk-replace.
     2. Walk both listings in chunk-id order, page by page (memory is bounded by two pages), and decide.
     3. Bring each chunk over under its chunk lock: leftover pending versions are completed, present chunks are
-       sent whole, absent ones removed there.
+       sent whole, together where their way is plain (resync_groups.py), absent ones removed there.
     4. Nothing failed: SyncDone, with what we know of clients' last updates; the successor makes itself durable and reports UPTODATE.
 The attempt ends when the chain version changes; the next one starts over, and skips what is equal.
 
@@ -13,13 +13,14 @@ Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_pl
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 
 import trio
 
 from ..chunkengine.api import ChunkState
+from ..rpc.buffer_pool import BufferPool
 from ..schema import services
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId
@@ -32,6 +33,14 @@ from .copies import Repaired, repair_copy
 from .damage import note_damage
 from .forward import Outgoing, forward, transfer
 from .replica import UpdateType
+from .resync_groups import (
+    BYTES_UNDER_WAY_MAX,
+    GROUP_BYTES_MAX,
+    Group,
+    grouped,
+    takes_groups,
+    transfer_together,
+)
 from .resync_plan import Item, Need, merge, window_end
 from .settle import settle
 from .target import LocalTarget, ResyncProgress
@@ -62,6 +71,12 @@ class RateLimit:
         self._bytes_per_s_max = bytes_per_s_max
         self._free_at_s = 0.0
 
+    @property
+    def group_bytes_max(self) -> int:
+        """How much may be sent at once: no more than an eighth of a second allows."""
+        limit = self._bytes_per_s_max
+        return min(GROUP_BYTES_MAX, limit // 8) if limit else GROUP_BYTES_MAX
+
     async def take(self, byte_count: int) -> None:
         """Wait until `byte_count` more bytes are allowed; 0 as the limit means no limit."""
         if not self._bytes_per_s_max:
@@ -78,7 +93,12 @@ class Resync:
         self._context = context
         self._rate = RateLimit(context.section.resync_bytes_per_s_max)
         self._slots = trio.Semaphore(context.section.resync_concurrency)
+        self._buffers = BufferPool(BYTES_UNDER_WAY_MAX)
         self._running: set[LocalTarget] = set()
+
+    def disown_buffers(self) -> None:
+        """Use no memory again that chunks are being read into: a disk hangs, and may write into it yet."""
+        self._buffers.disown()
 
     def adopt(self, section: StorageSection) -> None:
         """Go on with other limits; chunks under way still count by the old ones."""
@@ -122,6 +142,8 @@ class Resync:
         finally:
             target.progress.is_running = False
             self._running.discard(target)
+            if not self._running and not self._buffers.used_bytes:
+                self._buffers = BufferPool(BYTES_UNDER_WAY_MAX)  # returns what it kept
 
     async def resync_successor(self, place: Place) -> None:
         """Make one attempt for the chain version of `place`.
@@ -195,16 +217,11 @@ class Resync:
             remote[-1].chunk_id.pack() if received.message.has_more else None,
         )
         async with trio.open_nursery() as nursery:
-            lengths = {state.chunk_id: state.length for state in local}
-            for item in merge(_until(local, end), _until(remote, end)):
-                target.progress.compared_bytes += lengths.get(item.chunk_id, 0)
-                if item.need is Need.SKIP:
-                    target.progress.skipped_count += 1
-                    continue
+            wanted = _wanted(target.progress, _until(local, end), _until(remote, end))
+            for group in grouped(wanted, self._rate.group_bytes_max):
                 slots = self._slots
                 await slots.acquire()
-                byte_count = lengths.get(item.chunk_id, 0)
-                nursery.start_soon(self._bring_in_slot, place, item, byte_count, slots)
+                nursery.start_soon(self._bring_in_slot, place, group, slots)
                 if target.progress.failed_count and not self._is_current(place):
                     break
         self._context.place_now(place.chain.chain_id, place.chain.chain_version)
@@ -214,17 +231,53 @@ class Resync:
         now = self._context.targets.place(place.chain.chain_id)
         return now.chain.chain_version == place.chain.chain_version
 
-    async def _bring_in_slot(
-        self, place: Place, item: Item, byte_count: int, slots: trio.Semaphore
-    ) -> None:
+    async def _bring_in_slot(self, place: Place, group: Group, slots: trio.Semaphore) -> None:
         try:
-            await self._rate.take(byte_count)  # before the lock: no update waits for it
+            left = group.items
+            byte_count = _bytes_now(place.target, left)
+            await self._rate.take(byte_count)  # before any lock: no update waits for it
+            if len(left) > 1 and byte_count:
+                there = await self._bring_together(place, left, byte_count)
+                left = tuple(item for item in left if item.chunk_id not in there)
+            for item in left:
+                await self._bring_one(place, item)
+        except FsError as error:
+            place.target.progress.failed_count += 1
+            log.warning("target %d: not resynced: %s", place.target.target_id, error)
+        finally:
+            slots.release()
+
+    async def _bring_one(self, place: Place, item: Item) -> None:
+        try:
             await self._bring_chunk(place, item)
         except FsError as error:
             place.target.progress.failed_count += 1
             log.warning("chunk %s: not resynced: %s", item.chunk_id, error)
+
+    async def _bring_together(
+        self, place: Place, items: Sequence[Item], byte_count: int
+    ) -> Collection[ChunkId]:
+        """Bring those over whose way is plain, as many as are in `byte_count` bytes; return which of them are there."""
+        context, target, progress = self._context, place.target, place.target.progress
+        if not takes_groups(context, place):
+            return ()
+        buffers = self._buffers
+        lease = await buffers.acquire(byte_count)
+        held = [item.chunk_id for item in items if target.locks.take(item.chunk_id)]
+        try:
+            context.place_now(place.chain.chain_id, place.chain.chain_version)
+            deadline_s = trio.current_time() + context.section.forward_timeout_s
+            there = await transfer_together(context, place, held, lease, deadline_s=deadline_s)
+        except FsError as error:
+            log.info("target %d: chunks are not resynced together: %s", target.target_id, error)
+            return ()
         finally:
-            slots.release()
+            for chunk_id in held:
+                target.locks.release(chunk_id)
+            buffers.release(lease)
+        progress.transferred_count += len(there)
+        progress.transferred_bytes += sum(there.values())
+        return there
 
     async def _bring_chunk(self, place: Place, item: Item) -> None:
         """Bring one chunk of the successor to our state of it, whatever that is by now."""
@@ -295,6 +348,27 @@ class Resync:
             deadline_s=deadline_s,
             only_version=place.chain.chain_version,
         )
+
+
+def _wanted(
+    progress: ResyncProgress, local: Sequence[ChunkState], remote: Sequence[ChunkState]
+) -> Iterator[tuple[Item, ChunkState | None]]:
+    """Yield what is to be done, with the chunk here; count what is not."""
+    states = {state.chunk_id: state for state in local}
+    for item in merge(local, remote):
+        state = states.get(item.chunk_id)
+        progress.compared_bytes += state.length if state is not None else 0
+        if item.need is Need.SKIP:
+            progress.skipped_count += 1
+        else:
+            yield item, state
+
+
+def _bytes_now(target: LocalTarget, items: Sequence[Item]) -> int:
+    """Return the bytes of chunks, which may have changed, or gone, since they were listed."""
+    disk = target.disk
+    states = (disk.run_inline(disk.engine.get, target.target_id, item.chunk_id) for item in items)
+    return sum(state.length for state in states if state is not None)
 
 
 def state_to_pb(state: ChunkState) -> storage_pb2.ChunkMetaPb:

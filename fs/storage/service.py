@@ -121,6 +121,20 @@ class StorageService:
             deadline_s=call.deadline_s,
         )
 
+    async def replace_group(
+        self, call: Call, request: storage_pb2.UpdateGroupReq
+    ) -> storage_pb2.UpdateGroupRsp:
+        """Take several whole chunks that our predecessor brings over; we are syncing."""
+        _limit(len(request.updates))
+        return await run_group(
+            self._context,
+            request,
+            call.payload,
+            is_from_client=False,
+            is_replacing=True,
+            deadline_s=call.deadline_s,
+        )
+
     async def query_last_chunk(
         self, _call: Call, request: storage_pb2.QueryLastChunkReq
     ) -> storage_pb2.QueryLastChunkRsp:

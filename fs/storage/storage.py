@@ -140,9 +140,10 @@ class Storage:
             mgmtd,
             BufferPool(READ_BUFFER_BYTES_MAX),
         )
+        self._resync = Resync(self._context)
         for disk in self._disks:
             disk.calls.on_hang.append(lambda _error: self._context.buffers.disown())
-        self._resync = Resync(self._context)
+            disk.calls.on_hang.append(lambda _error: self._resync.disown_buffers())
         self._repair = Repair(self._context)
         self._scrub = Scrub(self._context)
         self._changes = TargetChanges(self._context)

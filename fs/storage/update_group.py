@@ -24,6 +24,7 @@ import trio
 
 from ..chunkengine.api import ChunkCommit, ChunkState, ChunkWrite, CommitsAtOnce, Note
 from ..runtime import tracing
+from ..schema.ids import ChunkId
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .channels import UpdateResult, is_final
@@ -91,6 +92,7 @@ class _Plain:
             request.offset,
             update.payload,
             update.packed_tag,
+            request.is_full_replace,
         )
 
 
@@ -100,6 +102,7 @@ async def run_group(
     payload: memoryview,
     *,
     is_from_client: bool,
+    is_replacing: bool = False,
     deadline_s: float,
 ) -> storage_pb2.UpdateGroupRsp:
     """Execute some writes here and below; return when each is committed on the whole rest of the chain, or has failed.
@@ -109,13 +112,14 @@ async def run_group(
         request: from a client (head only), or from the predecessor; all at one version of one chain.
         payload: the bytes of all, in their order; read until return, not kept.
         is_from_client: which of the two.
+        is_replacing: whole chunks for a syncing target, each with the chain version that it was committed under.
         deadline_s: trio time at which the sender stops waiting.
 
     Raises:
         FsError: nothing of it was begun; what happens to single ones is in the reply.
     """
     deadline_s = min(deadline_s, trio.current_time() + context.section.forward_timeout_s)
-    parts = _cut(request.updates, payload)
+    parts = _cut(request.updates, payload, is_replacing)
     chain_id, chain_version = request.updates[0].chain_id, request.updates[0].chain_version
     context.check_lease()
     place = await context.place_at(chain_id, chain_version)
@@ -142,7 +146,9 @@ async def run_group(
             _end(target, member)
 
 
-def _cut(updates: Sequence[storage_pb2.UpdateReq], payload: memoryview) -> list[memoryview]:
+def _cut(
+    updates: Sequence[storage_pb2.UpdateReq], payload: memoryview, is_replacing: bool
+) -> list[memoryview]:
     """Return the bytes of each; raises FsError(RPC_BAD_REQUEST)."""
     if not updates:
         raise FsError(Status.RPC_BAD_REQUEST, "a group of no updates")
@@ -153,9 +159,11 @@ def _cut(updates: Sequence[storage_pb2.UpdateReq], payload: memoryview) -> list[
     for one in updates:
         if (one.chain_id, one.chain_version, one.sender_epoch) != key:
             raise FsError(Status.RPC_BAD_REQUEST, f"a group of chains {key[0]} and {one.chain_id}")
-        is_plain = not (one.is_full_replace or one.is_damaged or one.is_durable)
-        if one.type != storage_pb2.UpdateTypePb.WRITE or not is_plain or one.commit_chain_version:
+        is_write = one.type == storage_pb2.UpdateTypePb.WRITE
+        if not is_write or one.is_damaged or one.is_durable:
             raise FsError(Status.RPC_BAD_REQUEST, "a group takes plain writes only")
+        if (one.is_full_replace, bool(one.commit_chain_version)) != (is_replacing, is_replacing):
+            raise FsError(Status.RPC_BAD_REQUEST, "whole chunks go with whole chunks only")
         parts.append(payload[start : start + one.length])
         start += one.length
     if start != len(payload):
@@ -276,6 +284,8 @@ async def _execute_together(
         context.check_lease()
         place = context.place_now(request.chain_id, request.chain_version)
         plain = _plain(context, place, members)
+        if request.is_full_replace and place.successor is not None:
+            return  # a syncing target is the tail
     except FsError as error:
         log.debug("target %d: no group: %s", target.target_id, error)
         return
@@ -326,7 +336,8 @@ def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) ->
     if not is_noted(place):
         return []
     position = position_in(place, first.is_from_client, is_damaged=False)
-    if position is Position.SYNCING:
+    is_replacing = first.request.is_full_replace
+    if (position is Position.SYNCING) is not is_replacing:
         return []
     if not first.is_from_client:
         target.heard_s = trio.current_time()
@@ -336,7 +347,7 @@ def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) ->
         update = member.update
         state = target.disk.run_inline(target.disk.engine.get, target.target_id, update.chunk_id)
         is_left_over = state is not None and (state.pending_ver or state.is_damaged)
-        if is_left_over or (
+        if (is_left_over and not is_replacing) or (
             update.tag is not None and target.channels.result_of(update.tag) is not None
         ):
             continue
@@ -353,7 +364,11 @@ def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) ->
 
 
 async def _prepare(place: Place, plain: Sequence[_Plain]) -> list[ChunkState]:
-    """Make the pending versions on our disk, at the tail the committed ones, in one batch; raises FsError with nothing done."""
+    """Make the pending versions on our disk, at the tail the committed ones, in one batch; raises FsError with nothing done.
+
+    Whole chunks are as many batches as chain versions that they were committed under, and some may be there after an FsError:
+    each is what it would have been by itself, and may come again.
+    """
     target = place.target
     tags = {one.member.update.chunk_id: one.member.update.tag for one in plain}
 
@@ -361,17 +376,31 @@ async def _prepare(place: Place, plain: Sequence[_Plain]) -> list[ChunkState]:
         tag = tags[state.chunk_id]
         return note_of(tag, result_of(state)) if tag is not None else None
 
-    is_tail = place.successor is None
+    commit_at = 0 if place.successor is not None else place.chain.chain_version
     byte_count = sum(len(one.member.update.payload) for one in plain)
     target.disk.note_written(byte_count)
     target.written_bytes += byte_count
-    work = partial(
-        target.disk.engine.prepare_writes,
-        target.target_id,
-        [one.write for one in plain],
-        commits=CommitsAtOnce(place.chain.chain_version, note) if is_tail else None,
-    )
+
+    def work() -> list[ChunkState]:
+        made: dict[ChunkId, ChunkState] = {}
+        for version, writes in _by_chain_version(plain, commit_at).items():
+            commits = CommitsAtOnce(version, note) if version else None
+            for state in target.disk.engine.prepare_writes(
+                target.target_id, writes, commits=commits
+            ):
+                made[state.chunk_id] = state
+        return [made[one.member.update.chunk_id] for one in plain]
+
     return await target.disk.write_timed(byte_count, work, part_count=len(plain))
+
+
+def _by_chain_version(plain: Sequence[_Plain], commit_at: int) -> dict[int, list[ChunkWrite]]:
+    """Return what is to be prepared, by the chain version under which it is committed at once (0: it is not)."""
+    writes: dict[int, list[ChunkWrite]] = {}
+    for one in plain:
+        version = one.member.update.request.commit_chain_version or commit_at
+        writes.setdefault(version, []).append(one.write)
+    return writes
 
 
 async def _commit(place: Place, ended: Sequence[tuple[_Plain, ChunkState, Forwarded]]) -> None:

@@ -46,7 +46,7 @@ FOR_USERS = {
 }  # fmt: skip
 FOR_SERVICES = {
     "Kv.Read", "Kv.Commit", "Kv.Sync", "Mgmtd.Heartbeat", "Mgmtd.FindTokens",
-    "Storage.Update", "Storage.UpdateGroup", "Storage.RemoveChunks", "Storage.QueryVersions", "Storage.SyncStart", "Storage.SyncDone",
+    "Storage.Update", "Storage.UpdateGroup", "Storage.ReplaceGroup", "Storage.RemoveChunks", "Storage.QueryVersions", "Storage.SyncStart", "Storage.SyncDone",
     "Storage.FetchCopy",
 }  # fmt: skip
 """All others are for admins."""

@@ -12,6 +12,7 @@ from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
 from fs.storage import resync
+from fs.storage.resync_groups import GROUP_BYTES_MAX
 
 from .cluster import INODE, content, open_caller, open_cluster
 from .test_update_group import send, writes
@@ -295,7 +296,10 @@ async def test_the_rate_limit_spreads_bytes(mock_clock):
     for _ in range(5):
         await limit.take(500)
     assert 1.9 < trio.current_time() - start_s < 2.1
+    assert limit.group_bytes_max == 125
+    assert resync.RateLimit(1 << 40).group_bytes_max == GROUP_BYTES_MAX
     free = resync.RateLimit(0)
+    assert free.group_bytes_max == GROUP_BYTES_MAX
     await free.take(10**9)
     assert trio.current_time() - start_s < 2.1
 
@@ -330,3 +334,21 @@ async def test_progress_counts_all_bytes_of_transfers_side_by_side(mock_clock):
         progress = cluster.nodes[1].target.progress
         assert progress.transferred_count == len(INDEXES)
         assert progress.transferred_bytes == 120 * len(INDEXES)
+
+
+async def test_what_is_gone_by_its_turn_takes_none_of_the_rate(mock_clock):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await fill(client)
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        for index in INDEXES:
+            await client.write(0, b"x" * 10_000, index)
+        feeder = cluster.nodes[1]
+        feeder.storage.adopt(structs.replace(feeder.section, resync_bytes_per_s_max=10_000))
+        await cluster.start_node(2)
+        await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
+        for index in INDEXES:
+            await client.remove(index)
+        began_s = trio.current_time()
+        await cluster.wait_all_serving()
+        assert trio.current_time() - began_s < 10
