@@ -186,6 +186,8 @@ class BeginsWrites(Protocol):
             offset: in bytes.
             data: must stay unchanged until the write has ended.
             on_end: called once, later, in whatever task.
+
+        Raises nothing: whatever is wrong, the usual way meets it again.
         """
         ...
 

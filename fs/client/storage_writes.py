@@ -171,7 +171,11 @@ class StorageWrites:
     def begin(self, file: FileRef, offset: int, data: Buffer, on_end: OnWritten) -> bool:
         """See `fs.client.api.BeginsWrites.begin_write`."""
         view = memoryview(data)
-        pieces = cut_file_range(self._routing.info, file, offset, view)
+        try:
+            pieces = cut_file_range(self._routing.info, file, offset, view)
+        except FsError as error:  # the usual way says so, to whom it concerns
+            log.debug("inode %d: not begun: %s", file.inode_id, error)
+            return False
         if len(pieces) != 1 or len(view) > BEGUN_BYTES_MAX:
             return False
         piece = pieces[0]
