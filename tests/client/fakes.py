@@ -551,7 +551,8 @@ class FakeMeta:
         if r.exchange:
             other = c.child(r.new_parent_inode_id, r.new_name)
             c.names[r.old_parent_inode_id][r.old_name] = other.inode_id
-            self._reparent(other, r.old_parent_inode_id, r.old_name)
+            other = self._reparent(other, r.old_parent_inode_id, r.old_name)
+            reply.replaced.CopyFrom(inode_to_pb(other))
         elif target_id == moved.inode_id:
             reply.moved.CopyFrom(inode_to_pb(moved))
             return reply

@@ -178,6 +178,8 @@ class Namespace(ChangingAttributes):
             request.keep_inode_id = state.inode_id
         reply = await self._call_changing(services.META_RENAME, request, old, new)
         self._note_moved(InodeId(reply.moved.inode_id), old, new)
+        if exchange and reply.HasField("replaced"):
+            self._note_moved(InodeId(reply.replaced.inode_id), new, old)
         for inode in (reply.moved, reply.replaced):
             if inode.type == common_pb2.DIRECTORY:
                 self._core.told.note_changed(InodeId(inode.inode_id))

@@ -69,3 +69,17 @@ async def test_once_the_kernel_has_to_look_a_name_up_nothing_is_expected_of_it(
         await trio.sleep(1.5)
         changed = await here.names.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)
         assert changed.mode == 0o600
+
+
+async def test_names_that_are_exchanged_here_keep_nobody_waiting(autojump_clock, mounts):
+    """The kernel takes what it knows of both names along."""
+    async with mounts() as here:
+        await here.write_file(b"a", b"1")
+        await here.write_file(b"b", b"22")
+        for name in (b"a", b"b"):
+            here.names.give_listed(1, name, await here.stat(name))
+        await here.names.rename((1, b"a"), (1, b"b"), ROOT, exchange=True)
+        began_s = trio.current_time()
+        assert await here.read_file(b"a") == b"22"
+        assert await here.read_file(b"b") == b"1"
+        assert trio.current_time() - began_s < 0.5
