@@ -28,7 +28,8 @@ class DiskWatch:
         self._path = path
         self._judge = HangJudge(path, hang_s)
         self._probe_fd = -1
-        self._began_s: dict[str, float] = {}
+        self._began: dict[str, tuple[float, int]] = {}
+        """By kind: when, and the kernel's number of the thread."""
         self._is_over = threading.Event()
 
     def open(self) -> None:
@@ -44,26 +45,26 @@ class DiskWatch:
         """Return when the file system takes writes."""
         if self._probe_fd < 0:
             return
-        self._began_s[COMMIT] = self._judge.now_s
+        self._began[COMMIT] = (self._judge.now_s, threading.get_native_id())
         with suppress(OSError):  # the commit, which follows, fails as well, and says so
             os.pwrite(self._probe_fd, b"\0", 0)
-        del self._began_s[COMMIT]
+        del self._began[COMMIT]
 
     @contextmanager
     def under_way(self, what: str) -> Iterator[None]:
         """Look after what the body does with the disk; one of a kind at a time."""
-        self._began_s[what] = self._judge.now_s
+        self._began[what] = (self._judge.now_s, threading.get_native_id())
         try:
             yield
         finally:
-            del self._began_s[what]
+            del self._began[what]
 
     def run(self, on_hang: Callable[[float], None]) -> None:
         """Look until `end`; tell once, from this thread, for how many seconds the disk has not answered."""
         while not self._is_over.wait(LOOK_INTERVAL_S):
             self._judge.pass_time(LOOK_INTERVAL_S)
-            oldest_s = min(list(self._began_s.values()), default=None)
-            if oldest_s is not None and (age_s := self._judge.hung_s(oldest_s)):
+            oldest = min(list(self._began.values()), default=None)
+            if oldest is not None and (age_s := self._judge.hung_s(*oldest)):
                 on_hang(age_s)
                 return
 

@@ -1,7 +1,8 @@
 """Whether a disk hangs: neither answers a call nor fails it.
 
 It does when a call has been under way for `hang_s` and the devices below have completed nothing in that time; or for HANG_FACTOR times
-that, whatever else they do.  So a disk that is only busy, with a flush of a minute before it, is left in peace.
+that, whatever else they do.  So a disk that is only busy, with a flush of a minute before it, is left in peace; and so is one whose call
+gets no core, or computes: its thread runs, or waits to run, instead of waiting for the disk.
 
 Invariant: time in which nobody looked, since this process did not run, counts as two looks at most, however long it was.
 
@@ -18,6 +19,10 @@ LOOK_INTERVAL_S: Final = 0.5
 HANG_FACTOR: Final = 12.0
 _STAT_FIELDS: Final = (0, 4, 11, 15)
 """Of a block device's `stat`: reads, writes, discards and flushes completed; the last two are missing in older kernels."""
+
+WORK_SHARE: Final = 0.2
+"""A thread that runs, or waits for a core, for so much of the time does not wait for the disk.  One that does wakes up now and
+then at the most, as a writer that the kernel holds back for too many dirty pages."""
 
 _BLOCK_DEVICES: Final = Path("/sys/dev/block")
 _BTRFS: Final = Path("/sys/fs/btrfs")
@@ -72,6 +77,22 @@ def open_probe(directory: str | Path) -> int:
         return -1
 
 
+def work_ns(thread_id: int) -> int:
+    """Return for how long a thread of this process has run or waited for a core; -1: it does so just now, 0: unknown.
+
+    Args:
+        thread_id: the kernel's (`threading.get_native_id`); 0: not known.
+    """
+    try:
+        about = Path(f"/proc/self/task/{thread_id}/stat").read_text()
+        times = Path(f"/proc/self/task/{thread_id}/schedstat").read_text().split()
+    except OSError:  # it has ended, or the kernel does not count
+        return 0
+    if about.rpartition(")")[2].split()[0] == "R":
+        return -1
+    return int(times[0]) + int(times[1])
+
+
 class HangJudge:
     """Judges one disk by its oldest call, whenever somebody looks."""
 
@@ -84,6 +105,8 @@ class HangJudge:
         self._stat_paths: list[Path] = []
         self._completed = 0
         self._moved_s = 0.0
+        self._worked = (0, 0, 0.0)
+        """A thread, for how long it had worked, in nanoseconds, when it was looked at last."""
 
     def learn_device(self) -> None:
         """Find out which devices the disk is on; blocks.  Without any only time counts."""
@@ -101,17 +124,34 @@ class HangJudge:
         """Note that so much time has gone by since the last look."""
         self.now_s += min(elapsed_s, 2 * LOOK_INTERVAL_S)
 
-    def hung_s(self, began_s: float) -> float:
-        """Return for how long the oldest call, begun then, has been under way, if the disk hangs; else 0."""
+    def hung_s(self, began_s: float, thread_id: int = 0) -> float:
+        """Return for how long the oldest call, begun then, has been under way, if the disk hangs; else 0.
+
+        Args:
+            began_s: by `now_s`.
+            thread_id: the kernel's, of the thread that makes the call; 0: not known.
+        """
         age_s = self.now_s - began_s
         if not self.hang_s or age_s < self.hang_s / 2:
             return 0.0
         completed = self._count_completed()
         if completed != self._completed:
             self._completed, self._moved_s = completed, self.now_s
+        if self._works(thread_id):
+            self._moved_s = self.now_s
         silent_s = min(age_s, self.now_s - self._moved_s)
         hangs = silent_s >= self.hang_s or age_s >= HANG_FACTOR * self.hang_s
         return age_s if hangs else 0.0
+
+    def _works(self, thread_id: int) -> bool:
+        """Whether the thread did something else than wait for the disk since it was looked at last."""
+        worked_ns = work_ns(thread_id)
+        if worked_ns < 0:
+            return True
+        before_id, before_ns, before_s = self._worked
+        self._worked = (thread_id, worked_ns, self.now_s)
+        elapsed_ns = (self.now_s - before_s) * 1e9
+        return thread_id == before_id and worked_ns - before_ns > WORK_SHARE * elapsed_ns
 
     def _count_completed(self) -> int:
         count = 0

@@ -13,6 +13,7 @@ Concurrency: one event loop; threads of its own, so that calls of other disks ne
 Decision: specs/decisions/0107-disks-that-hang.md.
 """
 
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,11 +31,13 @@ T = TypeVar("T")
 class _Call:
     """One call under way."""
 
-    __slots__ = ("began_s", "error", "function", "on_end", "result", "task", "undo")
+    __slots__ = ("began_s", "error", "function", "on_end", "result", "task", "thread_id", "undo")
 
     def __init__(self, function: Callable[[], Any], began_s: float) -> None:
         self.function = function
         self.began_s = began_s
+        self.thread_id = 0
+        """The kernel's, of the thread that makes it; 0: none does yet."""
         self.on_end: OnEnd | None = None
         self.task: trio.lowlevel.Task | None = None
         """Waits for it; None: `on_end` is told, if it is there."""
@@ -44,6 +47,7 @@ class _Call:
         self.error: BaseException | None = None
 
     def work(self) -> None:
+        self.thread_id = threading.get_native_id()
         self.result = self.function()
 
     def end(self, error: BaseException | None) -> None:
@@ -141,7 +145,9 @@ class DiskCalls:
         """Judge the disk; `elapsed_s` since the last time."""
         self.judge.pass_time(elapsed_s)
         oldest = next(iter(self._under_way), None)
-        if oldest is not None and (age_s := self.judge.hung_s(oldest.began_s)):
+        if oldest is None:
+            return
+        if age_s := self.judge.hung_s(oldest.began_s, oldest.thread_id):
             self._give_up(age_s)
 
     def _give_up(self, age_s: float) -> None:

@@ -102,7 +102,7 @@ def test_a_disk_that_refuses_writes_does_not_hang(watch, monkeypatch, told):
 
     monkeypatch.setattr(disk_watch, "os", SimpleNamespace(pwrite=refuse, close=os.close))
     watch.probe()
-    assert not watch._began_s and not told
+    assert not watch._began and not told
 
 
 def test_where_no_probe_can_be_made_there_is_none(tmp_path, hanging):

@@ -1,5 +1,7 @@
 """Which devices are below a disk, and whether they do anything."""
 
+import threading
+
 import pytest
 
 from fs.runtime import disk_hang
@@ -45,3 +47,57 @@ def test_devices_of_btrfs_are_found_together(monkeypatch, tmp_path):
     monkeypatch.setattr(disk_hang, "_BTRFS", tmp_path / "btrfs")
     assert {path.name for path in disk_hang._companions("8:16")} == {"sdb", "sdc"}
     assert [path.name for path in disk_hang._companions("8:0")] == ["8:0"]
+
+
+@pytest.mark.parametrize(
+    ("worked_ns", "hangs_at_s"),
+    [
+        (lambda _second: 0, 10),  # not known, or waits for the disk
+        (lambda second: second * 10_000_000, 10),  # wakes up now and then
+        (lambda second: second * 300_000_000, 120),  # computes, and waits for a core in between
+        (lambda _second: -1, 120),
+        (lambda second: -1 if second < 40 else 5, 49),
+        (lambda second: min(second, 40) * 10**9, 50),
+    ],
+)
+def test_a_thread_that_works_does_not_wait_for_the_disk(monkeypatch, worked_ns, hangs_at_s):
+    made = HangJudge("/nowhere", 10.0)
+    for second in range(1, 200):
+        monkeypatch.setattr(disk_hang, "work_ns", lambda _thread_id, at=second: worked_ns(at))
+        made.pass_time(1.0)
+        if made.hung_s(0.0, 7):
+            break
+    assert second == hangs_at_s
+
+
+def test_work_of_one_call_says_nothing_of_the_next(monkeypatch):
+    made = HangJudge("/nowhere", 10.0)
+    monkeypatch.setattr(disk_hang, "work_ns", lambda thread_id: thread_id * 10**12)
+    for second in range(1, 20):
+        made.pass_time(1.0)
+        if made.hung_s(0.0, second):  # others are the oldest one after the other
+            break
+    assert second == 10
+
+
+def test_threads_are_seen_at_work_and_waiting():
+    may_end, at_work = threading.Event(), threading.Event()
+
+    def work():
+        while not at_work.is_set():
+            pass
+        may_end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert any(disk_hang.work_ns(thread.native_id) < 0 for _ in range(100_000))
+        at_work.set()
+        while (waits := disk_hang.work_ns(thread.native_id)) < 0:
+            pass
+        assert waits > 0
+    finally:
+        at_work.set()
+        may_end.set()
+        thread.join()
+    assert disk_hang.work_ns(thread.native_id) == disk_hang.work_ns(0) == 0

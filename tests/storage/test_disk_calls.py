@@ -141,6 +141,30 @@ async def test_the_end_waits_for_calls_that_go_on_but_not_for_ever(calls, runtim
     assert calls.lost_count == 1
 
 
+async def test_a_call_that_computes_is_left_in_peace(calls, runtime, engine):
+    """On a machine whose cores were all busy a disk in memory was given up: a call that computed took 10 s."""
+    may_wait = threading.Event()
+
+    def compute_and_wait():
+        while not may_wait.is_set():
+            pass
+        engine.wait()
+
+    with trio.fail_after(60):
+        async with watched([calls], runtime), trio.open_nursery() as nursery:
+
+            async def call():
+                with pytest.raises(FsError, match="does not answer"):
+                    await calls.run(compute_and_wait)
+
+            nursery.start_soon(call)
+            while calls.judge.now_s < 3 * HANG_S:  # noqa: ASYNC110 - polls
+                await trio.sleep(0.01)
+            assert not calls.lost_count
+            may_wait.set()
+    assert calls.lost_count == 1
+
+
 def looked(calls, seconds, completed=lambda _second: 0):
     """Let seconds pass, a look each; return the second in which it was given up, 0 if it was not."""
     for second in range(1, seconds + 1):
