@@ -58,15 +58,20 @@ async def test_who_has_the_file_open_means_it_whatever_it_is_called(autojump_clo
         await here.close(handle_id)
 
 
-async def test_once_the_kernel_has_to_look_a_name_up_nothing_is_expected_of_it(
+async def test_once_the_kernel_has_looked_a_name_up_again_nothing_is_expected_of_it(
     autojump_clock, mounts
 ):
+    """Not before: a request may have waited for long, where the mount daemon was stopped."""
     async with mounts(2) as (here, there):
         await here.write_file(b"f", b"old")
         inode = await here.stat(b"f")
         here.names.give_listed(1, b"f", inode)
         await there.names.rename((1, b"f"), (1, b"h"), ROOT)
         await trio.sleep(1.5)
+        with pytest.raises(FsError) as caught:
+            await here.names.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)
+        assert caught.value.status is Status.STALE
+        assert (await here.stat(b"h")).inode_id == inode.inode_id
         changed = await here.names.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)
         assert changed.mode == 0o600
 
