@@ -17,9 +17,11 @@ import trio
 from msgspec import structs
 
 from fs.app.progress import Progress
+from fs.client.connect import Client
 from fs.runtime.config_file import read_config, write_config
+from fs.schema.routing import PublicState
 
-from .cluster import Nodes, ember, fresh_cluster
+from .cluster import PATIENCE_S, Nodes, ember, fresh_cluster
 from .command import bench_command
 from .storage import (
     FULL,
@@ -52,6 +54,17 @@ def _is_complete(chains: list[Any]) -> bool:
     return bool(chains) and all(chain["is_complete"] for chain in chains)
 
 
+async def _all_serve(client: Client) -> None:
+    """Wait until every member of every chain serves, as a client is told: each `ember status` is a process of its own."""
+    info = client.routing.info
+    while any(
+        member.public_state is not PublicState.SERVING
+        for chain in info.chains.values()
+        for member in chain.targets
+    ):
+        info = await client.routing.wait_newer(info.routing_version)
+
+
 async def recover(directory: Path, parent: Path, sizes: Sizes) -> list[Row]:
     """Kill, overwrite, restart, wait."""
     nodes = Nodes(directory)
@@ -65,12 +78,13 @@ async def recover(directory: Path, parent: Path, sizes: Sizes) -> list[Row]:
         await trio.to_thread.run_sync(nodes.wait, lambda chains: not _is_complete(chains))
         load = StorageLoad(client, directory, sizes)  # which knows the processes that are left
         await load.writes(load.big, load.sequential(MIB), MIB)
-    goal = WRITE_GOAL * buffered_mib_s(parent, sizes) / REPLICA_COUNT
-    before, began = nodes.io_bytes("rchar"), time.perf_counter()
-    with nodes.started_by_hand(lost):
-        await trio.to_thread.run_sync(nodes.wait, _is_complete)
-        took = time.perf_counter() - began
-        after = nodes.io_bytes("rchar")
+        goal = WRITE_GOAL * buffered_mib_s(parent, sizes) / REPLICA_COUNT
+        before, began = nodes.io_bytes("rchar"), time.perf_counter()
+        with nodes.started_by_hand(lost):
+            with trio.fail_after(PATIENCE_S):
+                await _all_serve(client)
+            took = time.perf_counter() - began
+            after = nodes.io_bytes("rchar")
     shares = [after[name] - before[name] for name in before]
     moved_mib = sizes.file_mib * REPLICA_COUNT / NODE_COUNT
     return [
