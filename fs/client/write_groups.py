@@ -1,7 +1,8 @@
 """Writes of one chain that wait at the same time go to its head in one request.
 
 A request, and all that a replica does for it, costs as much by itself as copying a MiB.  So while a request with writes is under
-way to a chain, further ones wait: until it has ended, or until they fill a request themselves.  Each has its own tag, and its own result or failure: an update that was sent together with
+way to a chain, further ones wait: until it has ended, or until they fill a request themselves.  Those that begin in the same moment, as
+pieces of one flush do, go together from the start.  Each has its own tag, and its own result or failure: an update that was sent together with
 others may be repeated by itself, or with others.
 
 Invariants:
@@ -33,8 +34,8 @@ log = logging.getLogger(__name__)
 AT_ONCE_MAX: Final = 2
 """Requests to one chain, all but one of them full: while its replicas write the bytes of one they receive those of the others."""
 
-GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""With so many an update is a third of what it costs by itself, and hardly less with more."""
+GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
+"""With more a replica would save little, and the memory of its receive buffers would not be used again."""
 
 GROUP_COUNT_MAX: Final = 64
 
@@ -60,9 +61,11 @@ class _Write:
 class _Line:
     """The writes to one chain at one version of it."""
 
-    __slots__ = ("under_way", "waiting", "waiting_bytes")
+    __slots__ = ("is_opening", "under_way", "waiting", "waiting_bytes")
 
     def __init__(self) -> None:
+        self.is_opening = True
+        """Nothing is sent yet: the first of those that wait gives others of the same moment a turn to join it."""
         self.under_way = 0
         """Requests."""
         self.waiting: deque[_Write] = deque()
@@ -81,11 +84,18 @@ class _Line:
 
     def start(self) -> None:
         """Have requests made of those that wait, as far as it is time for them."""
-        while self.waiting and (
-            not self.under_way
-            or (
-                self.under_way < AT_ONCE_MAX
-                and (self.waiting_bytes >= GROUP_BYTES_MAX or len(self.waiting) >= GROUP_COUNT_MAX)
+        while (
+            not self.is_opening
+            and self.waiting
+            and (
+                not self.under_way
+                or (
+                    self.under_way < AT_ONCE_MAX
+                    and (
+                        self.waiting_bytes >= GROUP_BYTES_MAX
+                        or len(self.waiting) >= GROUP_COUNT_MAX
+                    )
+                )
             )
         ):
             group = _take_group(self.waiting)
@@ -124,8 +134,12 @@ class WriteGroups:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line()
-        write = _Write(request, data)
-        line.add(write)
+            line.add(write := _Write(request, data))
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            line.is_opening = False
+            line.start()
+        else:
+            line.add(write := _Write(request, data))
         if not write.group or write.group[0] is not write:
             await _wait_in(line, write)
         if write.group[0] is write:

@@ -22,7 +22,9 @@ from typing import Final
 import trio
 
 SIZE_MIN: Final = mmap.PAGESIZE
-IDLE_BYTES_MAX: Final = 64 * 1024 * 1024
+IDLE_BYTES_MAX: Final = 96 * 1024 * 1024
+"""Two full groups of writes to each of six chains, which a busy storage process receives again and again."""
+
 HUGE_BYTES: Final = 2 * 1024 * 1024
 """A huge page; a half of it is the smallest buffer that lies in one."""
 

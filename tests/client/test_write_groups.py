@@ -120,6 +120,31 @@ async def test_the_first_goes_at_once_and_those_behind_it_together(writers):
     assert not writers.groups._lines
 
 
+async def test_those_that_begin_in_the_same_moment_go_together(writers, nursery):
+    nodes = writers.nodes
+    for index in range(4):
+        nursery.start_soon(writers._write, index, 100, 1, 1)
+    nursery.start_soon(writers._write, 4, 100, 2, 1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(map(sorted, nodes.sent)) == [[0, 1, 2, 3], [4]]
+    await nodes.end_all()
+    assert writers.told == {index: index + 1 for index in range(5)}
+    assert not writers.groups._lines
+
+
+async def test_who_is_cancelled_in_the_moment_of_beginning_keeps_nobody_waiting(writers, nursery):
+    for index in range(3):
+        nursery.start_soon(writers._write, index, 100, 1, 1)
+    await trio.lowlevel.checkpoint()
+    for scope in writers.scopes.values():
+        scope.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    await writers.write([7])
+    await writers.nodes.end_all()
+    assert writers.told.pop(7) == 8
+    assert not writers.groups._lines
+
+
 @pytest.mark.parametrize("by_count", [True, False])
 async def test_a_full_request_waits_for_no_other_but_too_many_do(writers, by_count):
     each = 1 if by_count else GROUP_BYTES_MAX // 4

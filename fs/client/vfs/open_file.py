@@ -25,7 +25,7 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError
 from .ports import Caller
 from .readahead import Readahead
-from .write_run import WriteRun
+from .write_run import WriteRun, WriteStream
 
 SET_ID_BITS = 0o6000
 
@@ -160,6 +160,7 @@ class InodeState:
         "seen_there_s",
         "set_times",
         "space_counted_s",
+        "stream",
         "told_until_s",
         "unsure_ctime_ns",
         "writer",
@@ -185,6 +186,7 @@ class InodeState:
         self.locks: dict[str, QuickLock] = {}
         """Those that were asked for; see `_OwnLock`."""
         self.run: WriteRun | None = None
+        self.stream = WriteStream()
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []
         self.written_end = 0

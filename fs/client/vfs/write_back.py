@@ -4,6 +4,7 @@ Which locks, and what a failed flush means: see `core`.
 """
 
 import logging
+from typing import Final
 
 from ...runtime.ports import Buffer
 from ...schema import services
@@ -17,6 +18,12 @@ from .shared import Shared
 from .write_run import WriteRun, flush_unit_bytes
 
 _log = logging.getLogger(__name__)
+
+HELD_BYTES_MAX: Final = 32 << 20
+"""Of whole flushes that a long stream gathers, so that each chain gets several chunks in one request."""
+
+HELD_SHARE: Final = 8
+"""At most this part of all that may be unsent."""
 
 
 class WriteBack(Shared):
@@ -47,11 +54,9 @@ class WriteBack(Shared):
         if run is None:
             run = state.run = WriteRun(offset)
         run.append(data)
-        unit = flush_unit_bytes(state.ref.layout.chunk_size_bytes, self.section.write_buffer_bytes)
-        boundary = (run.offset // unit + 1) * unit
-        while run.end >= boundary:
-            self._launch(state, run.cut_before(boundary))
-            boundary += unit
+        held_max = min(HELD_BYTES_MAX, self.section.dirty_bytes_max // HELD_SHARE)
+        if run.length >= state.stream.held_bytes(offset, len(data), held_max):
+            self._launch_units(state, run)
         if run.length == 0:
             state.run = None
         state.written_end = max(state.written_end, offset + len(data))
@@ -64,8 +69,19 @@ class WriteBack(Shared):
         on the way.
         """
         run, state.run = state.run, None
-        if run is not None:
+        if run is None:
+            return
+        self._launch_units(state, run)
+        if run.length:
             self._launch(state, run, is_durable=is_durable and _is_rest_durable(state))
+
+    def _launch_units(self, state: InodeState, run: WriteRun) -> None:
+        """Send what whole flushes can be made of; the rest stays in `run`."""
+        unit = flush_unit_bytes(state.ref.layout.chunk_size_bytes, self.section.write_buffer_bytes)
+        boundary = (run.offset // unit + 1) * unit
+        while run.end >= boundary:
+            self._launch(state, run.cut_before(boundary))
+            boundary += unit
 
     def send(self, state: InodeState, offset: int, data: Buffer) -> Flush:
         """Send bytes on their way, after what is buffered; budget already taken.  No checkpoint."""

@@ -23,6 +23,28 @@ def flush_unit_bytes(chunk_size_bytes: int, write_buffer_bytes: int) -> int:
     return max(write_buffer_bytes // chunk_size_bytes, 1) * chunk_size_bytes
 
 
+STREAM_SHARE = 4
+"""A stream holds back at most this part of what it has written so far: what is yet to be sent at its end is little beside the rest."""
+
+
+class WriteStream:
+    """How long somebody has been writing to a file one piece behind the other."""
+
+    __slots__ = ("_end", "_length")
+
+    def __init__(self) -> None:
+        self._end = 0
+        self._length = 0
+
+    def held_bytes(self, offset: int, count: int, bytes_max: int) -> int:
+        """Take note of a write; return how much is to be gathered before any of it is sent."""
+        if offset != self._end:
+            self._length = 0
+        self._end = offset + count
+        self._length += count
+        return min(self._length // STREAM_SHARE, bytes_max)
+
+
 class WriteRun:
     """See module head."""
 

@@ -34,6 +34,43 @@ async def test_sequential_writer_produces_whole_chunk_writes(autojump_clock, mou
         ]
 
 
+async def test_a_long_stream_sends_its_chunks_in_bursts(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        sent = []
+        for i in range(40):
+            await m.files.write(h, i * CHUNK, bytes([i]) * CHUNK)
+            await trio.testing.wait_all_tasks_blocked()
+            sent.append(len(cluster.chunks.writes))
+        assert sent[:4] == [1, 2, 3, 4], "what is short waits for nothing"
+        assert all(count >= (i + 1) * 3 // 4 for i, count in enumerate(sent)), sent
+        bursts = [b - a for a, b in zip(sent, sent[1:], strict=False) if b > a]
+        assert max(bursts) >= 6, sent
+        assert bytes(await m.files.read(h, 39 * CHUNK, 10)) == bytes([39]) * 10
+        await m.files.write(h, 50 * CHUNK, b"x" * CHUNK)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(cluster.chunks.writes) == 41, "it is none any more"
+        await m.close(h)
+        wanted = [(i * CHUNK, CHUNK) for i in (*range(40), 50)]
+        assert sorted(w[1:] for w in cluster.chunks.writes) == wanted
+
+
+async def test_what_a_stream_holds_back_is_sent_by_fsync(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        for i in range(21):
+            await m.files.write(h, i * CHUNK, bytes([i]) * CHUNK)
+        await m.files.write(h, 21 * CHUNK, b"end")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(cluster.chunks.writes) < 21
+        await m.files.fsync(h)
+        assert sorted(w[1:] for w in cluster.chunks.writes) == [
+            *((i * CHUNK, CHUNK) for i in range(21)),
+            (21 * CHUNK, 3),
+        ]
+        await m.close(h)
+
+
 async def test_misaligned_writer_is_cut_at_chunk_boundaries(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")

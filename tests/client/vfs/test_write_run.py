@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.client.vfs.write_run import FLUSH_BYTES_MAX, WriteRun, flush_unit_bytes
+from fs.client.vfs.write_run import FLUSH_BYTES_MAX, WriteRun, WriteStream, flush_unit_bytes
 
 MIB = 1 << 20
 
@@ -34,3 +34,11 @@ def test_flush_unit_is_whole_chunks():
     assert flush_unit_bytes(MIB, 3 * MIB + 5) == 3 * MIB
     assert flush_unit_bytes(4 * MIB, MIB) == 4 * MIB
     assert flush_unit_bytes(64 * MIB, MIB) == FLUSH_BYTES_MAX
+
+
+def test_a_stream_holds_back_more_the_longer_it_gets():
+    stream = WriteStream()
+    held = [stream.held_bytes(i * MIB, MIB, 5 * MIB) for i in range(40)]
+    assert held[0] < MIB and held[7] == 2 * MIB and held[39] == 5 * MIB
+    assert held == sorted(held)
+    assert stream.held_bytes(0, MIB, 5 * MIB) == MIB // 4, "it began anew"
