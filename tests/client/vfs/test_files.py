@@ -59,15 +59,16 @@ async def test_a_long_stream_sends_its_chunks_in_bursts(autojump_clock, mounts, 
 async def test_what_a_stream_holds_back_is_sent_by_fsync(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
-        for i in range(21):
+        for i in range(9):
             await m.files.write(h, i * CHUNK, bytes([i]) * CHUNK)
-        await m.files.write(h, 21 * CHUNK, b"end")
+            await trio.testing.wait_all_tasks_blocked()
+        await m.files.write(h, 9 * CHUNK, b"end")
         await trio.testing.wait_all_tasks_blocked()
-        assert len(cluster.chunks.writes) < 21
-        await m.files.fsync(h)
+        assert len(cluster.chunks.writes) < 9
+        await m.files.fsync(h, is_data_only=False)
         assert sorted(w[1:] for w in cluster.chunks.writes) == [
-            *((i * CHUNK, CHUNK) for i in range(21)),
-            (21 * CHUNK, 3),
+            *((i * CHUNK, CHUNK) for i in range(9)),
+            (9 * CHUNK, 3),
         ]
         await m.close(h)
 
