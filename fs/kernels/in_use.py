@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from . import batches, frames, reads, writes
+from . import batches, device, frames, reads, writes
 from .choice import REFUSED
 
 _KERNELS: Final = {
     "batches": batches.IS_COMPILED,
+    "device": device.IS_COMPILED,
     "frames": frames.IS_COMPILED,
     "reads": reads.IS_COMPILED,
     "writes": writes.IS_COMPILED,

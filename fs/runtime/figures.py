@@ -29,10 +29,10 @@ class Histogram:
         """By bucket, not cumulated."""
         self.sum_s = 0.0
 
-    def note(self, duration_s: float) -> None:
-        """One thing took so long."""
-        self.counts[bisect_left(BOUNDS_S, duration_s)] += 1
-        self.sum_s += duration_s
+    def note(self, duration_s: float, count: int = 1) -> None:
+        """One thing took so long, or each of several."""
+        self.counts[bisect_left(BOUNDS_S, duration_s)] += count
+        self.sum_s += duration_s * count
 
     @property
     def count(self) -> int:

@@ -22,13 +22,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.device import Request
 from fs.client.fuse.direct.protocol import Opcode
+from fs.kernels.device import ANSWER, READ_REQUEST
 from fs.runtime.ports import Buffer
 from fs.schema.ids import InodeId
 
@@ -36,6 +37,8 @@ PAGE_BYTES: Final = 4096
 REQUEST_PAGES_MAX: Final = 256
 ROOT: Final = 1
 S: Final = 1_000_000_000
+
+T = TypeVar("T")
 
 
 class ModelDevice:
@@ -63,22 +66,32 @@ class ModelDevice:
         self._is_gone = True
         self._arrived.set()
 
-    def receive_now(self) -> Request | None:
+    def receive_now(self, count_max: int) -> tuple[bytes, Request | None]:
         """See Device."""
-        if self._requests:
-            return self._requests.popleft()
-        if self._is_gone:
+        if self._is_gone and not self._requests:
             raise EOFError("unmounted")
-        return None
+        rows = []
+        while self._requests and len(rows) < count_max:
+            one = self._requests.popleft()
+            if one.opcode != Opcode.READ:
+                return b"".join(rows), one
+            asked = p.READ_IN.unpack(one.body)
+            head = (READ_REQUEST.size, one.opcode, one.unique, one.node_id, one.uid, one.gid)
+            rows.append(READ_REQUEST.pack(*head, one.pid, 0, 0, *asked))
+        return b"".join(rows), None
 
-    async def receive(self, take: Callable[[Request], bool]) -> Request:
+    async def receive(self, look: Callable[[], T | None]) -> T:
         """See Device."""
-        while True:
-            while (request := self.receive_now()) is None:
-                self._arrived = trio.Event()
-                await self._arrived.wait()
-            if not take(request):
-                return request
+        while (found := look()) is None:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        return found
+
+    def answer(self, answers: bytes, memory: Buffer) -> list[tuple[int, int]]:
+        """See Device."""
+        for unique, place, length, number in ANSWER.iter_unpack(answers):
+            self._ends.pop(unique)(number, bytes(memory[place : place + length]))
+        return []
 
     def reply(self, unique: int, buffers: Sequence[Buffer]) -> None:
         """See Device."""

@@ -17,9 +17,10 @@ from pathlib import Path
 import trio
 
 from fs.client.fuse.direct.device import Device
-from fs.client.fuse.direct.protocol import READ_IN, Opcode
+from fs.client.fuse.direct.protocol import Opcode
 from fs.client.fuse.mount import run_mount
 from fs.client.vfs.vfs import Vfs
+from fs.kernels.device import READ_REQUEST
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError
@@ -42,13 +43,14 @@ def count_kernel_requests():
     asked, read_sizes = [], []
     receive_now = Device.receive_now
 
-    def counting_receive_now(self):
-        request = receive_now(self)
+    def counting_receive_now(self, count_max):
+        rows, request = receive_now(self, count_max)
+        for row in READ_REQUEST.iter_unpack(rows):
+            asked.append("READ")
+            read_sizes.append(row[11])
         if request is not None:
             asked.append(_NAMES.get(request.opcode, str(request.opcode)))
-            if request.opcode == Opcode.READ:
-                read_sizes.append(READ_IN.unpack_from(request.body)[2])
-        return request
+        return rows, request
 
     Device.receive_now = counting_receive_now
     return asked, read_sizes

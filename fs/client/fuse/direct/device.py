@@ -16,11 +16,12 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import outcome
 import trio
 
+from ....kernels.device import answer_reads, receive_reads
 from ....runtime import readiness
 from ....runtime.ports import Buffer
 from ....runtime.recycled import RecycledMemory
@@ -37,6 +38,8 @@ _HEAD_BYTES = IN_HEADER.size + WRITE_IN.size
 """Of a WRITE, what comes before its bytes."""
 _NO_DATA = memoryview(b"")
 _MOUNT_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
 
 
 class Request(NamedTuple):
@@ -72,86 +75,97 @@ class Device:
         self._data = self._memory.take(write_bytes_max)
         self._watch: readiness.Watch | None = None
         self._receiver: trio.lowlevel.Task | None = None
-        self._take: Callable[[Request], bool] | None = None
+        self._look: Callable[[], object] | None = None
 
-    def receive_now(self) -> Request | None:
-        """Return a request that is there, None when there is none.
-
-        Raises:
-            EOFError: the mount is gone.
-        """
-        while True:
-            try:
-                count = os.readv(self._fd, (self._head, self._data))
-            except BlockingIOError:
-                return None
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    raise EOFError("unmounted") from error
-                if error.errno in (
-                    errno.ENOENT,
-                    errno.EINTR,
-                ):  # that one was given up by its caller
-                    continue
-                raise
-            length, opcode, unique, node_id, uid, gid, pid, _, _ = IN_HEADER.unpack_from(self._head)
-            assert length == count, (length, count)
-            more = count - _HEAD_BYTES
-            if more <= 0:
-                body = bytes(self._head[_HEADER_BYTES:count])
-            elif opcode == Opcode.WRITE and 2 * more >= self._write_bytes_max:
-                # No copy; a smaller part would hold much more memory than it has bytes.
-                data, self._data = self._data[:more], self._memory.take(self._write_bytes_max)
-                head = bytes(self._head[_HEADER_BYTES:])
-                return Request(unique, opcode, node_id, uid, gid, pid, head, data)
-            else:
-                body = b"".join((self._head[_HEADER_BYTES:], self._data[:more]))
-            return Request(unique, opcode, node_id, uid, gid, pid, body)
-
-    async def receive(self, take: Callable[[Request], bool]) -> Request:
-        """Return the next request that `take` does not do; it is asked about each, maybe outside of any task.
+    def receive_now(self, count_max: int) -> tuple[bytes, Request | None]:
+        """Return the READs that are there, up to `count_max`, as they came (`READ_REQUEST`), and what came behind them, if anything.
 
         Raises:
             EOFError: the mount is gone.
         """
+        try:
+            rows, count = receive_reads(self._fd, self._head, self._data, count_max)
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                raise EOFError("unmounted") from error
+            raise
+        if count > 0:
+            return rows, self._request(count)
+        if count == 0 and not rows:
+            raise EOFError("the other end is gone")
+        return rows, None
+
+    def _request(self, count: int) -> Request:
+        """Return the request of so many bytes that has been received."""
+        length, opcode, unique, node_id, uid, gid, pid, _, _ = IN_HEADER.unpack_from(self._head)
+        assert length == count, (length, count)
+        more = count - _HEAD_BYTES
+        if more <= 0:
+            body = bytes(self._head[_HEADER_BYTES:count])
+        elif opcode == Opcode.WRITE and 2 * more >= self._write_bytes_max:
+            # No copy; a smaller part would hold much more memory than it has bytes.
+            data, self._data = self._data[:more], self._memory.take(self._write_bytes_max)
+            head = bytes(self._head[_HEADER_BYTES:])
+            return Request(unique, opcode, node_id, uid, gid, pid, head, data)
+        else:
+            body = b"".join((self._head[_HEADER_BYTES:], self._data[:more]))
+        return Request(unique, opcode, node_id, uid, gid, pid, body)
+
+    async def receive(self, look: Callable[[], T | None]) -> T:
+        """Return what `look` does, once that is something; it is called again when there is more, maybe outside of any task.
+
+        Raises:
+            EOFError: as `look`: the mount is gone.
+        """
+        found = look()
+        if found is not None:
+            return found
         if self._watch is None:
             self._watch = readiness.watch(self._fd, self._readable)
         if self._watch is not None:
-            self._receiver, self._take = trio.lowlevel.current_task(), take
+            self._receiver, self._look = trio.lowlevel.current_task(), look
             self._watch.begin()
             return await trio.lowlevel.wait_task_rescheduled(self._abort)  # type: ignore[no-any-return]
         while True:
             await trio.lowlevel.wait_readable(self._fd)
-            request = self.receive_now()
-            if request is not None and not take(request):
-                return request
+            found = look()
+            if found is not None:
+                return found
 
     def _readable(self) -> None:
         """There may be a request: have it done, or wake who receives."""
-        task, take = self._receiver, self._take
-        if task is None or take is None:
+        task, look = self._receiver, self._look
+        if task is None or look is None:
             assert self._watch is not None
             self._watch.stop()
             return
-        result: outcome.Outcome[Request]
+        result: outcome.Outcome[Any]
         try:
-            request = self.receive_now()
-            if request is None or take(request):
+            found = look()
+            if found is None:
                 return
-            result = outcome.Value(request)
+            result = outcome.Value(found)
         except BaseException as error:  # noqa: BLE001 - raised by the task that receives
             result = outcome.Error(error)
-        self._receiver = self._take = None
+        self._receiver = self._look = None
         trio.lowlevel.reschedule(task, result)
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._receiver = self._take = None
+        self._receiver = self._look = None
         return trio.lowlevel.Abort.SUCCEEDED
 
     def reply(self, unique: int, buffers: Sequence[Buffer]) -> None:
         """Answer a request with success; the buffers are free again when this returns."""
         length = OUT_HEADER.size + sum(map(len, buffers))
         self._write((OUT_HEADER.pack(length, 0, unique), *buffers))
+
+    def answer(self, answers: bytes, memory: Buffer) -> list[tuple[int, int]]:
+        """Answer requests (`ANSWER` by `ANSWER`) with parts of a memory, which is free again when this returns.
+
+        Returns:
+            Position and errno of each answer that the kernel refused, other than because nobody waits for it.
+        """
+        return answer_reads(self._fd, answers, memory)
 
     def reply_error(self, unique: int, error_number: int) -> None:
         """Answer a request with an errno."""

@@ -127,7 +127,7 @@ class Interrupts:
             self._note_signal(entry)
             return
         for reads in self._held:
-            if any(request.unique == unique for request in reads.requests):
+            if reads.has(unique):
                 reads.interrupted.add(unique)
 
     def _note_signal(self, entry: _Interruptible) -> None:

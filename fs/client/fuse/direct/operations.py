@@ -38,11 +38,13 @@ from .name_requests import (
     names_in,
 )
 from .protocol import Opcode, OpenFlag
-from .together import ReadsTogether
+from .together import ReadsTogether, Row
 
 _DIR_MODE = 0o040755
 _DOTS = ((1, b"."), (2, b".."))
 _FSYNC_DATA_ONLY = 1
+_ASKED = slice(9, 12)
+"""Of a READ as it came: handle, offset, bytes."""
 _IOCTLS = frozenset(
     {p.IOC_GETFLAGS, p.IOC_SETFLAGS, p.IOC_FSGETXATTR, p.IOC_FSSETXATTR, IOCTL_TICKET}
 )
@@ -155,18 +157,16 @@ class Operations(NameRequests):
         data = self._files.read_now(handle_id, offset, size)
         return None if data is None else (data,)
 
-    def begin_read(self, request: Request, reads: ReadsTogether) -> bool:
+    def begin_read(self, row: Row, reads: ReadsTogether) -> bool:
         """Add a READ that has only to be asked of storage to others; else return False, with nothing done.
 
         Raises:
             FsError: BAD_FILE.
         """
-        handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)
-        found = self._files.begin_read(handle_id, offset, size)
+        found = self._files.begin_read(*row[_ASKED])
         if found is None:
             return False
-        file, count = found
-        reads.add(request, file, offset, count)
+        reads.add(row, *found)
         return True
 
     async def read_together(self, table: ReadTable) -> None:

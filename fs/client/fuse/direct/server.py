@@ -9,12 +9,14 @@ Who waits may get a signal, and what he waits for is given up: `interrupts.py`.
 
 import errno
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import outcome
 import trio
 
+from ....kernels.device import READ_REQUEST
 from ....runtime import tracing
 from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
@@ -33,7 +35,14 @@ from .name_requests import Begin, Handler, Reply, WantsErrno
 from .operations import Operations
 from .protocol import Opcode
 from .times import OperationTimes, name_of
-from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, ReadsTogether, are_read
+from .together import (
+    FIRST_READ_COUNT,
+    REQUEST_COUNT_MAX,
+    ReadsTogether,
+    Row,
+    are_read,
+    request_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +72,8 @@ class Server:
         self._begun: set[BegunRequest] = set()
         self._reading_count = 0
         """Calls of storage under way for reads that `together` is about."""
-        self._next: Request | None = None
-        """What was received after reads that are to be done together, and comes next."""
+        self._left: deque[Request] = deque()
+        """What was received and comes next."""
         self._followers: list[trio.lowlevel.Task] = []
         self._nursery: trio.Nursery | None = None
         self._watching = trio.CancelScope()
@@ -125,7 +134,7 @@ class Server:
                 if self._is_gone:
                     return False
             try:
-                received = await self._receive()
+                received = await self._device.receive(self._look)
             except EOFError:
                 self._end()
                 return False
@@ -188,35 +197,41 @@ class Server:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    async def _receive(self) -> Request | ReadsTogether:
-        """Return the next request that needs waiting, or reads that do; answer all others on the way."""
-        device = self._device
+    def _look(self) -> Request | ReadsTogether | None:
+        """Take in what there is, do what needs no waiting, and return the first that does; None: there is nothing more, for now.
+
+        Raises:
+            EOFError: the mount is gone.
+        """
         reads = ReadsTogether()
         left_count = REQUEST_COUNT_MAX
-        while True:
-            request, self._next = self._next or device.receive_now(), None
-            if request is None:
-                if reads:
-                    return reads
-                request = await device.receive(self._is_done_at_once)
-            elif reads and request.opcode == Opcode.INTERRUPT:
-                self._next = request  # of one of these, maybe: let them begin
-                return reads
-            elif self._is_done_at_once(request, may_begin=not reads):
-                if not reads:
-                    continue
-                left_count -= 1
-                if left_count == 0:
-                    return reads
+        while not reads or (left_count > 0 and len(reads) < self._enough_reads()):
+            # What is left must not wait for more to come: nobody would be told of it.
+            if not self._left and (left_count <= 0 or not self._take_in(reads)):
+                break
+            if not self._left:
                 continue
-            if request.opcode != Opcode.READ or not self._is_added(request, reads):
+            request = self._left.popleft()
+            if reads and request.opcode == Opcode.INTERRUPT:
+                self._left.appendleft(request)  # of one of these, maybe: let them begin
+                break
+            if not self._is_done_at_once(request, may_begin=not reads):
                 if not reads:
                     return request
-                self._next = request
-                return reads
+                self._left.appendleft(request)
+                break
             left_count -= 1
-            if left_count == 0 or len(reads) >= self._enough_reads():
-                return reads
+        return reads or None
+
+    def _take_in(self, reads: ReadsTogether) -> bool:
+        """Receive what there is: READs that storage alone can answer are added to `reads`, others left; False: there was nothing."""
+        rows, request = self._device.receive_now(self._enough_reads() - len(reads))
+        for row in READ_REQUEST.iter_unpack(rows):
+            if not self._is_added(row, reads):
+                self._left.append(request_of(row))
+        if request is not None:
+            self._left.append(request)
+        return bool(rows) or request is not None
 
     def _enough_reads(self) -> int:
         """Return how many reads do not wait for more: fewer while storage has none to do."""
@@ -284,11 +299,11 @@ class Server:
             self._reply_error(request, errno.EINTR)
         self._interrupts.take_given_up(scope)
 
-    def _is_added(self, request: Request, reads: ReadsTogether) -> bool:
+    def _is_added(self, row: Row, reads: ReadsTogether) -> bool:
         try:
-            return self._operations.begin_read(request, reads)
+            return self._operations.begin_read(row, reads)
         except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
-            _log.debug("read %d: %s", request.unique, error)
+            _log.debug("a read that cannot be begun: %s", error)
             return False
 
     def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
@@ -347,7 +362,7 @@ class Server:
             await self._operations.read_together(table)
             return (table.view,)
 
-        await self._serve(reads.requests[0], scope, handler)
+        await self._serve(request_of(reads.rows[0]), scope, handler)
 
     async def _serve_together(self, reads: ReadsTogether) -> None:
         """Do reads that arrived together; those that are given up meanwhile learn of it when the others are done."""
@@ -355,7 +370,7 @@ class Server:
         table = reads.table(self._memory)
         span = None
         if self._tracer.sample_rate and self._tracer.is_due():
-            span = self._begin_span(reads.requests[0])
+            span = self._begin_span(request_of(reads.rows[0]))
             span.attributes["together"] = len(reads)
         try:
             if await are_read(table, self._operations.read_together):
@@ -363,7 +378,7 @@ class Server:
             else:
                 await self._serve_each(reads)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            for request in reads.requests:
+            for request in reads.requests():
                 self._refuse(request, error)
             if span is not None:
                 span.note_error(error)
@@ -373,17 +388,16 @@ class Server:
             self._interrupts.let_go(reads)
 
     def _reply_together(self, reads: ReadsTogether, table: ReadTable) -> None:
-        for position, request in enumerate(reads.requests):
-            if request.unique in reads.interrupted and self._interrupts.is_killed(request):
-                self._reply_error(request, errno.EINTR)
-            else:
-                self._reply(request, (reads.window(position, table),))
-            self._times.note(request, reads.began_s)
+        answers = reads.answers(self._interrupts.is_killed)
+        for position, number in self._device.answer(answers, table.view):
+            request = request_of(reads.rows[position])
+            self._refuse(request, OSError(number, "the kernel refused what was read"))
+        self._times.note_reads(reads.rows, reads.byte_count, reads.began_s)
 
     async def _serve_each(self, reads: ReadsTogether) -> None:
         """Do by itself each of the reads that were not done together."""
         async with trio.open_nursery() as nursery:
-            for request in () if self._is_gone else reads.requests:
+            for request in () if self._is_gone else reads.requests():
                 scope = trio.CancelScope()
                 self._interrupts.take_over(reads, request, scope)
                 nursery.start_soon(self._serve_again, request, scope)

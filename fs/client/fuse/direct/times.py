@@ -1,6 +1,7 @@
 """How long the requests of the kernel took, and which failed: counted by the loop that serves them."""
 
 import errno
+from collections.abc import Sequence
 
 import trio
 
@@ -11,6 +12,8 @@ from .device import Request
 from .protocol import Opcode
 
 _MOVERS = (Opcode.READ, Opcode.WRITE)
+_NODE_ID, _PID, _SIZE = 3, 6, 11
+"""Of a READ as it came."""
 _NAMES: dict[int, str] = {opcode.value: opcode.name.lower() for opcode in Opcode}
 
 
@@ -38,6 +41,19 @@ class OperationTimes:
         if self._profile.is_on:
             moved = self.moved_bytes if opcode in _MOVERS else 0
             self._profile.note(request.pid, name_of(opcode), request.node_id, moved, took_s)
+
+    def note_reads(self, rows: Sequence[tuple[int, ...]], byte_count: int, began_s: float) -> None:
+        """READs that began at this trio time, as `READ_REQUEST` has them, have just been answered well, with so many bytes in all."""
+        self.read_bytes += byte_count
+        duration = self._durations.get(Opcode.READ)
+        if duration is None:
+            duration = self._durations[Opcode.READ] = Histogram()
+        took_s = trio.current_time() - began_s
+        duration.note(took_s, len(rows))
+        if self._profile.is_on:
+            for row in rows:
+                node_id, pid, size = row[_NODE_ID], row[_PID], row[_SIZE]
+                self._profile.note(pid, name_of(Opcode.READ), node_id, size, took_s)
 
     def note_error(self, opcode: int, error_number: int) -> None:
         """A request was answered with an errno."""

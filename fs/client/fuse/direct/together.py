@@ -13,6 +13,7 @@ Invariants:
 Does not: keep what was read, or look at offsets; readahead is the vfs's.
 """
 
+import errno
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Final
@@ -20,17 +21,23 @@ from typing import Final
 import trio
 
 from ....kernels.batches import ENTRY
+from ....kernels.device import ANSWER
 from ....runtime.recycled import RecycledMemory
 from ....schema.layout import FileRef
 from ....schema.status import FsError
 from ...read_table import ReadTable
 from .device import Request
+from .protocol import READ_IN
 
 ALONE_AFTER_S: Final = 0.5
 REQUEST_COUNT_MAX: Final = 32
 FIRST_READ_COUNT: Final = 8
 """So many are asked of storage at once when it has no others to do: it and this side then work at the same time, instead of in turn."""
 
+Row = tuple[int, ...]
+"""A READ as `READ_REQUEST` has it."""
+_UNIQUE: Final = 2
+_OFFSET: Final = 10
 _KEY: Final = Struct("=QQ")
 """Of a row: which file of these it is, and nothing."""
 
@@ -39,44 +46,44 @@ class ReadsTogether:
     """READs whose bytes have to come from storage."""
 
     __slots__ = (
+        "_answers",
         "_entries",
         "_files",
         "_keys",
         "began_s",
         "byte_count",
         "interrupted",
-        "places",
-        "requests",
+        "rows",
     )
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.places: list[int] = []
-        """Where the bytes of each begin in what is read."""
+        self.rows: list[Row] = []
         self.byte_count = 0
         self.began_s = 0.0
         """Trio time, once there is one."""
         self.interrupted: set[int] = set()
         """Those whose callers got a signal, by `unique`."""
         self._entries: list[bytes] = []
+        self._answers: list[bytes] = []
         self._files: dict[bytes, FileRef] = {}
         self._keys: dict[int, bytes] = {}
 
     def __len__(self) -> int:
-        return len(self.requests)
+        return len(self.rows)
 
-    def add(self, request: Request, file: FileRef, offset: int, count: int) -> None:
-        """Take in a READ of `count` bytes of a file, at least one."""
+    def add(self, row: Row, file: FileRef, count: int) -> None:
+        """Take in a READ, of which `count` bytes are in its file, at least one."""
         key = self._keys.get(id(file))
         if key is None:
             key = self._keys[id(file)] = _KEY.pack(len(self._files), 0)
             self._files[key] = file
-        if not self.requests:
+        if not self.rows:
             self.began_s = trio.current_time()
-        self.requests.append(request)
-        self.places.append(self.byte_count)
-        self._entries.append(ENTRY.pack(0, offset, self.byte_count, count, key))
-        self.byte_count += count
+        place = self.byte_count
+        self.rows.append(row)
+        self._entries.append(ENTRY.pack(0, row[_OFFSET], place, count, key))
+        self._answers.append(ANSWER.pack(row[_UNIQUE], place, count, 0))
+        self.byte_count = place + count
 
     def table(self, memory: RecycledMemory) -> ReadTable:
         """Return them as what is to be read, into memory of their own."""
@@ -84,11 +91,31 @@ class ReadsTogether:
         table.files = self._files
         return table
 
-    def window(self, position: int, table: ReadTable) -> memoryview:
-        """Return the bytes of one of them."""
-        places = self.places
-        end = places[position + 1] if position + 1 < len(places) else self.byte_count
-        return table.view[places[position] : end]
+    def requests(self) -> list[Request]:
+        """Return them as requests like any others."""
+        return list(map(request_of, self.rows))
+
+    def has(self, unique: int) -> bool:
+        """Return whether a request is one of them."""
+        return any(row[_UNIQUE] == unique for row in self.rows)
+
+    def answers(self, given_up: Callable[[Request], bool]) -> bytes:
+        """Return what to tell the kernel of all, `ANSWER` by `ANSWER`: where in the table's memory their bytes lie.
+
+        Args:
+            given_up: asked of those whose callers got a signal; True: it is answered by EINTR.
+        """
+        if self.interrupted:
+            for position, row in enumerate(self.rows):
+                if row[_UNIQUE] in self.interrupted and given_up(request_of(row)):
+                    self._answers[position] = ANSWER.pack(row[_UNIQUE], 0, 0, errno.EINTR)
+        return b"".join(self._answers)
+
+
+def request_of(row: Row) -> Request:
+    """Return a READ as a request like any other."""
+    _, opcode, unique, node_id, uid, gid, pid, _, _, *asked = row
+    return Request(unique, opcode, node_id, uid, gid, pid, READ_IN.pack(*asked))
 
 
 async def are_read(table: ReadTable, read_together: Callable[[ReadTable], Awaitable[None]]) -> bool:
