@@ -134,7 +134,7 @@ class Server:
                 if self._is_gone:
                     return False
             try:
-                received = await self._device.receive(self._look)
+                received: Request | ReadsTogether = await self._device.receive(self._look)
             except EOFError:
                 self._end()
                 return False
