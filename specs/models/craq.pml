@@ -1187,12 +1187,36 @@ inline wipe(t) {
 #define NO_MORE_FAULTS skip
 #endif
 
+/* pass_on_and_commit answers before it commits: everybody below has committed, and nothing comes in between but death. */
+#define MAY_TELL(t) (wfs[t] && wpr[t] && ms[wslot[t]] == OK && (mx[wslot[t]] == wx[t] || mx[wslot[t]] == 0) && \
+	PUB(t) == SERVING && LEASE(t) && ((wk[t] == CLIENT && !wset[t]) || wk[t] == FORWARDED))
+inline tell_and_die(t) {
+	x = wslot[t]; free_slot(x); wfs[t] = 0; wslot[t] = 0; drop = 0; half = 0;
+	if
+	:: wk[t] == CLIENT ->
+		a = wx[t]; b = wv[t];
+		reply_to_client(t, a, b);
+		crash(t)
+	:: else ->
+		x = win[t]; b = wx[t];
+		crash(t);       /* which has whoever waits hear of no answer: this one had it already */
+		if
+		:: ms[x] == UNKNOWN && mlive[x] -> ms[x] = OK; mx[x] = b
+		:: else
+		fi
+	fi;
+	x = 0
+}
+
 proctype Faults() {
 	do
 	:: atomic { crashes && lo[0] != DEAD -> HALF_WAY(0); d_step { crashes--; crash(0) } }
 	:: atomic { crashes && lo[1] != DEAD -> HALF_WAY(1); d_step { crashes--; crash(1) } }
+	:: d_step { crashes && MAY_TELL(0) -> crashes--; tell_and_die(0) }
+	:: d_step { crashes && MAY_TELL(1) -> crashes--; tell_and_die(1) }
 #if N > 2
 	:: atomic { crashes && lo[2] != DEAD -> HALF_WAY(2); d_step { crashes--; crash(2) } }
+	:: d_step { crashes && MAY_TELL(2) -> crashes--; tell_and_die(2) }
 #endif
 	:: d_step { silences && lease[0] -> silences--; lease[0] = 0 }
 	:: d_step { silences && lease[1] -> silences--; lease[1] = 0 }
