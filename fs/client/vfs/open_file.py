@@ -254,6 +254,13 @@ class InodeState:
             atime_ns = self.set_times.atime_ns
             self.set_times = None if atime_ns is None else replace(self.set_times, mtime_ns=None)
 
+    @staticmethod
+    def is_superseded(report: meta_pb2.SyncReq, inode: Inode) -> bool:
+        """Return whether meta has kept other times than those that a report says were set."""
+        is_mtime = report.HasField("mtime_seen_ns") and report.mtime_ns != inode.mtime_ns
+        is_atime = report.HasField("atime_seen_ns") and report.atime_ns != inode.atime_ns
+        return is_mtime or is_atime
+
     def note_foreign_content(self) -> None:
         """Others may have written: what was read is old, and whether all of it would survive a power loss is not known."""
         self.content_seq += 1

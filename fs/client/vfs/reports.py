@@ -88,7 +88,10 @@ class Reports(WriteBack):
             inode, mode = inode_from_pb(reply.inode), state.inode.mode
             self.note_reported(state, seq, before_ver, inode)
             self.note_own_time(request, inode)
-            if request.counts_space or (request.clears_suid and inode.mode != mode):
+            # The kernel was given times that this mount kept; others have set later ones.
+            is_superseded = state.is_superseded(request, inode)
+            has_mode_changed = request.clears_suid and inode.mode != mode
+            if request.counts_space or has_mode_changed or is_superseded:
                 await self.kernel.invalidate_attributes(state.inode_id)
             if reply.HasField("is_metered"):
                 state.note_metering(reply.is_metered, inode)

@@ -36,6 +36,9 @@ SEEN_COUNT_MAX = 65_536
 UNEXPECTED_HOLE_PAUSE_S = 1.0
 """Between two words in the log about holes where none should be."""
 
+TAKEN_LATER_S = 0.25
+"""The kernel counts how long it may use attributes from when it takes a reply in, which is later than when that was sent."""
+
 IDLE_BYTES_MAX = 64 * 1024 * 1024
 """Of memory kept for what will be read or written next."""
 
@@ -108,7 +111,7 @@ class Known:
         if self.given_length not in (-1, length) or now_s < self.unsure_until_s:
             return True
         is_known = self.given_length == -1 or mtime_ns in (self.given_mtime_ns, self.own_mtime_ns)
-        return not is_known and now_s < self.given_until_s
+        return not is_known and now_s < self.given_until_s + TAKEN_LATER_S
 
     def note_lacks(self, inode: Inode, now_s: float, age_s_max: float) -> None:
         """Take in what attributes from meta say is not there: access control lists, other extended attributes."""

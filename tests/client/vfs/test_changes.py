@@ -219,6 +219,11 @@ async def test_an_open_has_the_kernel_forget_a_time_of_change_that_another_mount
         await there.names.setattr(inode_id, AttrChange(mtime_ns=5), None, ROOT)
         await here.files.open(inode_id, os.O_RDONLY, ROOT)
         assert here.kernel.attributes == [inode_id] * 2
+        await here.names.getattr(inode_id, ROOT)
+        await there.names.setattr(inode_id, AttrChange(mtime_ns=6), None, ROOT)
+        await trio.sleep(1.1)  # the kernel may have taken the reply in a little after it was sent
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == [inode_id] * 3
         await here.files.release_all()
 
 

@@ -129,7 +129,9 @@ async def test_what_another_mount_sets_before_the_report_stays_too(autojump_cloc
         await f.set(OLD)
         await trio.sleep(there_s)
         await f.there.names.setattr(f.inode_id, AttrChange(mtime_ns=55), None, ROOT)
+        assert f.here.kernel.attributes == []
         await f.here.close(f.handle_id)
+        assert f.here.kernel.attributes == [f.inode_id]  # it was shown the others
         assert await f.times(f.here) == await f.times(f.there) == (99, 55)
 
 
