@@ -80,13 +80,18 @@ async def _watch(section: KvSection, runtime: Runtime) -> AsyncIterator[DiskWatc
     async with open_background() as nursery:
         nursery.start_soon(runtime.run_blocking, watch.run, on_hang)
         try:
-            with watch.under_way("opening"):
-                await runtime.run_blocking(watch.open)
+            await _open_watch(watch, section.path, runtime)
             yield watch
-        except OSError as error:
-            raise FsError(Status.IO_ERROR, f"{section.path}: {error.strerror}") from error
         finally:
             watch.end()
+
+
+async def _open_watch(watch: DiskWatch, path: str, runtime: Runtime) -> None:
+    try:
+        with watch.under_way("opening"):
+            await runtime.run_blocking(watch.open)
+    except OSError as error:
+        raise FsError(Status.IO_ERROR, f"{path}: {error.strerror}") from error
 
 
 @asynccontextmanager

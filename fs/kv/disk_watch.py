@@ -52,7 +52,7 @@ class DiskWatch:
 
     @contextmanager
     def under_way(self, what: str) -> Iterator[None]:
-        """Look after what the body does with the disk; one of a kind at a time."""
+        """Look after what the body does with the disk, in the thread that enters it; one of a kind at a time."""
         self._began[what] = (self._judge.now_s, threading.get_native_id())
         try:
             yield

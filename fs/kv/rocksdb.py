@@ -193,8 +193,7 @@ class RocksDbEngine(LocalEngine):
         try:
             version, segment = self._version, self._segments.number
             began_s = self.now_s()
-            with self._watched("flush"):
-                await self._runtime.run_blocking(self._flush_log, version, segment)
+            await self._runtime.run_blocking(self._flush_log, version, segment)
             self._flushes.note(self.now_s() - began_s)
             self._unsynced_since_s = began_s
             self._synced_version = max(self._synced_version, version)
@@ -209,12 +208,13 @@ class RocksDbEngine(LocalEngine):
         """
         self._check_health()
         try:
-            if self._full_since_s is None:
-                self._db.flush_wal(True)
-            else:
-                for path in logs(self._path):
-                    sync_path(path)
-            self._mark.raise_to(version, segment)
+            with self._watched("flush"):
+                if self._full_since_s is None:
+                    self._db.flush_wal(True)
+                else:
+                    for path in logs(self._path):
+                        sync_path(path)
+                self._mark.raise_to(version, segment)
         except Exception as error:
             raise self._poison(f"flush of the log: {error}") from error
 
@@ -384,19 +384,19 @@ class RocksDbEngine(LocalEngine):
                     await self._flush_done.wait()
                 self._is_closed = True
                 self._release_views()
-                with self._watched("close"):
-                    await self._runtime.run_blocking(self._close_store)
+                await self._runtime.run_blocking(self._close_store)
 
     def _close_store(self) -> None:
-        try:
-            self._db.close()
-        except Exception as error:
-            if self._full_since_s is None:
-                raise self._closing_error(error) from error
-            # All of it is in the synced log already; the next opening reads it from there.
-            log.warning("key-value store %s: closing the full store: %s", self._path, error)
-        finally:
-            self._close_mark()
+        with self._watched("close"):
+            try:
+                self._db.close()
+            except Exception as error:
+                if self._full_since_s is None:
+                    raise self._closing_error(error) from error
+                # All of it is in the synced log already; the next opening reads it from there.
+                log.warning("key-value store %s: closing the full store: %s", self._path, error)
+            finally:
+                self._close_mark()
 
     def _close_mark(self) -> None:
         try:

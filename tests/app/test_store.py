@@ -1,5 +1,7 @@
 """The store that a process is configured with keeps its promises without being asked."""
 
+import errno
+
 import pytest
 import trio
 
@@ -53,6 +55,13 @@ async def test_a_store_that_fails_ends_the_process(process):
     with pytest.raises(FsError) as caught, trio.fail_after(60):
         await fail(process)
     assert caught.value.status is Status.IO_ERROR
+
+
+async def test_an_error_of_the_process_is_not_said_of_its_store(process):
+    """An address in use was reported as an error of the store's directory."""
+    with pytest.raises(OSError, match="in use"):
+        async with open_local_store(process):
+            raise OSError(errno.EADDRINUSE, "in use")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import trio
 
 from fs.kv import disk_watch
 from fs.kv.disk_watch import DiskWatch
 from fs.kv.rocksdb import RocksDbEngine
+from fs.runtime.disk_hang import HANG_FACTOR
 from fs.runtime.real import real_runtime
 from fs.schema.config import KvSection
 from tests.kv.harness import CLUSTER_ID
@@ -85,6 +87,30 @@ async def test_a_commit_that_waits_for_its_disk_is_noticed(tmp_path, watch, told
 def test_a_flush_that_does_not_return_is_noticed(watch, told):
     with watch.under_way("flush"):
         wait_for(told)
+
+
+async def test_a_flush_hangs_also_while_the_event_loop_serves_reads(
+    tmp_path, watch, told, monkeypatch
+):
+    """What the loop's thread does says nothing of that which flushes; the hang was noticed after twelve times the limit."""
+    may_end = threading.Event()
+    engine = await RocksDbEngine.open(
+        str(tmp_path / "kv"), KvSection(), real_runtime(None), cluster_id=CLUSTER_ID
+    )
+    engine.watch = watch
+    tr = engine.transaction()
+    tr.set(b"a", b"1")
+    await tr.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._mark, "raise_to", lambda *_args: may_end.wait(60))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.sync)
+            with trio.fail_after(60):
+                while not told:
+                    await trio.lowlevel.checkpoint()  # runs all the time, as if it served
+            may_end.set()
+    assert HANG_S <= told[0] < HANG_FACTOR * HANG_S / 2
+    await engine.aclose()
 
 
 def test_calls_that_return_are_left_in_peace(watch, told):
