@@ -1,13 +1,17 @@
 """Ending a process that cannot end itself: some thread of it, maybe that of the event loop, waits for a disk that does not answer.
 
 The kernel keeps such a thread, and with it all that the process has open, until the disk answers.  Peers would go on waiting for
-an answer from its sockets; so these are closed first, and whoever calls is refused, which proves that nobody serves.
+an answer from its sockets; so these are shut down first, and whoever calls is refused, which proves that nobody serves.  They are not
+closed: their numbers would go to the next files that the store's own threads open, and what the event loop, which may still run
+for a moment, closes or writes by such a number would be the store's.
 """
 
 import logging
 import os
+import socket
 import stat
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -22,21 +26,30 @@ TELL_S_MAX: Final = 1.0
 
 def abandon(text: str) -> NoReturn:
     """End this process at once, and say why if that can be done; from any thread."""
-    close_sockets()
+    shut_sockets()
     teller = threading.Thread(target=log.critical, args=("%s", text), daemon=True)
     teller.start()
     teller.join(TELL_S_MAX)
     os._exit(EXIT_HUNG)
 
 
-def close_sockets() -> None:
-    """Close every socket of this process but the standard ones."""
-    for path in list(Path("/proc/self/fd").iterdir()):
-        descriptor = int(path.name)
-        if descriptor in STANDARD_FDS:
-            continue
-        try:
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-        except OSError:  # it is closed already, as that of the listing is
-            continue
+def shut_sockets() -> None:
+    """Shut every socket of this process down but the standard ones: peers see the end, and nobody can connect any more."""
+    try:
+        descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    except OSError:  # no descriptor is left to read it with; the end of the process has to do
+        return
+    for descriptor in descriptors:
+        if descriptor not in STANDARD_FDS:
+            _shut(descriptor)
+
+
+def _shut(descriptor: int) -> None:
+    # It may be closed already, as that of the listing is, or connected to nobody.
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            found = socket.socket(fileno=descriptor)
+            try:
+                found.shutdown(socket.SHUT_RDWR)
+            finally:
+                found.detach()

@@ -1,5 +1,6 @@
 """A process whose store waits for a disk that does not answer ends, and says so; who is connected sees it at once."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -30,3 +31,39 @@ def test_a_process_whose_store_hangs_ends(tmp_path):
     assert process.returncode == 1
     assert f"{tmp_path / 'kv'} does not answer for " in told
     assert told.count("\n") == 1, told
+
+
+SHUT = """
+import os, socket, sys
+from fs.app.abandon import shut_sockets
+inet, unix, idle = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX), socket.socket()
+unix.bind(sys.argv[1])
+unix.listen()
+peers = [socket.create_connection(inet.getsockname()), socket.socket(socket.AF_UNIX)]
+address = inet.getsockname()
+peers[1].connect(sys.argv[1])
+taken = [inet.accept()[0], unix.accept()[0]]
+shut_sockets()
+for family, where in ((socket.AF_INET, address), (socket.AF_UNIX, sys.argv[1])):
+    with socket.socket(family) as late:
+        try:
+            late.connect(where)
+            raise AssertionError(where)
+        except ConnectionRefusedError:
+            pass
+with open(__file__) as opened:
+    assert opened.fileno() not in [each.fileno() for each in (inet, unix, idle, *taken)], opened.fileno()
+    for each in (inet, unix, idle, *taken):
+        each.close()
+    assert opened.read()
+"""
+
+
+def test_numbers_of_sockets_go_to_no_file_before_the_end(tmp_path):
+    """They were closed: a file that the store opened next was closed, or written, as the socket that the event loop took it for."""
+    (tmp_path / "shut.py").write_text(SHUT)
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "shut.py"), str(tmp_path / "socket")],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
