@@ -140,6 +140,8 @@ class Server:
                 return False
             is_leading = not await self._serve_leading(received, scope)
             if is_leading:
+                # Programs may ask without an end for what is never waited for: everybody else has a turn in between.
+                await trio.lowlevel.cancel_shielded_checkpoint()
                 continue
             if scope.cancel_called:  # too late: its request was answered in the same moment
                 self._interrupts.take_given_up(scope)
