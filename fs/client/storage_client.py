@@ -200,8 +200,12 @@ class StorageClient:
         chains = file_chains(self._routing.info, whole)
         jobs = [ChainJob(c, file.inode_id, first_index) for c in chains]
         await self._for_each_chain(jobs, self._last_chunk_round(found, is_next_wanted=True))
-        behind = (r for r in found.values() if r.has_chunk and r.chunk_index >= first_index)
-        return min((max(r.next_index, first_index) for r in behind), default=None)
+        indexes = (
+            max(r.next_index, first_index)
+            for r in found.values()
+            if r.next_index or (r.has_chunk and r.chunk_index >= first_index)
+        )
+        return min(indexes, default=None)
 
     async def space(self) -> tuple[int, int]:
         """See `ChunkPort.space`; nodes that do not answer are left out."""

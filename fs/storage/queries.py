@@ -56,9 +56,9 @@ async def query_last_chunk(
             _measure_file, target, query.inode_id, 0 if query.is_length_only else COUNTED_MAX
         )
         next_index = 0
-        if query.is_next_wanted and last is not None and last.chunk_id.index >= query.first_index:
+        if query.is_next_wanted:
             next_index = await target.disk.run(
-                _next_index, target, last.chunk_id, query.first_index
+                _next_index, target, query.inode_id, query.first_index
             )
         context.check_lease()
     except FsError as error:
@@ -73,25 +73,25 @@ async def query_last_chunk(
     )
 
 
-def _next_index(target: LocalTarget, last: ChunkId, first_index: int) -> int:
-    """Return an index such that no chunk from `first_index` on and before it holds a byte.
+def _next_index(target: LocalTarget, inode_id: int, first_index: int) -> int:
+    """Return an index such that no chunk from `first_index` on and before it holds a byte; 0: none at all does.
 
-    It is that of the first chunk that does, or, behind very many empty ones, how far was looked; at most the last chunk's.
+    It is that of the first chunk that does, or may: of a pending version the tail knows whether it is committed, and reading asks it.
+    Behind very many empty ones it is how far was looked.
     """
     next_index = first_index
     for _ in range(COUNTED_MAX // NEXT_PAGE_CHUNK_COUNT):
         page = target.disk.engine.list_file(
             target.target_id,
-            last.inode_id,
+            inode_id,
             first_index=next_index,
-            end_index=last.index,
             limit=NEXT_PAGE_CHUNK_COUNT,
         )
         for state in page:
-            if state.commit_ver and state.length:
+            if state.length or state.pending_ver:
                 return state.chunk_id.index
         if len(page) < NEXT_PAGE_CHUNK_COUNT:
-            return last.index
+            return 0
         next_index = page[-1].chunk_id.index + 1
     return next_index
 

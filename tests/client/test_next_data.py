@@ -47,6 +47,8 @@ class Nodes:
         ([(90, 40)], 40),
         ([(90, 40), (30, 30), (2, 0)], 30),
         ([(90, 40), (90, 0)], 7),
+        ([(6, 40)], 40),  # one in doubt, behind the last that is committed
+        ([(None, 40), (90, 50)], 40),
     ],
 )
 async def test_the_least_counts(autojump_clock, told, expected):  # noqa: ARG001

@@ -673,3 +673,32 @@ async def test_behind_very_many_empty_chunks_it_is_told_how_far_was_looked(mock_
             )
         reply = await client.channel(1).call(services.STORAGE_QUERY_LAST_CHUNK, request)
         assert [r.next_index for r in reply.message.results] == [6, 9]
+
+
+async def test_a_chunk_in_doubt_may_hold_the_next_bytes(mock_clock):
+    """After a power loss it may be committed below: who sought data passed over it, while whoever read had it."""
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"x", 300)
+        target = cluster.nodes[1].target
+        for index in (200, 400):
+            target.disk.engine.prepare_write(
+                target.target_id,
+                ChunkId(InodeId(INODE), index),
+                version=1,
+                chunk_size_bytes=CHUNK,
+                offset=0,
+                data=b"y",
+            )
+        request = pb.QueryLastChunkReq()
+        version = cluster.chain.chain_version
+        for first_index in (100, 201, 301, 401):
+            request.queries.add(
+                inode_id=INODE,
+                chain_id=CHAIN,
+                chain_version=version,
+                is_length_only=True,
+                is_next_wanted=True,
+                first_index=first_index,
+            )
+        reply = await client.channel(1).call(services.STORAGE_QUERY_LAST_CHUNK, request)
+        assert [r.next_index for r in reply.message.results] == [200, 300, 400, 0]

@@ -56,6 +56,8 @@ class Seeking:
             for place, is_hole in zip(places, await self._probe(state, places), strict=True):
                 if not is_hole:
                     return place
+            if batch.stop == end_index:
+                break
             next_index = await self._core.store.next_data(state.ref, batch.stop)
             index = end_index if next_index is None else max(next_index, batch.stop)
         raise FsError(Status.BEYOND_END, f"inode {state.inode_id}: no data from {offset} on")

@@ -75,6 +75,19 @@ async def test_what_follows_a_hole_is_asked_for_at_once(autojump_clock, mounts, 
         await m.close(h)
 
 
+async def test_behind_the_end_nobody_is_asked(autojump_clock, mounts):
+    """The index of a chunk behind the last that a file can have is no number of the protocol."""
+    async with mounts() as m:
+        h = await m.create(b"f")
+        inode_id = (await m.stat(b"f")).inode_id
+        await m.names.setattr(inode_id, AttrChange(length=9 * CHUNK), h, ROOT)
+        with pytest.raises(FsError) as e:
+            await m.vfs.seeking.seek(h, 5, DATA)
+        assert e.value.status is Status.BEYOND_END
+        assert m.cluster.chunks.next_data_count == 0
+        await m.close(h)
+
+
 async def test_punched_chunks_are_holes(autojump_clock, mounts):
     async with mounts() as m:
         await m.write_file(b"f", b"x" * (6 * CHUNK))
