@@ -236,7 +236,9 @@ class Resync:
             left = group.items
             byte_count = _bytes_now(place.target, left)
             await self._rate.take(byte_count)  # before any lock: no update waits for it
-            if len(left) > 1 and byte_count:
+            if byte_count and left[0].need is Need.TRANSFER and not left[0].is_suspect:
+                if len(left) > 1:  # they may have grown since they were listed
+                    byte_count = min(byte_count, GROUP_BYTES_MAX)
                 there = await self._bring_together(place, left, byte_count)
                 left = tuple(item for item in left if item.chunk_id not in there)
             for item in left:

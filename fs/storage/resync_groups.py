@@ -121,6 +121,8 @@ async def transfer_together(
         )
         if version == state.commit_ver
     ]
+    if not sent:
+        return {}
     forwarded = await forward_together(
         context,
         target,

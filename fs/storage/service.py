@@ -125,7 +125,7 @@ class StorageService:
         self, call: Call, request: storage_pb2.UpdateGroupReq
     ) -> storage_pb2.UpdateGroupRsp:
         """Take several whole chunks that our predecessor brings over; we are syncing."""
-        _limit(len(request.updates))
+        _limit(len(request.updates), GROUP_COUNT_MAX)
         return await run_group(
             self._context,
             request,

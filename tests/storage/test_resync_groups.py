@@ -368,3 +368,63 @@ async def test_a_successor_that_is_gone_from_the_routing_ends_the_attempt_alone(
         await cluster.wait_all_serving()
         assert len(asked) > 1
         assert_equal(cluster)
+
+
+async def grow_before_their_turn(cluster, client, data):
+    """Have node 2 come back; its chunks grow when they have been listed, and before any of them is brought over."""
+    resync_work = cluster.nodes[1].storage._resync
+    slots = resync_work._slots
+    count = slots.value
+    for _ in range(count):
+        await slots.acquire()
+    await cluster.start_node(2)
+    await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
+    await trio.sleep(1.0)
+    await fill(client, data)
+    for _ in range(count):
+        slots.release()
+
+
+async def test_chunks_that_have_grown_take_no_more_memory_than_a_group_may(mock_clock, monkeypatch):
+    monkeypatch.setattr(resync, "GROUP_BYTES_MAX", 1000)
+    async with missed() as (cluster, client):
+        pool, sizes_asked = cluster.nodes[1].storage._resync._buffers, []
+        real = BufferPool.acquire
+
+        async def acquire(buffers, length):
+            if buffers is pool:
+                sizes_asked.append(length)
+            return await real(buffers, length)
+
+        monkeypatch.setattr(BufferPool, "acquire", acquire)
+        await grow_before_their_turn(cluster, client, b"grown" * 100)
+        await cluster.wait_all_serving()
+        assert sizes_asked
+        assert max(sizes_asked) <= 1000
+        assert_equal(cluster)
+
+
+async def test_memory_of_a_chunk_that_is_larger_than_a_group_is_of_the_pool(
+    mock_clock, monkeypatch
+):
+    monkeypatch.setattr(resync, "GROUP_BYTES_MAX", 10)
+    async with missed() as (cluster, _):
+        whole, engine = [], cluster.nodes[1].engine
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "read_whole", lambda *_, **__: whole.append(1) or b"")
+            await come_back(cluster)
+        assert not whole
+        progress = cluster.nodes[1].target.progress
+        assert progress.transferred_count == COUNT
+        assert_equal(cluster)
+
+
+async def test_more_chunks_than_anybody_sends_together_are_refused(mock_clock):
+    async with missed() as (cluster, client), hold_resync(cluster, 1):
+        await cluster.start_node(2)
+        await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
+        made = replacements(client, service.GROUP_COUNT_MAX + 1)
+        method = services.STORAGE_REPLACE_GROUP
+        assert (
+            await status_of(send, client, made, method=method, node_id=2) is Status.RPC_BAD_REQUEST
+        )
