@@ -214,64 +214,6 @@ async def take_back(target: LocalTarget, chunk_id: ChunkId) -> None:
     target.unsettled.pop(chunk_id, None)
 
 
-async def transfer(
-    context: StorageContext,
-    target: LocalTarget,
-    chain_id: int,
-    state: ChunkState,
-    *,
-    chain_version: int,
-    deadline_s: float,
-    is_damaged: bool = False,
-) -> int:
-    """Send the committed content of a chunk to the syncing successor; return the number of bytes.
-
-    With `is_damaged` no bytes are sent: the successor takes the version as one whose bytes nobody has.
-
-    Raises:
-        FsError: as `forward`; CHECKSUM_MISMATCH if our copy is damaged: it is no source.
-    """
-    engine, content = target.disk.engine, b""
-    if not is_damaged:
-        content = await target.disk.run(engine.read_whole, target.target_id, state.chunk_id)
-    update = Outgoing(
-        state.chunk_id,
-        UpdateType.WRITE,
-        state.commit_ver,
-        state.chunk_size_bytes,
-        length=state.length,
-        payload=content,
-        payload_checksum=xxhash.xxh3_64_intdigest(content),
-        is_whole=True,
-        commit_chain_version=state.chain_version,
-        chunk_checksum=state.checksum,
-        is_damaged=is_damaged,
-    )
-    # What is compared with the successor's answer is the committed digest.
-    prepared = ChunkState(
-        state.chunk_id,
-        state.commit_ver,
-        state.chain_version,
-        state.length,
-        state.checksum,
-        state.chunk_size_bytes,
-        state.commit_ver,
-        False,
-        state.length,
-        state.checksum,
-    )
-    await forward(
-        context,
-        target,
-        chain_id,
-        update,
-        prepared,
-        deadline_s=deadline_s,
-        only_version=chain_version,
-    )
-    return len(content)
-
-
 def _place_to_forward(
     context: StorageContext,
     target: LocalTarget,

@@ -31,7 +31,7 @@ from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
-from .forward import Outgoing, forward, transfer
+from .forward import Outgoing, forward
 from .replica import UpdateType
 from .resync_groups import (
     BYTES_UNDER_WAY_MAX,
@@ -46,6 +46,7 @@ from .settle import settle
 from .target import LocalTarget, ResyncProgress
 from .targets import Place
 from .there import state_from_pb
+from .transfer import transfer
 
 log = logging.getLogger(__name__)
 

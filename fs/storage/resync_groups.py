@@ -25,10 +25,10 @@ from ..chunkengine.format import chunk_key
 from ..rpc.buffer_pool import Lease
 from ..schema.ids import ChunkId
 from .context import StorageContext
-from .forward import Outgoing, forward_together
-from .replica import UpdateType
+from .forward import forward_together
 from .resync_plan import Item, Need
 from .targets import Place
+from .transfer import as_prepared, outgoing
 
 GROUP_BYTES_MAX: Final = 4 << 20
 """Of one request, but for a chunk that is larger."""
@@ -115,7 +115,7 @@ async def transfer_together(
     )
     done: RowsRead = await target.disk.run(read)
     sent = [
-        (_outgoing(state, view[end - state.length : end], checksum), _as_prepared(state))
+        (outgoing(state, view[end - state.length : end], checksum), as_prepared(state))
         for state, end, version, checksum in zip(
             states, rows.ends, done.versions, done.checksums, strict=True
         )
@@ -150,34 +150,3 @@ def _plain(place: Place, chunk_ids: Sequence[ChunkId], size: int) -> list[ChunkS
             states.append(state)
             size -= state.length
     return sorted(states, key=lambda state: state.length % ALIGNED_BYTES != 0)
-
-
-def _outgoing(state: ChunkState, content: memoryview, checksum: int) -> Outgoing:
-    return Outgoing(
-        state.chunk_id,
-        UpdateType.WRITE,
-        state.commit_ver,
-        state.chunk_size_bytes,
-        length=state.length,
-        payload=content,
-        payload_checksum=checksum,
-        is_whole=True,
-        commit_chain_version=state.chain_version,
-        chunk_checksum=state.checksum,
-    )
-
-
-def _as_prepared(state: ChunkState) -> ChunkState:
-    """Return a state by which the successor's answer is compared with the committed digest."""
-    return ChunkState(
-        state.chunk_id,
-        state.commit_ver,
-        state.chain_version,
-        state.length,
-        state.checksum,
-        state.chunk_size_bytes,
-        state.commit_ver,
-        False,
-        state.length,
-        state.checksum,
-    )

@@ -28,12 +28,13 @@ from ..schema.routing import PublicState
 from ..schema.status import FsError
 from .context import StorageContext
 from .damage import is_whole, note_damage
-from .forward import evict, transfer
+from .forward import evict
 from .local_state import Hold
 from .resync_plan import window_end
 from .target import LocalTarget
 from .targets import Place
 from .there import list_there, state_there
+from .transfer import transfer
 
 log = logging.getLogger(__name__)
 

@@ -75,22 +75,20 @@ class StorageService:
 
     async def write(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:
         """Execute a client's update; we are the head."""
-        return await run_update(
-            self._context,
-            request,
-            call.payload,
-            is_from_client=True,
-            deadline_s=call.deadline_s,
-            tell=call.tell,
-        )
+        return await self._run_update(call, request, is_from_client=True)
 
     async def update(self, call: Call, request: storage_pb2.UpdateReq) -> storage_pb2.UpdateRsp:
         """Execute an update that our predecessor passes on."""
-        return await run_update(
+        return await self._run_update(call, request, is_from_client=False)
+
+    def _run_update(
+        self, call: Call, request: storage_pb2.UpdateReq, *, is_from_client: bool
+    ) -> Coroutine[Any, Any, storage_pb2.UpdateRsp]:
+        return run_update(
             self._context,
             request,
             call.payload,
-            is_from_client=False,
+            is_from_client=is_from_client,
             deadline_s=call.deadline_s,
             tell=call.tell,
         )
@@ -99,39 +97,35 @@ class StorageService:
         self, call: Call, request: storage_pb2.UpdateGroupReq
     ) -> storage_pb2.UpdateGroupRsp:
         """Execute several writes of a client; we are the head."""
-        _limit(len(request.updates), GROUP_COUNT_MAX)
-        return await run_group(
-            self._context,
-            request,
-            call.payload,
-            is_from_client=True,
-            deadline_s=call.deadline_s,
-        )
+        return await self._run_group(call, request, is_from_client=True)
 
     async def update_group(
         self, call: Call, request: storage_pb2.UpdateGroupReq
     ) -> storage_pb2.UpdateGroupRsp:
         """Execute several writes that our predecessor passes on."""
-        _limit(len(request.updates), GROUP_COUNT_MAX)
-        return await run_group(
-            self._context,
-            request,
-            call.payload,
-            is_from_client=False,
-            deadline_s=call.deadline_s,
-        )
+        return await self._run_group(call, request, is_from_client=False)
 
     async def replace_group(
         self, call: Call, request: storage_pb2.UpdateGroupReq
     ) -> storage_pb2.UpdateGroupRsp:
         """Take several whole chunks that our predecessor brings over; we are syncing."""
+        return await self._run_group(call, request, is_from_client=False, is_replacing=True)
+
+    def _run_group(
+        self,
+        call: Call,
+        request: storage_pb2.UpdateGroupReq,
+        *,
+        is_from_client: bool,
+        is_replacing: bool = False,
+    ) -> Coroutine[Any, Any, storage_pb2.UpdateGroupRsp]:
         _limit(len(request.updates), GROUP_COUNT_MAX)
-        return await run_group(
+        return run_group(
             self._context,
             request,
             call.payload,
-            is_from_client=False,
-            is_replacing=True,
+            is_from_client=is_from_client,
+            is_replacing=is_replacing,
             deadline_s=call.deadline_s,
         )
 
