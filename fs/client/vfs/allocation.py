@@ -49,6 +49,9 @@ class Allocation:
         if offset + length > MAX_FILE_LENGTH_BYTES:
             raise FsError(Status.FILE_TOO_LARGE, f"fallocate of {offset}+{length}")
         handle = self._files.writable(handle_id)
+        if handle.state.is_length_unknown:  # it must not be lengthened to less than it has
+            await self._core.drain(handle.state)
+            await self._core.settle_length(handle.state)
         if mode & (FallocateMode.PUNCH_HOLE | FallocateMode.ZERO_RANGE):
             await self.clear(handle, offset, min(offset + length, handle.state.local_length()))
         if not mode & FallocateMode.KEEP_SIZE:

@@ -118,10 +118,12 @@ class Batches:
             try:
                 if handle_id not in known:  # mostly one file for many reads
                     state = self._files.readable(handle_id).state
+                    await self._core.settle_length(state)
                     known[handle_id] = (state, state.ref, state.local_length())
                 state, ref, length = known[handle_id]
                 if state.is_dirty:
                     await self._core.wait_written(state, offset, end)
+                    await self._core.settle_length(state)
                     ref, length = state.ref, state.local_length()
             except FsError as error:
                 io.error = error

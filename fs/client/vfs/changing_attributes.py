@@ -141,6 +141,7 @@ class ChangingAttributes(LookingUp):
             if error.status is not Status.NOT_PERMITTED or not change.is_times_only:
                 raise
             reply = await self._set_times_now(request, change)
+        await self._learn_length(reply.inode)
         return self.give(self._core.absorbed(reply.inode))
 
     async def _set_times_now(

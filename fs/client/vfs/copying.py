@@ -46,6 +46,7 @@ class Copying:
         if target.is_append:
             raise FsError(Status.BAD_FILE, f"inode {target.state.inode_id} is open for appending")
         await self._core.drain(source.state)
+        await self._core.settle_length(source.state)
         count = min(count, COPY_BYTES_MAX, source.state.local_length() - offset)
         if count <= 0:
             return 0

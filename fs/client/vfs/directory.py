@@ -80,11 +80,11 @@ class Directories:
             rest = directory.page[position : position + count_max]
             is_old = self._is_old(directory)
             if not is_old and not any(self._is_changed(directory, entry) for entry in rest):
-                return self._newest(rest)
+                return await self._newest(rest)
         elif position == len(directory.page) and not directory.has_more:
             return []
         page = await self._load_page(directory, cookie)
-        return self._newest(page[:count_max])
+        return await self._newest(page[:count_max])
 
     def age_s(self, entry: DirectoryEntry) -> float:
         """Return how long ago meta told of an entry."""
@@ -102,9 +102,13 @@ class Directories:
         is_moved = changes.is_name_since(mark, directory.inode_id, entry.name)
         return is_moved or changes.is_since(mark, entry.inode.inode_id)
 
-    def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+    async def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
         """Return entries with what was done meanwhile to what this mount has open."""
         states = self._core.states
+        for entry in entries:
+            state = states.get(entry.inode.inode_id)
+            if state is not None and state.is_length_unknown:
+                await self._core.settle_length(state)
         return [
             replace(entry, inode=state.present(state.inode))
             if (state := states.get(entry.inode.inode_id)) is not None

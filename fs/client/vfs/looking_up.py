@@ -13,6 +13,7 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .files import TakesTaskError
+from .open_file import InodeState
 from .ports import Caller
 from .shared import Known
 
@@ -89,8 +90,23 @@ class LookingUp(ExtendedAttributes):
             reply = await self._core.call(services.META_LOOKUP, request)
             inode_id = InodeId(reply.inode.inode_id)
             is_told_apart = await self.listed.is_told_apart(parent, name, inode_id, caller)
+            await self._learn_length(reply.inode)
             if is_told_apart and not self._is_late(reply.inode, mark):
                 return self._entry(parent, name, reply.inode)
+
+    def _lacks_length(self, message: common_pb2.InodePb) -> InodeState | None:
+        """Return the state of an open file whose length the chains have to tell, after what meta has just told of it."""
+        state = self._core.states.get(InodeId(message.inode_id))
+        if state is None:
+            return None
+        self._core.absorbed(message)
+        return state if state.is_length_unknown and state.has_unreported else None
+
+    async def _learn_length(self, message: common_pb2.InodePb) -> None:
+        """Have the chains tell the length, if they have to, of a file that is about to be shown."""
+        state = self._lacks_length(message)
+        if state is not None:
+            await self._core.settle_length(state)
 
     def _is_late(self, message: common_pb2.InodePb, mark: int) -> bool:
         """Return whether attributes that were asked for at `mark` may be from before a change of this mount; it knows what it has open."""
@@ -123,11 +139,13 @@ class LookingUp(ExtendedAttributes):
         """Return what a name refers to, as the reply to a look-up says that was begun at `mark`.
 
         Raises:
-            TakesTaskError: it may be from before a change of this mount, or the kernel may take the inode by another name: `lookup`
-                has to be done.
+            TakesTaskError: it may be from before a change of this mount, the kernel may take the inode by another name, or the chains
+                have to tell the length: `lookup` has to be done.
         """
         inode_id = InodeId(reply.inode.inode_id)
         if self._is_late(reply.inode, mark) or self.listed.is_otherwise(parent, name, inode_id):
+            raise TakesTaskError
+        if self._lacks_length(reply.inode) is not None:
             raise TakesTaskError
         return self._entry(parent, name, reply.inode)
 
@@ -149,11 +167,8 @@ class LookingUp(ExtendedAttributes):
                 return known.removed
             if self._is_late(reply.inode, mark):
                 continue
-            inode, state = self._core.absorbed(reply.inode), self._core.states.get(inode_id)
-            if state is not None and state.is_length_unknown:
-                await self._core.settle_length(state)
-                inode = state.present(state.inode)
-            return self.give(inode)
+            await self._learn_length(reply.inode)
+            return self.give(self._core.absorbed(reply.inode))
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
         """Return what `getattr` would, where that is known, and for how many seconds it may be used.

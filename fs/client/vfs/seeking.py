@@ -40,6 +40,7 @@ class Seeking:
             raise FsError(Status.INVALID_ARGUMENT, f"whence {whence}")
         state = self._files.open_state(handle_id)
         await self._core.drain(state)
+        await self._core.settle_length(state)
         length = state.local_length()
         if not 0 <= offset < length:
             raise FsError(Status.BEYOND_END, f"inode {state.inode_id}: {offset} of {length}")

@@ -5,6 +5,9 @@ import os
 
 import pytest
 
+from fs.client.vfs.batches import NO_FILE, BatchIo
+from fs.client.vfs.changing_attributes import AttrChange
+
 from .conftest import ROOT, RW
 
 
@@ -28,3 +31,76 @@ async def test_what_is_written_after_another_mount_has_cut_the_file_stays(
         await here.close(handle_id)
         assert await there.read_file(b"f") == b"after"
         assert await here.read_file(b"f") == b"after"
+
+
+async def begin(here, there):
+    """Have a file cut by one mount and then written by another, which is told of the cut before it tells of what it wrote; return handle and state."""
+    await here.write_file(b"f", b"before" * 1000)
+    handle_id = (await here.open(b"f")).handle_id
+    await there.close((await there.open(b"f", RW | os.O_TRUNC)).handle_id)
+    await here.files.write(handle_id, 0, b"after")
+    state = here.files.handle(handle_id).state
+    await here.vfs._core.drain(state)
+    return handle_id, state
+
+
+async def hear(here, state):
+    """Have a mount hear of the cut without anybody asking how long the file is."""
+    other = await here.files.open(state.inode_id, os.O_RDONLY, ROOT)
+    await here.close(other.handle_id)
+    assert state.is_length_unknown
+
+
+async def test_every_way_of_looking_shows_what_was_written(autojump_clock, mounts):
+    async def look_up(here, state):
+        return await here.names.lookup(1, b"f", ROOT)
+
+    async def get(here, state):
+        return await here.names.getattr(state.inode_id, ROOT)
+
+    async def change(here, state):
+        return await here.names.setattr(state.inode_id, AttrChange(mode=0o600), None, ROOT)
+
+    async def list_(here, state):
+        directory = here.vfs.directories.opendir(1, ROOT)
+        (entry,) = await here.vfs.directories.readdir(directory, 0)
+        here.vfs.directories.releasedir(directory)
+        return entry.inode
+
+    for look in (look_up, get, change, list_):
+        async with mounts(2) as (here, there):
+            handle_id, state = await begin(here, there)
+            assert (await look(here, state)).length == 5, look.__name__
+            await here.close(handle_id)
+            await there.names.unlink(1, b"f", ROOT)
+
+
+async def test_whoever_asks_for_the_length_is_told_what_was_written(autojump_clock, mounts):
+    async with mounts(2) as (here, there):
+        handle_id, state = await begin(here, there)
+        await hear(here, state)
+        assert await here.vfs.seeking.seek(handle_id, 0, os.SEEK_DATA) == 0
+        await here.close(handle_id)
+
+        handle_id, state = await begin(here, there)
+        await hear(here, state)
+        target_id = await here.create(b"g")
+        assert await here.vfs.copying.copy(handle_id, 0, target_id, 0, 100) == 5
+        for one in (handle_id, target_id):
+            await here.close(one)
+
+        handle_id, state = await begin(here, there)
+        await hear(here, state)
+        io = BatchIo(NO_FILE, 0, memoryview(bytearray(100)), 0, handle_id)
+        await here.vfs.batches.read([io])
+        assert (io.count, bytes(io.buffer[:5])) == (5, b"after")
+        await here.close(handle_id)
+
+
+async def test_a_file_is_not_lengthened_to_less_than_was_written(autojump_clock, mounts):
+    async with mounts(2) as (here, there):
+        handle_id, state = await begin(here, there)
+        await hear(here, state)
+        await here.vfs.allocation.fallocate(handle_id, 0, 0, 3)
+        await here.close(handle_id)
+        assert await there.read_file(b"f") == b"after"
