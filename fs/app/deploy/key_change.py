@@ -61,6 +61,7 @@ async def _change_key(reach: Reach, options: Options) -> int:
     read_keys(path)
     lines = read_secret_lines(path)
     _need_own_keys(inventory, facts, [path.read_bytes(), *map(_key_file, _possible(lines))])
+    await _need_teller(reach, asked, version, lines[-1])
     confirm(
         plan_lines(inventory, facts, is_begun=len(lines) > 1),
         dry_run=options.is_dry_run,
@@ -190,6 +191,16 @@ async def _greet(
     if told["late"]:
         why = "; ".join(f"{address}: {trouble}" for address, trouble in told["late"].items())
         raise FsError(Status.RPC_UNAUTHENTICATED, f"the new key does not open {why}; run it again")
+
+
+async def _need_teller(reach: Reach, asked: HostPart, version: str, old: str) -> None:
+    """Raise FsError(BAD_CONFIG) where what is installed could not say, in the end, whether a key is refused: releases before it was asked for."""
+    try:
+        await reach.ask(asked, version, "refused", addresses=[], key=old)
+    except FsError as error:
+        what = f"{asked.name} with {version} cannot tell whether a key is refused ({error.detail}); nothing was changed:"
+        remedy = "upgrade first, or end what was begun by the command of that release"
+        raise FsError(Status.BAD_CONFIG, f"{what} {remedy}") from error
 
 
 async def _need_refusal(
