@@ -25,7 +25,7 @@ class Closing(Handles):
     async def flush(self, handle_id: int) -> None:
         """What close(2) does: send and report everything; durable when durable_close is set and the file has a name.
 
-        Without one it is gone after a power loss.  It may get one yet, through another descriptor: the close of that makes it durable.
+        Without one it is gone after a power loss.  It may get one yet, through another descriptor: that makes it durable (`secure_left`).
 
         Does nothing when nothing was changed through this handle since it was last done, but that below a quota
         of bytes usage is exact from now on: what only this handle was promised is given back.
@@ -40,6 +40,7 @@ class Closing(Handles):
         if handle.is_dirty:
             is_wanted = self._core.section.durable_close
             is_durable = is_wanted and state.inode.nlink > 0
+            handle.is_left = is_wanted and not is_durable
             await self._core.drain(state, is_durable=is_durable)
             self._raise_pending_error(handle)
             if is_durable or state.has_unreported or state.is_space_unsure:

@@ -371,6 +371,22 @@ class Files(Reading, Writing, Closing):
         if state.has_unreported:
             await self._core.report(state, is_durable=False)
 
+    async def secure_left(self, state: InodeState) -> None:
+        """Make durable what closes have left to a power loss, of a file that gets a name after all; a close that is yet to come does so itself.
+
+        Raises:
+            FsError: meta or storage refused, or some of it was lost.
+        """
+        core, seen_error_count = self._core, state.error_count
+        is_kept = any(handle.is_dirty and not handle.is_left for handle in state.handles.values())
+        if is_kept or state.durable_seq >= state.acked_seq or not core.section.durable_close:
+            return
+        await core.drain(state)
+        await core.report(state, is_durable=True)
+        core.raise_pending_error(state, seen_error_count)
+        for handle in state.handles.values():
+            handle.is_dirty = handle.is_dirty and not handle.is_left
+
     async def revalidate(self, inode_id: InodeId) -> None:
         """See what others have reported since, as a fresh open would.
 

@@ -117,16 +117,21 @@ class Namespace(ChangingAttributes):
     async def link(self, inode_id: InodeId, parent: InodeId, name: bytes, caller: Caller) -> Inode:
         """Give an inode one more name, or the first one to what was made without."""
         state = self._core.states.get(inode_id)
-        if state is not None and not state.inode.nlink:
+        unnamed = state if state is not None and not state.inode.nlink else None
+        if unnamed is not None:
             # From then on it counts for quotas, with all that was written so far.
             await self._files.settle(inode_id)
+            await self._files.secure_left(unnamed)
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )
         self.listed.expect(request)
         reply = await self._call_changing(services.META_LINK, request, (parent, name))
         self._core.changes.note_inode(inode_id)
-        return self._entry(parent, name, reply.inode)
+        entry = self._entry(parent, name, reply.inode)
+        if unnamed is not None:
+            await self._files.secure_left(unnamed)  # a close that did not know of the name yet
+        return entry
 
     async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove a name; content stays readable through files that this mount has open."""

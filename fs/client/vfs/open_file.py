@@ -416,10 +416,12 @@ class FileHandle:
     seen_error_count: int = 0
     is_dirty: bool = False
     """Something was changed through this handle since its last durable point."""
+    is_left: bool = False
+    """A close has left that to a power loss, since the file had no name; what is open yet may be only a copy that nobody has."""
 
     def note_write(self) -> None:
         """Content is about to be changed through this handle."""
-        self.is_dirty = True
+        self.is_dirty, self.is_left = True, False
         if self.caller.uid != 0:  # whatever the mode was when it was last looked at
             self.state.clears_suid = True
 

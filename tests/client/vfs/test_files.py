@@ -12,6 +12,7 @@ from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.open_file import FetchedBlock
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.readahead import Block
+from fs.schema import services
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK
 
@@ -169,6 +170,52 @@ async def test_a_close_makes_nothing_durable_that_has_no_name_until_it_has_one(
         await m.files.flush(h)
         await m.files.release(h)
         assert (chunks.sync_count, cluster.durable_calls) == (1, 1)
+
+
+@pytest.mark.parametrize("flags", [RW, os.O_RDONLY])
+@pytest.mark.parametrize("is_released", [True, False])
+async def test_a_name_makes_durable_what_was_closed_without_one(
+    autojump_clock, mounts, cluster, flags, is_released
+):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        inode_id, chunks = cluster.names[1][b"f"], cluster.chunks
+        other = (await m.files.open(inode_id, flags, ROOT)).handle_id
+        await m.names.unlink(1, b"f", ROOT)
+        await m.files.write(h, 0, b"x")
+        await m.files.flush(h)
+        if is_released:  # which the kernel asks for at any time after the close
+            await m.files.release(h)
+        assert (chunks.durable_writes, chunks.sync_count, cluster.durable_calls) == (0, 0, 0)
+        await m.names.link(inode_id, 1, b"g", ROOT)
+        assert (chunks.sync_count, cluster.durable_calls) == (1, 1)
+        await m.close(other)
+        if not is_released:
+            await m.files.release(h)
+        assert (chunks.sync_count, cluster.durable_calls) == (1, 1)
+
+
+async def test_a_name_that_comes_while_it_is_closed_makes_it_durable(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        inode_id = cluster.names[1][b"f"]
+        other = (await m.files.open(inode_id, os.O_RDONLY, ROOT)).handle_id
+        await m.names.unlink(1, b"f", ROOT)
+        await m.files.write(h, 0, b"x")
+        call = m.vfs._core.meta.call
+
+        async def call_late(method, request):
+            reply = await call(method, request)
+            if method is services.META_LINK:  # and the mount does not know of it yet
+                await m.close(h)
+            return reply
+
+        m.vfs._core.meta.call = call_late
+        await m.names.link(inode_id, 1, b"g", ROOT)
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (1, 1)
+        await m.close(other)
 
 
 @pytest.mark.parametrize("step", ["fsync", "flush"])
