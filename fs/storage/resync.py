@@ -66,11 +66,14 @@ class RateLimit:
     def __init__(self, bytes_per_s_max: int) -> None:
         self._bytes_per_s_max = bytes_per_s_max
         self._free_at_s = 0.0
+        self._changed = trio.Event()
 
     def adopt(self, bytes_per_s_max: int) -> None:
-        """Spread what comes from now on otherwise; nobody waits longer for what was taken by the old limit."""
+        """Spread bytes otherwise from now on, also those that wait: a limit that was far too low holds nothing up once it is raised."""
         self._bytes_per_s_max = bytes_per_s_max
         self._free_at_s = 0.0
+        self._changed.set()
+        self._changed = trio.Event()
 
     @property
     def group_bytes_max(self) -> int:
@@ -80,11 +83,14 @@ class RateLimit:
 
     async def take(self, byte_count: int) -> None:
         """Wait until `byte_count` more bytes are allowed; 0 as the limit means no limit."""
-        if not self._bytes_per_s_max:
-            return
-        start_s = max(trio.current_time(), self._free_at_s)
-        self._free_at_s = start_s + byte_count / self._bytes_per_s_max
-        await trio.sleep_until(start_s)
+        is_waiting = True
+        while is_waiting and self._bytes_per_s_max:
+            start_s = max(trio.current_time(), self._free_at_s)
+            self._free_at_s = start_s + byte_count / self._bytes_per_s_max
+            is_waiting = False
+            with trio.move_on_at(start_s):
+                await self._changed.wait()
+                is_waiting = True  # by the old limit
 
 
 class Resync:

@@ -304,6 +304,26 @@ async def test_the_rate_limit_spreads_bytes(mock_clock):
     assert trio.current_time() - start_s < 2.1
 
 
+@pytest.mark.parametrize(("new_limit", "took_s"), [(0, 0.0), (100, 5.0)])
+async def test_those_who_wait_go_on_by_a_new_rate_limit(mock_clock, new_limit, took_s):
+    limit = resync.RateLimit(1)
+    await limit.take(100_000)
+    ended_s = []
+
+    async def take():
+        await limit.take(500)
+        ended_s.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        nursery.start_soon(take)
+        await trio.sleep(10)
+        assert not ended_s
+        began_s = trio.current_time()
+        limit.adopt(new_limit)
+    assert ended_s == [began_s, began_s + took_s]
+
+
 async def test_updates_do_not_wait_for_the_rate_limit(mock_clock):
     """A chunk whose turn is held back by the limit is free until then, alone and in a group."""
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
