@@ -58,8 +58,14 @@ class Allocation:
             await self.lengthen(handle, offset + length)
 
     async def lengthen(self, handle: FileHandle, end: int) -> None:
-        """Let the file reach at least to `end`; raises as truncating."""
+        """Let the file reach at least to `end`; raises as truncating.
+
+        What another mount reports between the question how long it is and the change may still be cut.
+        """
         state = handle.state
+        if end <= state.local_length():
+            return
+        await self._files.learn_length(state, handle.caller)  # others may have written more
         if end <= state.local_length():
             return
         request = meta_pb2.SetAttrReq(

@@ -371,6 +371,11 @@ class Files(Reading, Writing, Closing):
         if state.has_unreported:
             await self._core.report(state, is_durable=False)
 
+    async def learn_length(self, state: InodeState, caller: Caller) -> None:
+        """Ask how long a file is by now, with what others have reported; raises FsError."""
+        await self._refresh(state, caller)
+        await self._core.settle_length(state)
+
     async def secure_left(self, state: InodeState) -> None:
         """Make durable what closes have left to a power loss, of a file that gets a name after all; a close that is yet to come does so itself.
 

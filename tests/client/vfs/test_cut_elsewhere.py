@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Files that another mount cuts while this one writes them."""
+"""Files that another mount cuts, or makes longer, while this one writes them."""
 
 import os
 
@@ -104,3 +104,16 @@ async def test_a_file_is_not_lengthened_to_less_than_was_written(autojump_clock,
         await here.vfs.allocation.fallocate(handle_id, 0, 0, 3)
         await here.close(handle_id)
         assert await there.read_file(b"f") == b"after"
+
+
+async def test_a_file_is_not_lengthened_to_less_than_another_mount_has_written(
+    autojump_clock, mounts
+):
+    async with mounts(2) as (here, there):
+        handle_id = await here.create(b"f")
+        theirs = (await there.open(b"f")).handle_id
+        await there.files.write(theirs, 0, b"theirs")
+        await there.close(theirs)
+        await here.vfs.allocation.fallocate(handle_id, 0, 0, 3)
+        await here.close(handle_id)
+        assert await there.read_file(b"f") == b"theirs"
