@@ -34,7 +34,7 @@ def abandon(text: str) -> NoReturn:
 
 
 def shut_sockets() -> None:
-    """Shut every socket of this process down but the standard ones: peers see the end, and nobody can connect any more."""
+    """Shut every socket of this process down but the standard ones: peers, also those not taken in yet, see the end; nobody can connect."""
     try:
         descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     except OSError:  # no descriptor is left to read it with; the end of the process has to do
@@ -51,5 +51,8 @@ def _shut(descriptor: int) -> None:
             found = socket.socket(fileno=descriptor)
             try:
                 found.shutdown(socket.SHUT_RDWR)
+                while found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    waiting, _ = found.accept()  # without a wait, since it is shut down
+                    waiting.close()
             finally:
                 found.detach()

@@ -67,3 +67,37 @@ def test_numbers_of_sockets_go_to_no_file_before_the_end(tmp_path):
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
+
+
+WAITED_FOR = """
+import socket, sys
+from fs.app.abandon import shut_sockets
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    listener.listen()
+    listener.setblocking(False)
+    print(flush=True)
+    input()
+    shut_sockets()
+    print(flush=True)
+    input()
+"""
+
+
+def test_who_was_never_taken_in_sees_the_end_too(tmp_path):
+    """The event loop takes nobody in while it waits for the disk; what is shut down keeps its queue."""
+    path = str(tmp_path / "socket")
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITED_FOR, path],
+        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        process.stdout.readline()
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(5)
+            peer.connect(path)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert peer.recv(1) == b""
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
