@@ -196,6 +196,7 @@ class Namespace(ChangingAttributes):
             return
         self.remember_dentry(*new, InodeId(reply.moved.inode_id))
         if reply.HasField("replaced"):
+            self.listed.note_removed(InodeId(reply.replaced.inode_id), *new)
             await self._note_removed(reply.replaced, state, caller)
 
     def _note_moved(

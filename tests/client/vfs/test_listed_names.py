@@ -88,3 +88,21 @@ async def test_names_that_are_exchanged_here_keep_nobody_waiting(autojump_clock,
         assert await here.read_file(b"a") == b"22"
         assert await here.read_file(b"b") == b"1"
         assert trio.current_time() - began_s < 0.5
+
+
+async def test_a_name_that_is_replaced_here_keeps_nobody_waiting_who_comes_by_another(
+    autojump_clock, mounts
+):
+    """The kernel has forgotten what it knew of the name."""
+    async with mounts() as here:
+        for name in (b"a", b"b"):
+            await here.write_file(name, name)
+        inode = await here.stat(b"a")
+        here.names.give_listed(1, b"a", inode)
+        await here.names.link(inode.inode_id, 1, b"other", ROOT)
+        await here.names.rename((1, b"b"), (1, b"a"), ROOT)
+        began_s = trio.current_time()
+        changed = await here.names.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)
+        assert changed.mode == 0o600
+        assert await here.read_file(b"other") == b"a"
+        assert trio.current_time() - began_s < 0.5
