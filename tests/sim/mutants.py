@@ -74,7 +74,6 @@ def acknowledge_before_successor() -> None:
     async def early(context: Any, target: Any, chain_id: int, *args: Any, **options: Any) -> Any:
         update, prepared = args
         update.payload = bytes(update.payload)
-        await prepared.wait()
 
         async def later() -> None:
             try:
