@@ -72,6 +72,9 @@ class Workload:
     at_once_share = 0.3
     """So many writes are committed by the batch that makes them."""
 
+    whole_share = 0.3
+    """So many of a group are whole chunks, as resync brings them."""
+
     def __init__(self, seed: int, chunks=CHUNKS) -> None:
         self.rng = random.Random(seed)
         self.chunks = list(chunks)
@@ -136,9 +139,11 @@ class Workload:
             offset = self.rng.choice((0, min(len(old), CHUNK_SIZE_BYTES - len(data))))
             version = self.models[one].version + 1
             new = old.ljust(offset, b"\0")[:offset] + bytes(data) + old[offset + len(data) :]
-            writes.append(
-                ChunkWrite(one[1], version, CHUNK_SIZE_BYTES, offset, data, tag_of(version))
-            )
+            is_full = self.rng.random() < self.whole_share
+            if is_full:
+                offset, new, version = 0, bytes(data), version + self.rng.randint(0, 2)
+            tag = tag_of(version)
+            writes.append(ChunkWrite(one[1], version, CHUNK_SIZE_BYTES, offset, data, tag, is_full))
             made.append((one, version, new))
         if self.rng.random() < self.at_once_share:
             notes = {one[1]: self.note(one) for one in group}
