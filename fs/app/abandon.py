@@ -26,11 +26,13 @@ TELL_S_MAX: Final = 1.0
 
 def abandon(text: str) -> NoReturn:
     """End this process at once, and say why if that can be done; from any thread."""
-    shut_sockets()
-    teller = threading.Thread(target=log.critical, args=("%s", text), daemon=True)
-    teller.start()
-    teller.join(TELL_S_MAX)
-    os._exit(EXIT_HUNG)
+    try:
+        shut_sockets()
+        teller = threading.Thread(target=log.critical, args=("%s", text), daemon=True)
+        teller.start()
+        teller.join(TELL_S_MAX)
+    finally:
+        os._exit(EXIT_HUNG)
 
 
 def shut_sockets() -> None:

@@ -101,3 +101,23 @@ def test_who_was_never_taken_in_sees_the_end_too(tmp_path):
             assert peer.recv(1) == b""
         process.communicate("\n", timeout=60)
     assert process.returncode == 0
+
+
+ABANDONED = """
+import threading
+from fs.app.abandon import abandon
+def start(_self):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = start
+try:
+    abandon("hangs")
+finally:
+    print("goes on")
+"""
+
+
+def test_a_process_that_cannot_even_say_why_ends():
+    ran = subprocess.run(
+        [sys.executable, "-c", ABANDONED], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (1, "")
