@@ -19,6 +19,7 @@ import trio
 import xxhash
 
 from ..chunkengine.api import ChunkState
+from ..chunkengine.books import StuckError
 from ..rpc.api import ConnectionRefused
 from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer
@@ -182,24 +183,34 @@ def result_of(prepared: ChunkState) -> UpdateResult:
 
 
 async def commit(
-    target: LocalTarget, result: UpdateResult, chain_version: int, tag: Tag | None
+    target: LocalTarget,
+    result: UpdateResult,
+    chain_version: int,
+    tag: Tag | None,
+    *,
+    is_told: bool = False,
 ) -> ChunkState | None:
     """Commit a pending version here, noting its result; the chunk is settled then.
 
     A commit is one unsynced metadata batch, and quicker than the way to a thread.  Whoever calls this holds the chunk's lock.
+    If somebody `is_told` of it already, a thread waits where the event loop cannot: either the commit comes, or the disk fails.
     """
     chunk_id = result.chunk_id
     assert chunk_id is not None, result
-    state = await target.disk.run_quick(
-        partial(
-            target.disk.engine.commit,
-            target.target_id,
-            chunk_id,
-            version=result.update_ver,
-            chain_version=chain_version,
-            note=note_of(tag, result) if tag is not None else None,
-        )
+    work = partial(
+        target.disk.engine.commit,
+        target.target_id,
+        chunk_id,
+        version=result.update_ver,
+        chain_version=chain_version,
+        note=note_of(tag, result) if tag is not None else None,
     )
+    try:
+        state = await target.disk.run_quick(work)
+    except StuckError:
+        if not is_told:  # whoever asked asks again
+            raise
+        state = await target.disk.run(work)
     target.unsettled.pop(chunk_id, None)
     return state
 

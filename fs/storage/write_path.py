@@ -202,10 +202,14 @@ async def pass_on_and_commit(
         flush = None
     result = result_of(prepared)
     is_at_once = place.target.disk.writes_on_loop and place.public_state is PublicState.SERVING
-    if tell is not None and is_at_once and context.lease.is_valid():
-        tell(_reply(place, result, is_durable=flush is not None))
+    is_told = (
+        tell is not None
+        and is_at_once
+        and context.lease.is_valid()
+        and tell(_reply(place, result, is_durable=flush is not None))
+    )
     # 10. Commit here.
-    await commit(place.target, result, forwarded.chain_version, update.tag)
+    await commit(place.target, result, forwarded.chain_version, update.tag, is_told=is_told)
     return flush
 
 
