@@ -89,9 +89,10 @@ class LookingUp(ExtendedAttributes):
             mark = self._core.changes.mark()
             reply = await self._core.call(services.META_LOOKUP, request)
             inode_id = InodeId(reply.inode.inode_id)
-            is_told_apart = await self.listed.is_told_apart(parent, name, inode_id, caller)
+            if not await self.listed.is_told_apart(parent, name, inode_id, caller):
+                continue
             await self._learn_length(reply.inode)
-            if is_told_apart and not self._is_late(reply.inode, mark):
+            if not self._is_late(reply.inode, mark):
                 return self._entry(parent, name, reply.inode)
 
     def _lacks_length(self, message: common_pb2.InodePb) -> InodeState | None:
@@ -165,9 +166,9 @@ class LookingUp(ExtendedAttributes):
                 if error.status is not Status.STALE or known is None or known.removed is None:
                     raise
                 return known.removed
+            await self._learn_length(reply.inode)
             if self._is_late(reply.inode, mark):
                 continue
-            await self._learn_length(reply.inode)
             return self.give(self._core.absorbed(reply.inode))
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
