@@ -14,6 +14,7 @@ Row = tuple[int, int, Buffer]
 _ROWS_MAX: Final = 1024
 _BLOCK_BYTES_MAX: Final = 1 << 30
 _OFFSET_MAX: Final = 2**63 - 1
+_FD_MAX: Final = 2**31 - 1
 
 
 def block_checksums(data: Buffer, block: int, /) -> bytes:
@@ -44,13 +45,16 @@ def write_rows(block: int, unit: int, rows: list[Row], /) -> list[tuple[int, byt
 
     Raises:
         ValueError: sizes, offsets or a count that cannot be; nothing has been written then.
+        OverflowError: the same, of a descriptor beyond 31 bits; when compiled, of any number beyond 63.
     """
     _check_block(block)
     _check_block(unit)
     if len(rows) > _ROWS_MAX:
         raise ValueError("too many rows")
     parts: list[memoryview] = []
-    for _, offset, data in rows:
+    for fd, offset, data in rows:
+        if not -_FD_MAX - 1 <= fd <= _FD_MAX:
+            raise OverflowError(f"{fd} is no descriptor")
         if not 0 <= offset <= _OFFSET_MAX - len(data):
             raise ValueError("an offset that no file has")
         view = memoryview(data)

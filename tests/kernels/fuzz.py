@@ -1,15 +1,24 @@
-"""Random calls of the batches' kernel, compared with its twin; to be run with the kernel built by sanitizers, too.
+"""Random calls of the batches', the writes' and the device's kernels, compared with their twins.
 
-    python -m tests.kernels.fuzz --calls 100000 --seed 1
+    python -m tests.kernels.fuzz --calls 100000 --seed 1 --kernel batches
 
-Half of the calls make sense, so that plans come of them; all the others have numbers from anywhere.
+To be run with kernels built by sanitizers, too, in a copy of the tree:
+
+    CFLAGS="-fsanitize=address,undefined -g" LDFLAGS="-fsanitize=address,undefined" python setup.py build_ext --inplace
+    LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc python -m tests.kernels.fuzz
+
+Half of the calls of the batches' make sense, so that plans come of them; all the others have numbers from anywhere.
 """
 
 import argparse
+import mmap
 import random
 import struct
+from pathlib import Path
 
-from fs.kernels import batches, batches_twin
+from fs.kernels import batches, batches_twin, device, writes
+
+from .fuzz_io import DeviceFuzzer, WritesFuzzer
 
 KEYS = [struct.pack("<IIII", file_id, 1, 1, 0) for file_id in range(3)]
 NODE_COUNT = 4
@@ -95,16 +104,37 @@ class Differ:
         self.both("have_come", VIEW, rows, lengths, [self.number(64) for _ in lengths])
 
 
+def grown_bytes(call, count):
+    """Return by how much the process grew while something was called, after as many calls that warmed it up."""
+    for _ in range(count):
+        call()
+    before = _resident_bytes()
+    for _ in range(count):
+        call()
+    return _resident_bytes() - before
+
+
+def _resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kernel", choices=["batches", "writes", "device"], default="batches")
     given = parser.parse_args()
-    assert batches.IS_COMPILED, "not compiled: python setup.py build_ext --inplace"
-    differ = Differ(batches, given.seed)
-    for _ in range(given.calls):
-        differ.call_each()
-    print(f"{given.calls} calls of each function, {differ.planned} with a plan: no difference")
+    kernel = {"batches": batches, "writes": writes, "device": device}[given.kernel]
+    assert kernel.IS_COMPILED, "not compiled: python setup.py build_ext --inplace"
+    if kernel is batches:
+        differ = Differ(batches, given.seed)
+        grown = grown_bytes(differ.call_each, given.calls // 2)
+        found = f"{differ.planned} with a plan"
+    else:
+        with (WritesFuzzer if kernel is writes else DeviceFuzzer)(kernel, given.seed) as fuzzer:
+            grown = grown_bytes(fuzzer.call_each, given.calls // 2)
+            found = f"{fuzzer.done} done"
+    print(f"{given.calls} calls of each function, {found}: no difference; grown by {grown} bytes")
 
 
 if __name__ == "__main__":

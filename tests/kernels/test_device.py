@@ -1,20 +1,27 @@
 """READs taken in and answered: the compiled kernel and its twin do the same, over a socket that keeps boundaries as the device does."""
 
+import ctypes
 import errno
 import os
 import random
 import socket
 import struct
+import sys
 
 import pytest
 
+from fs.client.fuse.direct.device import mount_device
 from fs.kernels import device, device_twin
 from fs.kernels.device_twin import ANSWER, COUNT_MAX, READ_REQUEST
+
+from .fuzz_io import DeviceFuzzer
 
 if device.IS_COMPILED:
     from fs.kernels import _device as compiled
 else:
     compiled = None
+
+MNT_FORCE, MNT_DETACH = 1, 2
 
 
 @pytest.fixture(params=["compiled", "twin"])
@@ -175,3 +182,57 @@ def test_of_many_calls_both_say_the_same(pair):
                 calls.append(taken(kernel, theirs, 3))
             found.append(calls)
         assert found[0] == found[1]
+
+
+def test_of_random_calls_both_say_and_leave_the_same():
+    if compiled is None:
+        pytest.skip("not compiled: python setup.py build_ext --inplace")
+    with DeviceFuzzer(compiled, 1) as fuzzer:
+        for _ in range(300):
+            fuzzer.call_each()
+        assert 300 < fuzzer.done < 600, "of refused ones there are some, too"
+
+
+def test_refusals_keep_nothing(kernel, pair):
+    closed = os.dup(pair[1].fileno())
+    os.close(closed)
+    head, data, answers = bytearray(80), bytearray(5), bytearray(ANSWER.pack(1, 0, 6, 0))
+    things = head, data, answers
+    before = list(map(sys.getrefcount, things))
+    for _ in range(50):
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            kernel.receive_reads(closed, head, data, 1)
+        with pytest.raises(ValueError, match="for a head"):
+            kernel.receive_reads(closed, head, data, 0)
+        with pytest.raises((TypeError, BufferError)):
+            kernel.receive_reads(closed, head, b"read-only", 1)
+        with pytest.raises(ValueError, match="beyond the memory"):
+            kernel.answer_reads(closed, answers, data)
+        assert kernel.answer_reads(closed, answers, bytes(6)) == [(0, errno.EBADF)]
+    assert list(map(sys.getrefcount, things)) == before
+    for memory in things:
+        memory.append(0)  # refused while somebody holds it
+
+
+@pytest.mark.mount
+def test_a_real_device_refuses_what_it_has_no_use_for_and_says_that_it_is_gone(kernel, tmp_path):
+    libc = ctypes.CDLL(None)
+    fd = mount_device(tmp_path, [], "test")
+    os.set_blocking(fd, False)
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+            kernel.receive_reads(fd, bytearray(80), bytearray(100), 1)  # smaller than it allows
+        head, data = bytearray(80), bytearray(1 << 20)
+        rows, count = kernel.receive_reads(fd, head, data, 5)
+        opcode = struct.unpack_from("=I", head, 4)[0]
+        assert (rows, opcode) == (b"", 26) and count > 40  # the handshake
+        assert kernel.receive_reads(fd, head, data, 5) == (b"", -1)
+        nobody, no_errno = ANSWER.pack(10**6, 0, 3, 0), ANSWER.pack(10**6, 0, 0, 5000)
+        assert kernel.answer_reads(fd, nobody + no_errno, b"abc") == [(1, errno.EINVAL)]
+        assert libc.umount2(os.fsencode(tmp_path), MNT_FORCE) == 0
+        with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):
+            kernel.receive_reads(fd, head, data, 5)
+        assert kernel.answer_reads(fd, nobody, b"abc") == []
+    finally:
+        os.close(fd)
+        libc.umount2(os.fsencode(tmp_path), MNT_DETACH)

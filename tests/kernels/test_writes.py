@@ -6,11 +6,14 @@ import os
 import random
 import resource
 import signal
+import sys
 
 import pytest
 from xxhash import xxh3_64_digest
 
 from fs.kernels import writes, writes_twin
+
+from .fuzz_io import WritesFuzzer
 
 if writes.IS_COMPILED:
     from fs.kernels import _writes as compiled
@@ -161,3 +164,62 @@ def test_memory_is_let_go(kernel, descriptor):
         kernel.write_rows(BLOCK, UNIT, [row, (descriptor, 0, None)])
     row[2].release()
     data.close()  # refused while somebody holds it
+
+
+def test_of_random_calls_both_say_and_leave_the_same():
+    if compiled is None:
+        pytest.skip("not compiled: python setup.py build_ext --inplace")
+    with WritesFuzzer(compiled, 1) as fuzzer:
+        for _ in range(200):
+            fuzzer.call_each()
+        assert 100 < fuzzer.done < 200, "of refused ones there are some, too"
+
+
+@pytest.mark.parametrize("fd", [2**31, -(2**31) - 1, 2**64])
+def test_nothing_is_written_if_one_row_has_no_descriptor(kernel, descriptor, fd):
+    """Found by tests/kernels/fuzz.py: the twin wrote the rows before it."""
+    data = in_pages(b"x" * UNIT)
+    with pytest.raises(OverflowError):
+        kernel.write_rows(BLOCK, UNIT, [(descriptor, 0, data), (fd, 0, data)])
+    assert held(descriptor) == b"." * (64 << 10)
+
+
+class Meddler:
+    """A number; who asks for it finds the rows gone, and tries what must not be done to memory that is held."""
+
+    def __init__(self, number, rows, memory):
+        self._number, self._rows, self._memory = number, rows, memory
+        self.refused = 0
+
+    def __index__(self):
+        self._rows.clear()
+        try:
+            self._memory.extend(bytes(1 << 20))
+        except BufferError:
+            self.refused += 1
+        return self._number
+
+
+def test_rows_and_memory_are_held_while_a_row_is_taken_apart(descriptor):
+    if compiled is None:
+        pytest.skip("not compiled: python setup.py build_ext --inplace")
+    memory, rows = bytearray(b"x" * UNIT), []
+    meddler = Meddler(UNIT, rows, memory)
+    rows += [(descriptor, 0, memory), (descriptor, meddler, bytearray(b"y" * UNIT))]
+    assert [count for count, _ in compiled.write_rows(BLOCK, 1, rows)] == [UNIT, UNIT]
+    assert held(descriptor, 2 * UNIT) == b"x" * UNIT + b"y" * UNIT
+    assert (rows, meddler.refused) == ([], 1)
+    memory.extend(b"free again")
+
+
+def test_refusals_keep_nothing(kernel, descriptor):
+    data = in_pages(b"x" * UNIT)
+    good = descriptor, 0, data
+    for bad in ((descriptor, 0, None), (descriptor, -1, data), (descriptor, 0), (2**64, 0, data)):
+        rows = [good, bad]
+        things = good, bad, data, rows
+        before = list(map(sys.getrefcount, things))
+        for _ in range(50):
+            with pytest.raises((TypeError, ValueError, OverflowError)):
+                kernel.write_rows(BLOCK, UNIT, rows)
+        assert list(map(sys.getrefcount, things)) == before, bad
