@@ -105,10 +105,20 @@ class Reports(WriteBack):
         """Have meta find out how long a file is that was cut elsewhere while this mount wrote it, so that its programs see what they wrote."""
         if not (state.is_length_unknown and state.has_unreported):
             return
+        # By a task of its own: who asks may be interrupted, and half a report could undo a later one.
+        is_settled = trio.Event()
+        self.spawn(self._settle_length, state, is_settled)
+        await is_settled.wait()
+
+    async def _settle_length(self, state: InodeState, is_settled: trio.Event) -> None:
         try:
-            await self.report(state, is_durable=False)
+            if state.is_length_unknown and state.has_unreported:
+                await self.report(state, is_durable=False)
         except FsError as error:  # whoever wrote learns of it when he closes
             _log.warning("inode %d: its length is not known: %s", state.inode_id, error)
+        finally:
+            is_settled.set()
+        self.drop_state_if_unused(state)
 
     async def note_refused(self, state: InodeState, seq: int, error: FsError) -> None:
         """A quota has no room for what was acknowledged up to `acked_seq` = seq; meta has cut it.

@@ -4,9 +4,11 @@
 import os
 
 import pytest
+import trio
 
 from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.changing_attributes import AttrChange
+from fs.schema import services
 
 from .conftest import ROOT, RW
 
@@ -117,3 +119,29 @@ async def test_a_file_is_not_lengthened_to_less_than_another_mount_has_written(
         await here.vfs.allocation.fallocate(handle_id, 0, 0, 3)
         await here.close(handle_id)
         assert await there.read_file(b"f") == b"theirs"
+
+
+async def test_who_is_interrupted_while_he_asks_for_the_length_leaves_no_half_of_a_report(
+    autojump_clock, mounts
+):
+    async with mounts(2) as (here, there):
+        handle_id, state = await begin(here, there)
+        await hear(here, state)
+        call, ended = here.vfs._core.meta.call, []
+
+        async def slow_call(method, request):
+            reply = await call(method, request)
+            if method is services.META_SYNC:
+                await trio.sleep(1)
+                ended.append(method)
+            return reply
+
+        here.vfs._core.meta.call = slow_call
+        with trio.move_on_after(0.5) as scope:
+            await here.names.getattr(state.inode_id, ROOT)
+        assert scope.cancelled_caught
+        assert ended == []
+        await trio.sleep(1)
+        assert ended == [services.META_SYNC]
+        assert (state.is_length_unknown, state.has_unreported) == (False, False)
+        await here.close(handle_id)
