@@ -124,7 +124,9 @@ class ChangingAttributes(LookingUp):
             atime_now=change.atime_now,
             mtime_now=change.mtime_now,
         )
-        self.listed.expect(request)
+        # Where a program cuts what it has open, the kernel says by which descriptor.
+        is_by_name = change.length is not None and handle_id is None
+        self.listed.expect(request, is_by_name=is_by_name)
         if change.length is not None:
             return self.give(await self._files.truncate(inode_id, request, handle_id))
         state = self._core.states.get(inode_id)

@@ -77,16 +77,17 @@ class ListedNames:
             return False
         return self._core.now_s() < known.listed_until_s
 
-    def expect(self, request: Expecting) -> None:
+    def expect(self, request: Expecting, *, is_by_name: bool = False) -> None:
         """Have a change of what no program has open here say by which name the kernel may have come, if it may have without a look-up.
 
-        Meta refuses where that leads elsewhere; the kernel looks the name up and tries again.  Who has a file open may mean that, whatever it is called.
+        Meta refuses where that leads elsewhere; the kernel looks the name up and tries again.  Who has a file open may mean that, whatever it is called,
+        unless the change is known to come by a name.
         How long ago the kernel sent the request nobody knows, where this process was stopped: so a name counts until the kernel has looked it up again.
         """
         inode_id = InodeId(request.inode_id)
         known, state = self._core.known.get(inode_id), self._core.states.get(inode_id)
         is_open = state is not None and bool(state.handles)
-        if is_open or known is None or known.listed_as is None:
+        if (is_open and not is_by_name) or known is None or known.listed_as is None:
             return
         request.expected_parent_inode_id, request.expected_name = known.listed_as
 

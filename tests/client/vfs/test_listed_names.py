@@ -106,3 +106,21 @@ async def test_a_name_that_is_replaced_here_keeps_nobody_waiting_who_comes_by_an
         assert changed.mode == 0o600
         assert await here.read_file(b"other") == b"a"
         assert trio.current_time() - began_s < 0.5
+
+
+async def test_a_file_is_cut_by_name_only_as_what_the_name_means(autojump_clock, mounts, cluster):
+    """The kernel names the open file where a program cuts it by its descriptor."""
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"old")
+        await there.write_file(b"g", b"new")
+        inode = await here.stat(b"f")
+        handle_id = (await here.open(b"f")).handle_id
+        here.names.give_listed(1, b"f", inode)
+        await there.names.rename((1, b"g"), (1, b"f"), ROOT)
+        with pytest.raises(FsError) as caught:
+            await here.names.setattr(inode.inode_id, AttrChange(length=1), None, ROOT)
+        assert caught.value.status is Status.STALE
+        assert await here.read_all(handle_id) == b"old"
+        await here.names.setattr(inode.inode_id, AttrChange(length=1), handle_id, ROOT)
+        assert await here.read_all(handle_id) == b"o"
+        await here.close(handle_id)
