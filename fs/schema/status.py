@@ -87,6 +87,7 @@ class Status(IntEnum):
     LOCK_HELD = 325
     BEYOND_END = 326
     METADATA_DAMAGED = 327
+    BEING_RUN = 328
     # 4xx: storage
     ROUTING_MISMATCH = 400
     NOT_SERVING = 401
@@ -242,6 +243,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         "a metadata record is damaged or contradicts another: `ember fsck` says how much, and repairs",
         errno.EIO,
     ),
+    Status.BEING_RUN: _s("the file is a program that is running", errno.ETXTBSY),
     Status.ROUTING_MISMATCH: _s(
         "sender and receiver hold different chain versions", errno.EAGAIN, retry=Retry.ROUTING
     ),

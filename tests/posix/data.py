@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import signal
 from pathlib import Path
 
 from .calls import GROUP, Probe, check
@@ -258,6 +259,21 @@ def executing(p: Probe) -> None:
         q.t("read secret", os.open, "secret", os.O_RDONLY)
 
     p.as_user(user)
+
+
+@check
+def running_programs(p: Probe) -> None:
+    p.touch("prog", 0o755, Path("/bin/sleep").read_bytes())
+    pid = os.posix_spawn("./prog", ["prog", "60"], {})
+    try:
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_RDONLY | os.O_TRUNC):
+            p.t(f"open {flags}", os.open, "prog", flags)
+            p.stat("prog")
+        p.t("truncate", os.truncate, "prog", 0)
+        p.stat("prog")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 @check

@@ -49,10 +49,12 @@ class Files(Reading, Writing, Closing):
         """Give out a handle of a regular file; O_ACCMODE, O_APPEND and O_TRUNC of the flags count.
 
         Raises:
-            FsError: ACCESS_DENIED, IS_DIRECTORY, STALE, NOT_FOUND and whatever meta says.
+            FsError: ACCESS_DENIED, IS_DIRECTORY, STALE, NOT_FOUND, BEING_RUN and whatever meta says.
         """
         wants_write = flags & os.O_ACCMODE != os.O_RDONLY
         is_truncate = bool(flags & os.O_TRUNC)
+        if is_truncate and not wants_write:
+            self._require_not_run(inode_id)
         session = self._new_session(wants_write=wants_write or is_truncate)
         request = meta_pb2.OpenReq(
             caller=caller.to_pb(),
@@ -91,6 +93,16 @@ class Files(Reading, Writing, Closing):
         if is_metered is not None:
             self._core.states[inode_id].note_metering(is_metered, inode)
         return opened
+
+    def _require_not_run(self, inode_id: InodeId) -> None:
+        """Refuse to cut a program that runs: of an open for reading the kernel judges that only once it is cut.
+
+        Raises:
+            FsError: BEING_RUN.
+        """
+        state = self._core.states.get(inode_id)
+        if state is not None and any(handle.is_run for handle in state.handles.values()):
+            raise FsError(Status.BEING_RUN, f"inode {inode_id:#x} is not cut")
 
     def _keep(self, state: InodeState, session_id: SessionId) -> None:
         """Note what keeps an inode without a name; of two that were opened at once, one does."""
@@ -280,6 +292,7 @@ class Files(Reading, Writing, Closing):
             is_append=is_append,
             file_session=FileSession(SessionId(session.session_id)) if session else None,
             is_direct=is_direct,
+            is_run=bool(flags & _FMODE_EXEC),
             seen_error_count=state.error_count,
         )
         if can_write:

@@ -411,6 +411,8 @@ class FileHandle:
     file_session: FileSession | None
     is_direct: bool = False
     """The kernel passes its writes on as they are, and leaves it to this side to take privileges from a changed program."""
+    is_run: bool = False
+    """The kernel opened it to run it, and keeps it until the program ends."""
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
     readahead_seq: int = 0
     seen_error_count: int = 0

@@ -583,6 +583,22 @@ async def test_truncate_comes_after_earlier_writes(autojump_clock, mounts, clust
         assert await a.read_file(b"f") == b"new"
 
 
+async def test_a_running_program_is_not_cut_by_an_open_for_reading(mounts):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"text")
+        await m.close(h)
+        run = await m.open(b"f", os.O_RDONLY | 0x20)  # FMODE_EXEC, as the kernel opens what it runs
+        with pytest.raises(FsError) as refused:
+            await m.open(b"f", os.O_RDONLY | os.O_TRUNC)
+        assert refused.value.status is Status.BEING_RUN
+        assert await m.read_file(b"f") == b"text"
+        await m.close(run.handle_id)
+        cut = await m.open(b"f", os.O_RDONLY | os.O_TRUNC)
+        await m.close(cut.handle_id)
+        assert await m.read_file(b"f") == b""
+
+
 async def set_length(m, handle_id, name, length):
     inode_id = (await m.stat(name)).inode_id
     await m.names.setattr(inode_id, AttrChange(length=length), handle_id, ROOT)
