@@ -71,8 +71,12 @@ class Fuzzer:
         return rng.choice([rng.randrange(200), rng.getrandbits(70), edge + rng.randint(-3, 3)])
 
     def _bad_fd(self, *kinds):
-        """Return what is no descriptor of a device, or of a file: closed, of another kind, or no number of one."""
-        return self._rng.choice([*(kind.fileno() for kind in kinds), -1, 1 << 20, self._number()])
+        """Return what is no descriptor of a device, or of a file: closed, of another kind, or no number of one.
+
+        It is never a small number of which nobody knows what it is: descriptors of this process that others use are not touched.
+        """
+        number = abs(self._number()) | 1 << 30
+        return self._rng.choice([*(kind.fileno() for kind in kinds), -1, number, -number])
 
     def _keep(self, item):
         self._opened.append(item)
@@ -166,7 +170,8 @@ class DeviceFuzzer(Fuzzer):
 
     def _receive(self):
         rng = self._rng
-        messages = [self._message() for _ in range(rng.choice([0, 1, 3, 70]))]
+        is_plain = rng.random() < 0.3  # so that some calls meet as many as they take
+        messages = [self._message(is_plain) for _ in range(rng.choice([0, 1, 3, 70]))]
         fd, head_bytes = self._fd(), 80 if rng.random() < 0.95 else rng.randrange(100)
         data_bytes = rng.choice([0, 1, 100, 5000])
         count_max = rng.choice([1, 2, COUNT_MAX, 1000, self._number(), -self._number()])
@@ -185,8 +190,10 @@ class DeviceFuzzer(Fuzzer):
         assert found[0] == found[1], (fd, head_bytes, count_max, messages, found)
         self.done += isinstance(found[0][0], tuple)
 
-    def _message(self):
+    def _message(self, is_plain):
         rng = self._rng
+        if is_plain:
+            return struct.pack("=II", 80, 15) + rng.randbytes(72)
         opcode, size = rng.choice([(15, 80)] * 20 + [(15, 40), (1, 80), (15, 88), (16, 300)])
         length = size if rng.random() < 0.9 else rng.choice([0, 80, 2**32 - 1])
         message = struct.pack("=II", length, opcode) + rng.randbytes(size - 8)
