@@ -38,10 +38,10 @@ class Cancelled:
                         nursery.start_soon(self._write, file, index, number)
 
     async def _write(self, file, index: int, number: int) -> None:
-        is_short_lived = self.random.random() < 0.2
+        is_short_lived = self.random.random() < 0.4
         with trio.CancelScope() as scope:
             if is_short_lived:
-                scope.deadline = trio.current_time() + self.random.random() ** 2 * 0.05
+                scope.deadline = trio.current_time() + self.random.random() ** 2 * 0.02
             await file.write(index * CHUNK_BYTES + 100, b"%08d" % number)
         if scope.cancelled_caught:
             self.given_up[index] += 1
