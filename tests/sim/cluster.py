@@ -6,7 +6,7 @@ start of a process sees them through views that its death severs (life.py).
 """
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -106,24 +106,32 @@ def _probing_less() -> Iterator[None]:
 
 
 def watch_updates(service: Any, bugs: list[str]) -> None:
-    """See that an update is accepted only under a chain version that its node had while it ran."""
-    real_write, real_update = service.write, service.update
+    """See that an update is accepted only under a chain version that its node had while it ran, be it alone or in a group."""
 
-    def watched(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def watched(
+        real: Callable[..., Awaitable[Any]], updates_of: Callable[[Any], Sequence[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
         async def run(call: Any, request: Any) -> Any:
-            before = _chain_version(service, request.chain_id)
+            updates = updates_of(request)
+            before = [_chain_version(service, one.chain_id) for one in updates]
             reply = await real(call, request)
-            after = _chain_version(service, request.chain_id)
-            if not before <= request.chain_version <= after:
-                bugs.append(
-                    f"chain {request.chain_id}: accepted under version {request.chain_version},"
-                    f" while it had {before} to {after}"
-                )
+            outcomes = getattr(reply, "outcomes", [None] * len(updates))
+            for one, first, outcome in zip(updates, before, outcomes, strict=True):
+                after = _chain_version(service, one.chain_id)
+                is_accepted = outcome is None or not outcome.status
+                if is_accepted and not first <= one.chain_version <= after:
+                    bugs.append(
+                        f"chain {one.chain_id}: accepted under version {one.chain_version},"
+                        f" while it had {first} to {after}"
+                    )
             return reply
 
         return run
 
-    service.write, service.update = watched(real_write), watched(real_update)
+    for name in ("write", "update"):
+        setattr(service, name, watched(getattr(service, name), lambda request: [request]))
+    for name in ("write_group", "update_group", "replace_group"):
+        setattr(service, name, watched(getattr(service, name), lambda request: request.updates))
 
 
 def _chain_version(service: Any, chain_id: int) -> int:
