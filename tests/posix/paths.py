@@ -8,13 +8,24 @@ from .calls import OTHER, USER, Probe, check, renameat2
 
 NAME_MAX, PATH_MAX = 255, 4095
 
+
+def go_and_return(path: str) -> None:
+    """Go somewhere and come back, however far it was."""
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(path)
+        os.fchdir(here)
+    finally:
+        os.close(here)
+
+
 BY_PATH: dict[str, Callable[[str], object]] = {
     "stat": lambda path: os.stat(path) and None,
     "lstat": lambda path: os.lstat(path) and None,
     "access": lambda path: os.access(path, os.F_OK),
     "readlink": os.readlink,
     "list": os.listdir,
-    "chdir": lambda path: os.chdir(path) or os.chdir(".."),
+    "chdir": go_and_return,
     "open": lambda path: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)),
     "open for writing": lambda path: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK)),
     "open nofollow": lambda path: os.close(os.open(path, os.O_NOFOLLOW | os.O_NONBLOCK)),
