@@ -49,7 +49,7 @@ from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import read_path, write_path
 
-from . import mutants_by_path, mutants_groups, mutants_replaced, mutants_restore
+from . import mutants_by_path, mutants_groups, mutants_replaced, mutants_restore, mutants_resync
 from .broken import AIMS, MUTANTS, mutant, nothing
 from .campaign import where
 from .life import ProcessDead, SimulatedCrash
@@ -57,9 +57,8 @@ from .scenario import run_seed
 
 log = logging.getLogger(__name__)
 
-assert (
-    mutants_by_path and mutants_groups and mutants_replaced and mutants_restore
-)  # they register their own
+assert mutants_by_path and mutants_groups and mutants_replaced and mutants_restore
+assert mutants_resync  # they register their own
 HANG_CPU_S: Final = 60
 """A seed that takes this much longer than the rest of the time given hangs."""
 
