@@ -20,6 +20,7 @@ Concurrency: any number of updates at once; those of one chunk one after the oth
 
 import logging
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -186,9 +187,12 @@ async def pass_on_and_commit(
         FsError: as `forward`.
     """
     begun: list[Flush | None] = []
+    ours = (
+        copy_context()
+    )  # of our own span: where the flush begins, the call to the successor is the current one
 
     def begin_flush() -> None:
-        begun.append(context.flusher.begin(place.target.disk))
+        begun.append(ours.run(context.flusher.begin, place.target.disk))
 
     # 9. Pass it on; everybody below has committed it when this returns.  Our own flush begins when the request is on
     #    its way: the successor waits for that, and nobody yet for the flush.
