@@ -187,9 +187,8 @@ async def pass_on_and_commit(
         FsError: as `forward`.
     """
     begun: list[Flush | None] = []
-    ours = (
-        copy_context()
-    )  # of our own span: where the flush begins, the call to the successor is the current one
+    # Of our own span: where the flush begins, the call to the successor is the current one.
+    ours = copy_context()
 
     def begin_flush() -> None:
         begun.append(ours.run(context.flusher.begin, place.target.disk))
