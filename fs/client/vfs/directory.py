@@ -17,6 +17,7 @@ from ...schema.status import FsError, Status
 from .cookie_names import CookieNames
 from .core import VfsCore
 from .ports import Caller
+from .shown_names import ShownNames
 
 PAGE_ENTRY_COUNT = 512
 _OF_MOUNT = Caller(0, 0)
@@ -44,6 +45,8 @@ class _OpenDirectory:
     told_s: float = 0.0
     first_cookie: int = 0
     """The cookie after which `page` begins."""
+    shown: ShownNames | None = None
+    """The names of the reply that the kernel may still be taking in; None: it has asked for none, or has done so."""
     has_more: bool = True
     parent_id: InodeId | None = None
     """As the last page told; it may have moved since, as anything that is listed."""
@@ -73,6 +76,7 @@ class Directories:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
         """
         directory = self._directory(handle_id)
+        self._note_taken_in(directory)
         if cookie > len(directory.names):
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
         position = cookie - directory.first_cookie
@@ -85,6 +89,19 @@ class Directories:
             return []
         page = await self._load_page(directory, cookie)
         return await self._newest(page[:count_max])
+
+    def shown_by(self, handle_id: int) -> ShownNames:
+        """Return what says when the kernel has taken in the names of the reply that is being made: with its next request for this open directory."""
+        directory = self._directory(handle_id)
+        if directory.shown is None:
+            directory.shown = ShownNames(self._core.now_s(), self._core.section.listed_timeout_s)
+        return directory.shown
+
+    def _note_taken_in(self, directory: _OpenDirectory) -> None:
+        # The kernel lets one request after the other use the place where an open directory is read.
+        shown, directory.shown = directory.shown, None
+        if shown is not None:
+            shown.note_taken_in(self._core.now_s())
 
     def age_s(self, entry: DirectoryEntry) -> float:
         """Return how long ago meta told of an entry."""
@@ -220,7 +237,7 @@ class Directories:
 
     def releasedir(self, handle_id: int) -> None:
         """Forget an open directory."""
-        self._directory(handle_id)
+        self._note_taken_in(self._directory(handle_id))
         del self._open[handle_id]
 
     async def fsyncdir(self, handle_id: int) -> None:

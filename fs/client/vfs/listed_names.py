@@ -12,8 +12,6 @@ What it does not do: directories, whose names are cached for a time of their own
 
 import logging
 
-import trio
-
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode
@@ -21,13 +19,12 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError
 from .core import VfsCore
 from .ports import Caller
+from .shared import Known
+from .shown_names import ShownNames
 
 log = logging.getLogger(__name__)
 
 Expecting = meta_pb2.LinkReq | meta_pb2.SetAttrReq | meta_pb2.SetXattrReq | meta_pb2.RemoveXattrReq
-
-SLACK_S = 0.25
-"""The kernel counts from when it takes the listing in, which is later than when that is sent."""
 
 
 class ListedNames:
@@ -42,13 +39,17 @@ class ListedNames:
             return True
         return inode.nlink == 1 and not self.is_otherwise(parent, name, inode.inode_id)
 
-    def note(self, parent: InodeId, name: bytes, inode: Inode) -> None:
-        """Note that the kernel, which holds the inode, may use this name from now on."""
-        valid_s = self._core.section.listed_timeout_s
-        if inode.file is not None and valid_s > 0:
-            known = self._core.known[inode.inode_id]
-            known.listed_as = (parent, name)
-            known.listed_until_s = self._core.now_s() + valid_s + SLACK_S
+    def note(self, parent: InodeId, name: bytes, inode: Inode, shown: ShownNames | None) -> None:
+        """Note that the kernel, which holds the inode, may use this name from when it takes the reply in; None: it does so now."""
+        valid_s, now_s = self._core.section.listed_timeout_s, self._core.now_s()
+        if inode.file is None or valid_s <= 0:
+            return
+        if shown is None:
+            shown = ShownNames(now_s, valid_s)
+            shown.note_taken_in(now_s)
+        known = self._core.known[inode.inode_id]
+        known.listed_as = (parent, name)
+        known.listed_in = (*(s for s in known.listed_in if s.may_be_used(now_s)), shown)
 
     def note_removed(self, inode_id: InodeId, parent: InodeId, name: bytes) -> None:
         """This mount has removed a name: the kernel uses it no more."""
@@ -67,15 +68,19 @@ class ListedNames:
     def expire(self, inode_id: InodeId) -> None:
         """Forget a name that the kernel does not use unasked any more."""
         known = self._core.known.get(inode_id)
-        if known is not None and self._core.now_s() >= known.listed_until_s:
-            known.listed_as = None
+        if known is not None and not self._may_be_used(known):
+            known.listed_as, known.listed_in = None, ()
+
+    def _may_be_used(self, known: Known) -> bool:
+        now_s = self._core.now_s()
+        return any(shown.may_be_used(now_s) for shown in known.listed_in)
 
     def is_otherwise(self, parent: InodeId, name: bytes, inode_id: InodeId) -> bool:
         """Return whether the kernel may still take the inode by another name than this one."""
         known = self._core.known.get(inode_id)
         if known is None or known.listed_as in (None, (parent, name)):
             return False
-        return self._core.now_s() < known.listed_until_s
+        return self._may_be_used(known)
 
     def expect(self, request: Expecting, *, is_by_name: bool = False) -> None:
         """Have a change of what no program has open here say by which name the kernel may have come, if it may have without a look-up.
@@ -97,7 +102,7 @@ class ListedNames:
         """Return whether an open can tell by which name it comes; False: it can by now, but a look-up from before is out of date.
 
         Where another mount has taken the listed name away, the kernel would open, and cut, by it what is now under this one, for as long as it
-        may use it: so long, `client.listed_timeout_s` at most, this waits.
+        may use it: so long this waits, `client.listed_timeout_s` from when the kernel has taken the listing in.
         """
         if not self.is_otherwise(parent, name, inode_id):
             return True
@@ -105,7 +110,8 @@ class ListedNames:
         assert known.listed_as is not None
         if await self._leads_to(*known.listed_as, inode_id, caller):
             return True  # and each open will expect that
-        await trio.sleep(max(known.listed_until_s - self._core.now_s(), 0.0))
+        for shown in known.listed_in:
+            await shown.wait_taken_in(self._core.now_s())
         return False
 
     async def _leads_to(

@@ -16,6 +16,7 @@ from .files import TakesTaskError
 from .open_file import InodeState
 from .ports import Caller
 from .shared import Known
+from .shown_names import ShownNames
 
 DENTRY_COUNT_MAX = 65_536
 
@@ -46,9 +47,15 @@ class LookingUp(ExtendedAttributes):
         return inode
 
     def give_listed(
-        self, parent: InodeId, name: bytes, inode: Inode, *, age_s: float = 0.0
+        self,
+        parent: InodeId,
+        name: bytes,
+        inode: Inode,
+        *,
+        age_s: float = 0.0,
+        shown: ShownNames | None = None,
     ) -> None:
-        """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup.
+        """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup, once it has taken in `shown`.
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
         something else.  The kernel then looks the name up and opens again.
@@ -56,7 +63,7 @@ class LookingUp(ExtendedAttributes):
         may_use = self.listed.may_use(parent, name, inode)
         self.give(inode, lookup_count=1, age_s=age_s)
         if may_use:
-            self.listed.note(parent, name, inode)
+            self.listed.note(parent, name, inode, shown)
 
     def forget(self, inode_id: InodeId, lookup_count: int) -> None:
         """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""

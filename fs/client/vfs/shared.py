@@ -26,6 +26,7 @@ from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
 from .profile import Profile
 from .readahead import Readahead
+from .shown_names import ShownNames
 from .told import ToldDirectories
 
 _log = logging.getLogger(__name__)
@@ -70,8 +71,8 @@ class Known:
     """As this mount reported it last: the kernel has forgotten what it had, when it wrote."""
     listed_as: tuple[InodeId, bytes] | None = None
     """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
-    listed_until_s: float = 0.0
-    """Until then it may do so whatever it looked up meanwhile: who waits for a listing may act on it later."""
+    listed_in: tuple[ShownNames, ...] = ()
+    """For as long as names of these may be used it may do so whatever it looked up meanwhile: who waits for a listing may act on it later."""
     symlink_target: bytes = b""
     """Of a symbolic link; it never changes."""
     no_acl_until_s: float = 0.0

@@ -124,3 +124,77 @@ async def test_a_file_is_cut_by_name_only_as_what_the_name_means(autojump_clock,
         await here.names.setattr(inode.inode_id, AttrChange(length=1), handle_id, ROOT)
         assert await here.read_all(handle_id) == b"o"
         await here.close(handle_id)
+
+
+async def shown_to(here, name):
+    """Have a listing show all names, whose reply the kernel has not taken in yet; return the open directory and what `name` led to."""
+    directories = here.vfs.directories
+    handle_id = directories.opendir(1, ROOT)
+    entries = await directories.readdir(handle_id, 0)
+    for entry in entries:
+        shown = directories.shown_by(handle_id)
+        here.names.give_listed(1, entry.name, entry.inode, shown=shown)
+    return handle_id, next(e.inode.inode_id for e in entries if e.name == name)
+
+
+@pytest.mark.parametrize("is_over", ["asked on", "closed"])
+async def test_a_name_counts_from_when_the_kernel_has_taken_the_listing_in(
+    autojump_clock, mounts, is_over
+):
+    """It may wait long for pages of what it takes in first: names that it comes to by then may be as old as the reply."""
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f.part", b"content")
+        handle_id, inode_id = await shown_to(here, b"f.part")
+        await there.names.rename((1, b"f.part"), (1, b"f"), ROOT)
+        found = list[float]()
+
+        async def look() -> None:
+            assert (await here.stat(b"f")).inode_id == inode_id
+            found.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            await trio.sleep(1.5)
+            nursery.start_soon(look)
+            await trio.sleep(1.5)
+            with pytest.raises(FsError) as caught:  # by the name that was listed
+                await here.files.open(inode_id, os.O_WRONLY | os.O_TRUNC, ROOT)
+            assert caught.value.status is Status.STALE
+            taken_in_s = trio.current_time()
+            if is_over == "closed":
+                here.vfs.directories.releasedir(handle_id)
+            else:
+                assert await here.vfs.directories.readdir(handle_id, 1) == []
+        assert 1.0 <= found[0] - taken_in_s < 2.0
+        assert await here.read_file(b"f") == b"content"
+
+
+async def test_a_program_that_asks_for_no_more_of_a_directory_keeps_others_waiting_for_seconds_only(
+    autojump_clock, mounts
+):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f.part", b"content")
+        await shown_to(here, b"f.part")
+        await there.names.rename((1, b"f.part"), (1, b"f"), ROOT)
+        await trio.sleep(5)
+        assert await here.read_file(b"f") == b"content"
+        assert 10 <= trio.current_time() < 13
+
+
+async def test_a_listing_that_is_over_does_not_speak_for_one_that_still_waits(
+    autojump_clock, mounts
+):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f.part", b"content")
+        first, inode_id = await shown_to(here, b"f.part")
+        second, _ = await shown_to(here, b"f.part")
+        here.vfs.directories.releasedir(second)
+        await there.names.rename((1, b"f.part"), (1, b"f"), ROOT)
+        await trio.sleep(3)
+        with trio.move_on_after(1) as scope:
+            await here.stat(b"f")
+        assert scope.cancelled_caught
+        with pytest.raises(FsError) as caught:
+            await here.files.open(inode_id, os.O_WRONLY | os.O_TRUNC, ROOT)
+        assert caught.value.status is Status.STALE
+        here.vfs.directories.releasedir(first)
+        assert await here.read_file(b"f") == b"content"

@@ -328,7 +328,8 @@ class Operations(NameRequests):
         def give(found: DirectoryEntry) -> None:
             parent = InodeId(request.node_id)
             age_s = self._directories.age_s(found)
-            self._names.give_listed(parent, found.name, found.inode, age_s=age_s)
+            shown = self._directories.shown_by(p.READ_IN.unpack_from(request.body)[0])
+            self._names.give_listed(parent, found.name, found.inode, age_s=age_s, shown=shown)
 
         return await self._listing(request, records.dot_direntplus, entry, give)
 
