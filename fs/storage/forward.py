@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import trio
-import xxhash
 
 from ..chunkengine.api import ChunkState
 from ..chunkengine.books import StuckError
@@ -31,6 +30,7 @@ from ..schema.routing import ChainTarget, PublicState
 from ..schema.status import FsError, Status
 from .channels import Tag, UpdateResult
 from .context import StorageContext
+from .outgoing import Outgoing, request_of, whole
 from .replica import UpdateType
 from .standings import is_noted, wait_noted
 from .target import LocalTarget
@@ -58,32 +58,6 @@ class NotSuccessorError(FsError):
 
 
 _CONTRADICTIONS = {Status.MISSING_UPDATE, Status.CHUNK_DIVERGED}
-
-
-@dataclass(slots=True)
-class Outgoing:
-    """An update as its sender knows it."""
-
-    chunk_id: ChunkId
-    type: UpdateType
-    version: int
-    chunk_size_bytes: int
-    offset: int = 0
-    length: int = 0
-    payload: Buffer = b""
-    payload_checksum: int = 0
-    tag: Tag | None = None
-    is_whole: bool = False
-    """The payload is the chunk's whole new content."""
-    commit_chain_version: int = 0
-    """0: the chain version under which it is committed."""
-    chunk_checksum: int = 0
-    """With is_damaged: the digest of the content that nobody has; `length` is its length."""
-    is_damaged: bool = False
-    is_durable: bool = False
-    """Everybody below is to flush it before the answer, if that is quick."""
-    is_found: bool = False
-    """The payload comes from another target, since our own copy is bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,42 +221,6 @@ def _place_to_forward(
     return place
 
 
-async def whole(target: LocalTarget, update: Outgoing, state: ChunkState | None) -> Outgoing:
-    """Return the update as one that carries the whole new content."""
-    if update.type is UpdateType.REMOVE or update.is_whole:
-        return update
-    assert state is not None, update
-    covers_all = (
-        update.type is UpdateType.WRITE
-        and update.offset == 0
-        and update.payload
-        and update.length == state.pending_length
-    )
-    content: Buffer = update.payload
-    if not covers_all:
-        engine = target.disk.engine
-        content = await target.disk.run(
-            lambda: engine.read_whole(target.target_id, update.chunk_id, version=state.pending_ver)
-        )
-    return made_whole(update, state, content)
-
-
-def made_whole(update: Outgoing, state: ChunkState, content: Buffer) -> Outgoing:
-    """Return the update as one that carries `content`, the chunk's whole new content."""
-    return Outgoing(
-        update.chunk_id,
-        UpdateType.WRITE,
-        update.version,
-        update.chunk_size_bytes or state.chunk_size_bytes,
-        length=len(content),
-        payload=content,
-        payload_checksum=xxhash.xxh3_64_intdigest(content),
-        tag=update.tag,
-        is_whole=True,
-        is_durable=update.is_durable,
-    )
-
-
 async def _attempt(
     context: StorageContext,
     place: Place,
@@ -296,38 +234,11 @@ async def _attempt(
         place.target,
         successor,
         method=services.STORAGE_UPDATE,
-        request=_request_of(place, update),
+        request=request_of(place, update),
         payload=[update.payload] if len(update.payload) else (),
         deadline_s=deadline_s,
         is_known=lambda _reply: True,
     )
-
-
-def _request_of(place: Place, update: Outgoing) -> storage_pb2.UpdateReq:
-    request = storage_pb2.UpdateReq(
-        inode_id=update.chunk_id.inode_id,
-        chunk_index=update.chunk_id.index,
-        chain_id=place.chain.chain_id,
-        chain_version=place.chain.chain_version,
-        type=storage_pb2.UpdateTypePb.ValueType(update.type),
-        offset=update.offset,
-        length=update.length,
-        chunk_size_bytes=update.chunk_size_bytes,
-        update_ver=update.version,
-        is_full_replace=update.is_whole,
-        payload_checksum=update.payload_checksum,
-        commit_chain_version=update.commit_chain_version,
-        sender_epoch=place.target.epoch,
-        is_damaged=update.is_damaged,
-        chunk_checksum=update.chunk_checksum,
-        is_durable=update.is_durable,
-    )
-    if update.tag is not None:
-        request.tag.client_id = update.tag.client_id
-        request.tag.channel_id = update.tag.channel_id
-        request.tag.sequence = update.tag.sequence
-        request.tag.request_id = update.tag.request_id
-    return request
 
 
 async def _ask(
@@ -427,7 +338,7 @@ async def forward_together(
             if only_version
             else services.STORAGE_UPDATE_GROUP,
             request=storage_pb2.UpdateGroupReq(
-                updates=[_request_of(place, one) for one, _ in updates]
+                updates=[request_of(place, one) for one, _ in updates]
             ),
             payload=[one.payload for one, _ in updates],
             deadline_s=deadline_s,

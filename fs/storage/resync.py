@@ -31,7 +31,8 @@ from .channels import Tag, UpdateResult
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
-from .forward import Outgoing, forward
+from .forward import forward
+from .outgoing import Outgoing
 from .replica import UpdateType
 from .resync_groups import (
     BYTES_UNDER_WAY_MAX,

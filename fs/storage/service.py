@@ -18,6 +18,7 @@ from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from . import queries
+from .answers import take_over_updates
 from .context import StorageContext
 from .copies import read_copy
 from .local_state import Hold
@@ -28,7 +29,7 @@ from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target_changes import TargetChanges
 from .targets import Place
 from .update_group import run_group
-from .write_path import run_update, take_over_updates
+from .write_path import run_update
 
 QUERY_COUNT_MAX = 4096
 GROUP_COUNT_MAX = 256

@@ -26,7 +26,8 @@ from ..schema.routing import Chain, PublicState
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .copies import find_bytes
-from .forward import Outgoing, commit, forward, made_whole, result_of, take_back, whole
+from .forward import commit, forward, result_of, take_back
+from .outgoing import Outgoing, made_whole, whole
 from .replica import UpdateType
 from .target import LocalTarget
 from .targets import Place

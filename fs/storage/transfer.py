@@ -8,7 +8,8 @@ import xxhash
 from ..chunkengine.api import ChunkState
 from ..runtime.ports import Buffer
 from .context import StorageContext
-from .forward import Outgoing, forward
+from .forward import forward
+from .outgoing import Outgoing
 from .replica import UpdateType
 from .target import LocalTarget
 

@@ -27,10 +27,13 @@ from ..runtime import tracing
 from ..schema.ids import ChunkId
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
+from .answers import Executed, answer, done
 from .channels import UpdateResult, is_final
 from .context import StorageContext
 from .finished_cuts import WHOLE
 from .forward import Forwarded, forward_together, result_of
+from .outgoing import outgoing_of
+from .preparing import check_new_version
 from .replica import Action, Position, decide_update
 from .standings import is_noted
 from .target import LocalTarget
@@ -38,13 +41,8 @@ from .targets import Place
 from .update_notes import note_of
 from .update_request import Update, check, facts
 from .write_path import (
-    Executed,
-    answer,
-    check_new_version,
-    done,
     execute,
     note_place,
-    outgoing_of,
     pass_on_and_commit,
     position_in,
 )

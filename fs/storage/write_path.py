@@ -19,49 +19,37 @@ Concurrency: any number of updates at once; those of one chunk one after the oth
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from functools import partial
 
 import trio
 
-from ..chunkengine.api import ChunkState, CommitsAtOnce, Note
+from ..chunkengine.api import ChunkState
 from ..runtime import tracing
 from ..runtime.until_wait import until_wait
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
-from .channels import Tag, UpdateResult, is_final
+from .answers import Executed, answer, done, reply_of
+from .channels import UpdateResult, is_final
 from .context import StorageContext
 from .copies import Repaired, repair_copy
-from .damage import note_damage
 from .finished_cuts import WHOLE
 from .flusher import Flush
-from .forward import Forwarded, Outgoing, commit, forward, result_of, take_back
-from .local_state import Hold
+from .forward import Forwarded, commit, forward, result_of, take_back
+from .outgoing import outgoing_of
+from .preparing import check_new_version, prepare, refusal
 from .replica import Action, Decision, Position, UpdateType, decide_update
 from .settle import settle
 from .standings import is_noted, wait_noted
 from .target import LocalTarget
 from .targets import Place
-from .update_notes import note_of
 from .update_request import Update, check, facts
 
 log = logging.getLogger(__name__)
 
 Tell = Callable[[storage_pb2.UpdateRsp], bool]
 """As `fs.rpc.api.Call.tell`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """An update that is committed here and below."""
-
-    place: Place
-    result: UpdateResult
-    flush: Flush | None = None
-    """Under way here, while everybody below has flushed it; None: it is not durable, or was not asked to be."""
 
 
 async def run_update(
@@ -151,9 +139,9 @@ async def execute(
     #    appears meanwhile is syncing, and its resync waits for this update to leave.
     is_tail = place.successor is None and decision.action is not Action.RESUME
     try:
-        prepared = await _prepare(place, update, decision, state, commits=is_tail)
+        prepared = await prepare(place, update, decision, state, commits=is_tail)
     except FsError as error:
-        raise _refusal(context, place, update, state, error) from error
+        raise refusal(context, place, update, state, error) from error
     if is_tail:
         target.unsettled.pop(chunk_id, None)
         flush = context.flusher.begin(target.disk) if request.is_durable else None
@@ -209,7 +197,7 @@ async def pass_on_and_commit(
         tell is not None
         and is_at_once
         and context.lease.is_valid()
-        and tell(_reply(place, result, is_durable=flush is not None))
+        and tell(reply_of(place, result, is_durable=flush is not None))
     )
     # 10. Commit here.
     await commit(place.target, result, forwarded.chain_version, update.tag, is_told=is_told)
@@ -312,155 +300,6 @@ async def _pass_on(
         raise
 
 
-def outgoing_of(update: Update, version: int) -> Outgoing:
-    """Return an update of a client or of the predecessor as it is passed on."""
-    request = update.request
-    return Outgoing(
-        update.chunk_id,
-        update.kind,
-        version,
-        request.chunk_size_bytes,
-        request.offset,
-        request.length,
-        update.payload,
-        request.payload_checksum,
-        update.tag,
-        request.is_full_replace,
-        is_durable=request.is_durable,
-    )
-
-
-def _refusal(
-    context: StorageContext,
-    place: Place,
-    update: Update,
-    state: ChunkState | None,
-    error: FsError,
-) -> FsError:
-    """Clean up after an update that could not be prepared here, so that nobody below has heard of it.
-
-    Returns:
-        What the sender is told.
-    """
-    target, chunk_id = place.target, update.chunk_id
-    if place.public_state is PublicState.SYNCING:
-        hold = Hold.FULL if error.status is Status.NO_SPACE else Hold.EVICTED
-        context.targets.put_offline(target, hold, f"{chunk_id}: {error}")
-        return FsError(Status.TARGET_OFFLINE, str(error))
-    if state is not None and state.pending_ver:  # an older one, which could still be somewhere
-        return FsError(Status.OUTCOME_UNKNOWN, str(error))
-    target.unsettled.pop(chunk_id, None)
-    if error.status is Status.CHECKSUM_MISMATCH:
-        note_damage(target, chunk_id, str(error))
-        if place.chain.serving == (target.target_id,):
-            return FsError(Status.CHUNK_DAMAGED, str(error))
-    return error
-
-
-async def _prepare(
-    place: Place,
-    update: Update,
-    decision: Decision,
-    state: ChunkState | None,
-    *,
-    commits: bool = False,
-) -> ChunkState:
-    """Make the pending version on our disk; with `commits`, commit it in the same blocking call, and written bytes in the same batch."""
-    if decision.action is Action.RESUME:
-        assert state is not None
-        return state
-    disk = place.target.disk
-    commit_at = update.request.commit_chain_version or place.chain.chain_version
-    work = partial(
-        _prepare_blocking,
-        place.target,
-        update,
-        decision.version,
-        is_syncing=place.public_state is PublicState.SYNCING,
-        commit_at=commit_at if commits else 0,
-    )
-    if update.kind is UpdateType.REMOVE:  # a metadata batch, as a commit is
-        return await disk.run_quick(work)
-    byte_count = len(update.payload)
-    disk.note_written(byte_count)
-    place.target.written_bytes += byte_count
-    if byte_count and disk.may_write_at_once(byte_count):
-        about = place.target.target_id, update.chunk_id, update.request.offset, byte_count
-        if disk.run_inline(disk.engine.takes_at_once, *about):
-            return disk.write_at_once(byte_count, work)
-    return await disk.write_timed(byte_count, work)
-
-
-def _prepare_blocking(
-    target: LocalTarget, update: Update, version: int, *, is_syncing: bool, commit_at: int
-) -> ChunkState:
-    """Return the state with the pending version, also if it was committed at once (`commit_at` not 0)."""
-    engine, target_id, chunk_id = target.disk.engine, target.target_id, update.chunk_id
-    request = update.request
-    if request.is_damaged:
-        return _put_damaged(target, update, version)
-
-    def note(state: ChunkState) -> Note | None:
-        return note_of(update.tag, result_of(state)) if update.tag is not None else None
-
-    if update.kind is UpdateType.WRITE:
-        return engine.prepare_write(
-            target_id,
-            chunk_id,
-            version=version,
-            chunk_size_bytes=request.chunk_size_bytes,
-            offset=request.offset,
-            data=update.payload,
-            is_full_replace=request.is_full_replace,
-            tag=update.packed_tag,
-            commits=CommitsAtOnce(commit_at, note) if commit_at else None,
-        )
-    if update.kind is UpdateType.REMOVE:
-        if is_syncing:
-            engine.drop_pending(target_id, chunk_id)
-        if commit_at and update.tag is None:
-            return engine.remove(target_id, chunk_id, version=version)
-        state = engine.prepare_remove(target_id, chunk_id, version=version, tag=update.packed_tag)
-    else:
-        state = engine.prepare_truncate(
-            target_id,
-            chunk_id,
-            version=version,
-            chunk_size_bytes=request.chunk_size_bytes,
-            length=request.length,
-            tag=update.packed_tag,
-        )
-    if commit_at:
-        engine.commit(
-            target_id,
-            chunk_id,
-            version=version,
-            chain_version=commit_at,
-            note=note(state),
-        )
-    return state
-
-
-def _put_damaged(target: LocalTarget, update: Update, version: int) -> ChunkState:
-    """Take a version without bytes; returned as if it had been prepared."""
-    request = update.request
-    state = target.disk.engine.put_damaged(
-        target.target_id,
-        update.chunk_id,
-        version=version,
-        chain_version=request.commit_chain_version,
-        length=request.length,
-        checksum=request.chunk_checksum,
-        chunk_size_bytes=request.chunk_size_bytes,
-    )
-    return replace(
-        state,
-        pending_ver=version,
-        pending_length=state.length,
-        pending_checksum=state.checksum,
-    )
-
-
 def position_in(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
     """Return where in its chain an update finds us; raises FsError(NOT_SERVING, NOT_HEAD or SYNC_REFUSED)."""
     if not place.can_write:
@@ -477,91 +316,6 @@ def position_in(place: Place, is_from_client: bool, is_damaged: bool) -> Positio
         head = place.chain.serving[0] if place.chain.serving else 0
         raise FsError(Status.NOT_HEAD, f"chain {place.chain.chain_id}: the head is target {head}")
     return Position.HEAD if is_from_client else Position.INNER
-
-
-def check_new_version(
-    context: StorageContext, place: Place, update: Update, state: ChunkState | None
-) -> None:
-    """Check what depends on the chunk that is there; raises FsError(INVALID_ARGUMENT, NO_SPACE or TARGET_OFFLINE)."""
-    if update.kind is UpdateType.REMOVE:
-        return
-    is_syncing = place.public_state is PublicState.SYNCING
-    if state is not None and state.commit_ver and not is_syncing:
-        size = state.chunk_size_bytes
-        if update.request.chunk_size_bytes != size:
-            raise FsError(Status.INVALID_ARGUMENT, f"{state.chunk_id}: its chunk size is {size}")
-    disk = place.target.disk
-    if state is None and disk.free_bytes < context.section.reject_create_free_bytes_min:
-        if is_syncing:
-            context.targets.put_offline(place.target, Hold.FULL, f"{disk.free_bytes} bytes free")
-            raise FsError(Status.TARGET_OFFLINE, f"disk {disk.index} is full")
-        raise FsError(Status.NO_SPACE, f"disk {disk.path}: {disk.free_bytes} bytes free")
-
-
-async def done(
-    place: Place, update: Update, result: UpdateResult, flush: Flush | None = None
-) -> Executed:
-    """Record a success."""
-    if update.tag is not None:
-        target = place.target
-        target.channels.record(update.tag, result, trio.current_time())
-        if place.public_state is PublicState.SYNCING and result.chunk_id is not None:
-            # A batch of our predecessor's older results may have replaced the note of the commit.
-            await store_notes(target, [(update.tag, result)])
-    return Executed(place, result, flush)
-
-
-async def answer(
-    context: StorageContext, update: Update, executed: Executed
-) -> storage_pb2.UpdateRsp:
-    """Make the reply: with a flush at its end, and for a client under a valid lease only."""
-    result, flush = executed.result, executed.flush
-    is_durable = flush is not None and await flush.wait()
-    if not context.lease.is_valid():
-        if update.is_from_client:
-            what = f"the lease of node {context.node_id} ran out meanwhile"
-            raise FsError(Status.OUTCOME_UNKNOWN, what)
-        is_durable = False
-    return _reply(executed.place, result, is_durable=is_durable)
-
-
-def _reply(place: Place, result: UpdateResult, *, is_durable: bool) -> storage_pb2.UpdateRsp:
-    return storage_pb2.UpdateRsp(
-        update_ver=result.update_ver,
-        commit_ver=result.update_ver,
-        chunk_length=result.chunk_length,
-        chunk_checksum=result.chunk_checksum,
-        chain_version=place.chain.chain_version,
-        is_durable=is_durable,
-    )
-
-
-async def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
-    """Make a predecessor's results ours, in memory and on disk, unless we know something later of the channel.
-
-    What has been committed but not recorded yet is stored again when it is recorded (`done`).
-    """
-    for tag, result in known:
-        target.channels.record(tag, result, trio.current_time())
-    await store_notes(target, known)
-
-
-async def store_notes(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
-    """Store the notes of results that are still the last of their channels.
-
-    One batch at a time: of two results of a channel the later one is recorded, and so stored, after the other.  Not cancelled
-    in between: on the disk an older note may stand in place of one that its commit had stored.
-    """
-    with trio.CancelScope(shield=True):
-        async with target.note_turn:
-            notes = [
-                note_of(tag, result)
-                for tag, result in known
-                if result.chunk_id is not None and target.channels.result_of(tag) == result
-            ]
-            if notes:
-                engine = target.disk.engine
-                await target.disk.run_quick(partial(engine.put_notes, target.target_id, notes))
 
 
 def _result_of(version: int, state: ChunkState | None) -> UpdateResult:

@@ -22,7 +22,8 @@ GROUPS = {
     ],
     "tests/node": ["fs/node/user_guard.py"],
     "tests/storage": [
-        "fs/storage/replica.py", "fs/storage/write_path.py", "fs/storage/forward.py", "fs/storage/settle.py", "fs/storage/resync.py",
+        "fs/storage/replica.py", "fs/storage/write_path.py", "fs/storage/preparing.py", "fs/storage/answers.py",
+        "fs/storage/forward.py", "fs/storage/outgoing.py", "fs/storage/settle.py", "fs/storage/resync.py",
         "fs/storage/channels.py",
     ],
     "tests/chunkengine": [

@@ -5,7 +5,8 @@ import pytest
 from fs.chunkengine.api import ChunkState
 from fs.schema.ids import ChunkId, InodeId
 from fs.schema.proto import storage_pb2 as pb
-from fs.storage.forward import Outgoing, _agrees
+from fs.storage.forward import _agrees
+from fs.storage.outgoing import Outgoing
 from fs.storage.replica import UpdateType
 
 ID = ChunkId(InodeId(5), 0)

@@ -8,11 +8,11 @@ import trio
 from fs.runtime.real import real_runtime
 from fs.schema.config import DiskSection, StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.storage.answers import store_notes, take_over_updates
 from fs.storage.channels import Tag, UpdateResult
 from fs.storage.disk import Disk
 from fs.storage.target import LocalTarget
 from fs.storage.update_notes import note_key, read_note
-from fs.storage.write_path import store_notes, take_over_updates
 
 CHUNK = ChunkId(InodeId(7), 0)
 
