@@ -1,28 +1,21 @@
 """`DataFiles` on a local file system: preadv/pwritev through the page cache; large new versions, and large first reads, past it.
 
-Descriptors are opened once and kept, at most FD_COUNT_MAX of them besides those in use or written since
-their last flush: an unflushed file keeps its descriptor, because a write-back error is reported to the
-descriptors that were open when it happened.
+Descriptors are kept (open_files.py).
 
-Concurrency: a short lock around the table of descriptors, which the event loop takes, too; I/O runs outside it.  So do opening and
-making files, one at a time: where the disk hangs they may never end.
+Concurrency: as open_files.py; I/O runs outside its lock.
 """
 
 import ctypes
 import errno
 import logging
 import os
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ..kernels.writes import block_checksums, write_rows
 from ..kernels.writes_twin import Row
-from ..runtime.durable_file import sync_directory
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .direct_write import (
@@ -30,13 +23,11 @@ from .direct_write import (
     why_not_direct,
     writes_wait_for_reads,
 )
-from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
+from .format import FileId, file_name
+from .open_files import NO_DESCRIPTOR, NO_ROOM, OpenFile, OpenFiles
 from .ports import Lent
 
 _log = logging.getLogger(__name__)
-
-FD_COUNT_MAX: Final = 400
-"""Files kept open; one that is read or written past the page cache has two descriptors."""
 
 SPARE_NAME: Final = "SPARE"
 """Holds space that is given up in need; its content means nothing."""
@@ -44,27 +35,7 @@ SPARE_NAME: Final = "SPARE"
 _IOV_MAX: Final = 1024
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x03
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOT_DIRECT: Final = (errno.EINVAL, errno.EOPNOTSUPP)
-_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-
-
-@dataclass(slots=True)
-class _Open:
-    fd: int
-    direct_fd: int = -1
-    """For reads and writes past the page cache; -1: not opened."""
-    holder_count: int = 0
-    """Calls under way that keep its lock, which writes need, while they wait for the disk."""
-    user_count: int = 0
-    is_dirty: bool = False
-    lent: Lent | None = None
-    """What it is lent as to those that do not wait; made once."""
-
-    def close(self) -> None:
-        os.close(self.fd)
-        if self.direct_fd >= 0:
-            os.close(self.direct_fd)
 
 
 class LocalDataFiles:
@@ -72,12 +43,8 @@ class LocalDataFiles:
 
     def __init__(self, directory: Path, *, is_read_only: bool = False) -> None:
         """Take a directory; a read-only one makes no file, a missing one is read as empty."""
-        self._is_read_only = is_read_only
         self._directory = directory
-        self._lock = threading.Lock()
-        self._opening = threading.Lock()
-        """Of who opens a file; taken before `_lock`, and never by those who must not wait for the disk."""
-        self._open: dict[FileId, _Open] = {}
+        self._files = OpenFiles(directory, is_read_only=is_read_only)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._does_read_hold = writes_wait_for_reads(self._libc, directory)
         self._can_ask_cache = True
@@ -88,7 +55,7 @@ class LocalDataFiles:
     def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
         """See `DataFiles`."""
         holds = self._does_read_hold
-        file = self._acquire(file_id, is_write=False, holds=holds)
+        file = self._files.acquire(file_id, is_write=False, holds=holds)
         if file is None:
             return 0
         try:
@@ -100,16 +67,16 @@ class LocalDataFiles:
                     break
                 done += more
         except OSError as error:
-            raise self._failed(file_id, error) from error
+            raise self._files.failed(file_id, error) from error
         finally:
-            self._release(file, holds=holds)
+            self._files.release(file, holds=holds)
         return done
 
     def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
         """See `DataFiles`; on file systems that cannot tell what is cached, always False."""
         # Nothing here waits, so the lock is held throughout: that is cheaper than taking it twice.
-        with self._lock:
-            file = self._open.get(file_id)
+        with self._files.lock:
+            file = self._files.open.get(file_id)
             if file is None or not self._can_ask_cache:
                 return False
             try:
@@ -119,7 +86,7 @@ class LocalDataFiles:
                 return False
             except OSError as error:
                 if error.errno != errno.EOPNOTSUPP:
-                    raise self._failed(file_id, error) from error
+                    raise self._files.failed(file_id, error) from error
                 self._can_ask_cache = False
                 return False
 
@@ -127,17 +94,17 @@ class LocalDataFiles:
         """See `DataFiles`: a file that nobody has opened yet is left to those that may wait for the disk."""
         if may_wait:
             holds = self._does_read_hold
-            opened = self._acquire(file_id, is_write=False, holds=holds)
+            opened = self._files.acquire(file_id, is_write=False, holds=holds)
             if opened is None:
                 return None
-            return Lent(opened.fd, partial(self._release, opened, holds=holds))
-        with self._lock:
-            file = self._open.get(file_id) if self._can_ask_cache else None
+            return Lent(opened.fd, partial(self._files.release, opened, holds=holds))
+        with self._files.lock:
+            file = self._files.open.get(file_id) if self._can_ask_cache else None
             if file is None or not (self._has_asked_cache or self._ask_cache(file)):
                 return None
             lent = file.lent
             if lent is None:
-                lent = file.lent = Lent(file.fd, partial(self._release, file))
+                lent = file.lent = Lent(file.fd, partial(self._files.release, file))
             file.user_count += 1
             return lent
 
@@ -145,20 +112,20 @@ class LocalDataFiles:
         """See `DataFiles`; None also where descriptors are out."""
         if not self._can_pass_cache():
             return None
-        file = self._acquire(file_id, is_write=False, holds=True)
+        file = self._files.acquire(file_id, is_write=False, holds=True)
         if file is None:
             return None
-        give_back = partial(self._release, file, holds=True)
+        give_back = partial(self._files.release, file, holds=True)
         try:
-            fd = self._direct_fd(file_id, file)
+            fd = self._files.direct_fd(file_id, file)
         except OSError as error:
             give_back()
-            if error.errno in _NO_DESCRIPTOR or error.errno in _NOT_DIRECT:
+            if error.errno in NO_DESCRIPTOR or error.errno in _NOT_DIRECT:
                 return None
-            raise self._failed(file_id, error) from error
+            raise self._files.failed(file_id, error) from error
         return Lent(fd, give_back)
 
-    def _ask_cache(self, file: _Open) -> bool:
+    def _ask_cache(self, file: OpenFile) -> bool:
         """Find out, once, whether the file system can tell what is cached."""
         try:
             os.preadv(file.fd, [bytearray(1)], 0, os.RWF_NOWAIT)
@@ -172,33 +139,33 @@ class LocalDataFiles:
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`."""
-        with self._using(file_id) as file:
+        with self._files.using(file_id) as file:
             if file is not None:
                 os.posix_fadvise(file.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
         """See `DataFiles`."""
-        file = self._acquire(file_id, is_write=True)
+        file = self._files.acquire(file_id, is_write=True)
         assert file is not None, file_id
         try:
             _write_all(file.fd, buffers, offset)
         except OSError as error:
-            raise self._failed(file_id, error) from error
+            raise self._files.failed(file_id, error) from error
         finally:
-            with self._lock:
+            with self._files.lock:
                 file.is_dirty = True  # a flush that began meanwhile may not have had all of it
                 file.user_count -= 1
 
     def is_open(self, file_id: FileId) -> bool:
         """See `DataFiles`; a write would wait for whatever has the lock of the file."""
-        file = self._open.get(file_id)
+        file = self._files.open.get(file_id)
         return file is not None and not file.holder_count
 
     def write_past_cache(
         self, places: Sequence[tuple[FileId, int, Buffer]], block: int
     ) -> list[tuple[int, bytes]]:
         """See `DataFiles`; nothing where the file system is not made for it, bytes do not begin with a page, or descriptors are out."""
-        taken: dict[FileId, _Open] = {}
+        taken: dict[FileId, OpenFile] = {}
         try:
             descriptors = self._take_direct({place[0] for place in places}, taken)
             if descriptors is None:
@@ -206,7 +173,7 @@ class LocalDataFiles:
             rows: list[Row] = [(descriptors[place[0]], *place[1:]) for place in places]
             found = write_rows(block, DIRECT_UNIT_BYTES, rows)
         finally:
-            with self._lock:
+            with self._files.lock:
                 for file in taken.values():
                     file.is_dirty = True
                     file.holder_count -= 1
@@ -217,20 +184,20 @@ class LocalDataFiles:
         ]
 
     def _take_direct(
-        self, file_ids: Iterable[FileId], taken: dict[FileId, _Open]
+        self, file_ids: Iterable[FileId], taken: dict[FileId, OpenFile]
     ) -> dict[FileId, int] | None:
         """Return descriptors for direct writes, and note the files in `taken`, for the caller to give back; None: they cannot be had."""
         if not self._can_pass_cache():
             return None
         descriptors = {}
         for file_id in file_ids:
-            file = self._acquire(file_id, is_write=True, holds=True)
+            file = self._files.acquire(file_id, is_write=True, holds=True)
             assert file is not None, file_id
             taken[file_id] = file
             try:
-                descriptors[file_id] = self._direct_fd(file_id, file)
+                descriptors[file_id] = self._files.direct_fd(file_id, file)
             except OSError as error:
-                if error.errno in _NO_DESCRIPTOR:
+                if error.errno in NO_DESCRIPTOR:
                     return None
                 self._judged(file_id, -(error.errno or errno.EIO))
                 return None
@@ -242,7 +209,7 @@ class LocalDataFiles:
             return count
         error = OSError(-count, os.strerror(-count))
         if error.errno not in _NOT_DIRECT:
-            raise self._failed(file_id, error)
+            raise self._files.failed(file_id, error)
         self._forgo_direct(str(error.strerror))
         return 0
 
@@ -256,27 +223,16 @@ class LocalDataFiles:
 
     def _forgo_direct(self, why: str) -> None:
         """Write everything through the page cache from now on, and say so once; not if `why` is empty."""
-        with self._lock:
+        with self._files.lock:
             is_new = why and not self._why_not_direct
             self._why_not_direct = why or self._why_not_direct or ""
         if is_new:
             where = self._directory
             _log.info("%s: large reads and writes go through the page cache, too: %s", where, why)
 
-    def _direct_fd(self, file_id: FileId, file: _Open) -> int:
-        """Return the descriptor for direct reads and writes of a file that the caller uses."""
-        if file.direct_fd >= 0:
-            return file.direct_fd
-        with self._opening:
-            if file.direct_fd < 0:
-                path = self._directory / file_name(file_id)
-                mode = os.O_RDONLY if self._is_read_only else os.O_RDWR
-                file.direct_fd = os.open(path, mode | os.O_DIRECT | os.O_CLOEXEC)
-            return file.direct_fd
-
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; what cannot be begun, or fails on its way, the flush does and reports."""
-        with self._using(file_id) as file:
+        with self._files.using(file_id) as file:
             if file is not None:
                 where = ctypes.c_int64(offset), ctypes.c_int64(length)
                 self._libc.sync_file_range(file.fd, *where, _SYNC_FILE_RANGE_WRITE)
@@ -287,7 +243,7 @@ class LocalDataFiles:
         A file system that cannot is left alone.  Not posix_fallocate: without help of the file system it reads a byte of
         each block and writes it again, and would undo what another thread has written there in between.
         """
-        with self._using(file_id, is_write=True, holds=True) as file:
+        with self._files.using(file_id, is_write=True, holds=True) as file:
             assert file is not None, file_id
             if self.free_bytes() < length:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -295,7 +251,7 @@ class LocalDataFiles:
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`; a file system that cannot is left alone, the space then stays claimed."""
-        with self._using(file_id, holds=True) as file:
+        with self._files.using(file_id, holds=True) as file:
             if file is None:
                 return
             self._fallocate(file.fd, _PUNCH_HOLE_KEEP_SIZE, offset, length)
@@ -323,7 +279,7 @@ class LocalDataFiles:
                 os.close(fd)
         except OSError as error:
             path.unlink(missing_ok=True)
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise FsError(Status.IO_ERROR, f"{path}: {error.strerror}") from error
         return self.spare_bytes()
 
@@ -346,7 +302,7 @@ class LocalDataFiles:
     def flush(self, file_ids: Iterable[FileId]) -> None:
         """See `DataFiles`."""
         for file_id in file_ids:
-            with self._using(file_id) as file:
+            with self._files.using(file_id) as file:
                 if file is None:
                     continue
                 file.is_dirty = False  # a write from here on marks it again
@@ -354,23 +310,14 @@ class LocalDataFiles:
 
     def flush_all(self) -> None:
         """See `DataFiles`."""
-        self.flush(list(self._existing()))
+        self.flush(list(self._files.existing()))
 
     def drop_cache(self, file_ids: Iterable[FileId]) -> None:
         """See `DataFiles`."""
         for file_id in file_ids:
-            with self._using(file_id) as file:
+            with self._files.using(file_id) as file:
                 if file is not None:
                     os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def _existing(self) -> Iterator[FileId]:
-        for size_class in range(SIZE_CLASS_COUNT):
-            folder = (self._directory / file_name(FileId(size_class << 8))).parent
-            names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-            for index in range(FILES_PER_SIZE):
-                file_id = FileId(size_class << 8 | index)
-                if Path(file_name(file_id)).name in names:
-                    yield file_id
 
     def free_bytes(self) -> int:
         """See `DataFiles`."""
@@ -390,101 +337,7 @@ class LocalDataFiles:
 
     def close(self) -> None:
         """See `DataFiles`."""
-        with self._lock:
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
-
-    @contextmanager
-    def _using(
-        self, file_id: FileId, *, is_write: bool = False, holds: bool = False
-    ) -> Iterator[_Open | None]:
-        """Lend the descriptor; OSError becomes FsError.  The two data paths do without, for speed."""
-        file = self._acquire(file_id, is_write=is_write, holds=holds)
-        try:
-            yield file
-        except OSError as error:
-            raise self._failed(file_id, error) from error
-        finally:
-            if file is not None:
-                self._release(file, holds=holds)
-
-    def _failed(self, file_id: FileId, error: OSError) -> FsError:
-        status = Status.NO_SPACE if error.errno in _NO_ROOM else Status.IO_ERROR
-        return FsError(status, f"{self._directory / file_name(file_id)}: {error.strerror}")
-
-    def _acquire(self, file_id: FileId, *, is_write: bool, holds: bool = False) -> _Open | None:
-        """Return the open file; None if there is no such file and it is not to be written.
-
-        With `holds`, for a call that keeps the file's lock; until `_release` with it.
-        """
-        file = self._use(file_id, is_write=is_write, holds=holds)
-        if file is not None:
-            return file
-        with self._opening:
-            file = self._use(file_id, is_write=is_write, holds=holds)
-            if file is not None:  # somebody else has opened it meanwhile
-                return file
-            try:
-                made = _Open(self._opened(file_id, is_write=is_write))
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                raise self._failed(file_id, error) from error
-            with self._lock:
-                self._open[file_id] = made
-                _note_use(made, is_write=is_write, holds=holds)
-            return made
-
-    def _use(self, file_id: FileId, *, is_write: bool, holds: bool) -> _Open | None:
-        """Return the file if it is open."""
-        with self._lock:
-            file = self._open.get(file_id)
-            if file is not None:
-                _note_use(file, is_write=is_write, holds=holds)
-            return file
-
-    def _release(self, file: _Open, *, holds: bool = False) -> None:
-        with self._lock:
-            file.user_count -= 1
-            file.holder_count -= holds
-
-    def _opened(self, file_id: FileId, *, is_write: bool) -> int:
-        if len(self._open) >= FD_COUNT_MAX:
-            self._close_one()
-        while True:
-            try:
-                return self._open_file(file_id, is_write=is_write)
-            except OSError as error:
-                if error.errno not in _NO_DESCRIPTOR or not self._close_one():
-                    raise
-
-    def _close_one(self) -> bool:
-        """Close a file that nobody needs; False if there is none."""
-        with self._lock:
-            unused = (n for n, file in self._open.items() if not (file.user_count or file.is_dirty))
-            file_id = next(unused, None)
-            if file_id is None:
-                return False
-            file = self._open.pop(file_id)
-        file.close()
-        return True
-
-    def _open_file(self, file_id: FileId, *, is_write: bool) -> int:
-        path = self._directory / file_name(file_id)
-        mode = os.O_RDONLY if self._is_read_only else os.O_RDWR
-        try:
-            return os.open(path, mode | os.O_CLOEXEC)
-        except FileNotFoundError:
-            if self._is_read_only or not is_write:
-                raise
-            return _create(path)
-
-
-def _note_use(file: _Open, *, is_write: bool, holds: bool) -> None:
-    file.user_count += 1
-    file.holder_count += holds
-    file.is_dirty |= is_write
+        self._files.close()
 
 
 def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
@@ -496,16 +349,6 @@ def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         if not more:
             raise OSError(errno.EIO, "nothing was written")
         done += more
-
-
-def _create(path: Path) -> int:
-    """Make a data file whose name survives a power loss."""
-    if not path.parent.exists():
-        path.parent.mkdir()
-        sync_directory(path.parent.parent)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    sync_directory(path.parent)
-    return fd
 
 
 def _after(buffers: Sequence[Buffer], done: int) -> list[memoryview]:

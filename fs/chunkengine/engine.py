@@ -36,11 +36,8 @@ Source: DESIGN "Storage"; 3FS design notes, "Chunk engine".
 """
 
 import logging
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
@@ -61,6 +58,7 @@ from .books import Books
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
 from .disk_use import Compacted, SpaceInfo
+from .epochs import Epochs
 from .format import (
     NO_POSITION,
     ChunkKey,
@@ -90,12 +88,6 @@ from .versions import (
 
 _log = logging.getLogger(__name__)
 
-QUARANTINE_BYTES_MAX: Final = 512 << 20
-"""More freed and not yet durable blocks than this, and the next update flushes first."""
-
-UNDO_COUNT_MAX: Final = 100_000
-"""The same for chunks changed since the last flush."""
-
 
 class DiskEngine:
     """One disk; implements `ChunkEngine`.  Made by fs/chunkengine/factory.py."""
@@ -116,6 +108,7 @@ class DiskEngine:
         self.read_cached_row = self._rows.read_cached_one
         """See `ChunkEngine`."""
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
+        self._epochs = Epochs(self._books, files, self._space)
         self._writer = VersionWriter(
             files,
             self._books,
@@ -132,10 +125,7 @@ class DiskEngine:
             block=self._block,
             sync=self.sync,
         )
-        self._flush_done = threading.Condition(self._books.lock)
         self._is_closed = False
-        self._flushes_begun = 0
-        self._flushes_ended = 0
         self._compactor = Compactor(meta, files, self._books, self._space, self._reader)
         self._registry = Registry(meta, self._books)
         for target_id in self._registry.removing():
@@ -205,7 +195,7 @@ class DiskEngine:
         self, target_id: TargetId, chunk_id: ChunkId, offset: int, length: int
     ) -> bool:
         """See `ChunkEngine`."""
-        return not self._is_epoch_full() and self._updates.takes_at_once(
+        return not self._epochs.is_full() and self._updates.takes_at_once(
             target_id, chunk_id, offset, length
         )
 
@@ -224,7 +214,7 @@ class DiskEngine:
     ) -> ChunkState:
         """See `ChunkEngine`."""
         write = ChunkWrite(chunk_id, version, chunk_size_bytes, offset, data, tag, is_full_replace)
-        self._limit_epoch()
+        self._epochs.limit()
         return self._updates.write(target_id, [write], commits)[0]
 
     def prepare_writes(
@@ -236,7 +226,7 @@ class DiskEngine:
     ) -> list[ChunkState]:
         """See `ChunkEngine`."""
         assert len({write.chunk_id for write in writes}) == len(writes), writes
-        self._limit_epoch()
+        self._epochs.limit()
         return self._updates.write(target_id, writes, commits)
 
     def prepare_truncate(
@@ -253,7 +243,7 @@ class DiskEngine:
         end = ChunkWrite(chunk_id, version, chunk_size_bytes, length, b"", tag)
         if self._updates.is_cut(target_id, end):
             return self._updates.cut(target_id, end)
-        self._limit_epoch()
+        self._epochs.limit()
         return self._updates.write(target_id, [end], None)[0]
 
     def prepare_remove(
@@ -421,14 +411,14 @@ class DiskEngine:
     def remove_target(self, target_id: TargetId, *, lot_count_max: int = 0) -> bool:
         """See `ChunkEngine`; the lock is given up between lots of chunks."""
         self._space.help_store()
-        is_gone = self._registry.remove(target_id, self._limit_epoch, lot_count_max)
+        is_gone = self._registry.remove(target_id, self._epochs.limit, lot_count_max)
         if is_gone:
             self.sync()
         return is_gone
 
     def compact(self, bytes_max: int) -> Compacted:
         """See `ChunkEngine`."""
-        return self._compactor.run(bytes_max, self.sync, self._limit_epoch)
+        return self._compactor.run(bytes_max, self.sync, self._epochs.limit)
 
     # ------------------------------------------------------------------- read
 
@@ -473,28 +463,7 @@ class DiskEngine:
 
     def sync(self) -> None:
         """See `ChunkEngine`."""
-        with self._books.lock:
-            self._books.check()
-            wanted = self._flushes_begun + 1
-            while self._flushes_ended < wanted and self._flushes_begun > self._flushes_ended:
-                self._flush_done.wait()
-                self._books.check()
-            if self._flushes_ended >= wanted or not self._books.ledger.epoch.has_batches:
-                return
-            self._flushes_begun += 1
-            closing = self._books.ledger.begin_flush()
-        with self._waking_others():
-            with self._books.poison_on_failure("making room for a flush"):
-                self._space.help_store()
-            with self._books.poison_on_failure("flush of data", is_metadata=False):
-                self._files.flush(closing.dirty)
-            with self._books.poison_on_failure("flush"):
-                self._books.ledger.write_durable(closing)
-        with self._books.lock:
-            emptied = self._books.ledger.end_flush(closing)
-            self._flushes_ended += 1
-            self._flush_done.notify_all()
-        self._space.give_back(emptied)
+        self._epochs.flush()
 
     def close(self) -> None:
         """See `ChunkEngine`; nobody may be inside a call.  Closing again is harmless."""
@@ -509,21 +478,3 @@ class DiskEngine:
                 self._books.is_closed = True
             self._files.close()
             self._meta.close()
-
-    def _limit_epoch(self) -> None:
-        if self._is_epoch_full():
-            self.sync()
-
-    def _is_epoch_full(self) -> bool:
-        epoch = self._books.ledger.epoch
-        return epoch.quarantined_bytes > QUARANTINE_BYTES_MAX or len(epoch.undone) > UNDO_COUNT_MAX
-
-    @contextmanager
-    def _waking_others(self) -> Iterator[None]:
-        """Around a flush: those who wait for it learn of its failure."""
-        try:
-            yield
-        except FsError:
-            with self._books.lock:
-                self._flush_done.notify_all()
-            raise

@@ -150,8 +150,8 @@ def test_bytes_that_do_not_match_are_left(lab) -> None:
 def test_where_it_cannot_be_opened_the_page_cache_is_used(number, opened, monkeypatch) -> None:
     lab, real = opened("disk"), os.open
     file_id, _ = place(lab.engine, CHUNKS[0])
-    lab.files._open[file_id].close()  # with what wrote it past the page cache
-    del lab.files._open[file_id]
+    lab.files._files.open[file_id].close()  # with what wrote it past the page cache
+    del lab.files._files.open[file_id]
 
     def refuse(path, flags, *more):
         if flags & os.O_DIRECT:
@@ -161,14 +161,18 @@ def test_where_it_cannot_be_opened_the_page_cache_is_used(number, opened, monkey
     monkeypatch.setattr(os, "open", refuse)
     assert lab.read([(0, 0, 64 * KIB)]) == 1
     assert lab.real(file_id) is None
-    assert lab.files._open[file_id].user_count == lab.files._open[file_id].holder_count == 0
+    assert (
+        lab.files._files.open[file_id].user_count
+        == lab.files._files.open[file_id].holder_count
+        == 0
+    )
 
 
 def test_a_disk_that_fails_says_so_in_the_ordinary_way(opened, monkeypatch) -> None:
     lab, real = opened("disk"), os.open
     file_id, _ = place(lab.engine, CHUNKS[0])
-    lab.files._open[file_id].close()
-    del lab.files._open[file_id]
+    lab.files._files.open[file_id].close()
+    del lab.files._files.open[file_id]
 
     def fail(path, flags, *more):
         if flags & os.O_DIRECT:
@@ -183,7 +187,7 @@ def test_other_file_systems_are_not_asked(opened, monkeypatch) -> None:
     monkeypatch.setattr(data_files, "why_not_direct", lambda *_: "a file system of another kind")
     lab = opened("disk")
     assert lab.read([(0, 0, 64 * KIB)]) == 1
-    assert lab.files._open[place(lab.engine, CHUNKS[0])[0]].direct_fd == -1
+    assert lab.files._files.open[place(lab.engine, CHUNKS[0])[0]].direct_fd == -1
 
 
 def test_writes_at_once_do_not_wait_for_such_a_read(opened) -> None:

@@ -115,7 +115,7 @@ def test_a_disk_that_cannot_is_asked_once_and_that_is_said(files, monkeypatch, c
 )
 def test_failures_have_their_status(files, tmp_path, monkeypatch, number, status) -> None:
     files.write_at(FILE, 0, [b"there"])
-    files._open[FILE].direct_fd = os.open(tmp_path, os.O_RDONLY)  # no matter which
+    files._files.open[FILE].direct_fd = os.open(tmp_path, os.O_RDONLY)  # no matter which
     refuse(monkeypatch, number)
     with pytest.raises(FsError, match=r"256k/03") as caught:
         direct(files, 0, in_pages(bytes(8192)))
@@ -127,7 +127,9 @@ def test_nobody_who_must_not_wait_writes_to_a_file_that_is_written_directly(
     files, monkeypatch
 ) -> None:
     files.write_at(FILE, 0, [b"there"])
-    files._open[FILE].direct_fd = os.dup(files._open[FILE].fd)  # if it cannot be opened directly
+    files._files.open[FILE].direct_fd = os.dup(
+        files._files.open[FILE].fd
+    )  # if it cannot be opened directly
     seen = []
 
     def pwritev(_fd, buffers, _offset) -> int:
@@ -197,15 +199,15 @@ def test_without_a_descriptor_one_that_nobody_needs_is_closed(files, monkeypatch
     real = os.open
 
     def refused_beside_three(*args, **options) -> int:
-        if len(files._open) >= 3:
+        if len(files._files.open) >= 3:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return real(*args, **options)
 
     monkeypatch.setattr(data_files.os, "open", refused_beside_three)
     files.write_at(FILE, 0, [b"new"])
     assert content(files, 3) == b"new"
-    assert others[0] in files._open, "it has not been flushed"
-    assert len(files._open) == 3
+    assert others[0] in files._files.open, "it has not been flushed"
+    assert len(files._files.open) == 3
     files.write_at(others[1], 0, [b"there"])
     with pytest.raises(FsError, match="Too many open files"):
         files.write_at(others[2], 0, [b"all the others have to be flushed"])
@@ -216,12 +218,14 @@ def test_what_is_written_beside_a_flush_keeps_its_descriptor_until_the_next(
     files, monkeypatch, is_direct
 ) -> None:
     files.write_at(FILE, 0, [b"there"])
-    files._open[FILE].direct_fd = os.dup(files._open[FILE].fd)  # if it cannot be opened directly
+    files._files.open[FILE].direct_fd = os.dup(
+        files._files.open[FILE].fd
+    )  # if it cannot be opened directly
     seen = []
 
     def pwritev(_fd, buffers, _offset) -> int:
         files.flush([FILE])  # ends before the first byte is written
-        seen.append(files._open[FILE].is_dirty)
+        seen.append(files._files.open[FILE].is_dirty)
         return sum(map(len, buffers))
 
     patch_writes(monkeypatch, pwritev)
@@ -229,7 +233,9 @@ def test_what_is_written_beside_a_flush_keeps_its_descriptor_until_the_next(
         direct(files, 0, in_pages(bytes(8192)))
     else:
         files.write_at(FILE, 0, [bytes(8192)])
-    assert [*seen, files._open[FILE].is_dirty] == [False, True], "its errors are told to that one"
+    assert [*seen, files._files.open[FILE].is_dirty] == [False, True], (
+        "its errors are told to that one"
+    )
 
 
 def test_only_file_systems_whose_locks_are_known_are_written_to_directly(tmp_path) -> None:

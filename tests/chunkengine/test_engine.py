@@ -437,7 +437,7 @@ def test_concurrent_syncs_share_flushes(lab, monkeypatch) -> None:
         thread.join(timeout=60)
     assert failures == []
     assert not any(thread.is_alive() for thread in threads)
-    assert 15 <= engine._flushes_ended <= 60
+    assert 15 <= engine._epochs.ended <= 60
     assert not engine._books.ledger.epoch.has_batches
 
 
@@ -517,7 +517,7 @@ def test_a_new_chunk_is_looked_up_once(lab, monkeypatch) -> None:
 def test_nothing_is_taken_at_once_when_a_flush_is_due(lab, monkeypatch) -> None:
     put(lab.engine, A, 1, b"x" * 5000)
     assert lab.engine.takes_at_once(*A, 0, 5000)
-    monkeypatch.setattr("fs.chunkengine.engine.UNDO_COUNT_MAX", 0)
+    monkeypatch.setattr("fs.chunkengine.epochs.UNDO_COUNT_MAX", 0)
     assert not lab.engine.takes_at_once(*A, 0, 5000)
 
 

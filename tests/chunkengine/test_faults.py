@@ -125,7 +125,7 @@ def test_space_of_large_blocks_serves_small_ones(is_reopened) -> None:
 
 
 def test_the_quarantine_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr("fs.chunkengine.engine.QUARANTINE_BYTES_MAX", 4 * MIB)
+    monkeypatch.setattr("fs.chunkengine.epochs.QUARANTINE_BYTES_MAX", 4 * MIB)
     engine = open_on(SimulatedDisk())
     for version in (1, 2):
         for index in range(20):

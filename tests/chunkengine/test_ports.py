@@ -153,12 +153,12 @@ def test_a_file_system_that_cannot_tell_is_not_asked_again(tmp_path, monkeypatch
 
 
 def test_descriptors_stay_bounded(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("fs.chunkengine.data_files.FD_COUNT_MAX", 8)
+    monkeypatch.setattr("fs.chunkengine.open_files.FD_COUNT_MAX", 8)
     files = LocalDataFiles(tmp_path)
     for index in range(40):
         files.write_at(FileId(index), 0, [b"%d" % index])
         files.flush([FileId(index)])
-    assert len(files._open) <= 8
+    assert len(files._files.open) <= 8
     for index in range(40):
         buffer = bytearray(2)
         count = files.read_at(FileId(index), 0, [memoryview(buffer)])
@@ -217,8 +217,8 @@ def test_who_asks_for_a_new_file_at_once_gets_the_same(tmp_path) -> None:
     for thread in threads:
         thread.join()
     assert read(files, 0, 8) == (8, [b"01234567"])
-    assert len(files._open) == 1
-    assert files._open[FILE].user_count == 0
+    assert len(files._files.open) == 1
+    assert files._files.open[FILE].user_count == 0
     files.close()
 
 

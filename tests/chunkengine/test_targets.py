@@ -172,15 +172,15 @@ def test_a_target_being_removed_takes_no_updates() -> None:
 
 
 def test_a_big_removal_flushes_in_between(monkeypatch) -> None:
-    monkeypatch.setattr("fs.chunkengine.engine.UNDO_COUNT_MAX", 500)
+    monkeypatch.setattr("fs.chunkengine.epochs.UNDO_COUNT_MAX", 500)
     disk = SimulatedDisk()
     engine = open_on(disk)
     for index in range(3000):
         put(engine, T, index, data=b"")
     engine.sync()
-    flushed = engine._flushes_ended
+    flushed = engine._epochs.ended
     engine.remove_target(T)
-    assert engine._flushes_ended - flushed >= 4
+    assert engine._epochs.ended - flushed >= 4
 
 
 def test_a_removal_may_be_made_of_many_calls() -> None:

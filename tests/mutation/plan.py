@@ -28,7 +28,7 @@ GROUPS = {
     ],
     "tests/chunkengine": [
         "fs/chunkengine/allocator.py", "fs/chunkengine/ledger.py", "fs/chunkengine/versions.py",
-        "fs/chunkengine/content.py", "fs/chunkengine/engine.py", "fs/chunkengine/updates.py", "fs/chunkengine/recovery.py",
+        "fs/chunkengine/content.py", "fs/chunkengine/engine.py", "fs/chunkengine/epochs.py", "fs/chunkengine/updates.py", "fs/chunkengine/recovery.py",
         "fs/chunkengine/format.py",
     ],
     "tests/mgmtd": ["fs/mgmtd/chain_state.py", "fs/mgmtd/lease.py", "fs/mgmtd/chain_changes.py"],
