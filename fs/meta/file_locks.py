@@ -13,7 +13,7 @@ Does not know of waiting, time, or clients that die.
 Source: fcntl(2) and flock(2); POSIX.1-2017, fcntl().
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..schema.proto.common_pb2 import FileLockPb, LockKindPb
@@ -60,7 +60,12 @@ class FileLock:
 
 def conflict_of(locks: Iterable[FileLock], wanted: FileLock) -> FileLock | None:
     """Return the first held lock, by its bytes, that forbids a wanted one; None: it may be had."""
-    return next((lock for lock in locks if lock.conflicts(wanted)), None)
+    return next(conflicts_of(locks, wanted), None)
+
+
+def conflicts_of(locks: Iterable[FileLock], wanted: FileLock) -> Iterator[FileLock]:
+    """Return the held locks that forbid a wanted one."""
+    return (lock for lock in locks if lock.conflicts(wanted))
 
 
 def with_lock(locks: Iterable[FileLock], wanted: FileLock) -> list[FileLock]:

@@ -63,6 +63,7 @@ class Meta:
             mgmtd=mgmtd,
             end_session=self.service.end_session,
             end_locks=self.service.end_locks,
+            end_lock_waits=self.service.end_lock_waits,
             end_directory_lock=self.service.end_directory_lock,
             now_ns=self.service.now_ns,
         )

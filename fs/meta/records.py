@@ -18,6 +18,7 @@ inode id as `pack_id` writes it.
     FLCK inode ID8                  -> FileLocksRecordPb: advisory locks
     CLCK client 0x00 inode ID8      -> LE8 time of its first lock: the files on which a client holds locks
     DLCK client 0x00 inode ID8      -> LE8 time: the directories that a client has locked
+    LWAI client 0x00 owner ID8      -> LE8 time of its newest wait, LockWaitsRecordPb: the locks that a process waits for
     USAG directory ID8, kind        -> signed LE8 counter of all below: kind b bytes, f files, d directories
     QUOT directory BE8              -> QuotaRecordPb
     QNEA directory ID8, kind        -> empty: a quota (kind b bytes, i inodes) is nearly used up
@@ -53,6 +54,7 @@ TRUNCATION: Final = b"TRUN"
 FILE_LOCKS: Final = b"FLCK"
 CLIENT_LOCKS: Final = b"CLCK"
 DIRECTORY_LOCKS: Final = b"DLCK"
+LOCK_WAITS: Final = b"LWAI"
 USAGE: Final = b"USAG"
 QUOTA: Final = b"QUOT"
 QUOTA_NEAR: Final = b"QNEA"
@@ -239,8 +241,13 @@ def directory_lock_key(client_id: str, directory_id: int) -> bytes:
     return DIRECTORY_LOCKS + client_id.encode() + b"\x00" + pack_id(directory_id)
 
 
+def lock_waits_key(client_id: str, owner: int) -> bytes:
+    """Return the key of what an owner of locks waits for."""
+    return LOCK_WAITS + client_id.encode() + b"\x00" + pack_id(owner)
+
+
 def client_locks_parts(key: bytes) -> tuple[str, InodeId]:
-    """Return the client and the inode in the key of a client's locks on a file or directory."""
+    """Return the client and the inode in the key of a client's locks on a file or directory, or the owner in that of its waits."""
     client_id, inode = key[4:-9], key[-8:]
     return client_id.decode(), unpack_id(inode)
 

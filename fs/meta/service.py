@@ -36,6 +36,7 @@ from .ops.link import link
 from .ops.list_ import list_
 from .ops.lock import end_client_locks, find_lock_conflict, set_lock
 from .ops.lock_directory import end_directory_lock, lock_directory
+from .ops.lock_wait import end_lock_wait, end_owner_waits
 from .ops.lookup import lookup
 from .ops.make_directories import make_directories, new_count_max
 from .ops.mkdir import mkdir
@@ -313,6 +314,19 @@ class MetaService(RequestRunner):
             retry_time_s_max=self._retry_time_s_max,
         )
         self._lock_waits.wake(inode_id)
+
+    async def end_lock_wait(self, _call: Call, request: meta.EndLockWaitReq) -> meta.EndLockWaitRsp:
+        """Serve EndLockWait."""
+        return await self._change(end_lock_wait, request)
+
+    async def end_lock_waits(self, owner: int, client_id: str) -> None:
+        """Forget what an owner of locks of a client that is gone waited for."""
+        await transact(
+            self._engine,
+            lambda tr: end_owner_waits(tr, owner, client_id),
+            runtime=self._runtime,
+            retry_time_s_max=self._retry_time_s_max,
+        )
 
     async def lock_directory(self, _call: Call, request: meta.LockDirectoryReq) -> meta.InodeRsp:
         """Serve LockDirectory."""

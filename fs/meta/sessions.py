@@ -41,6 +41,7 @@ class SessionPruner:
         mgmtd: MgmtdCaller,
         end_session: Callable[[int, str, str], Awaitable[bool]],
         end_locks: Callable[[int, str], Awaitable[None]],
+        end_lock_waits: Callable[[int, str], Awaitable[None]],
         end_directory_lock: Callable[[int, str], Awaitable[None]],
         now_ns: Callable[[], int],
     ) -> None:
@@ -50,6 +51,7 @@ class SessionPruner:
         self._end_session = end_session
         self._free_by_prefix = {
             records.CLIENT_LOCKS: end_locks,
+            records.LOCK_WAITS: end_lock_waits,
             records.DIRECTORY_LOCKS: end_directory_lock,
         }
         self._now_ns = now_ns
@@ -93,8 +95,8 @@ class SessionPruner:
             return await self._end(records.file_session_inode(key), record)
 
         async def free_if_dead(key: bytes, value: bytes) -> bool:
-            client_id, inode_id = records.client_locks_parts(key)
-            if client_id in living or not is_old(key, records.unpack_u64(value)):
+            client_id, inode_id = records.client_locks_parts(key)  # of waits, the owner
+            if client_id in living or not is_old(key, records.unpack_u64(value[:8])):
                 return False
             return await self._free(key[:4], inode_id, client_id)
 

@@ -320,6 +320,9 @@ META_BATCH_RESOLVE_PATH: Final[Method[meta.BatchResolvePathReq, meta.BatchResolv
 META_RESERVE_SPACE: Final[Method[meta.ReserveSpaceReq, meta.InodeRsp]] = method(
     _META, "ReserveSpace", meta.ReserveSpaceReq, meta.InodeRsp
 )
+META_END_LOCK_WAIT: Final[Method[meta.EndLockWaitReq, meta.EndLockWaitRsp]] = method(
+    _META, "EndLockWait", meta.EndLockWaitReq, meta.EndLockWaitRsp
+)
 META_MAKE_DIRECTORIES: Final[Method[meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp]] = method(
     _META, "MakeDirectories", meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp
 )

@@ -88,6 +88,7 @@ class Status(IntEnum):
     BEYOND_END = 326
     METADATA_DAMAGED = 327
     BEING_RUN = 328
+    DEADLOCK = 329
     # 4xx: storage
     ROUTING_MISMATCH = 400
     NOT_SERVING = 401
@@ -244,6 +245,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         errno.EIO,
     ),
     Status.BEING_RUN: _s("the file is a program that is running", errno.ETXTBSY),
+    Status.DEADLOCK: _s("whoever holds a lock on these bytes waits for the caller", errno.EDEADLK),
     Status.ROUTING_MISMATCH: _s(
         "sender and receiver hold different chain versions", errno.EAGAIN, retry=Retry.ROUTING
     ),

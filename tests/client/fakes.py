@@ -7,6 +7,7 @@ a write beyond dyn_stripe or two overlapping writes to one chunk at the same tim
 
 import random
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -14,6 +15,7 @@ import trio
 from fs.client.api import FileRead
 from fs.client.storage_reads import BEGUN_BYTES_MAX
 from fs.meta import acl, file_locks
+from fs.meta.lock_cycles import CycleSearch, LockWait
 from fs.meta.permissions import mode_after_write
 from fs.schema.ids import ChainTableId, InodeId
 from fs.schema.inode import (
@@ -257,6 +259,7 @@ class FakeCluster:
         self.knows_bare = True
         """Attributes tell that there are no extended ones; services of earlier releases do not."""
         self.locks: dict[int, list] = {}
+        self.lock_waits: dict[tuple, LockWait] = {}
         self.calls: list[str] = []
         self.durable_calls = 0
         self.counted: list[int] = []
@@ -702,10 +705,28 @@ class FakeMeta:
         before = self.cluster.locks.get(r.inode_id, [])
         conflict = None if r.is_unlock else file_locks.conflict_of(before, wanted)
         if conflict is not None:
+            if r.wait_id:
+                self._begin_wait(LockWait(r.wait_id, r.inode_id, wanted), before)
             return meta_pb2.SetLockRsp(conflict=file_locks.lock_to_pb(conflict))
+        self.cluster.lock_waits.pop((wanted.holder, r.wait_id), None)
         change = file_locks.without_range if r.is_unlock else file_locks.with_lock
         self.cluster.locks[r.inode_id] = change(before, wanted)
         return meta_pb2.SetLockRsp(is_done=True)
+
+    def _begin_wait(self, wait, locks):
+        waits = self.cluster.lock_waits
+        search = CycleSearch(wait.lock, locks)
+        while search.owners:
+            asked = [one for (owner, _), one in waits.items() if owner in search.owners]
+            search.step(asked, defaultdict(list, self.cluster.locks))
+        if search.is_found:
+            raise FsError(Status.DEADLOCK, "crosswise")
+        waits[wait.lock.holder, wait.wait_id] = wait
+
+    async def end_lock_wait(self, r):
+        owner = file_locks.Holder(self.client_id, r.owner)
+        self.cluster.lock_waits.pop((owner, r.wait_id), None)
+        return meta_pb2.EndLockWaitRsp()
 
     async def find_lock_conflict(self, r):
         deadline_s = trio.current_time() + r.wait_ms / 1000

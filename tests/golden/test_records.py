@@ -77,7 +77,7 @@ def test_what_is_recorded_is_nearly_everything():
         if isinstance(value, bytes) and len(value) == 4 and name.isupper()
     }
     (first,) = (n for n in RECORDED if n == f"meta-{meta_records.FORMAT_VERSION}")
-    rare = {meta_records.TRUNCATION, meta_records.USAGE_FENCE}
+    rare = {meta_records.TRUNCATION, meta_records.USAGE_FENCE, meta_records.LOCK_WAITS}
     assert known - kinds_of(RECORDED[first]) == rare
     managers = kinds_of(RECORDED[f"mgmtd-{mgmtd_store.FORMAT_VERSION}"])
     assert len(managers) >= 9

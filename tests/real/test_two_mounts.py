@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -50,6 +51,23 @@ fd = os.open(sys.argv[1], os.O_RDWR)
 {"flock": fcntl.flock, "posix": fcntl.lockf}[sys.argv[2]](fd, fcntl.LOCK_EX)
 print("held", flush=True)
 time.sleep(100)
+"""
+
+
+CROSSWISE = """
+import errno, fcntl, os, struct, sys
+first, second, command = sys.argv[1], sys.argv[2], getattr(fcntl, sys.argv[3])
+one, two = os.open(first, os.O_RDWR), os.open(second, os.O_RDWR)
+whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+fcntl.fcntl(one, command, whole)
+print("held", flush=True)
+sys.stdin.readline()
+try:
+    fcntl.fcntl(two, command, whole)
+except OSError as error:
+    print("told" if error.errno == errno.EDEADLK else error, flush=True)
+else:
+    print("had", flush=True)
 """
 
 
@@ -166,6 +184,57 @@ def test_a_killed_holder_frees_its_lock(second_mount, place, how):
         holder.kill()
         holder.communicate()
         take(file, fcntl.LOCK_EX)
+
+
+def _crosswise(paths, others, command):
+    """Two programs, each with one of the files locked; the first begins to wait for the other's."""
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", CROSSWISE, *map(str, pair), command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for pair in (paths, others)
+    ]
+    for one in programs:
+        assert one.stdout.readline() == "held\n"
+    programs[0].stdin.write("\n")
+    programs[0].stdin.flush()
+    time.sleep(1)
+    programs[1].stdin.write("\n")
+    programs[1].stdin.flush()
+    return programs
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_who_would_wait_for_itself_is_told(second_mount, place, is_elsewhere):
+    for turn in range(3):
+        names = [f"cross{turn}a", f"cross{turn}b"]
+        for name in names:
+            (place / name).write_text("x")
+        there = second_mount / place.name if is_elsewhere else place
+        paths, others = [place / n for n in names], [there / n for n in reversed(names)]
+        first, second = _crosswise(paths, others, "F_SETLKW")
+        began_s = time.monotonic()
+        assert second.communicate(timeout=60)[0] == "told\n"
+        assert time.monotonic() - began_s < 4  # at once, not when somebody asks again
+        assert first.communicate(timeout=60)[0] == "had\n"
+
+
+def test_open_file_descriptions_that_wait_crosswise_wait(second_mount, place):
+    """As on any Linux file system: nobody can tell whether one of them will be freed."""
+    names = ["described-a", "described-b"]
+    for name in names:
+        (place / name).write_text("x")
+    paths = [place / n for n in names]
+    others = [second_mount / place.name / n for n in reversed(names)]
+    first, second = _crosswise(paths, others, "F_OFD_SETLKW")
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(timeout=7)
+    second.kill()
+    second.communicate()
+    assert first.communicate(timeout=60)[0] == "had\n"
 
 
 def test_a_listed_name_is_opened_as_what_it_is_now(second_mount, place):

@@ -15,12 +15,14 @@ Bytes that could not be freed, because no meta service answered, are freed once 
 back, and others would wait for it until this mount ends.  Owners are numbers that are given out again, so who locks
 under one has what is owed for it freed first; and what a lock brings that was asked for before that is not owed any more.
 
-Limits: who falls silent for longer than its client session lasts loses its locks, and is not told.  Owners of
-different mounts that wait for each other wait forever: deadlocks are not looked for.
+What a process waits for is known to meta as well, so that no two wait for each other, on one mount or several.  Of an open file description
+nobody can tell, here as in Linux.  A lock that is not had ends its wait; when no meta service answers then, that is owed, too.
+
+Limits: who falls silent for longer than its client session lasts loses its locks, and is not told.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -44,6 +46,11 @@ _OF_MOUNT = Caller(0, 0)
 
 AGAIN_S: Final = 2.0
 """Between two tries to free what could not be freed; each lasts client.retry_time_s_max."""
+
+_END_WAIT_S: Final = 1.0
+"""Who gives up a wait, waits for so long until meta has heard so; then it is owed."""
+_ASK_COUNT_MAX, _ASK_AGAIN_S = 100, 0.001
+"""For what a thread does that has just begun to wait."""
 
 _Owner: TypeAlias = tuple[InodeId, int, bool]
 """Inode, owner, is flock."""
@@ -98,6 +105,8 @@ class Locks:
         """Whoever may hold something."""
         self._owed: dict[_Owner, list[LockWish]] = {}
         """Bytes that were to be freed when no meta service answered."""
+        self._waits_to_end: list[tuple[int, int]] = []
+        """Owner and number of each wait that was given up, until meta has been told."""
         self._has_owed = trio.Event()
         self._freeing_owed = trio.Lock()
         self._asking: dict[_Owner, set[trio.Event]] = {}
@@ -106,36 +115,85 @@ class Locks:
         """Owners of the fcntl locks that were asked for through a handle, by inode and handle."""
         self._freeing: dict[InodeId, set[trio.Event]] = {}
         """One, set at its end, for each `handle_closes` under way."""
+        self._last_wait_id = 0
 
     async def lock(
-        self, inode_id: InodeId, wish: LockWish, *, wait: bool, handle_id: int | None = None
+        self,
+        inode_id: InodeId,
+        wish: LockWish,
+        *,
+        wait: bool,
+        handle_id: int | None = None,
+        is_process: Callable[[], bool | None] = lambda: False,
     ) -> None:
         """Take a lock; it replaces what its owner had on these bytes.
 
-        It was asked for through `handle_id`: `handle_closes` frees what nobody else has freed by then.
+        It was asked for through `handle_id`: `handle_closes` frees what nobody else has freed by then.  `is_process` is asked when
+        it has to be waited for: whether the owner is a process; None: that is not known yet.
 
         Raises:
-            FsError: LOCK_HELD without `wait`, NO_LOCKS_LEFT, STALE.
+            FsError: LOCK_HELD without `wait`, NO_LOCKS_LEFT, STALE; DEADLOCK: a process would wait for itself.
         """
         self._remember(inode_id, wish, handle_id)
         try:
-            await self._lock(inode_id, wish, wait=wait)
+            await self._lock(inode_id, wish, wait=wait, is_process=is_process)
         finally:
             # Who freed all that the owner had, while it waited for this, has forgotten it.
             self._remember(inode_id, wish, handle_id)
         with trio.CancelScope(shield=True):  # it is held now: who waited must hear so
             await self._files.revalidate(inode_id)
 
-    async def _lock(self, inode_id: InodeId, wish: LockWish, *, wait: bool) -> None:
+    async def _lock(
+        self,
+        inode_id: InodeId,
+        wish: LockWish,
+        *,
+        wait: bool,
+        is_process: Callable[[], bool | None],
+    ) -> None:
         for freed in list(self._freeing.get(inode_id, ())):
             # The kernel does not wait for what a last close frees: who closes, and locks again at once, comes second.
             await freed.wait()
-        while not await self._is_had(inode_id, wish):
-            if not wait:
-                raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
-            await self._test(inode_id, wish, wait_ms=_WAIT_MS)
+        if await self._is_had(inode_id, wish):
+            return
+        if not wait:
+            raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
+        if wish.is_flock or not await _answer(is_process):
+            while not await self._is_had(inode_id, wish):
+                await self._test(inode_id, wish, wait_ms=_WAIT_MS)
+            return
+        self._last_wait_id += 1
+        wait_id = self._last_wait_id
+        is_had = False
+        try:
+            while not await self._is_had(inode_id, wish, wait_id=wait_id):
+                await self._test(inode_id, wish, wait_ms=_WAIT_MS)
+            is_had = True
+        finally:
+            if not is_had:
+                self._waits_to_end.append((wish.owner, wait_id))
+                with trio.move_on_after(_END_WAIT_S, shield=True):
+                    await self._end_waits()
+                if self._waits_to_end:
+                    self._has_owed.set()
 
-    async def _is_had(self, inode_id: InodeId, wish: LockWish) -> bool:
+    async def _end_waits(self) -> None:
+        """Have meta forget the waits that were given up: others would be told of circles that are none."""
+        for one in list(self._waits_to_end):
+            owner, wait_id = one
+            request = meta_pb2.EndLockWaitReq(
+                caller=_OF_MOUNT.to_pb(), owner=owner, wait_id=wait_id
+            )
+            try:
+                await self._core.call(services.META_END_LOCK_WAIT, request)
+            except FsError as error:
+                if error.retry is not Retry.NEVER or error.status is Status.INTERNAL_ERROR:
+                    return
+                _log.debug("wait %d of owner %#x: %s", wait_id, owner, error)
+            if one in self._waits_to_end:
+                self._waits_to_end.remove(one)
+
+    async def _is_had(self, inode_id: InodeId, wish: LockWish, *, wait_id: int = 0) -> bool:
         """Try to take a lock, which nothing that is owed frees again; raises FsError."""
         owner = (inode_id, wish.owner, wish.is_flock)
         if owner in self._owed:
@@ -145,7 +203,7 @@ class Locks:
         asking = self._asking.setdefault(owner, set())
         asking.add(answered)
         try:
-            is_had = await self._attempt(inode_id, wish, is_unlock=False)
+            is_had = await self._attempt(inode_id, wish, is_unlock=False, wait_id=wait_id)
             if is_had and owner in self._owed:  # since it was asked for
                 owed = self._owed[owner]
                 owed[:] = [left for one in owed for left in one.without(wish)]
@@ -206,6 +264,9 @@ class Locks:
                     _log.debug("inode %d: a lock is not freed yet: %s", owner[0], error)
                     self._has_owed.set()
                     break
+            await self._end_waits()
+            if self._waits_to_end:
+                self._has_owed.set()
 
     async def _free_owed(self, owner: _Owner) -> None:
         """Free what is owed for an owner; raises FsError when meta does not answer: it is owed still."""
@@ -299,16 +360,22 @@ class Locks:
             except FsError as error:
                 _log.warning("inode %d: locks stay until the session ends: %s", inode_id, error)
 
-    async def _attempt(self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool) -> bool:
+    async def _attempt(
+        self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool, wait_id: int = 0
+    ) -> bool:
         with trio.CancelScope(shield=True):
-            reply = await self._set(inode_id, wish, is_unlock=is_unlock)
+            reply = await self._set(inode_id, wish, is_unlock=is_unlock, wait_id=wait_id)
         return reply.is_done
 
     async def _set(
-        self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool
+        self, inode_id: InodeId, wish: LockWish, *, is_unlock: bool, wait_id: int = 0
     ) -> meta_pb2.SetLockRsp:
         request = meta_pb2.SetLockReq(
-            caller=_OF_MOUNT.to_pb(), inode_id=inode_id, lock=wish.to_pb(), is_unlock=is_unlock
+            caller=_OF_MOUNT.to_pb(),
+            inode_id=inode_id,
+            lock=wish.to_pb(),
+            is_unlock=is_unlock,
+            wait_id=wait_id,
         )
         return await self._core.call(services.META_SET_LOCK, request)
 
@@ -318,3 +385,13 @@ class Locks:
         )
         reply = await self._core.call(services.META_FIND_LOCK_CONFLICT, request)
         return reply.conflict if reply.HasField("conflict") else None
+
+
+async def _answer(question: Callable[[], bool | None]) -> bool:
+    """Ask again until there is an answer, for a while; False without one."""
+    for _ in range(_ASK_COUNT_MAX):
+        answer = question()
+        if answer is not None:
+            return answer
+        await trio.sleep(_ASK_AGAIN_S)
+    return False

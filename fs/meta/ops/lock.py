@@ -15,7 +15,6 @@ from ...schema.services import META_SET_LOCK
 from ...schema.status import FsError, Status
 from .. import records
 from ..context import OpContext
-from ..damage import decoded
 from ..file_locks import (
     END_MAX,
     LOCK_COUNT_MAX,
@@ -30,6 +29,8 @@ from ..file_locks import (
 )
 from ..idempotency import recall, remember
 from ..inodes import load_inode
+from ..lock_cycles import LockWait
+from .lock_wait import begin_wait, end_wait, load_locks
 
 
 def _wanted(ctx: OpContext, message: FileLockPb) -> FileLock:
@@ -48,11 +49,7 @@ def _wanted(ctx: OpContext, message: FileLockPb) -> FileLock:
 
 
 async def _load(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> list[FileLock]:
-    key = records.file_locks_key(inode_id)
-    value = await tr.get(key, snapshot=snapshot)
-    if value is None:
-        return []
-    return [lock_from_pb(lock) for lock in decoded(FileLocksRecordPb, key, value).locks]
+    return (await load_locks(tr, (inode_id,), snapshot=snapshot))[inode_id]
 
 
 def _store(tr: Transaction, inode_id: int, locks: list[FileLock]) -> None:
@@ -68,13 +65,14 @@ async def set_lock(tr: Transaction, ctx: OpContext, request: meta.SetLockReq) ->
     """Take or free bytes for one owner of the calling client.
 
     Raises:
-        FsError: STALE, NOT_REGULAR, INVALID_ARGUMENT, NO_LOCKS_LEFT.
+        FsError: STALE, NOT_REGULAR, INVALID_ARGUMENT, NO_LOCKS_LEFT; DEADLOCK, if it was to wait.
     """
     done = await recall(tr, ctx, META_SET_LOCK)
     if done is not None:
         return done
     wanted = _wanted(ctx, request.lock)
     inode_id, client_id = request.inode_id, ctx.caller.client_id
+    may_wait = request.wait_id and wanted.kind == LockKindPb.POSIX_LOCK
     before = await _load(tr, inode_id)
     if request.is_unlock:
         after = without_range(before, wanted)
@@ -82,11 +80,15 @@ async def set_lock(tr: Transaction, ctx: OpContext, request: meta.SetLockReq) ->
         await load_inode(tr, inode_id)
         conflict = conflict_of(before, wanted)
         if conflict is not None:
+            if may_wait:
+                await begin_wait(tr, ctx, LockWait(request.wait_id, inode_id, wanted), before)
             reply = meta.SetLockRsp(conflict=lock_to_pb(conflict))
             if ctx.caller.is_repeat:  # an earlier try may still come, when the bytes are free
                 remember(tr, ctx, META_SET_LOCK, reply)
             return reply
         after = with_lock(before, wanted)
+        if may_wait:
+            await end_wait(tr, ctx, wanted.holder, request.wait_id)
     if len(after) > max(LOCK_COUNT_MAX, len(before)):
         raise FsError(Status.NO_LOCKS_LEFT, f"inode {inode_id:#x} has {len(before)} locks")
     reply = meta.SetLockRsp(is_done=True)

@@ -1573,7 +1573,10 @@ Global___AccessRsp: _TypeAlias = AccessRsp  # noqa: Y015
 
 @_typing.final
 class SetLockReq(_message.Message):
-    """Advisory locks; client_id of a wanted lock stays empty: it is the caller's."""
+    """Advisory locks; client_id of a wanted lock stays empty: it is the caller's.
+    wait_id: who asks goes on waiting for a lock that is not to be had, and says so by EndLockWait when it does no longer; DEADLOCK, when it
+    would wait for itself.  A number of the client's own; 0: it does not wait, or deadlocks are none of its business.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1581,8 +1584,10 @@ class SetLockReq(_message.Message):
     INODE_ID_FIELD_NUMBER: _builtins.int
     LOCK_FIELD_NUMBER: _builtins.int
     IS_UNLOCK_FIELD_NUMBER: _builtins.int
+    WAIT_ID_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     is_unlock: _builtins.bool
+    wait_id: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -1594,10 +1599,11 @@ class SetLockReq(_message.Message):
         inode_id: _builtins.int = ...,
         lock: _common_pb2.FileLockPb | None = ...,
         is_unlock: _builtins.bool = ...,
+        wait_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "lock", b"lock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "is_unlock", b"is_unlock", "lock", b"lock"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "is_unlock", b"is_unlock", "lock", b"lock", "wait_id", b"wait_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1677,6 +1683,47 @@ class FindLockConflictRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FindLockConflictRsp: _TypeAlias = FindLockConflictRsp  # noqa: Y015
+
+@_typing.final
+class EndLockWaitReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    WAIT_ID_FIELD_NUMBER: _builtins.int
+    owner: _builtins.int
+    wait_id: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        owner: _builtins.int = ...,
+        wait_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "owner", b"owner", "wait_id", b"wait_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndLockWaitReq: _TypeAlias = EndLockWaitReq  # noqa: Y015
+
+@_typing.final
+class EndLockWaitRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndLockWaitRsp: _TypeAlias = EndLockWaitRsp  # noqa: Y015
 
 @_typing.final
 class UsagePb(_message.Message):

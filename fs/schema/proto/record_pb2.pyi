@@ -97,6 +97,52 @@ class FileLocksRecordPb(_message.Message):
 Global___FileLocksRecordPb: _TypeAlias = FileLocksRecordPb  # noqa: Y015
 
 @_typing.final
+class LockWaitPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAIT_ID_FIELD_NUMBER: _builtins.int
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    LOCK_FIELD_NUMBER: _builtins.int
+    wait_id: _builtins.int
+    inode_id: _builtins.int
+    @_builtins.property
+    def lock(self) -> _common_pb2.FileLockPb: ...
+    def __init__(
+        self,
+        *,
+        wait_id: _builtins.int = ...,
+        inode_id: _builtins.int = ...,
+        lock: _common_pb2.FileLockPb | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lock", b"lock"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode_id", b"inode_id", "lock", b"lock", "wait_id", b"wait_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockWaitPb: _TypeAlias = LockWaitPb  # noqa: Y015
+
+@_typing.final
+class LockWaitsRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___LockWaitPb]: ...
+    def __init__(
+        self,
+        *,
+        waits: _abc.Iterable[Global___LockWaitPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockWaitsRecordPb: _TypeAlias = LockWaitsRecordPb  # noqa: Y015
+
+@_typing.final
 class IdempotencyRecordPb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

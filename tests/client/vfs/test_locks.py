@@ -6,6 +6,7 @@ import trio
 import trio.lowlevel
 
 from fs.client.vfs.locks import LockWish
+from fs.schema.services import META_END_LOCK_WAIT
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT
@@ -303,8 +304,8 @@ async def test_what_is_owed_waits_for_an_answer_that_is_late_and_spares_what_it_
         await locks.lock(inode_id, wish(first=0, last=99), wait=False)
         ask = locks._set
 
-        async def late(inode_id, wanted, *, is_unlock):
-            reply = await ask(inode_id, wanted, is_unlock=is_unlock)
+        async def late(inode_id, wanted, **rest):
+            reply = await ask(inode_id, wanted, **rest)
             await trio.sleep(5)
             return reply
 
@@ -330,3 +331,57 @@ async def test_what_is_owed_waits_for_an_answer_that_is_late_and_spares_what_it_
             assert (found is None) is is_free, first
         await locks.owner_closes(inode_id, 1, is_flock=False)
         await one.close(handle_id)
+
+
+async def test_two_mounts_that_would_wait_crosswise(autojump_clock, mounts):
+    async with mounts(2) as (one, two):
+        handles = [await one.create(name) for name in (b"a", b"b")]
+        a, b = [one.files.handle(h).state.inode_id for h in handles]
+        answers = iter([None, None, True])  # the thread is about to wait
+        await one.vfs.locks.lock(a, wish(), wait=False)
+        await two.vfs.locks.lock(b, wish(), wait=False)
+        async with trio.open_nursery() as nursery:
+            wait = partial(one.vfs.locks.lock, b, wish(), wait=True)
+            nursery.start_soon(partial(wait, is_process=lambda: next(answers)))
+            await trio.sleep(1)
+            with pytest.raises(FsError) as e:
+                await two.vfs.locks.lock(a, wish(), wait=True, is_process=lambda: True)
+            assert e.value.status is Status.DEADLOCK
+            with trio.move_on_after(1):  # what an open file description waits for tells nothing
+                await two.vfs.locks.lock(a, wish(), wait=True)
+            await two.vfs.locks.owner_closes(b, 1, is_flock=False)
+        assert one.cluster.lock_waits == {}
+        await one.vfs.locks.owner_closes(a, 1, is_flock=False)
+        await one.vfs.locks.owner_closes(b, 1, is_flock=False)
+        for h in handles:
+            await one.close(h)
+
+
+@pytest.mark.parametrize("away_s", [0, 20])
+async def test_a_wait_that_was_given_up_counts_no_longer(
+    autojump_clock, mounts, monkeypatch, away_s
+):
+    """Also when no service has heard so at first; who gave up is not kept for long."""
+    async with mounts(2) as (one, two):
+        h = await one.create(b"f")
+        inode_id = one.files.handle(h).state.inode_id
+        await one.vfs.locks.lock(inode_id, wish(), wait=False)
+        locks, call = two.vfs.locks, two.vfs.locks._core.call
+        back_s = trio.current_time() + 1 + away_s
+
+        async def may_be_away(method, request, **rest):
+            if trio.current_time() >= 0.9 and method is META_END_LOCK_WAIT:
+                while trio.current_time() < back_s:
+                    await trio.sleep(15)
+                    raise FsError(Status.RPC_TIMEOUT, "away")
+            return await call(method, request, **rest)
+
+        monkeypatch.setattr(locks._core, "call", may_be_away)
+        with trio.move_on_after(1):
+            await locks.lock(inode_id, wish(), wait=True, is_process=lambda: True)
+        assert trio.current_time() < 3
+        assert bool(one.cluster.lock_waits) == bool(away_s)
+        await trio.sleep(60)
+        assert one.cluster.lock_waits == {}
+        await one.vfs.locks.owner_closes(inode_id, 1, is_flock=False)
+        await one.close(h)

@@ -144,6 +144,7 @@ async def test_locks_of_dead_clients_are_freed(world, root, other):
         mgmtd=world.mgmtd,
         end_session=service.end_session,
         end_locks=service.end_locks,
+        end_lock_waits=service.end_lock_waits,
         end_directory_lock=service.end_directory_lock,
         now_ns=lambda: service.now_ns() + late_ns,
     )
@@ -171,6 +172,7 @@ async def test_a_clock_that_was_set_back_keeps_no_dead_client_for_long(
         mgmtd=world.mgmtd,
         end_session=service.end_session,
         end_locks=service.end_locks,
+        end_lock_waits=service.end_lock_waits,
         end_directory_lock=service.end_directory_lock,
         now_ns=lambda: service.now_ns() - int(ahead_s * 1e9),
     )

@@ -23,6 +23,7 @@ from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
 from ...vfs.locks import LockWish
 from ...vfs.vfs import Vfs
+from ..lock_owners import waits_as_process
 from . import protocol as p
 from . import records
 from .device import Request
@@ -293,7 +294,10 @@ class Operations(NameRequests):
         if type_ == fcntl.F_UNLCK:
             await self._vfs.locks.unlock(inode_id, wish)
         else:
-            await self._vfs.locks.lock(inode_id, wish, wait=wait, handle_id=handle_id)
+            is_process = partial(waits_as_process, request.pid)
+            await self._vfs.locks.lock(
+                inode_id, wish, wait=wait, handle_id=handle_id, is_process=is_process
+            )
         return NO_BYTES
 
     # -- directories ------------------------------------------------------------------------------
