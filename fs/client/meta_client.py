@@ -7,6 +7,7 @@ Invariants:
       one client are seldom spread over several servers.
     - A call that waits for a service which the manager has declared failed is given up and made elsewhere, so a
       service that falls silent costs the time to judge it, not the time that a call may take.
+    - One that lives and is slow is waited for (patience.py).
 
 Source: deepseek-ai/3FS, "RandomFollow" server selection: rendezvous order of the servers by client.
 """
@@ -28,6 +29,7 @@ from ..schema.proto.meta_pb2 import CloseReq
 from ..schema.routing import Node, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import OnMetaReply
+from .patience import Patience
 from .retry import RetryBudget
 
 log = logging.getLogger(__name__)
@@ -60,12 +62,14 @@ class MetaClient:
         self._routing = routing
         self._runtime = runtime
         self._section = section
+        self._patience = Patience(channels, section)
         self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
         self._under_way: dict[NodeId, set[UnderWay]] = {}
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
         self._section = section
+        self._patience.adopt(section)
 
     @property
     def client_id(self) -> str:
@@ -118,12 +122,15 @@ class MetaClient:
                 under_way = self._under_way.get(node_id)
                 if under_way is None:
                     under_way = self._under_way[node_id] = set()
-                received = await self._channels.get(server.address, node_id=node_id).call(
-                    method,
-                    request,
-                    timeout_s=timeout_s or self._section.call_timeout_s,
-                    under_way=under_way,
-                )
+                if timeout_s is None:
+                    received = await self._patience.call(
+                        server, method, request, under_way=under_way
+                    )
+                else:
+                    channel = self._channels.get(server.address, node_id=node_id)
+                    received = await channel.call(
+                        method, request, timeout_s=timeout_s, under_way=under_way
+                    )
             except FsError as error:
                 if budget is None:
                     budget = RetryBudget(self._section, self._runtime, began_s)

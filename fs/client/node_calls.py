@@ -7,6 +7,7 @@ Invariants:
     - A call to a node that is judged failed meanwhile ends at once instead of after its timeout: the node
       may have fallen silent, and others have its chains by then.  `run` sees to that.  A node judged failed before
       is not called at all, also by what waited for its turn.
+    - One that lives and is slow is waited for (patience.py).
 """
 
 import logging
@@ -23,6 +24,7 @@ from ..schema.method import Method, ReqT, RspT
 from ..schema.proto import mgmtd_pb2
 from ..schema.routing import Node, NodeState, RoutingInfo
 from ..schema.status import FsError, Status
+from .patience import Patience
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class NodeCalls:
         self._routing = routing
         self._mgmtd = mgmtd
         self._section = section
+        self._patience = Patience(channels, section)
         self._limiters: dict[tuple[NodeId, str], QuickSemaphore] = {}
         self._reported: set[tuple[NodeId, str]] = set()
         self._under_way: dict[tuple[NodeId, str], set[UnderWay]] = {}
@@ -50,6 +53,7 @@ class NodeCalls:
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; calls that wait for their turn or are under way still count by the old ones."""
         self._section = section
+        self._patience.adopt(section)
         self._limiters.clear()
 
     async def run(self) -> None:
@@ -75,7 +79,7 @@ class NodeCalls:
         """Call a node by id.
 
         Raises:
-            FsError: what the channel raises; RPC_CONNECT_FAILED for a node that is judged failed, RPC_CONNECTION_LOST
+            FsError: what `Patience.call` raises; RPC_CONNECT_FAILED for a node that is judged failed, RPC_CONNECTION_LOST
                 for one that is while it is called.
         """
         limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
@@ -143,13 +147,8 @@ class NodeCalls:
         key = node.node_id, node.incarnation
         under_way = self._under_way.setdefault(key, set())
         try:
-            return await self._channels.get(node.address, node_id=node.node_id).call(
-                method,
-                request,
-                payload=payload,
-                into=into,
-                timeout_s=self._section.call_timeout_s,
-                under_way=under_way,
+            return await self._patience.call(
+                node, method, request, payload=payload, into=into, under_way=under_way
             )
         except ConnectionRefused:
             await self._report_unreachable(node)

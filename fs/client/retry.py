@@ -1,7 +1,8 @@
 """When and how long a client repeats a failed request.  Pure but for the pause itself.
 
 One `Retry` belongs to one operation of the user.  The registry of statuses says what may be repeated; this
-module adds the pauses (growing, jittered) and the end (client.retry_time_s_max).
+module adds the pauses (growing, jittered) and the end: client.retry_time_s_max after the last sign that somebody works
+on it.  What is bounded is silence, and what says that nothing can be done; a cluster that is slow is waited for.
 
 Does not: choose another peer or refresh routing; the callers do, they know the peers.
 """
@@ -13,9 +14,21 @@ import trio
 from ..runtime.ports import Runtime
 from ..schema.config import ClientSection
 from ..schema.status import FsError, Retry, Status
+from .patience import PATIENT_S, SlowPeerError
 
 INTERNAL_TRIES_MAX: Final = 3
 """A peer that fails on an assertion will most likely do so again: few tries, then tell the user."""
+
+WORKED_ON_S_MAX: Final = 300.0
+"""No try begins later, whoever works on it: the largest client.retry_time_s_max, for which services remember what they have done."""
+
+_AT_WORK: Final = {Status.CHANNEL_BUSY, Status.RPC_OVERLOADED}
+"""What a peer that works says, besides a `SlowPeerError`."""
+
+
+def longest_s(section: ClientSection) -> float:
+    """Return how long an operation may be under way: until its last try begins, and that one."""
+    return max(section.retry_time_s_max, WORKED_ON_S_MAX) + max(PATIENT_S, section.call_timeout_s)
 
 
 class RetryBudget:
@@ -28,7 +41,9 @@ class RetryBudget:
         self._pause_s = section.retry_pause_s
         self._pause_s_max = section.retry_pause_s_max
         began_s = trio.current_time() if began_s is None else began_s
+        self._silence_s_max = section.retry_time_s_max
         self._deadline_s = began_s + section.retry_time_s_max
+        self._end_s = began_s + max(WORKED_ON_S_MAX, section.retry_time_s_max)
         self._random = runtime.random
         self._internal_tries = 0
         self.try_count = 1
@@ -39,6 +54,8 @@ class RetryBudget:
 
     def check(self, error: FsError) -> None:
         """Raise `error` if it is final: not retryable, or the time is up."""
+        if isinstance(error, SlowPeerError) or error.status in _AT_WORK:
+            self._deadline_s = min(trio.current_time() + self._silence_s_max, self._end_s)
         if error.status is Status.INTERNAL_ERROR:
             self._internal_tries += 1
             if self._internal_tries >= INTERNAL_TRIES_MAX:

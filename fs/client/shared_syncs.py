@@ -18,6 +18,7 @@ import trio
 
 from ..schema.ids import NodeId
 from ..schema.status import FsError
+from .patience import same_error
 
 Disks = tuple[NodeId, frozenset[int]]
 """A node, and indices of its disks."""
@@ -65,7 +66,7 @@ class SharedSyncs:
             joined.chains.update(dict.fromkeys(chains))
             await joined.ended.wait()
             if joined.error is not None:
-                raise FsError(joined.error.status, joined.error.detail)
+                raise same_error(joined.error)
             if joined.is_done:
                 return
 

@@ -28,6 +28,7 @@ from ..schema.ids import NodeId
 from ..schema.proto import storage_pb2 as pb
 from ..schema.status import FsError, Status
 from .node_calls import NodeCalls
+from .patience import same_error
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class WriteGroups:
             is_refused = failure.status is Status.RPC_UNKNOWN_METHOD
             for one in group:
                 if one.reply is None and one.error is None and not is_refused:
-                    one.error = FsError(failure.status, failure.detail)
+                    one.error = same_error(failure)
                 if one.task is not None and one is not group[0]:
                     trio.lowlevel.reschedule(one.task)
 

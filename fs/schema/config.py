@@ -222,7 +222,7 @@ class ClientSection(Section, frozen=True):
     mount_point: str = ""
     retry_time_s_max: Annotated[float, Meta(ge=0.001, le=300.0)] = 120.0
     """An operation that meets only retryable errors fails after this long.  Services know for longer what they have done for a client:
-    beyond that, a repeat could be done twice."""
+    beyond that, a repeat could be done twice.  Who lives and is slow is waited for, 10 minutes at the most."""
     retry_pause_s: Seconds = 0.02
     retry_pause_s_max: Seconds = 1.0
     call_timeout_s: Seconds = 10.0

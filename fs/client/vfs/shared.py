@@ -19,6 +19,7 @@ from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ..api import BeginsCalls, BeginsWrites, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
+from ..retry import longest_s
 from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
@@ -143,7 +144,7 @@ class Shared:
         self.runtime = runtime
         self.section = section
         self.kernel = kernel
-        self.retry_time_s_longest = section.retry_time_s_max
+        self.retry_time_s_longest = longest_s(section)
         """That any operation which is under way may go on for, also after a shorter time was set."""
         self.budget = DirtyBudget(section.dirty_bytes_max)
         self.space = SpaceWatch(section.dirty_bytes_max)
@@ -175,7 +176,7 @@ class Shared:
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; the timeouts of attributes must be the same."""
         self.section = section
-        self.retry_time_s_longest = max(self.retry_time_s_longest, section.retry_time_s_max)
+        self.retry_time_s_longest = max(self.retry_time_s_longest, longest_s(section))
         self.budget.adopt(section.dirty_bytes_max)
         self.space.adopt(section.dirty_bytes_max)
 

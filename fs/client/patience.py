@@ -1,0 +1,167 @@
+"""How long a call waits for a peer that lives and works, but is slow: longer than for one that is silent.
+
+A time limit cannot tell a dead peer from one that a saturated machine, or a disk with much to flush, holds up.  Ending a call at its
+limit and asking again is right for the first, and never comes to an end with the second where the work takes longer than the limit:
+each try begins it anew.
+
+Invariants:
+    - Whether a peer lives is known from itself: it answers on a connection of its own, which only a free way carries and only an event loop that turns serves,
+      and it is the same process.  That it asks the manager for its lease says nothing of its way to us.
+    - A call to a peer that turned out to live when the limit had passed has PATIENT_S the next time; every limit's length it is made
+      sure that the peer still lives, and the call ends if not.
+    - Nobody is asked, and nothing more is done, while calls end within their limit.
+
+Does not: repeat anything; retry.py says for how long.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from ..rpc.api import Channels, Into, Received, UnderWay
+from ..runtime.background import open_background
+from ..runtime.ports import Buffer
+from ..runtime.readiness import current_time
+from ..schema import services
+from ..schema.config import ClientSection
+from ..schema.ids import NodeId
+from ..schema.method import Method, ReqT, RspT
+from ..schema.proto.core_pb2 import GetInfoReq
+from ..schema.routing import Node
+from ..schema.status import FsError, Retry, Status
+
+log = logging.getLogger(__name__)
+
+PATIENT_S: Final = 300.0
+"""The limit of a call to a peer that was slow.  Not without an end: what takes longer than that will most likely never come."""
+
+SLOW_S: Final = 300.0
+"""For so long after it was slow a peer is taken to be."""
+
+ASK_S: Final = 5.0
+"""A peer lives that says who it is within this.  Nodes say so to the manager as often (mgmtd.node_lease_s), or are judged failed."""
+
+SLOW_FRACTION: Final = 0.9
+"""Of the limit: a peer that answers so late, and wants to be asked again, had to stop for want of time."""
+
+_GONE: Final = {Status.RPC_CONNECT_FAILED, Status.RPC_CONNECTION_LOST}
+
+
+class SlowPeerError(FsError):
+    """A call that took too long, or was given up by its peer after so long, and the peer lives."""
+
+
+def same_error(error: FsError) -> FsError:
+    """Return a fresh exception for one of several who share the outcome of a call."""
+    kind = SlowPeerError if isinstance(error, SlowPeerError) else FsError
+    return kind(error.status, error.detail)
+
+
+class Patience:
+    """Which peers of one process are slow at what."""
+
+    def __init__(self, channels: Channels, section: ClientSection) -> None:
+        self._channels = channels
+        self._section = section
+        self._slow_until_s: dict[tuple[NodeId, str, str], float] = {}
+        """Of node, incarnation and method; trio time."""
+
+    def adopt(self, section: ClientSection) -> None:
+        """Go on with other settings."""
+        self._section = section
+
+    async def call(
+        self,
+        node: Node,
+        method: Method[ReqT, RspT],
+        request: ReqT | bytes,
+        *,
+        payload: Sequence[Buffer] = (),
+        into: Into | None = None,
+        under_way: set[UnderWay],
+    ) -> Received[RspT]:
+        """Call a node.
+
+        Raises:
+            FsError: what the channel raises; a `SlowPeerError` if the node lives and needed too long.
+        """
+        limit_s, began_s = self._section.call_timeout_s, current_time()
+        channel = self._channels.get(node.address, node_id=node.node_id)
+        key = node.node_id, node.incarnation, method.name
+        try:
+            if self._slow_until_s and self._slow_until_s.get(key, 0.0) > began_s:
+                return await self._call_patiently(node, method, request, payload, into, under_way)
+            return await channel.call(
+                method,
+                request,
+                payload=payload,
+                into=into,
+                timeout_s=limit_s,
+                under_way=under_way,
+            )
+        except FsError as error:
+            failure = error
+        took_s = current_time() - began_s
+        if (
+            failure.retry is Retry.NEVER
+            or failure.status in _GONE
+            or took_s < SLOW_FRACTION * limit_s
+            or not await self._lives(node)
+        ):
+            raise failure
+        self._note_slow(key, took_s)
+        raise SlowPeerError(failure.status, failure.detail)
+
+    async def _call_patiently(  # noqa: PLR0917 - those of `call`
+        self,
+        node: Node,
+        method: Method[ReqT, RspT],
+        request: ReqT | bytes,
+        payload: Sequence[Buffer],
+        into: Into | None,
+        under_way: set[UnderWay],
+    ) -> Received[RspT]:
+        """As `call`, of a node that is known to be slow."""
+        began_s = current_time()
+        async with open_background() as nursery:
+            nursery.start_soon(self._watch, node, nursery.cancel_scope)
+            return await self._channels.get(node.address, node_id=node.node_id).call(
+                method,
+                request,
+                payload=payload,
+                into=into,
+                timeout_s=max(PATIENT_S, self._section.call_timeout_s),
+                under_way=under_way,
+            )
+        took_s = current_time() - began_s
+        detail = f"{method} to {node.address}: it fell silent within {took_s:.0f} s"
+        raise FsError(Status.RPC_TIMEOUT, detail)
+
+    def _note_slow(self, key: tuple[NodeId, str, str], took_s: float) -> None:
+        now_s = current_time()
+        if self._slow_until_s.get(key, 0.0) <= now_s:
+            log.warning("node %d lives, but needs more than %.0f s for %s", key[0], took_s, key[2])
+        self._slow_until_s = {
+            k: until_s for k, until_s in self._slow_until_s.items() if until_s > now_s
+        }
+        self._slow_until_s[key] = now_s + SLOW_S
+
+    async def _watch(self, node: Node, scope: trio.CancelScope) -> None:
+        """Cancel when the node does not say that it lives."""
+        while True:
+            await trio.sleep(self._section.call_timeout_s)
+            if not await self._lives(node):
+                scope.cancel()
+
+    async def _lives(self, node: Node) -> bool:
+        """Ask a node, on another connection than that of calls, who it is."""
+        try:
+            received = await self._channels.get(node.address, node_id=0).call(
+                services.CORE_GET_INFO, GetInfoReq(), timeout_s=ASK_S
+            )
+        except FsError as error:
+            log.info("node %d does not say that it lives: %s", node.node_id, error)
+            return False
+        return received.message.incarnation == node.incarnation

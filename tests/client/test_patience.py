@@ -1,0 +1,178 @@
+"""Who is slow is waited for, who is silent is not; and for how long is tried again."""
+
+import random
+
+import pytest
+import trio
+
+from fs.client.patience import ASK_S, PATIENT_S, Patience, SlowPeerError, same_error
+from fs.client.retry import WORKED_ON_S_MAX, RetryBudget
+from fs.rpc.api import Received
+from fs.rpc.call_under_way import CallUnderWay, TimeUpError
+from fs.runtime.ports import Runtime
+from fs.schema import services
+from fs.schema.config import ClientSection
+from fs.schema.ids import NodeId
+from fs.schema.proto import storage_pb2 as pb
+from fs.schema.proto.core_pb2 import GetInfoRsp
+from fs.schema.routing import Node, NodeState, Role
+from fs.schema.status import FsError, Status
+
+from .fakes import FakeClock, run_inline
+
+LIMIT_S = ClientSection().call_timeout_s
+NODE = Node(NodeId(1), frozenset({Role.STORAGE}), "mem:one", "first", NodeState.CONNECTED)
+
+
+class Peer:
+    """Channels to one node that needs its time, or is silent."""
+
+    def __init__(self, took_s, incarnation="first"):
+        self.took_s = took_s
+        self.incarnation = incarnation
+        self.silent_from_s = float("inf")
+        self.limits = []
+        self.asked_count = 0
+        self.node_id = 0
+
+    def get(self, _address, *, node_id):
+        self.node_id = node_id
+        return self
+
+    async def call(self, method, _request, *, timeout_s, under_way=None, **_options):
+        is_question = method is services.CORE_GET_INFO
+        assert (self.node_id == 0) is is_question  # on a connection of its own
+        if is_question:
+            self.asked_count += 1
+        else:
+            self.limits.append(timeout_s)
+        call = CallUnderWay(trio.current_time() + timeout_s)
+        if under_way is not None:
+            under_way.add(call)
+        try:
+            return await call.within(self._answer(method, 0.01 if is_question else self.took_s))
+        except TimeUpError:
+            raise FsError(Status.RPC_TIMEOUT, "no reply") from None
+        finally:
+            if under_way is not None:
+                under_way.remove(call)
+
+    async def _answer(self, method, took_s):
+        await trio.sleep(took_s)
+        if trio.current_time() >= self.silent_from_s:
+            await trio.sleep_forever()
+        if method is services.CORE_GET_INFO:
+            return Received(GetInfoRsp(incarnation=self.incarnation))
+        return Received(method.reply_type())
+
+
+async def ask(patience, under_way=None):
+    under_way = set() if under_way is None else under_way
+    try:
+        await patience.call(
+            NODE, services.STORAGE_SPACE_INFO, pb.SpaceInfoReq(), under_way=under_way
+        )
+    finally:
+        assert not under_way
+
+
+async def test_who_is_quick_is_asked_nothing_else(autojump_clock):  # noqa: ARG001 - its clock
+    peer = Peer(LIMIT_S / 2)
+    patience = Patience(peer, ClientSection())
+    await ask(patience)
+    assert peer.limits == [LIMIT_S]
+    assert not peer.asked_count
+
+
+async def test_who_is_slow_has_time_when_asked_again(autojump_clock):  # noqa: ARG001
+    peer = Peer(3.5 * LIMIT_S)
+    patience = Patience(peer, ClientSection())
+    with pytest.raises(SlowPeerError) as caught:
+        await ask(patience)
+    assert caught.value.status is Status.RPC_TIMEOUT
+    assert isinstance(same_error(caught.value), SlowPeerError)
+    await ask(patience)
+    assert peer.limits == [LIMIT_S, PATIENT_S]
+    assert peer.asked_count == 1 + 3
+
+
+async def test_who_falls_silent_while_it_is_waited_for_is_given_up(autojump_clock):  # noqa: ARG001
+    peer = Peer(3.5 * LIMIT_S)
+    patience = Patience(peer, ClientSection())
+    with pytest.raises(SlowPeerError):
+        await ask(patience)
+    began_s = trio.current_time()
+    peer.silent_from_s = began_s + 1.5 * LIMIT_S
+    with pytest.raises(FsError) as caught:
+        await ask(patience)
+    assert caught.value.status is Status.RPC_TIMEOUT
+    assert not isinstance(caught.value, SlowPeerError)
+    assert trio.current_time() - began_s <= 2 * LIMIT_S + 2 * ASK_S + 0.1
+
+
+async def test_another_process_in_its_place_is_no_sign_of_life(autojump_clock):  # noqa: ARG001
+    patience = Patience(Peer(2 * LIMIT_S, incarnation="second"), ClientSection())
+    for _ in range(2):
+        with pytest.raises(FsError) as caught:
+            await ask(patience)
+        assert not isinstance(caught.value, SlowPeerError)
+
+
+async def test_who_is_judged_failed_is_not_waited_for_either(autojump_clock):  # noqa: ARG001
+    patience, under_way = Patience(Peer(3 * LIMIT_S), ClientSection()), set()
+    with pytest.raises(SlowPeerError):
+        await ask(patience)
+    async with trio.open_nursery() as nursery:
+
+        async def judge():
+            await trio.sleep(LIMIT_S / 2)
+            for call in list(under_way):
+                call.fail(FsError(Status.RPC_CONNECTION_LOST, "judged failed"))
+
+        nursery.start_soon(judge)
+        began_s = trio.current_time()
+        with pytest.raises(FsError) as caught:
+            await ask(patience, under_way)
+        assert caught.value.status is Status.RPC_CONNECTION_LOST
+        assert trio.current_time() - began_s == pytest.approx(LIMIT_S / 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "tried_s"),
+    [
+        (FsError(Status.RPC_TIMEOUT), 120.0),
+        (FsError(Status.NOT_SERVING), 120.0),
+        (SlowPeerError(Status.RPC_TIMEOUT), WORKED_ON_S_MAX),
+        (FsError(Status.CHANNEL_BUSY), WORKED_ON_S_MAX),
+    ],
+)
+async def test_for_how_long_is_tried_again(autojump_clock, error, tried_s):  # noqa: ARG001
+    runtime = Runtime(FakeClock(), None, run_inline, random.Random(1))
+    budget, began_s = (
+        RetryBudget(ClientSection(retry_time_s_max=120.0), runtime),
+        trio.current_time(),
+    )
+
+    async def try_again():
+        while True:
+            await budget.check_and_pause(error)
+
+    with pytest.raises(FsError):
+        await try_again()
+    assert trio.current_time() - began_s == pytest.approx(tried_s, abs=1.5)
+
+
+async def test_silence_counts_from_the_last_sign_of_work(autojump_clock):  # noqa: ARG001
+    runtime = Runtime(FakeClock(), None, run_inline, random.Random(1))
+    budget, began_s = (
+        RetryBudget(ClientSection(retry_time_s_max=20.0), runtime),
+        trio.current_time(),
+    )
+    await trio.sleep(15.0)
+    budget.check(SlowPeerError(Status.RPC_TIMEOUT))
+    await trio.sleep(15.0)
+    budget.check(FsError(Status.RPC_TIMEOUT))
+    await trio.sleep(6.0)
+    with pytest.raises(FsError):
+        budget.check(FsError(Status.RPC_TIMEOUT))
+    assert trio.current_time() - began_s == pytest.approx(36.0)
