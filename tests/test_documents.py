@@ -21,12 +21,25 @@ def test_every_knob_is_documented_somewhere():
     assert "An operation that meets only retryable errors fails after this long." in page
 
 
-@pytest.mark.parametrize(
-    "page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "specs").rglob("*.md")), ids=lambda p: p.name
-)
+PAGES = sorted(ROOT.glob("*.md")) + [
+    page for folder in ("specs", "deploy") for page in sorted((ROOT / folder).rglob("*.md"))
+]
+
+
+def headings(page):
+    """Return what a link may say behind the name of a page: its headings, as they are turned into names of places."""
+    found = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} points to {target}"
+    for target, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        to = page.parent / target if target else page
+        assert to.exists(), f"{page.name} points to {target}"
+        assert not place or place in headings(to), f"{page.name} points to {target}#{place}"
 
 
 def test_every_decision_has_a_number_of_its_own_and_says_it():

@@ -1,4 +1,4 @@
-"""What each system call costs: requests of the kernel, and calls of meta; the table in specs/performance.md, checked."""
+"""What each system call costs: requests of the kernel, and calls of meta; the table in specs/measurements/names.md, checked."""
 
 import json
 import os
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.mount,
     pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
 ]
-SPEC = Path(__file__).parents[3] / "specs" / "performance.md"
+SPEC = Path(__file__).parents[3] / "specs" / "measurements" / "names.md"
 BY_ITSELF = {"StatFs", "PruneSessions"}
 """Calls that no system call waits for: one every few seconds; one for all files closed within a moment."""
 
