@@ -113,14 +113,12 @@ class Storage:
             FsError: CONFLICTING_CHANGE if two disks hold the same target.
         """
         section = config.storage
-        assert len(engines) == len(section.disks), (len(engines), len(section.disks))
-        targets: list[LocalTarget] = []
-        self._disks: list[Disk] = []
-        for index, (disk_section, engine) in enumerate(zip(section.disks, engines, strict=True)):
-            watched = calls[index] if calls else None
-            disk = Disk(index, disk_section.path, engine, runtime, section, calls=watched)
-            self._disks.append(disk)
-            targets += _targets_on(disk, disk_section)
+        self._disks = _disks_of(runtime, section, engines, calls)
+        targets = [
+            target
+            for disk, its in zip(self._disks, section.disks, strict=True)
+            for target in _targets_on(disk, its)
+        ]
         check_unique(targets)
         self._stepping: set[LocalTarget] = set()
         self._measured_count = 0
@@ -405,6 +403,19 @@ class Storage:
                 await target.disk.run(engine.forget_notes, target.target_id, keys)
         except FsError as error:
             log.warning("target %d: notes not forgotten: %s", target.target_id, error)
+
+
+def _disks_of(
+    runtime: Runtime,
+    section: StorageSection,
+    engines: Sequence[ChunkEngine],
+    calls: Sequence[DiskCalls] | None,
+) -> list[Disk]:
+    assert len(engines) == len(section.disks), (len(engines), len(section.disks))
+    return [
+        Disk(n, disk.path, engines[n], runtime, section, calls=calls[n] if calls else None)
+        for n, disk in enumerate(section.disks)
+    ]
 
 
 def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:
