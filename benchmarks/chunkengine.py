@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from fs.app.progress import Progress
-from fs.chunkengine.api import ReadIo
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.factory import open_engine
+from fs.chunkengine.read_values import ReadIo
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 

@@ -12,14 +12,13 @@ disk; `sync` makes everything acknowledged so far durable with one grouped flush
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId, TargetId
 from .disk_use import Compacted, SpaceInfo
 from .format import ChunkKey
+from .read_values import ReadDone, ReadIo, ReadRows, RowsRead
 
 NOTE_KEY_BYTES_MAX: Final = 64
 NOTE_VALUE_BYTES_MAX: Final = 512
@@ -77,73 +76,6 @@ class ChunkState:
     """The committed version's bytes are known to be bad or missing: it cannot be read, only replaced or repaired."""
     pending_tag: bytes = b""
     """What `prepare_*` was given with the pending version."""
-
-
-class ReadIo(msgspec.Struct):
-    """One read of a batch; `buffer` belongs to the caller and has room for `length` bytes."""
-
-    target_id: TargetId
-    chunk_id: ChunkId
-    offset: int
-    length: int
-    buffer: memoryview
-    version: int = 0
-    """0: the committed version; else this one, committed or pending (CRAQ reads)."""
-
-
-class ReadDone(msgspec.Struct, frozen=True):
-    """Outcome of one read: `status` is a fs.schema.status number, 0 = ok."""
-
-    status: int
-    length: int
-    """Bytes put at the start of the buffer; fewer than asked for at the end of the chunk."""
-    commit_ver: int
-    """The version read."""
-    detail: str = ""
-
-
-class ReadRows(NamedTuple):
-    """Many reads, by columns."""
-
-    numbers: list[int]
-    """Which of the chunks that are named with them."""
-    offsets: list[int]
-    """Bytes from the start of the chunk."""
-    lengths: list[int]
-    ends: list[int]
-    """Where the bytes of each end in the buffer of all."""
-
-    def some(self, positions: Sequence[int]) -> "ReadRows":
-        """Return some of the rows."""
-        if len(positions) == len(self.numbers):
-            return self
-        return ReadRows(*[[column[n] for n in positions] for column in self])
-
-
-class RowsRead(msgspec.Struct):
-    """What became of rows, by position."""
-
-    versions: list[int]
-    """The committed one that was read; 0 where the row is left."""
-    checksums: list[int]
-    """xxh3-64 of each row's bytes, 0 where it is left; empty if nobody asked."""
-    left: list[int]
-    """Positions of the rows that were not read; `read_batch` finds out why."""
-    is_cold: bool = False
-    """Whether all that is left would have to wait for the disk."""
-
-    @classmethod
-    def none_of(cls, count: int, *, want_checksums: bool) -> "RowsRead":
-        """Return that nothing has become of so many rows, nor is any said to be left."""
-        return cls([0] * count, [0] * count if want_checksums else [], [])
-
-    def take(self, positions: Sequence[int], some: "RowsRead") -> None:
-        """Take in what has become of some rows."""
-        for position, version in zip(positions, some.versions, strict=True):
-            self.versions[position] = version
-        for position, checksum in zip(positions, some.checksums, strict=False):
-            self.checksums[position] = checksum
-        self.left += [positions[n] for n in some.left]
 
 
 @dataclass(frozen=True, slots=True)

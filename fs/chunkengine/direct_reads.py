@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..schema.status import FsError
-from .api import ReadRows
 from .direct_write import DIRECT_UNIT_BYTES
 from .format import ChunkRecord, place_of
 from .ports import DataFiles
+from .read_values import ReadRows
 
 REMEMBERED_COUNT: Final = 16 << 10
 """Reads that are remembered, some 150 bytes each: the last 16 GiB, if they are of 1 MiB."""

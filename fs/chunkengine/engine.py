@@ -43,17 +43,7 @@ from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
-from .api import (
-    ChunkCommit,
-    ChunkState,
-    ChunkWrite,
-    CommitsAtOnce,
-    Note,
-    ReadDone,
-    ReadIo,
-    ReadRows,
-    RowsRead,
-)
+from .api import ChunkCommit, ChunkState, ChunkWrite, CommitsAtOnce, Note
 from .books import Books
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
@@ -70,6 +60,7 @@ from .format import (
 from .ledger import Change
 from .listing import Listing
 from .ports import DataFiles, MetaStore
+from .read_values import ReadDone, ReadIo, ReadRows, RowsRead
 from .reads import Reads
 from .recovery import open_ledger
 from .registry import Registry

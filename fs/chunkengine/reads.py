@@ -10,10 +10,10 @@ from typing import Final
 
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError
-from .api import ReadDone, ReadIo
 from .books import Books
 from .format import ChunkRecord
 from .ledger import Ledger
+from .read_values import ReadDone, ReadIo
 from .verified import BatchReader, Located, VerifiedReader
 from .versions import find_version
 

@@ -18,11 +18,11 @@ from ..kernels import reads_twin
 from ..kernels.reads import read_rows
 from ..kernels.reads_twin import Chunk
 from ..schema.status import FsError
-from .api import ReadRows, RowsRead
 from .books import Books
 from .direct_reads import DirectReads
 from .format import ChunkKey, ChunkRecord, FileId, place_of
 from .ports import DataFiles, Lent
+from .read_values import ReadRows, RowsRead
 from .verified import BOUNCE_BYTES_MAX
 
 HELD_COUNT: Final = 64

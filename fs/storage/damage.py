@@ -13,7 +13,8 @@ from typing import Final
 
 import trio
 
-from ..chunkengine.api import ChunkState, ReadIo
+from ..chunkengine.api import ChunkState
+from ..chunkengine.read_values import ReadIo
 from ..schema.ids import ChunkId
 from ..schema.status import FsError, Status
 from .context import StorageContext

@@ -16,8 +16,8 @@ from typing import cast
 
 import trio
 
-from ..chunkengine.api import ReadRows, RowsRead
 from ..chunkengine.format import ChunkKey, chunk_id_of_key, target_of_key
+from ..chunkengine.read_values import ReadRows, RowsRead
 from ..kernels.reads import chunk_keys, distinct_pairs
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 import xxhash
 
-from ..chunkengine.api import ReadDone, ReadIo
+from ..chunkengine.read_values import ReadDone, ReadIo
 from ..schema import services
 from ..schema.ids import ChainId, TargetId
 from ..schema.proto import storage_pb2

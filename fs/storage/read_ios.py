@@ -14,8 +14,8 @@ import msgspec
 import trio
 import xxhash
 
-from ..chunkengine.api import ReadDone, ReadIo, RowsRead
 from ..chunkengine.books import StuckError
+from ..chunkengine.read_values import ReadDone, ReadIo, RowsRead
 from ..kernels.reads import row_checksums
 from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import storage_pb2

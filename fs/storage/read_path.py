@@ -17,7 +17,7 @@ from functools import partial
 from operator import add
 from typing import Any
 
-from ..chunkengine.api import ReadDone, RowsRead
+from ..chunkengine.read_values import ReadDone, RowsRead
 from ..rpc.api import Reply
 from ..rpc.buffer_pool import Lease
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX

@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from ..chunkengine.api import ReadDone, ReadIo
+from ..chunkengine.read_values import ReadDone, ReadIo
 from ..schema import services
 from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import storage_pb2

@@ -20,8 +20,9 @@ from functools import partial
 from itertools import accumulate
 from typing import Final
 
-from ..chunkengine.api import ChunkState, ReadRows, RowsRead
+from ..chunkengine.api import ChunkState
 from ..chunkengine.format import chunk_key
+from ..chunkengine.read_values import ReadRows, RowsRead
 from ..rpc.buffer_pool import Lease
 from ..schema.ids import ChunkId
 from .context import StorageContext

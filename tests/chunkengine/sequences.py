@@ -11,8 +11,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from fs.chunkengine.api import ReadIo
 from fs.chunkengine.engine import DiskEngine
+from fs.chunkengine.read_values import ReadIo
 from fs.chunkengine.simulated_disk import SimulatedDisk, SimulatedMetaStore
 from fs.schema.ids import TargetId
 from fs.schema.status import Status

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fs.chunkengine.allocator import runs_of
-from fs.chunkengine.api import ReadIo
 from fs.chunkengine.compaction_plan import SPARSE_SHARE, GroupUse, groups_to_empty
 from fs.chunkengine.factory import memory_engine
 from fs.chunkengine.format import chunk_key, make_position
 from fs.chunkengine.ledger import Ledger
+from fs.chunkengine.read_values import ReadIo
 from fs.chunkengine.simulated_disk import SimulatedCrash, SimulatedDisk, SimulatedMetaStore
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId

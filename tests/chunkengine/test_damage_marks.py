@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from fs.chunkengine.api import ReadIo
 from fs.chunkengine.factory import memory_engine
+from fs.chunkengine.read_values import ReadIo
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId

@@ -8,9 +8,9 @@ from itertools import accumulate
 import pytest
 
 from fs.chunkengine import data_files, direct_reads
-from fs.chunkengine.api import ReadRows
 from fs.chunkengine.direct_reads import REMEMBERED_COUNT
 from fs.chunkengine.format import chunk_key
+from fs.chunkengine.read_values import ReadRows
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from fs.chunkengine.api import ChunkCommit, ChunkWrite, CommitsAtOnce, Note, ReadIo
+from fs.chunkengine.api import ChunkCommit, ChunkWrite, CommitsAtOnce, Note
 from fs.chunkengine.format import FileId
+from fs.chunkengine.read_values import ReadIo
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status

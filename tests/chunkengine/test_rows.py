@@ -9,8 +9,8 @@ import pytest
 import xxhash
 
 from fs.chunkengine import rows as rows_module
-from fs.chunkengine.api import ReadIo, ReadRows
 from fs.chunkengine.format import chunk_key
+from fs.chunkengine.read_values import ReadIo, ReadRows
 from fs.chunkengine.rows import COLD_COUNT_MIN, HELD_COUNT
 from fs.kernels import reads_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
