@@ -9,7 +9,7 @@ import trio
 
 from ..chunkengine.api import ChunkEngine
 from ..chunkengine.factory import open_engine
-from ..chunkengine.flush_probe import require_quick_flushes
+from ..chunkengine.flush_probe import require_answer, require_quick_flushes
 from ..chunkengine.known_disks import LIST_NAME, KnownDisks
 from ..chunkengine.refused import refused_engine
 from ..node.membership import Membership
@@ -100,6 +100,7 @@ async def _open(
 ) -> ChunkEngine:
     def open_disk() -> ChunkEngine:
         calls.judge.learn_device()
+        require_answer(Path(disk.path))
         return open_engine(
             disk.path,
             cluster_id=process.config.process.cluster_id,
@@ -109,6 +110,8 @@ async def _open(
             known=known,
         )
 
+    # The last line, if what the store reads is never answered.
+    log.info("opening disk %s", disk.path)
     return await calls.run(open_disk, undo=lambda engine: engine.close())
 
 

@@ -18,6 +18,26 @@ FLUSH_S_MAX: Final = 0.2
 FLUSH_COUNT: Final = 3
 
 
+def require_answer(directory: Path) -> None:
+    """Return when a disk has taken a byte, or says what is wrong, which is for its opening to report; blocks, with no lock in its hand.
+
+    A disk that hangs is found out here, by whoever looks after this call; its opening would hold the interpreter lock meanwhile, so
+    that nobody could say a word.
+    """
+    try:
+        descriptor = probe_file(directory)
+    except FsError:
+        return
+    if descriptor < 0:
+        return
+    try:
+        os.pwrite(descriptor, b"\0", 0)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
+
+
 def require_quick_flushes(directory: Path) -> None:
     """Return if a disk is as quick as it has to be, or what is wrong with it is for its opening to say; blocks, with no lock in its hand.
 

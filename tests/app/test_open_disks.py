@@ -1,14 +1,20 @@
 """A storage process starts with the disks that can be opened, and without any not at all."""
 
+import os
+import threading
 from types import SimpleNamespace
 
 import pytest
 import trio
 
-from fs.app.storage import open_disks
-from fs.runtime.real import ThreadRunBlocking
+from fs.app.storage import _open, open_disks
+from fs.chunkengine import flush_probe
+from fs.rpc.transport import SocketNetwork
+from fs.runtime.disk_hang import HangJudge
+from fs.runtime.real import ThreadRunBlocking, real_runtime
 from fs.schema.config import DiskSection, ProcessConfig, StorageSection
 from fs.schema.status import FsError, Status
+from fs.storage.disk_calls import DiskCalls, watched
 
 PATHS = ["/a", "/b", "/c"]
 PROCESS = SimpleNamespace(
@@ -61,3 +67,31 @@ async def test_a_process_that_is_asked_to_stop_opens_no_further_disk():
     with trio.CancelScope() as scope:
         await open_disks(PROCESS, engines, open_disk)
     assert engines == ["/a"], "what was opened is there to be closed"
+
+
+async def test_a_disk_that_takes_no_byte_is_refused_instead_of_opened(
+    tmp_path, monkeypatch, caplog
+):
+    """Its opening would wait with the interpreter lock in its hand, and nobody could say a word."""
+    caplog.set_level("INFO")
+    answers = threading.Event()
+    hung = SimpleNamespace(pwrite=lambda *_: answers.wait(), close=os.close)
+    monkeypatch.setattr(flush_probe, "os", hung)
+    monkeypatch.setattr(HangJudge, "learn_device", lambda _: None)  # others may use the device
+    path, runtime = str(tmp_path), real_runtime(SocketNetwork())
+    process = SimpleNamespace(
+        config=ProcessConfig(storage=StorageSection(disks=[DiskSection(path=path)])),
+        identity=SimpleNamespace(node_id=1),
+    )
+    calls = DiskCalls(runtime, path, 0.5)
+    with trio.fail_after(20):
+        async with watched([calls], runtime):
+            try:
+                with pytest.raises(FsError, match="does not answer") as caught:
+                    await _open(process, DiskSection(path=path), None, calls)
+            finally:
+                answers.set()
+            assert caught.value.status is Status.IO_ERROR
+            assert f"opening disk {path}" in caplog.text
+            while calls.lost_count:  # noqa: ASYNC110 - the thread opens the disk, and another closes it
+                await trio.sleep(0.05)
