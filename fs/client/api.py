@@ -67,6 +67,30 @@ class BeginsCalls(Protocol):
         ...
 
 
+@runtime_checkable
+class BeginsChanges(Protocol):
+    """A MetaCaller that can also begin what changes something, and go on with it."""
+
+    def begin_change(
+        self, method: Method[ReqT, RspT], request: ReqT, on_end: "OnMetaReply[RspT]"
+    ) -> bool:
+        """Ask a meta service once, under a request id that is set here; False: nothing has been asked.
+
+        Where `on_end` gets an error that another try may cure, `call_again` has to find out what has become of it.
+        """
+        ...
+
+    async def call_again(
+        self, method: Method[ReqT, RspT], request: ReqT, error: FsError, began_s: float
+    ) -> RspT:
+        """Go on as `MetaCaller.call` with a request of `begin_change`, begun at `began_s` (trio time), that has ended with `error`.
+
+        Raises:
+            FsError: as `MetaCaller.call`; `error` itself, if it is final.
+        """
+        ...
+
+
 OnMetaReply = Callable[[RspT | None, FsError | None], None]
 """Called once, with the reply or with why there is none; neither waits nor raises."""
 

@@ -13,6 +13,8 @@ Source: deepseek-ai/3FS, "RandomFollow" server selection: rendezvous order of th
 """
 
 import logging
+from collections.abc import Coroutine
+from typing import Any
 
 import trio
 from google.protobuf.message import Message
@@ -102,22 +104,51 @@ class MetaClient:
     def _weight(self, node: Node) -> int:
         return xxh3_64_intdigest(f"{self._client_id}/{node.node_id}".encode())
 
-    async def call(
+    def call(
         self, method: Method[ReqT, RspT], request: ReqT, *, timeout_s: float | None = None
-    ) -> RspT:
+    ) -> Coroutine[Any, Any, RspT]:
         """See `MetaCaller.call`; no meta service known counts as RPC_CONNECT_FAILED."""
+        self._sign(request)
+        return self._try(method, request, timeout_s, trio.current_time(), {})
+
+    async def call_again(
+        self, method: Method[ReqT, RspT], request: ReqT, error: FsError, began_s: float
+    ) -> RspT:
+        """See `BeginsChanges.call_again`."""
+        tries = {server.node_id: 1 for server in self._servers()[:1]}
+        return await self._try(method, request, None, began_s, tries, error)
+
+    def _sign(self, request: Message) -> None:
         caller = caller_of(request)
         caller.client_id = self._client_id
         if not caller.request_id:
             caller.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
-        began_s = trio.current_time()
+
+    async def _try(  # noqa: PLR0917 - how far a call has come
+        self,
+        method: Method[ReqT, RspT],
+        request: ReqT,
+        timeout_s: float | None,
+        began_s: float,
+        tries: dict[NodeId, int],
+        failure: FsError | None = None,
+    ) -> RspT:
+        """Try a signed request until it is answered; it was tried before if there is a `failure`."""
+        caller, is_repeat = caller_of(request), failure is not None
         budget: RetryBudget | None = None  # most calls need none
-        tries: dict[NodeId, int] = {}
         while True:
+            if failure is not None:
+                budget = budget or RetryBudget(self._section, self._runtime, began_s)
+                budget.check(failure)
+                log.debug("%s: try %d: %s", method, budget.try_count, failure)
+                if failure.retry in {Retry.OTHER, Retry.ROUTING}:
+                    await self._routing.refresh()
+                await budget.pause()
             try:
                 server = self._choose(tries)
                 node_id = server.node_id
-                caller.is_repeat = bool(tries)
+                caller.is_repeat = is_repeat
+                is_repeat = True
                 tries[node_id] = tries.get(node_id, 0) + 1
                 under_way = self._under_way.get(node_id)
                 if under_way is None:
@@ -132,13 +163,7 @@ class MetaClient:
                         method, request, timeout_s=timeout_s, under_way=under_way
                     )
             except FsError as error:
-                if budget is None:
-                    budget = RetryBudget(self._section, self._runtime, began_s)
-                budget.check(error)
-                log.debug("%s: try %d: %s", method, budget.try_count, error)
-                if error.retry in {Retry.OTHER, Retry.ROUTING}:
-                    await self._routing.refresh()
-                await budget.pause()
+                failure = error
             else:
                 return received.message
 
@@ -162,6 +187,17 @@ class MetaClient:
             timeout_s=self._section.call_timeout_s,
             under_way=self._under_way.setdefault(server.node_id, set()),
         )
+
+    def begin_change(
+        self, method: Method[ReqT, RspT], request: ReqT, on_end: OnMetaReply[RspT]
+    ) -> bool:
+        """See `BeginsChanges.begin_change`."""
+        self._sign(request)
+        try:
+            return self.begin(method, request, on_end) is not None
+        except FsError as error:  # the usual way says so, to whom it concerns
+            log.debug("%s: not begun: %s", method, error)
+            return False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Give up calls to services that are declared failed, until cancelled."""

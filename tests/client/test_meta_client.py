@@ -16,7 +16,7 @@ from fs.schema.ids import ClientId, NodeId
 from fs.schema.proto import meta_pb2
 from fs.schema.proto.core_pb2 import GetInfoRsp
 from fs.schema.routing import Node, NodeState, Role, RoutingInfo
-from fs.schema.services import CORE_GET_INFO, META_GET_ATTR
+from fs.schema.services import CORE_GET_INFO, META_GET_ATTR, META_SYNC
 from fs.schema.status import FsError, Status
 
 from .fakes import FakeClock, run_inline
@@ -51,6 +51,8 @@ class Services:
         self.asked: list[tuple[str, bytes]] = []
         self.repeats: list[bool] = []
         self.address = ""
+        self.begun = []
+        self.is_connected = True
 
     def get(self, address: str, **_: int) -> "Services":
         self.address = address
@@ -69,6 +71,13 @@ class Services:
             raise FsError(Status.RPC_TIMEOUT, self.address) from None
         finally:
             under_way.remove(call)
+
+    def begin(self, _method, request, on_end, *, timeout_s, under_way):
+        assert timeout_s > 0 and not under_way
+        self.asked.append((self.address, request.caller.request_id))
+        self.repeats.append(request.caller.is_repeat)
+        self.begun.append(on_end)
+        return object() if self.is_connected else None
 
     async def _answer(self, request):
         address = self.address
@@ -140,3 +149,31 @@ async def test_another_news_ends_no_call(autojump_clock, parts):
         nursery.start_soon(talk)
         await get_attr(client)
     assert trio.current_time() - began_s >= ClientSection().call_timeout_s
+
+
+async def test_a_begun_change_is_asked_again_under_its_id_elsewhere_first(autojump_clock, parts):
+    client, _, services = parts
+    request, told = meta_pb2.SyncReq(caller={"uid": 0}), []
+
+    def end(reply, error):
+        told.append((reply, error))
+
+    assert client.begin_change(META_SYNC, request, end)
+    services.begun[0](Received(meta_pb2.InodeRsp()), None)
+    assert told == [(meta_pb2.InodeRsp(), None)]
+    lost = FsError(Status.RPC_CONNECTION_LOST, "gone")
+    services.begun[0](None, lost)
+    assert told[1:] == [(None, lost)]
+    await client.call_again(META_SYNC, request, lost, trio.current_time())
+    (before, one), (after, two) = services.asked
+    assert (one, len(one)) == (two, 16) and before != after
+    assert services.repeats == [False, True]
+    # What is final, or has taken its time, is not tried.
+    final = FsError(Status.ACCESS_DENIED, "no")
+    for error, began_s in ((final, trio.current_time()), (lost, -1e9)):
+        with pytest.raises(FsError) as raised:
+            await client.call_again(META_SYNC, request, error, began_s)
+        assert raised.value is error
+    services.is_connected = False
+    assert not client.begin_change(META_SYNC, meta_pb2.SyncReq(caller={"uid": 0}), end)
+    assert len(services.asked) == 3 and len(told) == 2

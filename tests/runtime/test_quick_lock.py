@@ -53,3 +53,20 @@ async def test_it_is_free_after_an_error_and_after_one_who_gave_up():
     async with lock:
         with pytest.raises(RuntimeError):
             await lock.__aenter__()
+
+
+async def test_what_has_no_task_takes_it_and_gives_it_back_anywhere(nursery):
+    lock, inside = QuickLock(), []
+
+    async def use():
+        async with lock:
+            inside.append(1)
+
+    assert lock.take_now() and lock.locked() and not lock.take_now()
+    nursery.start_soon(use)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not inside
+    lock.give_back()
+    assert not lock.take_now()  # who waits has it from now on
+    await trio.testing.wait_all_tasks_blocked()
+    assert inside and not lock.locked()

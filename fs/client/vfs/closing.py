@@ -4,19 +4,23 @@ Closing reports the length and, with durable_close, waits until bytes and metada
 """
 
 import logging
+from collections.abc import Callable
 
 from ...schema import services
 from ...schema.ids import SessionId
 from ...schema.inode import inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from .handles import Handles
+from .handles import Handles, TakesTaskError
 from .open_file import FileHandle, InodeState
 
 _log = logging.getLogger(__name__)
 
 SPACE_COUNT_INTERVAL_S = 5.0
 """What a file with holes takes is found out at each close, and at an fsync this long after the last time."""
+
+
+OnFlushed = Callable[[Exception | None], None]
 
 
 class Closing(Handles):
@@ -53,6 +57,67 @@ class Closing(Handles):
                 await self._report(handle, is_durable=False, gives_back=True)
             except FsError as error:
                 _log.warning("inode %d: promised bytes stay counted: %s", state.inode_id, error)
+
+    def begin_flush(self, handle_id: int, on_end: OnFlushed) -> bool:
+        """Begin what `flush` does, without a task, for a file with a name that is to be durable; False: `flush` has to do it.
+
+        Args:
+            handle_id: of an open file.
+            on_end: called once, later, in whatever task, with what `flush` would have raised, or TakesTaskError: `flush` has to do the
+                rest.  It neither waits nor raises.
+
+        Raises:
+            FsError: BAD_FILE.
+        """
+        core, handle = self._core, self.handle(handle_id)
+        state = handle.state
+        if not (handle.is_dirty and core.begins_changes is not None and _is_plain(state)):
+            return False
+        if not (core.section.durable_close and state.inode.nlink > 0):
+            return False
+        handle.is_left = False
+        core.start_flush(state, is_durable=True)
+        flushes = list(state.flushes)
+
+        def go_on() -> None:
+            left = next((flush for flush in flushes if not flush.done.is_set()), None)
+            if left is not None:
+                left.told.append(go_on)
+                return
+            try:
+                is_begun = self._is_report_begun(handle, on_end)
+            except Exception as error:  # noqa: BLE001 - who answers the kernel judges it
+                on_end(error)
+            else:
+                if not is_begun:
+                    on_end(TakesTaskError())
+
+        if flushes:
+            go_on()
+            return True
+        return self._is_report_begun(handle, on_end)
+
+    def _is_report_begun(self, handle: FileHandle, on_end: OnFlushed) -> bool:
+        """Begin to report what a close has sent; False: it takes a task, also to tell of an error."""
+        state = handle.state
+
+        def ended(failure: Exception | None) -> None:
+            try:
+                if failure is None:
+                    self._raise_pending_error(handle)
+                elif isinstance(failure, FsError) and failure.status is Status.QUOTA_EXCEEDED:
+                    handle.seen_error_count = state.error_count
+            except FsError as pending:
+                failure = pending
+            if failure is None:
+                handle.is_dirty = handle.is_dirty and state.is_dirty
+                if _has_spare_promise(state):
+                    failure = TakesTaskError()
+            on_end(failure)
+
+        if state.error_count > handle.seen_error_count or not _is_plain(state):
+            return False
+        return self._core.begin_report(state, ended)
 
     def flush_now(self, handle_id: int) -> bool:
         """Do what `flush` does where nothing has to be waited for; else return False, with nothing done.
@@ -179,6 +244,11 @@ class Closing(Handles):
                 await self.release(handle_id)
             except FsError as error:
                 _log.error("open file %d: releasing failed: %s", handle_id, error)
+
+
+def _is_plain(state: InodeState) -> bool:
+    """Return whether meta need be told no more than times and length, and no record waits for its place."""
+    return not (state.append.length or state.is_metered or state.is_space_unsure)
 
 
 def _has_spare_promise(state: InodeState) -> bool:

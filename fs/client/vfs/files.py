@@ -8,13 +8,16 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import trio
+
 from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import meta_pb2
-from ...schema.status import FsError, Status
+from ...schema.status import FsError, Retry, Status
 from .closing import Closing
+from .handles import TakesTaskError
 from .open_file import FileHandle, FileSession, InodeState
 from .ports import Caller
 from .reading import Reading
@@ -34,12 +37,11 @@ class Opened:
     direct_io: bool
 
 
-class TakesTaskError(Exception):
-    """What was begun has to wait for something: nothing was done, and the usual way is to be taken."""
-
-
 OnOpened = Callable[[Opened | None, Exception | None], None]
 """Called once, with what was opened or with why nothing was."""
+
+OnCreated = Callable[[tuple[Opened, Inode] | None, Exception | None], None]
+"""As `OnOpened`, with the attributes of the file."""
 
 
 class Files(Reading, Writing, Closing):
@@ -198,38 +200,119 @@ class Files(Reading, Writing, Closing):
         Raises:
             FsError: EXISTS with O_EXCL, and whatever meta says.
         """
-        wants_write = flags & os.O_ACCMODE != os.O_RDONLY
-        session = self._new_session(wants_write=wants_write)
-        request = meta_pb2.CreateReq(
-            caller=caller.to_pb(),
-            parent_inode_id=parent,
-            name=b"" if is_unnamed else name,
-            is_unnamed=is_unnamed,
-            mode=mode & 0o7777,
-            umask=umask,
-            is_exclusive=bool(flags & os.O_EXCL),
-            is_truncate=bool(flags & os.O_TRUNC),
-            session=session,
-            wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
-            wants_write=wants_write,
-        )
+        request = self._create_request(parent, name, mode, flags, caller, umask)
+        if is_unnamed:
+            request.name, request.is_unnamed = b"", True
         mark = self._core.told.mark()
         try:
             reply = await self._core.call(services.META_CREATE, request)
         finally:
             self._core.changes.note_name(parent, name)
-        self._core.changes.note_inode(InodeId(reply.inode.inode_id))
-        self._core.note_told(reply.directories, mark)
-        inode = inode_from_pb(reply.inode)
-        opened = await self._opened(inode, flags, session, caller)
-        state = self._core.states[inode.inode_id]
+        opened, inode, must_forget = self._take_created(request, flags, caller, mark, reply)
+        if must_forget:
+            await self._have_forgotten(inode.inode_id)
+        return opened, self._core.states[inode.inode_id].present(inode)
+
+    def begin_create(  # noqa: PLR0917 - those of `create`
+        self,
+        parent: InodeId,
+        name: bytes,
+        mode: int,
+        flags: int,
+        caller: Caller,
+        umask: int,
+        on_end: OnCreated,
+    ) -> bool:
+        """Begin what `create` does, without a task; False: nothing is done, `create` has to do it.
+
+        Meta is asked once; where that does not settle it a task goes on, under the same request id.
+        """
+        core = self._core
+        if core.begins_changes is None:
+            return False
+        request = self._create_request(parent, name, mode, flags, caller, umask)
+        mark, began_s = core.told.mark(), trio.current_time()
+
+        async def go_on(error: FsError) -> tuple[Opened, Inode]:
+            assert core.begins_changes is not None
+            try:
+                reply = await core.begins_changes.call_again(
+                    services.META_CREATE, request, error, began_s
+                )
+            finally:
+                core.changes.note_name(parent, name)
+            return await have_forgotten(*self._take_created(request, flags, caller, mark, reply))
+
+        async def have_forgotten(
+            opened: Opened, inode: Inode, must_forget: bool
+        ) -> tuple[Opened, Inode]:
+            if must_forget:
+                await self._have_forgotten(inode.inode_id)
+            return opened, core.states[inode.inode_id].present(inode)
+
+        # Quoted: they would be evaluated for every file.
+        def ended(reply: "meta_pb2.CreateRsp | None", error: "FsError | None") -> None:
+            core.changes.note_name(parent, name)
+            if reply is None:
+                assert error is not None
+                if error.retry is Retry.NEVER:
+                    on_end(None, error)
+                else:
+                    core.finish_in_task(go_on(error), on_end)
+                return
+            try:
+                created = self._take_created(request, flags, caller, mark, reply)
+                if created[2]:
+                    core.finish_in_task(have_forgotten(*created), on_end)
+                    return
+                opened, inode, _ = created
+                made = opened, core.states[inode.inode_id].present(inode)
+            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+                on_end(None, failure)
+            else:
+                on_end(made, None)
+
+        return core.begins_changes.begin_change(services.META_CREATE, request, ended)
+
+    def _create_request(  # noqa: PLR0917 - those of `create`
+        self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller, umask: int
+    ) -> meta_pb2.CreateReq:
+        wants_write = flags & os.O_ACCMODE != os.O_RDONLY
+        return meta_pb2.CreateReq(
+            caller=caller.to_pb(),
+            parent_inode_id=parent,
+            name=name,
+            mode=mode & 0o7777,
+            umask=umask,
+            is_exclusive=bool(flags & os.O_EXCL),
+            is_truncate=bool(flags & os.O_TRUNC),
+            session=self._new_session(wants_write=wants_write),
+            wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
+            wants_write=wants_write,
+        )
+
+    def _take_created(
+        self,
+        request: meta_pb2.CreateReq,
+        flags: int,
+        caller: Caller,
+        mark: int,
+        reply: meta_pb2.CreateRsp,
+    ) -> tuple[Opened, Inode, bool]:
+        """Take in the reply to a creation; return also whether the kernel has to forget attributes before it is told."""
+        core, inode = self._core, inode_from_pb(reply.inode)
+        core.changes.note_inode(inode.inode_id)
+        core.note_told(reply.directories, mark)
+        session = request.session if request.HasField("session") else None
+        opened, must_forget = self._handed_out(inode, flags, session, caller)
+        state = core.states[inode.inode_id]
         if reply.HasField("is_metered"):
             state.note_metering(reply.is_metered, inode)
         if reply.was_created:
             state.durable_seq = max(state.durable_seq, 0)  # there are no bytes yet to make durable
             # Nor extended attributes: saves a call before the first write to every new file.
-            state.no_capability_until_s = self._core.now_s() + self._core.section.attr_timeout_s
-        return opened, state.present(inode)
+            state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
+        return opened, inode, must_forget
 
     def _new_session(self, *, wants_write: bool) -> meta_pb2.FileSessionPb | None:
         if not wants_write:
@@ -261,13 +344,17 @@ class Files(Reading, Writing, Closing):
     ) -> Opened:
         opened, must_forget = self._handed_out(inode, flags, session, caller)
         if must_forget:
-            known = self._core.known[inode.inode_id]
-            given = known.given_length, known.given_mtime_ns, known.unsure_until_s
-            await self._core.kernel.invalidate_attributes(inode.inode_id)
-            # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
-            if (known.given_length, known.given_mtime_ns, known.unsure_until_s) == given:
-                known.given_length, known.unsure_until_s = -1, 0.0
+            await self._have_forgotten(inode.inode_id)
         return opened
+
+    async def _have_forgotten(self, inode_id: InodeId) -> None:
+        """Have the kernel forget the attributes of a known inode."""
+        known = self._core.known[inode_id]
+        given = known.given_length, known.given_mtime_ns, known.unsure_until_s
+        await self._core.kernel.invalidate_attributes(inode_id)
+        # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
+        if (known.given_length, known.given_mtime_ns, known.unsure_until_s) == given:
+            known.given_length, known.unsure_until_s = -1, 0.0
 
     def _handed_out(
         self,

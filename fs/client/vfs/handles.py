@@ -5,6 +5,10 @@ from .core import VfsCore
 from .open_file import FileHandle, InodeState
 
 
+class TakesTaskError(Exception):
+    """What was begun has to wait for something: the usual way is to be taken, which does what is left."""
+
+
 class Handles:
     """What reading, writing and closing share."""
 

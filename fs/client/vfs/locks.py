@@ -321,6 +321,16 @@ class Locks:
         if self.may_hold(inode_id, owner, is_flock=is_flock):
             await self.unlock(inode_id, LockWish(owner, is_flock))
 
+    def free_soon(self, inode_id: InodeId, owner: int) -> None:
+        """Do what `owner_closes` does for fcntl, in the background: its close has failed, and has to say so."""
+        self._core.spawn(self._free_logged, inode_id, owner)
+
+    async def _free_logged(self, inode_id: InodeId, owner: int) -> None:
+        try:
+            await self.owner_closes(inode_id, owner, is_flock=False)
+        except FsError as error:
+            _log.warning("inode %d: locks of a closed file stay: %s", inode_id, error)
+
     def may_hold_by(self, inode_id: InodeId, handle_id: int) -> bool:
         """Return whether `handle_closes` may have anything to free, but for what `flock_owner` holds."""
         return handle_id in self._asked_by.get(inode_id, ())

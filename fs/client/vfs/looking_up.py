@@ -12,7 +12,7 @@ from ...schema.status import FsError, Status
 from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
-from .files import TakesTaskError
+from .handles import TakesTaskError
 from .open_file import InodeState
 from .ports import Caller
 from .shared import Known

@@ -12,6 +12,7 @@ states are "up to which acked_seq", so that a flush that ends during a report is
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -40,6 +41,7 @@ class Flush:
         "failure",
         "is_durable",
         "run",
+        "told",
         "truncate_ver",
         "waits_for",
     )
@@ -54,6 +56,8 @@ class Flush:
         self.is_durable = is_durable
         """It is to be, and in the end, whether it is: its bytes would survive a power loss."""
         self.done = trio.Event()
+        self.told: list[Callable[[], None]] = []
+        """Called right after `done`; they neither wait nor raise."""
         self.failure: FsError | None = None
         self.waits_for: list[Flush] = []
 

@@ -4,6 +4,7 @@ Which locks: see `core`.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import trio
@@ -20,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 KEPT_S = 0.2
 """So long times that were set wait for a report of what was written: who sets them mostly closes the file next."""
+
+
+OnReported = Callable[[Exception | None], None]
 
 
 class Reports(WriteBack):
@@ -85,21 +89,86 @@ class Reports(WriteBack):
         before_ver = state.file.data_ver
         try:
             reply = await self.call(services.META_SYNC, request)
-            inode, mode = inode_from_pb(reply.inode), state.inode.mode
-            self.note_reported(state, seq, before_ver, inode)
-            self.note_own_time(request, inode)
-            # The kernel was given times that this mount kept; others have set later ones.
-            is_superseded = state.is_superseded(request, inode)
-            has_mode_changed = request.clears_suid and inode.mode != mode
-            if request.counts_space or has_mode_changed or is_superseded:
+            if self._take_in(state, request, seq, before_ver, reply):
                 await self.kernel.invalidate_attributes(state.inode_id)
-            if reply.HasField("is_metered"):
-                state.note_metering(reply.is_metered, inode)
         except FsError as error:
             state.is_space_unsure = state.is_space_unsure or request.counts_space
             failures.insert(0, error)
             if error.status is Status.QUOTA_EXCEEDED:
                 await self.note_refused(state, seq, error)
+
+    def _take_in(
+        self,
+        state: InodeState,
+        request: meta_pb2.SyncReq,
+        seq: int,
+        before_ver: int,
+        reply: meta_pb2.InodeRsp,
+    ) -> bool:
+        """Take in the answer to a report; return whether the kernel has to forget the attributes that it has."""
+        inode, mode = inode_from_pb(reply.inode), state.inode.mode
+        self.note_reported(state, seq, before_ver, inode)
+        self.note_own_time(request, inode)
+        # The kernel was given times that this mount kept; others have set later ones.
+        is_superseded = state.is_superseded(request, inode)
+        has_mode_changed = request.clears_suid and inode.mode != mode
+        if reply.HasField("is_metered"):
+            state.note_metering(reply.is_metered, inode)
+        return request.counts_space or has_mode_changed or is_superseded
+
+    def begin_report(self, state: InodeState, on_end: OnReported) -> bool:
+        """Begin a durable report of what is durable itself, without a task; False: `report` has to do it, nothing is done.
+
+        Meta is asked once; where that does not settle it a task goes on, under the same request id.
+
+        Args:
+            state: of what is not metered, and has no holes to be counted.
+            on_end: called once, later, in whatever task, with what `report` would have raised; neither waits nor raises.
+        """
+        begins, seq = self.begins_changes, state.acked_seq
+        if begins is None or state.durable_seq < seq:
+            return False
+        lock = state.report_lock
+        if not lock.take_now():
+            return False
+        request = self.sync_request(state)
+        request.is_durable = True
+        before_ver, began_s = state.file.data_ver, trio.current_time()
+
+        def done(_: object, failure: Exception | None) -> None:
+            lock.give_back()
+            on_end(failure)
+
+        async def forget() -> None:
+            await self.kernel.invalidate_attributes(state.inode_id)
+
+        async def go_on(error: FsError) -> None:
+            try:
+                reply = await begins.call_again(services.META_SYNC, request, error, began_s)
+            except FsError as refused:
+                if refused.status is Status.QUOTA_EXCEEDED:
+                    await self.note_refused(state, seq, refused)
+                raise
+            if self._take_in(state, request, seq, before_ver, reply):
+                await forget()
+
+        # Quoted: they would be evaluated for every close.
+        def ended(reply: "meta_pb2.InodeRsp | None", error: "FsError | None") -> None:
+            try:
+                if reply is None:
+                    assert error is not None
+                    self.finish_in_task(go_on(error), done)
+                elif self._take_in(state, request, seq, before_ver, reply):
+                    self.finish_in_task(forget(), done)
+                else:
+                    done(None, None)
+            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+                done(None, failure)
+
+        is_begun = begins.begin_change(services.META_SYNC, request, ended)
+        if not is_begun:
+            lock.give_back()
+        return is_begun
 
     async def settle_length(self, state: InodeState) -> None:
         """Have meta find out how long a file is that was cut elsewhere while this mount wrote it, so that its programs see what they wrote."""

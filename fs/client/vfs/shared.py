@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -17,7 +17,8 @@ from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
-from ..api import BeginsCalls, BeginsWrites, ChunkStore, FileRead, MetaCaller
+from ...schema.status import FsError, Status
+from ..api import BeginsCalls, BeginsChanges, BeginsWrites, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
 from ..retry import longest_s
 from ..still_there import SEEN_THERE_S, require_still_there
@@ -29,6 +30,8 @@ from .profile import Profile
 from .readahead import Readahead
 from .shown_names import ShownNames
 from .told import ToldDirectories
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +127,11 @@ class Known:
         self.bare_until_s = until_s if is_sure else 0.0
 
 
+def stopped() -> FsError:
+    """Return the failure of what the end of the mount has interrupted."""
+    return FsError(Status.IO_ERROR, "the mount stopped while it wrote")
+
+
 class Shared:
     """See module head."""
 
@@ -138,6 +146,8 @@ class Shared:
         self.meta = meta
         self.begins = meta if isinstance(meta, BeginsCalls) else None
         """Where calls can be begun without a task that waits; None: they cannot."""
+        self.begins_changes = meta if isinstance(meta, BeginsChanges) else None
+        """Where calls that change something can; None: they cannot."""
         self.store = store
         self.begins_writes = store if isinstance(store, BeginsWrites) else None
         """Where writes can be begun without a task that waits; None: they cannot."""
@@ -188,6 +198,27 @@ class Shared:
         """Run something in the background until the vfs is shut down."""
         assert self._nursery is not None, "the vfs is not running"
         self._nursery.start_soon(function, *args)
+
+    def finish_in_task(
+        self, work: Coroutine[Any, Any, T], on_end: Callable[[T | None, Exception | None], None]
+    ) -> None:
+        """Do what is left of something begun in the background, and tell of its end."""
+
+        async def finish() -> None:
+            result: T | None = None
+            failure: Exception | None = stopped()
+            try:
+                result, failure = await work, None
+            except Exception as error:  # noqa: BLE001 - who answers the kernel judges it
+                failure = error
+            finally:
+                on_end(result, failure)
+
+        if self._nursery is None:
+            work.close()
+            on_end(None, stopped())
+        else:
+            self._nursery.start_soon(finish)
 
     def forget_ahead(self, ahead: Readahead[FetchedBlock]) -> None:
         """Count no more what a reader has dropped; what is on its way counts until it has come."""

@@ -14,7 +14,7 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import GoOn
 from .open_file import AppendBuffer, Flush, InodeState
-from .shared import Shared
+from .shared import Shared, stopped
 from .write_run import WriteRun, flush_unit_bytes
 
 _log = logging.getLogger(__name__)
@@ -116,13 +116,13 @@ class WriteBack(Shared):
             elif self._nursery is not None:
                 self.spawn(self._go_on_flush, state, flush, go_on)
             else:
-                self._end_flush(state, flush, _stopped())
+                self._end_flush(state, flush, stopped())
 
         run = flush.run
         return self.begins_writes.begin_write(state.ref, run.offset, run.joined(), ended)
 
     async def _go_on_flush(self, state: InodeState, flush: Flush, go_on: GoOn) -> None:
-        failure: FsError | None = _stopped()
+        failure: FsError | None = stopped()
         try:
             flush.is_durable = await go_on()
             failure = None
@@ -134,7 +134,7 @@ class WriteBack(Shared):
     async def _run_flush(self, state: InodeState, flush: Flush) -> None:
         run = flush.run
         # Whatever ends this task early, a bug or the end of the mount, nobody may take the bytes as stored.
-        failure: FsError | None = _stopped()
+        failure: FsError | None = stopped()
         try:
             # The last one first: the others have mostly ended with it, so that many small writes wake each other once.
             for earlier in reversed(flush.waits_for):
@@ -161,6 +161,8 @@ class WriteBack(Shared):
         self.budget.release(run.length)
         state.content_seq += 1
         flush.done.set()
+        for tell in flush.told:
+            tell()
 
     def note_failure(self, state: InodeState, error: FsError, what: str) -> None:
         """Remember a failed write for every open file of the inode."""
@@ -284,11 +286,6 @@ class WriteBack(Shared):
         for flush in list(state.flushes):
             if flush.run.offset < end and offset < flush.run.end:
                 await flush.done.wait()
-
-
-def _stopped() -> FsError:
-    """Return the failure of what the end of the mount has interrupted."""
-    return FsError(Status.IO_ERROR, "the mount stopped while it wrote")
 
 
 def _is_rest_durable(state: InodeState) -> bool:

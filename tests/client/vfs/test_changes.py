@@ -8,7 +8,7 @@ import trio
 
 from fs.client.vfs.changes import COUNT_MAX, Changes
 from fs.client.vfs.changing_attributes import AttrChange
-from fs.client.vfs.files import TakesTaskError
+from fs.client.vfs.handles import TakesTaskError
 from fs.schema.proto import meta_pb2
 from fs.schema.services import META_LOOKUP
 from fs.schema.status import FsError, Status

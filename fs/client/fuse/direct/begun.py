@@ -1,14 +1,30 @@
-"""A LOOKUP, or an OPEN for reading, that no task waits for: whoever receives meta's reply answers the kernel.
+"""A request that no task waits for: whoever receives the reply to what it has asked for answers the kernel.
 
 Most operations begin with one or two of these.  A task that waits for the reply, and one that takes its place as leader, cost two
 turns of the event loop and as much again as all the rest of the mount's part.
 
-It leaves nothing behind that would have to be undone, and is tried once.  What another try may cure is then done in the usual way, by a task.
+A LOOKUP, or an OPEN for reading, leaves nothing behind that would have to be undone, and is tried once.  What another try may cure is then done in
+the usual way, by a task.  Others (`WITH_EFFECT`) see by themselves to it that what they have begun comes to its end; nobody gives them up.
 """
+
+from typing import Final
 
 from ....rpc.api import UnderWay
 from ....schema.status import FsError, Status
 from .device import Request
+from .protocol import Opcode
+
+WITH_EFFECT: Final = frozenset({Opcode.CREATE, Opcode.FLUSH})
+
+
+class NoWay:
+    """Of what is begun and goes on whatever becomes of its request: nothing ends it early."""
+
+    def fail(self, _error: FsError) -> None:
+        """Leave it alone."""
+
+
+NO_WAY: Final = NoWay()
 
 
 class BegunRequest:
@@ -23,6 +39,11 @@ class BegunRequest:
         self.call: UnderWay | None = None
         self.is_abandoned = False
         """Nobody wants an answer any more."""
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it comes to its end by itself, and must not be done anew."""
+        return self.request.opcode in WITH_EFFECT
 
     def cancel(self) -> None:
         """End it now, if it has not ended."""

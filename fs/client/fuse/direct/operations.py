@@ -15,17 +15,19 @@ from emberfs.protocol import IOCTL_TICKET
 from ....rpc.api import UnderWay
 from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
-from ....schema.inode import NAME_BYTES_MAX
+from ....schema.inode import NAME_BYTES_MAX, Inode
 from ....schema.status import FsError, Status
 from ...read_table import ReadTable
 from ...vfs.changing_attributes import AttrChange
 from ...vfs.directory import DirectoryEntry
 from ...vfs.files import Opened
+from ...vfs.handles import TakesTaskError
 from ...vfs.locks import LockWish
 from ...vfs.vfs import Vfs
 from ..lock_owners import waits_as_process
 from . import protocol as p
 from . import records
+from .begun import NO_WAY
 from .device import Request
 from .name_requests import (
     NO_BYTES,
@@ -75,7 +77,12 @@ class Operations(NameRequests):
         )
 
         self.begin: MappingProxyType[int, Begin] = MappingProxyType(
-            {Opcode.LOOKUP: self.begin_lookup, Opcode.OPEN: self._begin_open}
+            {
+                Opcode.LOOKUP: self.begin_lookup,
+                Opcode.OPEN: self._begin_open,
+                Opcode.CREATE: self._begin_create,
+                Opcode.FLUSH: self._begin_flush,
+            }
         )
 
     def _table(self) -> dict[int, Handler]:
@@ -125,9 +132,32 @@ class Operations(NameRequests):
         (name,) = names_in(request.body, p.CREATE_IN.size, 1)
         parent, caller = InodeId(request.node_id), self._caller(request)
         opened, inode = await self._files.create(parent, name, mode, flags, caller, umask=umask)
+        return self._created(parent, name, opened, inode)
+
+    def _created(self, parent: InodeId, name: bytes, opened: Opened, inode: Inode) -> Reply:
         self._names.remember_dentry(parent, name, inode.inode_id)
         entry = self._replies.entry(self._names.give(inode, lookup_count=1))
         return (entry, _open_out(opened))
+
+    def _begin_create(self, request: Request, on_end: OnReply) -> UnderWay | None:
+        flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
+        (name,) = names_in(request.body, p.CREATE_IN.size, 1)
+        parent, caller = InodeId(request.node_id), self._caller(request)
+
+        # Quoted: they would be evaluated for every file.
+        def end(made: "tuple[Opened, Inode] | None", error: "Exception | None") -> None:
+            if made is None:
+                on_end(NO_BYTES, error)
+                return
+            try:
+                reply = self._created(parent, name, *made)
+            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+                on_end(NO_BYTES, failure)
+            else:
+                on_end(reply, None)
+
+        is_begun = self._files.begin_create(parent, name, mode, flags, caller, umask, end)
+        return NO_WAY if is_begun else None
 
     async def _tmpfile(self, request: Request) -> Reply:
         flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
@@ -196,6 +226,25 @@ class Operations(NameRequests):
         if self._vfs.locks.may_hold(InodeId(request.node_id), owner, is_flock=False):
             return None
         return NO_BYTES if self._files.flush_now(handle_id) else None
+
+    def _begin_flush(self, request: Request, on_end: OnReply) -> UnderWay | None:
+        handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
+        inode_id, locks = InodeId(request.node_id), self._vfs.locks
+        if locks.may_hold(inode_id, owner, is_flock=False):
+            return None
+
+        # Quoted: it would be evaluated for every close.
+        def end(error: "Exception | None") -> None:
+            if locks.may_hold(
+                inode_id, owner, is_flock=False
+            ):  # another thread has locked meanwhile
+                if error is None:
+                    error = TakesTaskError()
+                elif not isinstance(error, TakesTaskError):
+                    locks.free_soon(inode_id, owner)
+            on_end(NO_BYTES, error)
+
+        return NO_WAY if self._files.begin_flush(handle_id, end) else None
 
     async def _flush(self, request: Request) -> Reply:
         handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)

@@ -22,7 +22,7 @@ from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError, Retry
 from ...read_table import ReadTable
-from ...vfs.files import TakesTaskError
+from ...vfs.handles import TakesTaskError
 from ...vfs.vfs import Vfs
 from ..answers import errno_of
 from ..killed import is_killed
@@ -70,6 +70,8 @@ class Server:
         self._operations = Operations(vfs, runtime)
         self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed)
         self._begun: set[BegunRequest] = set()
+        self._begun_ended = trio.Event()
+        """One of these has, since that was last looked for."""
         self._reading_count = 0
         """Calls of storage under way for reads that `together` is about."""
         self._left: deque[Request] = deque()
@@ -181,6 +183,14 @@ class Server:
         self._interrupts.give_up_all()
         while self._followers:
             self._appoint_leader()
+        assert self._nursery is not None
+        self._nursery.start_soon(self._await_effects)
+
+    async def _await_effects(self) -> None:
+        """Keep the server running for what has effects and no task."""
+        while any(begun.has_effect for begun in self._begun):
+            self._begun_ended = trio.Event()
+            await self._begun_ended.wait()
 
     def _appoint_leader(self) -> None:
         if self._followers:
@@ -247,11 +257,11 @@ class Server:
             note(request)
             return True
         operations = self._operations
-        begin = operations.begin.get(opcode) if may_begin else None
-        if begin is not None and self._is_begun(request, begin):
-            return True
         answer = operations.quick.get(opcode)
-        return answer is not None and self._answered(request, answer)
+        if answer is not None and self._answered(request, answer):
+            return True
+        begin = operations.begin.get(opcode) if may_begin else None
+        return begin is not None and self._is_begun(request, begin)
 
     def _is_begun(self, request: Request, begin: Begin) -> bool:
         """Begin a request for which no task has to wait; False: nothing is done."""
@@ -273,10 +283,11 @@ class Server:
         self._begun.discard(begun)
         if begun.is_abandoned:
             return
+        self._begun_ended.set()
         request = begun.request
         is_given_up = self._interrupts.take_given_up(begun) is not None
         is_worth_another = isinstance(error, TakesTaskError) or (
-            isinstance(error, FsError) and error.retry is not Retry.NEVER
+            isinstance(error, FsError) and error.retry is not Retry.NEVER and not begun.has_effect
         )
         if is_worth_another and not is_given_up:
             assert self._nursery is not None
