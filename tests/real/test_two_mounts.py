@@ -253,6 +253,18 @@ def test_a_listed_name_is_opened_as_what_it_is_now(second_mount, place):
         (other / "listed").read_text()
 
 
+def test_a_listed_link_leads_to_where_it_leads_now(second_mount, place):
+    other = second_mount / place.name
+    for turn in range(30):
+        (place / f"target{turn}").write_text(f"{turn}")
+        (place / "new").symlink_to(f"target{turn}")
+        (place / "new").rename(place / "latest")
+        assert (other / "latest").read_text() == f"{turn}"
+        assert (other / "latest").readlink().name == f"target{turn}"
+        with os.scandir(other) as entries:
+            assert [e.stat(follow_symlinks=False).st_ino for e in entries if e.is_symlink()]
+
+
 def test_a_hole_punched_on_one_mount_is_zeros_on_the_other(second_mount, place):
     content = os.urandom(5_000_000)
     (place / "holed").write_bytes(content)

@@ -1,7 +1,7 @@
 """fallocate(2): lengthening a file, and turning bytes into a hole or into zeros.
 
 Nothing is reserved: bytes that were never written take no space and read as zeros, so allocating can only lengthen the
-file, and a later write may still meet a full cluster.
+file, and a later write may still meet a full cluster.  It moves the times of the file all the same.
 
 A hole: whole chunks within it are emptied, each by an update that happens exactly once; at its edges zeros are written.
 The length never changes by it.  Writers of this mount wait meanwhile, as for a truncation.
@@ -52,10 +52,19 @@ class Allocation:
         if handle.state.is_length_unknown:  # it must not be lengthened to less than it has
             await self._core.drain(handle.state)
             await self._core.settle_length(handle.state)
+        before = handle.state.content_seq, handle.state.file.truncate_ver
         if mode & (FallocateMode.PUNCH_HOLE | FallocateMode.ZERO_RANGE):
             await self.clear(handle, offset, min(offset + length, handle.state.local_length()))
         if not mode & FallocateMode.KEEP_SIZE:
             await self.lengthen(handle, offset + length)
+        if (handle.state.content_seq, handle.state.file.truncate_ver) == before:
+            self._note_changed(handle)
+
+    def _note_changed(self, handle: FileHandle) -> None:
+        """Nothing had to be changed, but counts as changed: for times, and for set-id bits and capabilities."""
+        handle.note_write()
+        handle.state.note_changed(self._core.runtime.clock.wall_ns())
+        handle.state.acked_seq += 1
 
     async def lengthen(self, handle: FileHandle, end: int) -> None:
         """Let the file reach at least to `end`; raises as truncating.

@@ -14,7 +14,7 @@ import logging
 
 from ...schema import services
 from ...schema.ids import InodeId
-from ...schema.inode import Inode
+from ...schema.inode import Inode, InodeType
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError
 from .core import VfsCore
@@ -34,15 +34,20 @@ class ListedNames:
         self._core = core
 
     def may_use(self, parent: InodeId, name: bytes, inode: Inode) -> bool:
-        """Return whether the kernel may use the name that a listing shows: an open could not tell which of several it came by."""
+        """Return whether the kernel may use the name that a listing shows: an open could not tell which of several it came by.
+
+        Nor whether it came by a symbolic link, so that whoever has replaced one had others open what it led to before.
+        """
         if inode.is_dir:
             return True
+        if inode.type is InodeType.SYMLINK:
+            return False
         return inode.nlink == 1 and not self.is_otherwise(parent, name, inode.inode_id)
 
     def note(self, parent: InodeId, name: bytes, inode: Inode, shown: ShownNames | None) -> None:
         """Note that the kernel, which holds the inode, may use this name from when it takes the reply in; None: it does so now."""
         valid_s, now_s = self._core.section.listed_timeout_s, self._core.now_s()
-        if inode.file is None or valid_s <= 0:
+        if inode.is_dir or valid_s <= 0:
             return
         if shown is None:
             shown = ShownNames(now_s, valid_s)

@@ -6,6 +6,7 @@ import random
 import socket
 import stat
 import struct
+from dataclasses import replace
 
 import pytest
 import trio
@@ -181,6 +182,23 @@ async def test_errors_reach_the_kernel(kernel, cluster, caplog):
     cluster.meta_faults["GetAttr"] = [AssertionError("planted")]
     assert await kernel.ask(Opcode.GETATTR, p.GETATTR_IN.pack(0, 0, 0)) == (errno.EIO, b"")
     assert "planted" in caplog.text
+
+
+async def test_statx_tells_when_a_file_was_made(kernel, cluster):
+    """One that a record does not know is left out of the mask; nothing else is."""
+    asked = p.STATX_IN.pack(0, 0, 0, 0, p.STATX_BASIC | p.STATX_BTIME)
+    place = p.STATX_OUT.size
+    for btime_ns in (-1_500_000_001, 12_000_000_034, 0):
+        cluster.inodes[1] = replace(cluster.get(1), btime_ns=btime_ns)
+        error, reply = await kernel.ask(Opcode.STATX, asked)
+        assert error == 0
+        assert len(reply) == place + p.STATX.size == 288
+        mask, *fields = p.STATX.unpack_from(reply, place)
+        assert mask == p.STATX_BASIC | (p.STATX_BTIME if btime_ns else 0)
+        assert fields[12] * 10**9 + fields[13] == btime_ns
+        inode = cluster.get(1)
+        assert fields[2:6] == [inode.nlink, inode.uid, inode.gid, inode.st_mode]
+        assert fields[6] == 1
 
 
 async def test_a_sampled_request_begins_a_trace_of_its_own(kernel):

@@ -6,6 +6,7 @@ import pytest
 
 from fs.client.vfs.allocation import FallocateMode
 from fs.client.vfs.changing_attributes import AttrChange
+from fs.client.vfs.ports import Caller
 from fs.schema.layout import MAX_FILE_LENGTH_BYTES
 from fs.schema.status import FsError, Status
 from tests.client.fakes import CHUNK
@@ -25,6 +26,32 @@ def apply(model, mode, offset, length):
         model[offset:stop] = bytes(max(0, stop - offset))
     if not mode & KEEP and end > len(model):
         model.extend(bytes(end - len(model)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "offset"),
+    [
+        *((mode, 0) for mode in (0, KEEP, PUNCH, ZERO)),
+        *((mode, 3 * CHUNK) for mode in (KEEP, PUNCH, ZERO | KEEP)),
+    ],
+)
+async def test_what_needs_no_change_moves_times_and_takes_set_id_bits(
+    autojump_clock, mounts, mode, offset
+):
+    """A range that the file has already, or beyond its end."""
+    async with mounts() as m:
+        await m.write_file(b"f", b"x" * CHUNK)
+        inode_id = (await m.stat(b"f")).inode_id
+        await m.names.setattr(inode_id, AttrChange(mode=0o6777, uid=5, gid=5), None, ROOT)
+        await m.names.setattr(inode_id, AttrChange(mode=0o6777), None, ROOT)
+        before = await m.stat(b"f")
+        h = (await m.files.open(inode_id, os.O_RDWR, Caller(5, 5))).handle_id
+        await m.vfs.allocation.fallocate(h, mode, offset, 10)
+        await m.close(h)
+        after = await m.stat(b"f")
+        assert after.mtime_ns > before.mtime_ns
+        assert after.ctime_ns > before.ctime_ns
+        assert after.mode == 0o777
 
 
 @pytest.mark.thorough

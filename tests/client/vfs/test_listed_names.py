@@ -46,6 +46,25 @@ async def test_a_change_by_a_name_that_leads_elsewhere_by_now_is_refused(
         assert b"other" not in cluster.names[1]
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+async def test_a_change_of_what_is_no_file_is_refused_too(autojump_clock, mounts, cluster, kind):
+    async with mounts(2) as (here, there):
+        if kind == "link":
+            inode = await here.names.symlink(1, b"f", b"there", ROOT)
+        else:
+            inode = await here.names.mknod(1, b"f", 0o010644, ROOT)
+        assert here.names.listed.may_use(1, b"f", inode) == (kind != "link")
+        here.names.give_listed(1, b"f", inode)
+        if kind == "link":  # the kernel looks it up: what it leads to may be another thing by now
+            assert here.vfs._core.known[inode.inode_id].listed_as is None
+            return
+        await there.write_file(b"g", b"new")
+        await there.names.rename((1, b"g"), (1, b"f"), ROOT)
+        with pytest.raises(FsError) as caught:
+            await here.names.setattr(inode.inode_id, AttrChange(uid=7), None, ROOT)
+        assert caught.value.status is Status.STALE
+
+
 async def test_who_has_the_file_open_means_it_whatever_it_is_called(autojump_clock, mounts):
     async with mounts(2) as (here, there):
         await here.write_file(b"f", b"old")

@@ -27,6 +27,7 @@ WITHOUT_EFFECT = frozenset(
     {
         Opcode.LOOKUP,
         Opcode.GETATTR,
+        Opcode.STATX,
         Opcode.READLINK,
         Opcode.ACCESS,
         Opcode.READ,

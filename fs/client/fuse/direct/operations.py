@@ -64,6 +64,7 @@ class Operations(NameRequests):
         self.quick: MappingProxyType[int, Quick] = MappingProxyType(
             {
                 Opcode.GETATTR: self._getattr_now,
+                Opcode.STATX: self._statx_now,
                 Opcode.READ: self._read_now,
                 Opcode.WRITE: self._write_now,
                 Opcode.GETXATTR: self._getxattr_now,
@@ -89,6 +90,7 @@ class Operations(NameRequests):
         return {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
+            Opcode.STATX: self._statx,
             Opcode.SETATTR: self._setattr,
             Opcode.READLINK: self._readlink,
             Opcode.SYMLINK: self._symlink,

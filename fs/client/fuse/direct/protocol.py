@@ -1,7 +1,7 @@
 """Words of the kernel's FUSE protocol: opcodes, flags, and the layout of requests and replies.  Pure.
 
 Source: include/uapi/linux/fuse.h of the Linux kernel; names follow it without their prefix.  All numbers are in
-the byte order of the machine.  This side speaks minor version 38 of protocol 7; a newer kernel adapts to that.
+the byte order of the machine.  This side speaks minor version 39 of protocol 7; a newer kernel adapts to that.
 
 Does not check what requests mean, and does no I/O.
 """
@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final
 
 MAJOR: Final = 7
-MINOR: Final = 38
+MINOR: Final = 39
 MINOR_MIN: Final = 31
 """Linux 5.4: the oldest kernel whose structures are all as written here."""
 
@@ -64,6 +64,7 @@ class Opcode(IntEnum):
     LSEEK = 46
     COPY_FILE_RANGE = 47
     TMPFILE = 51
+    STATX = 52
 
 
 class InitFlag(IntFlag):
@@ -130,6 +131,16 @@ map_alignment, flags2, max_stack_depth."""
 
 GETATTR_IN: Final = Struct("=IIQ")
 """flags, unused, fh."""
+STATX_IN: Final = Struct("=IIQII")
+"""flags, unused, fh, flags of statx(2), fields that are wanted.  It comes where a program asks when a file was made."""
+STATX_OUT: Final = Struct("=QII16x")
+"""attr_valid, attr_valid_nsec, unused; then STATX."""
+STATX: Final = Struct("=IIQIIIH2xQQQQqI4xqI4xqI4xqI4xIIII112x")
+"""mask, blksize, attributes, nlink, uid, gid, mode, ino, size, blocks, attributes that are known; seconds and nanoseconds of atime,
+btime, ctime and mtime; rdev and dev, major and minor each."""
+STATX_BASIC: Final = 0x7FF
+STATX_BTIME: Final = 0x800
+"""Fields of the mask: what stat(2) has, and when the file was made."""
 SETATTR_IN: Final = Struct("=IIQQQQQQIIIIIIII")
 """valid, unused, fh, size, lock_owner, atime, mtime, ctime, atimensec, mtimensec, ctimensec, mode, unused, uid,
 gid, unused."""

@@ -1,5 +1,7 @@
 """Inodes and directory entries in the layout of the kernel's replies, and SETATTR requests as the vfs takes them.  Pure."""
 
+import os
+
 from ....schema.config import ClientSection
 from ....schema.inode import Inode
 from ...vfs.changing_attributes import AttrChange
@@ -38,6 +40,10 @@ class Replies:
     def told(self, inode: Inode, left_s: float) -> bytes:
         """Return the reply to GETATTR with attributes that may be used for `left_s`."""
         return p.ATTR_OUT.pack(*_timeout(left_s), 0) + _attr(inode)
+
+    def statx(self, inode: Inode, left_s: float) -> bytes:
+        """Return the reply to STATX with attributes that may be used for `left_s`."""
+        return p.STATX_OUT.pack(*_timeout(left_s), 0) + _statx(inode)
 
     def entry(self, inode: Inode) -> bytes:
         """Return the reply to LOOKUP and to what makes names."""
@@ -87,9 +93,37 @@ def _attr(inode: Inode) -> bytes:
         inode.uid,
         inode.gid,
         inode.rdev,
-        inode.file.layout.chunk_size_bytes if inode.file is not None else IO_BLOCK_BYTES,
+        _io_block_bytes(inode),
         0,
     )
+
+
+def _statx(inode: Inode) -> bytes:
+    # Records of before times of making were kept say 0, and then there is none.
+    mask = p.STATX_BASIC | (p.STATX_BTIME if inode.btime_ns else 0)
+    times = (inode.atime_ns, inode.btime_ns, inode.ctime_ns, inode.mtime_ns)
+    return p.STATX.pack(
+        mask,
+        _io_block_bytes(inode),
+        0,
+        inode.nlink,
+        inode.uid,
+        inode.gid,
+        inode.st_mode,
+        inode.inode_id,
+        inode.length,
+        used_blocks(inode),
+        0,
+        *(part for time_ns in times for part in divmod(time_ns, _S)),
+        os.major(inode.rdev),
+        os.minor(inode.rdev),
+        0,
+        0,
+    )
+
+
+def _io_block_bytes(inode: Inode) -> int:
+    return inode.file.layout.chunk_size_bytes if inode.file is not None else IO_BLOCK_BYTES
 
 
 def dirent(node_id: int, cookie: int, name: bytes, st_mode: int) -> bytes:
