@@ -10,7 +10,8 @@ from fs.client.fuse.direct import interrupts
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.protocol import Opcode
 from fs.schema.status import FsError, Status
-from tests.client.fakes import FakeClock, FakeCluster, FakeMeta
+from tests.client.fake_meta import FakeMeta
+from tests.client.fakes import FakeClock, FakeCluster
 from tests.client.fuse.test_direct import (  # noqa: F401 - fixtures
     is_watched,
     kernel,

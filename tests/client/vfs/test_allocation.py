@@ -9,7 +9,7 @@ from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.ports import Caller
 from fs.schema.layout import MAX_FILE_LENGTH_BYTES
 from fs.schema.status import FsError, Status
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 from .conftest import ROOT
 

@@ -7,7 +7,7 @@ import pytest
 from fs.client.vfs import copying
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.status import FsError, Status
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 from .conftest import ROOT
 from .test_seeking import extents

@@ -14,7 +14,7 @@ from fs.client.vfs.ports import Caller
 from fs.client.vfs.readahead import Block
 from fs.schema import services
 from fs.schema.status import FsError, Status
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 from .conftest import ROOT, RW
 

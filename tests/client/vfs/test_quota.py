@@ -16,7 +16,8 @@ from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
 from fs.schema.services import META_CLOSE, META_GET_ATTR, META_SYNC
 from fs.schema.status import FsError, Status
-from tests.client.fakes import CHUNK, FakeClock, run_inline
+from tests.client.fake_chunks import CHUNK
+from tests.client.fakes import FakeClock, run_inline
 from tests.meta.harness import CALL
 
 from .conftest import ROOT, RW, RecordingKernel, small_section

@@ -12,7 +12,7 @@ from fs.client.read_table import ReadTable
 from fs.client.vfs.batches import BatchIo
 from fs.kernels.batches import ENTRY
 from fs.schema.status import FsError, Status
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 from .conftest import ROOT, RW
 

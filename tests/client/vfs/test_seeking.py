@@ -8,7 +8,7 @@ from fs.client.vfs import seeking
 from fs.client.vfs.allocation import FallocateMode
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.status import FsError, Status
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 from .conftest import ROOT
 

@@ -5,7 +5,7 @@ import trio
 
 from fs.client.vfs.allocation import FallocateMode
 from fs.client.vfs.closing import SPACE_COUNT_INTERVAL_S
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 PUNCH = FallocateMode.KEEP_SIZE | FallocateMode.PUNCH_HOLE
 

@@ -3,7 +3,7 @@
 
 import trio
 
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 
 def words(caplog):

@@ -10,7 +10,8 @@ import trio
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
-from tests.client.fakes import CHUNK, FakeClock, run_inline
+from tests.client.fake_chunks import CHUNK
+from tests.client.fakes import FakeClock, run_inline
 from tests.sim.determinism import run_deterministic
 
 from .conftest import ROOT, RW, RecordingKernel, small_section

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from fs.schema.status import FsError, Status
-from tests.client.fakes import CHUNK
+from tests.client.fake_chunks import CHUNK
 
 from .conftest import ROOT
 from .test_files import set_length

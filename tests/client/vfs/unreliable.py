@@ -1,6 +1,6 @@
 """A metadata service behind connections that break, for the vfs: every request may be lost, done twice, or answered late.
 
-The service is the real one over an engine in memory, the chunks are `tests.client.fakes`; so what a reply says of times
+The service is the real one over an engine in memory, the chunks are `tests.client.fake_chunks`; so what a reply says of times
 and versions is what a cluster would say.
 
 Invariant: as `MetaClient`, a call ends with a reply to its last try, and all its tries carry one request id.
@@ -17,7 +17,7 @@ from fs.meta.meta import Meta
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.method import Method
 from fs.schema.status import FsError
-from tests.client.fakes import CHUNK, FakeChunks, FakeStore
+from tests.client.fake_chunks import CHUNK, FakeChunks, FakeStore
 from tests.meta.harness import CALL, FakeMgmtd, FakeRouting, make_config
 
 CLIENT_ID = "c" * 32
