@@ -7,14 +7,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
+from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, run_inline
 
 ROOT = Caller(0, 0)
 RW = os.O_RDWR
+A = os.O_WRONLY | os.O_APPEND
 
 
 class RecordingKernel:
@@ -116,3 +119,12 @@ def mounts(cluster):
         assert not any(m.vfs._core.readahead_bytes for m in made)
 
     return start
+
+
+def fault(status=Status.NO_SPACE):
+    return FsError(status, "injected")
+
+
+async def set_length(m, handle_id, name, length):
+    inode_id = (await m.stat(name)).inode_id
+    await m.names.setattr(inode_id, AttrChange(length=length), handle_id, ROOT)

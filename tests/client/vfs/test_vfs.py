@@ -8,8 +8,7 @@ import trio
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 
-from .conftest import ROOT
-from .test_files import set_length
+from .conftest import ROOT, set_length
 
 
 @pytest.mark.parametrize("seed", range(6))
