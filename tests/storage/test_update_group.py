@@ -14,7 +14,7 @@ from fs.schema.status import FsError, Status
 from fs.storage import service, update_group
 
 from .cluster import CHUNK, INODE, content, open_caller, open_cluster
-from .test_storage import block, no_space, status_of
+from .faults import block, no_space, status_of
 
 COUNT = 4
 

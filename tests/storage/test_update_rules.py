@@ -12,7 +12,7 @@ from fs.schema.status import Status
 from fs.storage.update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX
 
 from .cluster import CHUNK, INODE, content, open_caller, open_cluster
-from .test_storage import block, no_space, status_of
+from .faults import block, no_space, status_of
 
 FORWARDED = {"update_ver": 1}
 MALFORMED = {
