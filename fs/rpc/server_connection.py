@@ -4,6 +4,7 @@ Part of fs/rpc/server.py, which states the invariants.
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ import trio
 
 from ..kernels.frames import make_header
 from ..runtime import tracing
+from ..runtime.followers import Followers
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
 from ..runtime.until_wait import until_wait
@@ -45,6 +47,13 @@ SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 """Of payload: then a reply may be sent without a coroutine of its own."""
 
 
+FOLLOWER_COUNT_MAX: Final = 4
+"""Idle tasks of one connection; others end."""
+
+_NOBODYS: Final = trio.CancelScope()
+"""Stands for requests whose methods have ended, which nobody cancels."""
+
+
 class ServerConnection:
     """Serves one stream."""
 
@@ -53,6 +62,7 @@ class ServerConnection:
         self._bindings = server.bindings
         self._stream = stream
         self._scopes: dict[int, trio.CancelScope] = {}
+        self._followers = Followers()
         self._runs = MethodRuns(server, stream.peer_name)
         self._is_accepted = False
         self._framed: FramedStream
@@ -132,13 +142,12 @@ class ServerConnection:
             raise self._failure
 
     async def _lead(self) -> None:
-        """Receive requests and serve each, until one has to wait: then another task goes on receiving."""
-        if tracing.live.count:
-            tracing.leave()  # of the request that had to wait
+        """Receive requests and serve each, until one has to wait: then another task goes on receiving, and this one follows."""
         turn = Turn()
         try:
             with turn.scope:
-                await self._serve_in_turn(turn)
+                while await self._serve_in_turn(turn):
+                    await self._followers.wait()
         except BaseException as error:
             work = turn.work
             if work is None or work.is_over:
@@ -156,16 +165,29 @@ class ServerConnection:
         if turn.work is not None:
             await self._finish(turn.work)
 
-    async def _serve_in_turn(self, turn: Turn) -> None:
+    async def _serve_in_turn(self, turn: Turn) -> bool:
+        """Lead until a request has had to wait, and answer it; return whether to follow then, in the same scope."""
+        if tracing.live.count:
+            tracing.leave()  # of the request that had to wait
         while await self._receive_one(turn):
             self._served_in_a_row += 1
             if self._served_in_a_row >= SERVED_IN_A_ROW_MAX:
                 self._served_in_a_row = 0
                 await trio.lowlevel.checkpoint()
+        work = turn.work
+        if work is None or turn.scope.cancel_called:
+            return False
+        if not work.is_over:  # what is left is to answer: nobody ends the scope any more
+            self._scopes[work.header.request_id] = _NOBODYS
+            turn.scope.deadline = math.inf
+            await self._finish(work)
+        turn.work = None
+        return len(self._followers) < FOLLOWER_COUNT_MAX
 
     def _hand_over(self) -> None:
         self._served_in_a_row = 0
-        self._nursery.start_soon(self._lead)
+        if not self._followers.wake_one():
+            self._nursery.start_soon(self._lead)
 
     async def _receive_one(self, turn: Turn) -> bool:
         """Receive a frame and do what it asks for; return whether this task is to receive the next one."""
@@ -240,7 +262,7 @@ class ServerConnection:
         def note_wait() -> None:
             work.has_waited = True
             # Once the method has ended nobody may cancel what is left, which is to answer.
-            self._scopes[header.request_id] = trio.CancelScope() if work.is_run else turn.scope
+            self._scopes[header.request_id] = _NOBODYS if work.is_run else turn.scope
             if not work.is_run:
                 turn.scope.deadline = work.deadline_s
             self._hand_over()
@@ -388,7 +410,7 @@ class ServerConnection:
         work.sent_bytes = size
         if rest:
             work.is_run = work.has_waited = True
-            self._scopes[work.header.request_id] = trio.CancelScope()
+            self._scopes[work.header.request_id] = _NOBODYS
             self._nursery.start_soon(self._send_rest, work, rest)
         return True
 

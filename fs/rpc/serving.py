@@ -106,10 +106,10 @@ class Work:
 
 
 class Turn:
-    """A task's turn at receiving and serving: it ends with the first request that has to wait, whose task it then is.
+    """A task's turns at receiving and serving: each ends with the first request that has to wait, whose task it then is.
 
     All its requests share one cancel scope, because opening and closing one costs some 5 us of processor time.  Nobody
-    ends it before a request has waited, and that one is answered outside of it.
+    ends it before a request has waited, nor once that one's method has ended: then it is answered.  A scope that was ended is the last one of its task.
     """
 
     __slots__ = ("scope", "work")

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import outcome
 import trio
 
 from ....kernels.device import READ_REQUEST
 from ....runtime import tracing
+from ....runtime.followers import Followers
 from ....runtime.ports import Buffer, Runtime
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError, Retry
@@ -76,7 +76,7 @@ class Server:
         """Calls of storage under way for reads that `together` is about."""
         self._left: deque[Request] = deque()
         """What was received and comes next."""
-        self._followers: list[trio.lowlevel.Task] = []
+        self._followers = Followers()
         self._nursery: trio.Nursery | None = None
         self._watching = trio.CancelScope()
         self._is_gone = False
@@ -132,7 +132,7 @@ class Server:
         """Work until this worker is to end; return True when it is to go on, as a follower, in another scope."""
         while True:
             if not is_leading:
-                await self._follow()
+                await self._followers.wait()
                 if self._is_gone:
                     return False
             try:
@@ -193,21 +193,9 @@ class Server:
             await self._begun_ended.wait()
 
     def _appoint_leader(self) -> None:
-        if self._followers:
-            trio.lowlevel.reschedule(self._followers.pop(), outcome.Value(None))
-        else:
+        if not self._followers.wake_one():
             assert self._nursery is not None
             self._nursery.start_soon(self._work)
-
-    async def _follow(self) -> None:
-        task = trio.lowlevel.current_task()
-        self._followers.append(task)
-
-        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
-            self._followers.remove(task)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _look(self) -> Request | ReadsTogether | None:
         """Take in what there is, do what needs no waiting, and return the first that does; None: there is nothing more, for now.
