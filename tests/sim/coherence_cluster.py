@@ -69,8 +69,8 @@ class _Run:
         shape = Shape.draw(seed)
         self.cluster = SimCluster(seed, shape)
         self.memory = Memory.of(shape)
-        kinds = only or self.random.sample(KINDS, KIND_COUNT)
-        self.faults = Faults(self.cluster, self.memory, kinds)
+        self.kinds = only or self.random.sample(KINDS, KIND_COUNT)
+        self.faults = Faults(self.cluster, self.memory, self.kinds)
         self.over = trio.Event()
 
     async def main(self, told: list[Programs] | None) -> Programs:
@@ -79,7 +79,8 @@ class _Run:
         async def scenario() -> None:
             async with trio.open_nursery() as nursery:
                 kernels = [await nursery.start(self._mount, nursery, name) for name in MOUNTS]
-                programs = Programs(kernels, self.random)
+                clocks_agree = "step_clock" not in self.kinds
+                programs = Programs(kernels, self.random, clocks_agree=clocks_agree)
                 boxed.append(programs)
                 if told is not None:
                     programs.tell_all(told)

@@ -37,8 +37,18 @@ GONE: Final = frozenset({errno.ENOENT, errno.ESTALE, errno.EBADF})
 class Programs:
     """All that runs on both mounts; see module head."""
 
-    def __init__(self, kernels: list[ModelKernel], source: random.Random) -> None:
+    def __init__(
+        self, kernels: list[ModelKernel], source: random.Random, *, clocks_agree: bool = True
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            kernels: of the mounts.
+            source: of all decisions.
+            clocks_agree: False: which of two mounts set times last is not told apart (decision 0124).
+        """
         self.kernels = kernels
+        self._clocks_agree = clocks_agree
         self.random = source
         self.names = [b"file-%d" % i for i in range(FILE_COUNT)]
         self.contents: dict[bytes, bytes | None] = dict.fromkeys(self.names)
@@ -288,13 +298,14 @@ class Programs:
         await self._write_part(kernel, file, content)
         if self.random.random() < 0.3:
             await kernel.fsync(file)
-        for one in (kernel, self.random.choice(self.kernels)):
+        for one in (kernel, self.random.choice(self.kernels) if self._clocks_agree else kernel):
             self._version += 1
             self.mtimes[name] = self._version * 1_000_000_007
             await one.utimes(name, self.mtimes[name])
             if self.random.random() < 0.5:
                 break
-            await trio.sleep(self.random.choice([0.0, 0.1, 0.3]))
+            # Not at once: wall clocks that differ by less than a microsecond do not tell then either.
+            await trio.sleep(self.random.choice([0.001, 0.1, 0.3]))
         await kernel.close(file)
         self.contents[name] = bytes(content)
 

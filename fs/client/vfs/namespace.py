@@ -125,13 +125,27 @@ class Namespace(ChangingAttributes):
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )
-        self.listed.expect(request)
-        reply = await self._call_changing(services.META_LINK, request, (parent, name))
+        reply = await self._call_link(request)
         self._core.changes.note_inode(inode_id)
         entry = self._entry(parent, name, reply.inode)
         if unnamed is not None:
             await self._files.secure_left(unnamed)  # a close that did not know of the name yet
         return entry
+
+    async def _call_link(self, request: meta_pb2.LinkReq) -> meta_pb2.InodeRsp:
+        # The kernel tries again once: looks the name up, if it came by one, and finds what that leads to by now; or comes by the descriptor again.
+        known = self._core.known.get(InodeId(request.inode_id))
+        self.listed.expect(request, is_by_name=known is None or not known.is_link_refused)
+        place = InodeId(request.parent_inode_id), request.name
+        try:
+            reply = await self._call_changing(services.META_LINK, request, place)
+        except FsError as error:
+            if known is not None:
+                known.is_link_refused = bool(request.expected_name) and error.status is Status.STALE
+            raise
+        if known is not None:
+            known.is_link_refused = False
+        return reply
 
     async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove a name; content stays readable through files that this mount has open."""

@@ -77,6 +77,8 @@ class Known:
     """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
     listed_in: tuple[ShownNames, ...] = ()
     """For as long as names of these may be used it may do so whatever it looked up meanwhile: who waits for a listing may act on it later."""
+    is_link_refused: bool = False
+    """The last further name was refused since the listed one leads elsewhere; who asks again without a look-up means the open file."""
     symlink_target: bytes = b""
     """Of a symbolic link; it never changes."""
     no_acl_until_s: float = 0.0

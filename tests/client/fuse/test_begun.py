@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 
 import pytest
 import trio
@@ -9,14 +10,19 @@ import trio
 from fs.client.fuse.direct import interrupts
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.protocol import Opcode
+from fs.client.fuse.direct.server import Server
+from fs.client.vfs.vfs import Vfs
+from fs.runtime.ports import Runtime
+from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
 from tests.client.fake_meta import FakeMeta
-from tests.client.fakes import FakeClock, FakeCluster
+from tests.client.fakes import FakeClock, FakeCluster, run_inline
 from tests.client.fuse.test_direct import (  # noqa: F401 - fixtures
     is_watched,
     kernel,
     killed,
 )
+from tests.sim.page_cache import ModelDevice
 
 
 class Begun:
@@ -214,3 +220,29 @@ async def test_an_open_whose_file_was_removed_before_its_reply_came_is_done_agai
     # A session keeps what has no name, also when that of its writer has ended.
     keep_session = kernel.vfs._core.states[inode_id].keep_session
     assert keep_session in cluster.sessions[inode_id]
+
+
+@pytest.mark.parametrize("late_count", range(8))
+async def test_what_fails_while_the_mount_ends_is_not_begun_again(cluster, late_count):
+    """Nobody waits for it, and there is nowhere to do it: a connection may be lost in the very moment."""
+
+    async def lose_connection():
+        try:
+            await trio.sleep_forever()
+        finally:
+            for _ in range(late_count):
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            cluster.only.begun[-1].fail(FsError(Status.RPC_CONNECTION_LOST, "lost"))
+
+    device, runtime = (
+        ModelDevice(),
+        Runtime(cluster.clock, None, run_inline, random.Random(late_count)),
+    )
+    vfs = Vfs(cluster.meta(), cluster.store(), runtime, ClientSection())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(vfs.run)
+        nursery.start_soon(lose_connection)
+        nursery.start_soon(Server(device, vfs, runtime).run)
+        device.send(Opcode.LOOKUP, 1, b"f\0", lambda *_: None)
+        await begun_at(cluster, 1)
+        nursery.cancel_scope.cancel()

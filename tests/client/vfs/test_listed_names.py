@@ -217,3 +217,41 @@ async def test_a_listing_that_is_over_does_not_speak_for_one_that_still_waits(
         assert caught.value.status is Status.STALE
         here.vfs.directories.releasedir(first)
         assert await here.read_file(b"f") == b"content"
+
+
+@pytest.mark.parametrize("how", ["replaced", "moved"])
+async def test_a_further_name_goes_to_what_the_name_means_also_while_a_program_has_the_old_file_open(
+    autojump_clock, mounts, how
+):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"old")
+        await there.write_file(b"g", b"new")
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        inode = await here.stat(b"f")
+        here.names.give_listed(1, b"f", inode)
+        if how == "moved":
+            await there.names.rename((1, b"f"), (1, b"h"), ROOT)
+        await there.names.rename((1, b"g"), (1, b"f"), ROOT)
+        with pytest.raises(FsError) as caught:
+            await here.names.link(inode.inode_id, 1, b"other", ROOT)
+        assert caught.value.status is Status.STALE
+        await here.names.link((await here.stat(b"f")).inode_id, 1, b"other", ROOT)
+        assert await there.read_file(b"other") == b"new"
+        await here.close(handle_id)
+
+
+async def test_a_further_name_by_a_descriptor_goes_to_the_open_file(autojump_clock, mounts):
+    """The kernel asks a second time with the same file where it came by no name."""
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"old")
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        inode = await here.stat(b"f")
+        here.names.give_listed(1, b"f", inode)
+        await there.names.rename((1, b"f"), (1, b"h"), ROOT)
+        for name in (b"one", b"two"):
+            with pytest.raises(FsError) as caught:
+                await here.names.link(inode.inode_id, 1, name, ROOT)
+            assert caught.value.status is Status.STALE
+            await here.names.link(inode.inode_id, 1, name, ROOT)
+        assert await there.read_file(b"two") == b"old"
+        await here.close(handle_id)

@@ -80,6 +80,8 @@ class Server:
         self._nursery: trio.Nursery | None = None
         self._watching = trio.CancelScope()
         self._is_gone = False
+        self._is_over = False
+        """Nobody waits for answers any more, and no task may begin."""
         self._at_once: dict[int, Callable[[Request], None]] = {
             Opcode.INIT: self._init,
             Opcode.FORGET: self._operations.forget,
@@ -99,8 +101,11 @@ class Server:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._work)
-                with self._watching:
-                    await self._interrupts.watch()
+                try:
+                    with self._watching:
+                        await self._interrupts.watch()
+                finally:
+                    self._is_over = True
         finally:
             for begun in list(self._begun):
                 begun.abandon()
@@ -269,7 +274,7 @@ class Server:
 
     def _end_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
         self._begun.discard(begun)
-        if begun.is_abandoned:
+        if begun.is_abandoned or self._is_over:
             return
         self._begun_ended.set()
         request = begun.request
