@@ -248,7 +248,8 @@ class FakeMeta:
             hint = r.length_hint
             if r.HasField("length_hint") and hint.truncate_ver == inode.file.truncate_ver:
                 inode = c.put_file(inode, length=max(inode.file.length, hint.length))
-            inode = await c.truncate(inode, r.length)
+            length = max(r.length, inode.file.length) if r.only_lengthens else r.length
+            inode = await c.truncate(inode, length)
         return c.put(inode, **changes)
 
     async def set_xattr(self, r):

@@ -3,7 +3,8 @@
 Nothing is reserved: bytes that were never written take no space and read as zeros, so allocating can only lengthen the
 file, and a later write may still meet a full cluster.  It moves the times of the file all the same.
 
-A hole: whole chunks within it are emptied, each by an update that happens exactly once; at its edges zeros are written.
+A hole: whole chunks within it are emptied, each by an update that happens exactly once; at its edges zeros are written, also in the chunk where the
+file ends: another mount may be writing behind the end that this one knows.
 The length never changes by it.  Writers of this mount wait meanwhile, as for a truncation.
 """
 
@@ -67,18 +68,19 @@ class Allocation:
         handle.state.acked_seq += 1
 
     async def lengthen(self, handle: FileHandle, end: int) -> None:
-        """Let the file reach at least to `end`; raises as truncating.
-
-        What another mount reports between the question how long it is and the change may still be cut.
-        """
+        """Let the file reach at least to `end`, further where others have written or write more; raises as truncating."""
         state = handle.state
         if end <= state.local_length():
             return
-        await self._files.learn_length(state, handle.caller)  # others may have written more
+        # A metadata service of an earlier release would cut what others have written.
+        await self._files.learn_length(state, handle.caller)
         if end <= state.local_length():
             return
         request = meta_pb2.SetAttrReq(
-            caller=handle.caller.to_pb(), inode_id=state.inode_id, length=end
+            caller=handle.caller.to_pb(),
+            inode_id=state.inode_id,
+            length=end,
+            only_lengthens=True,
         )
         await self._files.truncate(state.inode_id, request, handle.handle_id)
 
@@ -88,9 +90,6 @@ class Allocation:
             return
         size = handle.state.ref.layout.chunk_size_bytes
         first_whole, end_whole = -(-offset // size), end // size
-        if end == handle.state.local_length():
-            # What the last chunk holds is all within the hole, however short it is.
-            end_whole = -(-end // size)
         if first_whole >= end_whole:
             await self._write_zeros(handle, offset, end)
             return

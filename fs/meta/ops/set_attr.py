@@ -98,7 +98,10 @@ async def _set_length(
     before = usage_of(inode)
     if request.HasField("length_hint"):
         content.apply_length_hint(ctx, inode, request.length_hint)
-    content.set_length(tr, ctx, inode, request.length)
+    length = request.length
+    if request.only_lengthens:
+        length = max(length, inode.file.length)
+    content.set_length(tr, ctx, inode, length)
     await recharge(tr, ctx, inode, before)
 
 
@@ -108,6 +111,7 @@ _HOW = frozenset(
         "inode_id",
         "has_open_file",
         "length_hint",
+        "only_lengthens",
         "expected_parent_inode_id",
         "expected_name",
     }

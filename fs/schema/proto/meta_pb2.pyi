@@ -956,6 +956,7 @@ class SetAttrReq(_message.Message):
     LENGTH_HINT_FIELD_NUMBER: _builtins.int
     EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_NAME_FIELD_NUMBER: _builtins.int
+    ONLY_LENGTHENS_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     mode: _builtins.int
     uid: _builtins.int
@@ -972,6 +973,8 @@ class SetAttrReq(_message.Message):
     expected_parent_inode_id: _builtins.int
     expected_name: _builtins.bytes
     """as in Open"""
+    only_lengthens: _builtins.bool
+    """a file that is longer than `length` by then keeps its own"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -1001,10 +1004,11 @@ class SetAttrReq(_message.Message):
         length_hint: Global___LengthHintPb | None = ...,
         expected_parent_inode_id: _builtins.int = ...,
         expected_name: _builtins.bytes = ...,
+        only_lengthens: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_gid", b"_gid", "_iflags", b"_iflags", "_length", b"_length", "_mode", b"_mode", "_mtime_ns", b"_mtime_ns", "_uid", b"_uid", "atime_ns", b"atime_ns", "caller", b"caller", "default_layout", b"default_layout", "gid", b"gid", "iflags", b"iflags", "length", b"length", "length_hint", b"length_hint", "mode", b"mode", "mtime_ns", b"mtime_ns", "uid", b"uid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_gid", b"_gid", "_iflags", b"_iflags", "_length", b"_length", "_mode", b"_mode", "_mtime_ns", b"_mtime_ns", "_uid", b"_uid", "atime_now", b"atime_now", "atime_ns", b"atime_ns", "caller", b"caller", "default_layout", b"default_layout", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "gid", b"gid", "has_open_file", b"has_open_file", "iflags", b"iflags", "inode_id", b"inode_id", "length", b"length", "length_hint", b"length_hint", "mode", b"mode", "mtime_now", b"mtime_now", "mtime_ns", b"mtime_ns", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_gid", b"_gid", "_iflags", b"_iflags", "_length", b"_length", "_mode", b"_mode", "_mtime_ns", b"_mtime_ns", "_uid", b"_uid", "atime_now", b"atime_now", "atime_ns", b"atime_ns", "caller", b"caller", "default_layout", b"default_layout", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "gid", b"gid", "has_open_file", b"has_open_file", "iflags", b"iflags", "inode_id", b"inode_id", "length", b"length", "length_hint", b"length_hint", "mode", b"mode", "mtime_now", b"mtime_now", "mtime_ns", b"mtime_ns", "only_lengthens", b"only_lengthens", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__atime_ns: _TypeAlias = _typing.Literal["atime_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_ns: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns"]  # noqa: Y015

@@ -6,6 +6,7 @@ import os
 import pytest
 import trio
 
+from fs.client.vfs.allocation import FallocateMode
 from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema import services
@@ -119,6 +120,47 @@ async def test_a_file_is_not_lengthened_to_less_than_another_mount_has_written(
         await here.vfs.allocation.fallocate(handle_id, 0, 0, 3)
         await here.close(handle_id)
         assert await there.read_file(b"f") == b"theirs"
+
+
+async def test_a_file_is_not_lengthened_to_less_than_is_reported_in_the_same_moment(
+    autojump_clock, mounts
+):
+    async with mounts(2) as (here, there):
+        handle_id = await here.create(b"f")
+        theirs = (await there.open(b"f")).handle_id
+        call = here.vfs._core.meta.call
+
+        async def late_call(method, request):
+            if method is services.META_SET_ATTR:  # the question how long it is has been answered
+                await there.files.write(theirs, 0, b"theirs")
+                await there.close(theirs)
+            return await call(method, request)
+
+        here.vfs._core.meta.call = late_call
+        await here.vfs.allocation.fallocate(handle_id, 0, 0, 3)
+        assert await here.read_all(handle_id) == b"theirs"
+        await here.close(handle_id)
+        assert await there.read_file(b"f") == b"theirs"
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_hole_up_to_the_end_leaves_what_another_mount_writes_behind_it(
+    autojump_clock, mounts, is_closed
+):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"taken")
+        handle_id = (await here.open(b"f")).handle_id
+        theirs = (await there.open(b"f")).handle_id
+        await there.files.write(theirs, 5, b"added")
+        await there.vfs._core.drain(there.files.handle(theirs).state)
+        if is_closed:
+            await there.close(theirs)
+        punch = FallocateMode.PUNCH_HOLE | FallocateMode.KEEP_SIZE
+        await here.vfs.allocation.fallocate(handle_id, punch, 0, 5)
+        await here.close(handle_id)
+        if not is_closed:
+            await there.close(theirs)
+        assert await there.read_file(b"f") == bytes(5) + b"added"
 
 
 async def test_who_is_interrupted_while_he_asks_for_the_length_leaves_no_half_of_a_report(

@@ -84,6 +84,16 @@ async def test_set_length_extends_without_asking_anybody(world, root, file):
             await root.set_attr(inode_id, length=0)
 
 
+@pytest.mark.parametrize(("length", "expected"), [(3, 5), (5, 5), (9, 9)])
+async def test_who_only_lengthens_cuts_nothing(root, file, length, expected):
+    await root.sync(file, length_hint=hint(5), has_new_data=True)
+    before = (await root.attr(file)).file
+    found = (await root.set_attr(file, length=length, only_lengthens=True)).file
+    assert (found.length, found.truncate_ver) == (expected, before.truncate_ver)
+    assert found.data_ver == before.data_ver + 1
+    assert not found.truncate_pending
+
+
 async def test_set_length_applies_the_callers_own_hint_first(world, root, file):
     cut = await root.set_attr(file, length=60, length_hint=hint(100))
     assert cut.file.truncate_ver == 1 and world.chunks.truncated == [(file, 60)]
