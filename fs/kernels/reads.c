@@ -12,12 +12,7 @@
 #include <sys/uio.h>
 #include "hashing/xxh3.h"
 
-#define INTERFACE 5
-#define ROW_COLUMNS 6
-#define FLAGS_MAX 8
-#define REPLY_COLUMNS 3
-#define VARINT_BYTES 10
-#define KEY_BYTES 20
+#define INTERFACE 6
 #define SUM_BYTES 8
 
 /* ------------------------------------------------------------------------------------------------------------- numbers */
@@ -76,142 +71,6 @@ static PyObject *row_checksums(PyObject *module, PyObject *args) {
     }
     PyBuffer_Release(&view);
     return found;
-}
-
-/* ------------------------------------------------------------------------------------------------ which rows are alike */
-
-/* Number records of equal size by their content, in the order of their first; firsts[k] is where number k came up first. */
-static Py_ssize_t number_alike(const char *records, size_t size, Py_ssize_t count, Py_ssize_t *numbers, Py_ssize_t *firsts) {
-    Py_ssize_t found = 0;
-    size_t room = 8;
-    while (room < 2 * (size_t)count) room *= 2;
-    Py_ssize_t *table = PyMem_Calloc(room, sizeof *table); /* number + 1; 0: free */
-    if (table == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t n = 0; n < count; n++) {
-        const char *record = records + (size_t)n * size;
-        size_t at = xxh3_64(record, size) & (room - 1);
-        while (table[at] != 0 && memcmp(records + (size_t)firsts[table[at] - 1] * size, record, size) != 0)
-            at = (at + 1) & (room - 1);
-        if (table[at] == 0) {
-            firsts[found] = n;
-            table[at] = ++found;
-        }
-        numbers[n] = table[at] - 1;
-    }
-    PyMem_Free(table);
-    return found;
-}
-
-static PyObject *number_list(const Py_ssize_t *numbers, Py_ssize_t count) {
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t n = 0; list != NULL && n < count; n++) {
-        PyObject *value = PyLong_FromSsize_t(numbers[n]);
-        if (value == NULL || PyList_SetItem(list, n, value) < 0) Py_CLEAR(list);
-    }
-    return list;
-}
-
-static PyObject *pair_list(PyObject *const *columns, const Py_ssize_t *firsts, Py_ssize_t count) {
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t n = 0; list != NULL && n < count; n++) {
-        PyObject *value = PyTuple_Pack(2, PyList_GetItem(columns[0], firsts[n]), PyList_GetItem(columns[1], firsts[n]));
-        if (value == NULL || PyList_SetItem(list, n, value) < 0) Py_CLEAR(list);
-    }
-    return list;
-}
-
-static PyObject *distinct_pairs(PyObject *module, PyObject *args) {
-    (void)module;
-    PyObject *columns[2], *result = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &columns[0], &PyList_Type, &columns[1])) return NULL;
-    Py_ssize_t count = PyList_Size(columns[0]), found;
-    if (!are_as_long(count, columns, 2)) return NULL;
-    int64_t *records = PyMem_Calloc((size_t)count + 1, 2 * sizeof *records);
-    Py_ssize_t *numbers = PyMem_Calloc((size_t)count + 1, 2 * sizeof *numbers);
-    if (records == NULL || numbers == NULL) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    for (Py_ssize_t n = 0; n < count; n++)
-        if (take_at(columns[0], n, &records[2 * n]) < 0 || take_at(columns[1], n, &records[2 * n + 1]) < 0) goto end;
-    found = number_alike((char *)records, 2 * sizeof *records, count, numbers, numbers + count);
-    if (found < 0) goto end;
-    PyObject *pairs = pair_list(columns, numbers + count, found), *each = number_list(numbers, count);
-    if (pairs != NULL && each != NULL) result = PyTuple_Pack(2, pairs, each);
-    Py_XDECREF(pairs);
-    Py_XDECREF(each);
-end:
-    PyMem_Free(records);
-    PyMem_Free(numbers);
-    return result;
-}
-
-/* Put a number below 2**(8 * width) as bytes, the highest first. */
-static int put_number(char *where, int width, PyObject *item) {
-    if (item == NULL) return -1;
-    uint64_t value = PyLong_AsUnsignedLongLong(item);
-    int is_over = value == (uint64_t)-1 && PyErr_Occurred();
-    if (is_over && !PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
-    if (is_over || (width < 8 && value >> (8 * width))) {
-        PyErr_Clear();
-        PyErr_SetString(PyExc_ValueError, "a number that no key can hold");
-        return -1;
-    }
-    for (int n = 0; n < width; n++) where[n] = (char)(value >> (8 * (width - 1 - n)));
-    return 0;
-}
-
-static PyObject *key_list(const char *records, const Py_ssize_t *firsts, Py_ssize_t count) {
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t n = 0; list != NULL && n < count; n++) {
-        PyObject *value = PyBytes_FromStringAndSize(records + firsts[n] * KEY_BYTES, KEY_BYTES);
-        if (value == NULL || PyList_SetItem(list, n, value) < 0) Py_CLEAR(list);
-    }
-    return list;
-}
-
-static PyObject *chunk_keys(PyObject *module, PyObject *args) {
-    (void)module;
-    PyObject *owners, *columns[3]; /* numbers into owners, inode ids, chunk indexes */
-    if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyList_Type, &owners, &PyList_Type, &columns[0], &PyList_Type, &columns[1],
-                          &PyList_Type, &columns[2]))
-        return NULL;
-    Py_ssize_t count = PyList_Size(columns[0]), found = -1;
-    if (!are_as_long(count, columns, 3)) return NULL;
-    char *records = PyMem_Calloc((size_t)count + 1, KEY_BYTES);
-    Py_ssize_t *numbers = PyMem_Calloc((size_t)count + 1, 2 * sizeof *numbers);
-    if (records == NULL || numbers == NULL) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    for (Py_ssize_t n = 0; n < count; n++) {
-        char *record = records + n * KEY_BYTES;
-        int64_t owner;
-        if (take_at(columns[0], n, &owner) < 0) goto end;
-        if (owner >= PyList_Size(owners)) {
-            PyErr_SetString(PyExc_ValueError, "a row of no owner");
-            goto end;
-        }
-        if (put_number(record, 8, PyList_GetItem(owners, (Py_ssize_t)owner)) < 0 ||
-            put_number(record + 8, 8, PyList_GetItem(columns[1], n)) < 0 ||
-            put_number(record + 16, 4, PyList_GetItem(columns[2], n)) < 0)
-            goto end;
-    }
-    found = number_alike(records, KEY_BYTES, count, numbers, numbers + count);
-end:;
-    PyObject *result = NULL;
-    if (found >= 0) {
-        PyObject *keys = key_list(records, numbers + count, found), *each = number_list(numbers, count);
-        if (keys != NULL && each != NULL) result = PyTuple_Pack(2, keys, each);
-        Py_XDECREF(keys);
-        Py_XDECREF(each);
-    }
-    PyMem_Free(records);
-    PyMem_Free(numbers);
-    return result;
 }
 
 /* --------------------------------------------------------------------------------------------------------------- reads */
@@ -452,112 +311,11 @@ end:
     return result;
 }
 
-/* ---------------------------------------------------------------------------------------------- messages of a single row */
-
-/* Take a varint; 0: there is none before `end`. */
-static int take_varint(const uint8_t **at, const uint8_t *end, uint64_t *value) {
-    *value = 0;
-    for (int shift = 0; shift < 64 && *at < end; shift += 7) {
-        uint8_t byte = *(*at)++;
-        if (shift == 63 && byte > 1) return 0;
-        *value |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) return 1;
-    }
-    return 0;
-}
-
-static uint8_t *put_varint(uint8_t *at, uint64_t value) {
-    for (; value >= 0x80; value >>= 7) *at++ = (uint8_t)(value | 0x80);
-    *at++ = (uint8_t)value;
-    return at;
-}
-
-/* Take the columns of a message, each of one number, and which flags are set, bit by bit; 0: it is not of this kind. */
-static int take_columns(const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags, uint64_t *numbers,
-                        unsigned long *set) {
-    const uint8_t *at = message->buf, *end = at + message->len;
-    unsigned seen = 0;
-    *set = 0;
-    while (at < end) {
-        uint8_t tag = *at++;
-        uint64_t size;
-        if (!take_varint(&at, end, &size)) return 0; /* of a flag its value */
-        const uint8_t *found = flags->len > 0 ? memchr(flags->buf, tag, (size_t)flags->len) : NULL;
-        if (found != NULL) {
-            unsigned long bit = 1ul << (found - (const uint8_t *)flags->buf);
-            *set = size ? *set | bit : *set & ~bit;
-            continue;
-        }
-        found = memchr(columns->buf, tag, ROW_COLUMNS);
-        if (found == NULL || size > (uint64_t)(end - at)) return 0;
-        int column = (int)(found - (const uint8_t *)columns->buf);
-        const uint8_t *stop = at + size;
-        if (seen >> column & 1 || !take_varint(&at, stop, &numbers[column]) || at != stop) return 0;
-        seen |= 1u << column;
-    }
-    return seen == (1u << ROW_COLUMNS) - 1;
-}
-
-static PyObject *one_row(PyObject *module, PyObject *args) {
-    (void)module;
-    Py_buffer message, columns, flags;
-    if (!PyArg_ParseTuple(args, "y*y*y*", &message, &columns, &flags)) return NULL;
-    uint64_t numbers[ROW_COLUMNS];
-    unsigned long set;
-    PyObject *row = NULL;
-    if (columns.len != ROW_COLUMNS || flags.len > FLAGS_MAX)
-        PyErr_SetString(PyExc_ValueError, "not the columns of a row");
-    else if (take_columns(&message, &columns, &flags, numbers, &set))
-        row = Py_BuildValue("(KKKKKKk)", (unsigned long long)numbers[0], (unsigned long long)numbers[1],
-                            (unsigned long long)numbers[2], (unsigned long long)numbers[3], (unsigned long long)numbers[4],
-                            (unsigned long long)numbers[5], set);
-    else
-        row = Py_NewRef(Py_None);
-    PyBuffer_Release(&message);
-    PyBuffer_Release(&columns);
-    PyBuffer_Release(&flags);
-    return row;
-}
-
-static PyObject *one_reply(PyObject *module, PyObject *args) {
-    (void)module;
-    Py_buffer columns;
-    unsigned long long length, version, checksum;
-    int want_checksum;
-    if (!PyArg_ParseTuple(args, "y*KKKp", &columns, &length, &version, &checksum, &want_checksum)) return NULL;
-    uint8_t message[REPLY_COLUMNS * (2 + VARINT_BYTES)], *at = message;
-    PyObject *packed = NULL;
-    if (columns.len == REPLY_COLUMNS) {
-        const uint8_t *tags = columns.buf;
-        const unsigned long long numbers[] = {length, version};
-        for (int n = 0; n < 2; n++) {
-            *at++ = tags[n];
-            uint8_t *size = at++;
-            at = put_varint(at, numbers[n]);
-            *size = (uint8_t)(at - size - 1);
-        }
-        if (want_checksum) {
-            *at++ = tags[2];
-            *at++ = SUM_BYTES;
-            for (int n = 0; n < SUM_BYTES; n++) *at++ = (uint8_t)(checksum >> (8 * n));
-        }
-        packed = PyBytes_FromStringAndSize((char *)message, at - message);
-    } else {
-        PyErr_SetString(PyExc_ValueError, "not the columns of a reply");
-    }
-    PyBuffer_Release(&columns);
-    return packed;
-}
-
 /* -------------------------------------------------------------------------------------------------------------- module */
 
 static PyMethodDef methods[] = {
     {"row_checksums", row_checksums, METH_VARARGS, NULL},
-    {"distinct_pairs", distinct_pairs, METH_VARARGS, NULL},
-    {"chunk_keys", chunk_keys, METH_VARARGS, NULL},
     {"read_rows", read_rows, METH_VARARGS, NULL},
-    {"one_row", one_row, METH_VARARGS, NULL},
-    {"one_reply", one_reply, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from .choice import serves
 
-__all__ = ["IS_COMPILED", "chunk_keys", "distinct_pairs", "one_reply", "one_row", "read_rows", "row_checksums"]  # fmt: skip
+__all__ = ["IS_COMPILED", "read_rows", "row_checksums"]
 
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 """Counts the changes of what the compiled functions take and return; the same number stands in reads.c."""
 
 
@@ -20,6 +20,6 @@ def _load() -> ModuleType:
 IS_COMPILED: Final = serves("_reads", _load, INTERFACE)
 
 if IS_COMPILED:
-    from ._reads import chunk_keys, distinct_pairs, one_reply, one_row, read_rows, row_checksums
+    from ._reads import read_rows, row_checksums
 else:
-    from .reads_twin import chunk_keys, distinct_pairs, one_reply, one_row, read_rows, row_checksums
+    from .reads_twin import read_rows, row_checksums

@@ -4,7 +4,6 @@ Numbers that are too large for anything are what they say: beyond the end.  Nega
 """
 
 import os
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,13 +19,8 @@ Chunk = tuple[int | ReadNow, int, int, int, bytes]
 """A version of a chunk: its file (a descriptor; the twin also takes what reads), where it starts there, its length, its version
 number, the xxh3-64 of each of its checksum blocks (8 bytes, the highest first)."""
 
-OneRow = tuple[int, int, int, int, int, int, int]
-"""What a row says, in the order of the columns that are asked for, and which flags are set: a bit for each, the lowest for the first."""
-
 CHECKSUM_BYTES: Final = 8
 
-_KEY: Final = struct.Struct(">QQI")
-_VARINT_BYTES_MAX: Final = 10
 _BYTES_MAX: Final = 2**63 - 1
 """What the system takes for an offset."""
 _NOTHING: Final = memoryview(b"")
@@ -49,52 +43,6 @@ def row_checksums(view: memoryview, ends: list[int], /) -> list[int]:
         found.append(xxh3_64_intdigest(view[start:end]))
         start = end
     return found
-
-
-def distinct_pairs(
-    firsts: list[int], seconds: list[int], /
-) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the pairs that two columns make, each once in the order of its first row, and which one each row is.
-
-    Raises:
-        ValueError: columns of different lengths, a negative number; numbers from 2**63 on may count as the same.
-    """
-    _check_lengths(firsts, seconds)
-    if min(firsts, default=0) < 0 or min(seconds, default=0) < 0:
-        raise ValueError("a negative number")
-    known: dict[tuple[int, int], int] = {}
-    each = [known.setdefault(pair, len(known)) for pair in zip(firsts, seconds, strict=True)]
-    return list(known), each
-
-
-def chunk_keys(
-    owners: list[int], numbers: list[int], inode_ids: list[int], chunk_indexes: list[int], /
-) -> tuple[list[bytes], list[int]]:
-    """Return the keys of the chunks that rows name, each once in the order of its first row, and which one each row names.
-
-    Args:
-        owners: what keys begin with.
-        numbers: which of the owners, of each row.
-        inode_ids: of each row.
-        chunk_indexes: of each row, below 2**32.
-
-    Raises:
-        ValueError: columns of different lengths, a row of no owner, a number that no key can hold.
-    """
-    _check_lengths(numbers, inode_ids, chunk_indexes)
-    if numbers and not 0 <= min(numbers) <= max(numbers) < len(owners):
-        raise ValueError("a row of no owner")
-    known: dict[bytes, int] = {}
-    pack = _KEY.pack
-    try:
-        keys = [
-            pack(owners[number], inode_id, chunk_index)
-            for number, inode_id, chunk_index in zip(numbers, inode_ids, chunk_indexes, strict=True)
-        ]
-    except struct.error as error:
-        raise ValueError("a number that no key can hold") from error
-    each = [known.setdefault(key, len(known)) for key in keys]
-    return list(known), each
 
 
 def read_rows(  # noqa: PLR0917 - one loop, in a function of its own for its names
@@ -161,88 +109,6 @@ def read_rows(  # noqa: PLR0917 - one loop, in a function of its own for its nam
                 break
         left.append(n)
     return versions, checksums if want_checksums else [], left, cold_count
-
-
-def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
-    """Return what a message says whose columns have one number each; None: it is not of this kind.
-
-    A wrapper of protobuf's for a column costs more than all of this.
-
-    Args:
-        message: as protobuf has it on the wire.
-        columns: the tags of the six, each a byte, all different: packed repeated numbers.
-        flags: at most eight tags, each a byte, of plain numbers that may be there, too: set unless 0; of several the last counts.
-
-    Raises:
-        ValueError: not six columns, or too many flags.
-    """
-    if len(columns) != 6 or len(flags) > 8:  # noqa: PLR2004 - as said above
-        raise ValueError("not the columns of a row")
-    numbers: dict[int, int] = {}
-    is_set: dict[int, bool] = {}
-    at = 0
-    while at < len(message):
-        tag = message[at]
-        size, at = _varint(message, at + 1, len(message))
-        if at and tag in flags:
-            is_set[flags.index(tag)] = size != 0
-            continue
-        stop = at + size
-        if not at or tag not in columns or tag in numbers or stop > len(message):
-            return None
-        numbers[tag], at = _varint(message, at, stop)
-        if at != stop:
-            return None
-    if len(numbers) != len(columns):
-        return None
-    first, second, third, fourth, fifth, sixth = (numbers[tag] for tag in columns)
-    bits = sum(flag << place for place, flag in is_set.items())
-    return first, second, third, fourth, fifth, sixth, bits
-
-
-def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a number and where it ends; 0 and 0: there is none before `end`."""
-    if at < end and message[at] < 0x80:  # noqa: PLR2004 - the bit that says that more follow
-        return message[at], at + 1
-    value = shift = 0
-    for place in range(at, min(end, at + _VARINT_BYTES_MAX)):
-        byte = message[place]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:  # noqa: PLR2004 - as above
-            return (value, place + 1) if value < 1 << 64 else (0, 0)
-    return 0, 0
-
-
-def one_reply(
-    columns: bytes, length: int, version: int, checksum: int, want_checksum: bool, /
-) -> bytes:
-    """Return the message, as protobuf has it on the wire, whose columns say of one row what was read.
-
-    Args:
-        columns: the tags, each a byte, of lengths, of versions, and of checksums: packed numbers, the last of 8 bytes each.
-        length: below 2**64, as the others.
-        version: what was read.
-        checksum: of the bytes.
-        want_checksum: without, there is no column of checksums.
-
-    Raises:
-        ValueError: not three columns.
-    """
-    if len(columns) != 3:  # noqa: PLR2004 - as said above
-        raise ValueError("not the columns of a reply")
-    parts = list[bytes]()
-    for tag, number in zip(columns, (length, version), strict=False):
-        packed = bytearray()
-        rest = number
-        while rest >= 0x80:  # noqa: PLR2004 - as above
-            packed.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        packed.append(rest)
-        parts += [bytes((tag, len(packed))), bytes(packed)]
-    if want_checksum:
-        parts += [bytes((columns[2], CHECKSUM_BYTES)), checksum.to_bytes(CHECKSUM_BYTES, "little")]
-    return b"".join(parts)
 
 
 class _Reader:

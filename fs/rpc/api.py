@@ -179,6 +179,10 @@ Quick = Callable[[bytes], tuple[bytes, Buffer] | None]
 the message as it came; returns those of the reply, its payload (a few KiB; it may be empty) included.  None, or BlockingIOError: it
 has done nothing, and the method is called.  Nobody is asked to admit it."""
 
+Packed = Callable[[Call, bytes], Any]
+"""What a service object may offer as `packed_NAME` beside a plain method NAME, for most requests: called in place of it, with the message as it
+came, and returns what the method does.  None: it has done nothing, and the method is called.  Nobody is asked to admit it."""
+
 Admit = Callable[[User, Identity, Any], None]
 """What a service object may offer as `admit`: called with (user, peer, request) before each method that a user's token
 calls; raises FsError(RPC_NOT_ALLOWED) for a request in another's name.  It may put the user's groups into the request."""

@@ -47,16 +47,20 @@ class MethodRuns:
         binding, lease = work.binding, work.lease
         method = binding.method
         try:
-            request = method.request_type.FromString(bytes(message))
-            if self.grant.user is not None:
-                self._admit(self.grant.user, binding, request)
             payload = _NO_PAYLOAD if lease is None else lease.view
             call = Call(
                 self.peer, work.header.request_id, work.deadline_s, payload, work.would_block
             )
             if lease is not None and self.replies is not None:
                 call.tell = partial(self.replies.tell, work)
-            result = binding.handler(call, request)
+            packed, result = bytes(message), None
+            if binding.packed is not None:
+                result = binding.packed(call, packed)
+            if result is None:
+                request = method.request_type.FromString(packed)
+                if self.grant.user is not None:
+                    self._admit(self.grant.user, binding, request)
+                result = binding.handler(call, request)
             assert isinstance(result, (CoroutineType, Reply, method.reply_type)), type(result)
         except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
             return self.failed(work, error)

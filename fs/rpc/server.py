@@ -136,7 +136,7 @@ class Server:
 
         Args:
             service: the service's name in the schema, or the methods themselves.
-            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`, `Quick` forms, and names in
+            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`, `Quick` and `Packed` forms, and names in
                 `tried_methods`: of methods without effects that hardly ever wait, which are tried outside of any task first.
         """
         methods = methods_of(service) if isinstance(service, str) else list(service)
@@ -153,9 +153,11 @@ class Server:
             is_plain = not iscoroutinefunction(handler)
             is_tried = method.name in getattr(target, "tried_methods", ())
             quick = getattr(target, f"quick_{snake_name(method.name)}", None)
-            assert quick is None or is_plain, f"{method} has a quick form, but is not plain"
+            packed = getattr(target, f"packed_{snake_name(method.name)}", None)
+            has_forms = quick is not None or packed is not None
+            assert is_plain or not has_forms, f"{method} has other forms, but is not plain"
             self._bindings[key] = Binding(
-                method, handler, admit, observed, is_plain, is_tried, quick
+                method, handler, admit, observed, is_plain, is_tried, quick, packed
             )
 
     async def run(

@@ -11,19 +11,21 @@ was committed before it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import cast
+from typing import Final, cast
 
 import trio
 
 from ..chunkengine.format import ChunkKey, chunk_id_of_key, target_of_key
 from ..chunkengine.read_values import ReadRows, RowsRead
-from ..kernels.reads import chunk_keys, distinct_pairs
-from ..schema.proto import storage_pb2
+from ..kernels.read_messages import chunk_keys, take_rows
+from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.status import FsError
 from .context import StorageContext
 from .disk import Disk
+from .read_one import COLUMNS, FILLS_CACHE, IS_RELAXED, MANY_FLAGS, WANTS_CHECKSUMS
 from .target import LocalTarget
+
+IO_COUNT_MAX: Final = 4096
 
 
 @dataclass(slots=True)
@@ -32,12 +34,20 @@ class RowsWanted:
 
     targets: Sequence[LocalTarget]
     """Of the chains that are named."""
+    totals: Sequence[int]
+    """Bytes that are wanted of each of these."""
     chains: Sequence[int]
     """Which of them each row is of."""
     keys: Sequence[ChunkKey]
     rows: ReadRows
     want_checksums: bool
+    fills_cache: bool
     done: RowsRead
+
+    @property
+    def size(self) -> int:
+        """Bytes that are wanted of all."""
+        return self.rows.ends[-1]
 
     def by_disk(self, positions: Iterable[int]) -> dict[Disk, list[int]]:
         """Return which of some rows each disk has."""
@@ -48,36 +58,38 @@ class RowsWanted:
 
     def count_bytes(self) -> None:
         """Enter in the figures of the targets that all has been read."""
-        totals = [0] * len(self.targets)
-        for chain, length in zip(self.chains, self.rows.lengths, strict=True):
-            totals[chain] += length
-        for target, total in zip(self.targets, totals, strict=True):
+        for target, total in zip(self.targets, self.totals, strict=True):
             target.read_bytes += total
 
 
-def find_rows(
-    context: StorageContext, request: storage_pb2.BatchReadReq, lengths: list[int]
-) -> RowsWanted | None:
-    """Return what a checked request wants; None: our place in a chain or the version of a chunk is in doubt."""
-    # 1. Our places in the chains.  Columns as lists: looking into one of a message costs more than what is done with it.
-    pairs, chains = distinct_pairs(request.chain_ids[:], request.chain_versions[:])
+def find_rows(context: StorageContext, message: bytes) -> RowsWanted | None:
+    """Return what a request wants; None: it is not usual, or not right, or our place in a chain or the version of a chunk is in doubt."""
+    taken = take_rows(message, COLUMNS, MANY_FLAGS, IO_COUNT_MAX, CHUNK_SIZE_BYTES_MAX)
+    if taken is None:
+        return None
+    pairs, chains, chunks, numbers, offsets, lengths, ends, flags = taken
+    if ends[-1] > context.payload_bytes_max:
+        return None
+    # 1. Our places in the chains.
     targets: list[LocalTarget] = []
-    for pair in pairs:
-        place = context.place_known(*pair)
+    totals: list[int] = []
+    for chain_id, chain_version, total in pairs:
+        place = context.place_known(chain_id, chain_version)
         if place is None or not place.can_read:
             return None
         targets.append(place.target)
+        totals.append(total)
     # 2. The chunks, and whether an update of one is inside.
     owners: list[int] = [target.target_id for target in targets]
-    packed, numbers = chunk_keys(owners, chains, request.inode_ids[:], request.chunk_indexes[:])
-    keys = cast("list[ChunkKey]", packed)
-    if not request.is_relaxed and _is_one_unsettled(targets, keys):
+    keys = cast("list[ChunkKey]", chunk_keys(chunks, owners))
+    if not flags & IS_RELAXED and _is_one_unsettled(targets, keys):
         return None
-    rows = ReadRows(numbers, request.offsets[:], lengths, list(accumulate(lengths)))
-    want_checksums = request.want_checksums
+    rows = ReadRows(numbers, offsets, lengths, ends)
+    want_checksums = bool(flags & WANTS_CHECKSUMS)
     done = RowsRead.none_of(len(lengths), want_checksums=want_checksums)
     done.left += range(len(lengths))
-    return RowsWanted(targets, chains, keys, rows, want_checksums, done)
+    fills_cache = bool(flags & FILLS_CACHE)
+    return RowsWanted(targets, totals, chains, keys, rows, want_checksums, fills_cache, done)
 
 
 def _is_one_unsettled(targets: Sequence[LocalTarget], keys: Sequence[ChunkKey]) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor
 
 from ..chunkengine.format import chunk_key
-from ..kernels.reads import one_reply, one_row
+from ..kernels.read_messages import one_reply, one_row
 from ..schema.ids import ChunkId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.proto import storage_pb2
@@ -32,7 +32,7 @@ def _tags(message: Descriptor, wire_type: int, *names: str) -> bytes:
 
 
 _REQUEST: Final = storage_pb2.BatchReadReq.DESCRIPTOR
-_COLUMNS: Final = _tags(
+COLUMNS: Final = _tags(
     _REQUEST,
     _PACKED,
     "inode_ids",
@@ -43,9 +43,11 @@ _COLUMNS: Final = _tags(
     "lengths",
 )
 _FLAGS: Final = _tags(_REQUEST, 0, "is_relaxed", "want_checksums", "is_passed_on")
-_IS_RELAXED: Final = 1
-_WANTS_CHECKSUMS: Final = 2
-_REPLY_COLUMNS: Final = _tags(
+MANY_FLAGS: Final = _FLAGS + _tags(_REQUEST, 0, "fills_cache")
+IS_RELAXED: Final = 1
+WANTS_CHECKSUMS: Final = 2
+FILLS_CACHE: Final = 8
+REPLY_COLUMNS: Final = _tags(
     storage_pb2.BatchReadRsp.DESCRIPTOR, _PACKED, "lengths", "commit_vers", "checksums"
 )
 
@@ -60,7 +62,7 @@ def read_one(context: StorageContext, request: bytes) -> tuple[bytes, memoryview
     Raises:
         BlockingIOError: so, too, and the disk has to be waited for.
     """
-    row = one_row(request, _COLUMNS, _FLAGS)
+    row = one_row(request, COLUMNS, _FLAGS)
     if row is None:
         return None
     inode_id, index, chain_id, chain_version, offset, length, flags = row
@@ -73,7 +75,7 @@ def read_one(context: StorageContext, request: bytes) -> tuple[bytes, memoryview
         return None
     target = place.target
     chunk_id = ChunkId(inode_id, index)  # type: ignore[arg-type]
-    if chunk_id in target.unsettled and not flags & _IS_RELAXED:
+    if chunk_id in target.unsettled and not flags & IS_RELAXED:
         return None
     view = memoryview(bytearray(length))
     disk, key = target.disk, chunk_key(target.target_id, chunk_id)
@@ -87,5 +89,5 @@ def read_one(context: StorageContext, request: bytes) -> tuple[bytes, memoryview
         return None
     target.read_bytes += length
     version, checksum = read
-    wants_checksums = bool(flags & _WANTS_CHECKSUMS)
-    return one_reply(_REPLY_COLUMNS, length, version, checksum, wants_checksums), view
+    wants_checksums = bool(flags & WANTS_CHECKSUMS)
+    return one_reply(REPLY_COLUMNS, length, version, checksum, wants_checksums), view

@@ -12,66 +12,61 @@ Concurrency: no lock on the usual way.  What the page cache holds is read right 
 small read to a thread costs more than the read; for the rest there is one blocking call per disk and batch.
 """
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from functools import partial
 from operator import add
 from typing import Any
 
 from ..chunkengine.read_values import ReadDone, RowsRead
+from ..kernels.read_messages import rows_reply
 from ..rpc.api import Reply
 from ..rpc.buffer_pool import Lease
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
-from .read_at_once import RowsWanted, find_rows, read_at_once, read_the_rest
+from .read_at_once import IO_COUNT_MAX, RowsWanted, find_rows, read_at_once, read_the_rest
 from .read_elsewhere import BadRead, read_elsewhere
 from .read_ios import INLINE_BYTES_MAX, Batch, begin, make_reply, read_disks, take_read, take_result
+from .read_one import REPLY_COLUMNS
 from .read_versions import NOT_HERE, ask_tails, read_locked
 from .targets import Place
 
-IO_COUNT_MAX = 4096
 
-
-def read_batch(
-    context: StorageContext,
-    request: storage_pb2.BatchReadReq,
-    *,
-    deadline_s: float,
-    is_cold: bool = False,
-) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
-    """Read a batch; each I/O has its own status, the reply's payload holds the bytes of all in order.
+def read_packed(
+    context: StorageContext, message: bytes, *, deadline_s: float, is_cold: bool
+) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]] | None:
+    """Read a batch, as `read_batch`, without making an object of its message, if it is usual.
 
     Args:
         context: of the process.
-        request: by columns.
+        message: a request by columns, as it came.
         deadline_s: when its sender gives up, in trio's time.
         is_cold: it has been tried without waiting, and the disk has to be waited for.
 
     Returns:
-        The reply, if nothing had to be waited for; else what waits for it, which has to be awaited.
+        The reply, if nothing had to be waited for; else what waits for it, which has to be awaited.  None: nothing is done, and
+        `read_batch` does it.
 
     Raises:
-        FsError: LEASE_EXPIRED; RPC_BAD_REQUEST or RPC_TOO_LARGE for the whole batch.
+        FsError: LEASE_EXPIRED.
     """
     context.check_lease()
-    wanted = request.lengths[:]
-    size = _check_request(context, request, wanted)
+    rows = find_rows(context, message)
+    if rows is None:
+        return None
     buffers = context.buffers
-    lease = buffers.acquire_now(size)
+    lease = buffers.acquire_now(rows.size)
     if lease is None:
-        return _read_batch(context, request, None, None, deadline_s=deadline_s)
+        return None
     is_given = False
     try:
-        rows = find_rows(context, request, wanted)
-        if rows is None:
-            is_given = True
-            return _read_batch(context, request, lease, None, deadline_s=deadline_s)
-        may_pay = is_cold or size > INLINE_BYTES_MAX or read_at_once(rows, lease.view)
+        may_pay = is_cold or rows.size > INLINE_BYTES_MAX or read_at_once(rows, lease.view)
         if rows.done.left:
             is_given = True
             if may_pay:
-                return _read_rows(context, request, lease, rows, deadline_s=deadline_s)
+                return _read_rows(context, message, lease, rows, deadline_s=deadline_s)
+            request = storage_pb2.BatchReadReq.FromString(message)
             return _read_batch(context, request, lease, rows.done, deadline_s=deadline_s)
         reply = _reply_of(context, rows, lease)
         is_given = True
@@ -87,15 +82,13 @@ def _reply_of(
     """Return the reply when all has been read; `lease` is taken over unless this raises LEASE_EXPIRED."""
     context.check_lease()
     rows.count_bytes()
-    message = storage_pb2.BatchReadRsp(
-        lengths=rows.rows.lengths, commit_vers=rows.done.versions, checksums=rows.done.checksums
-    )
+    message = rows_reply(REPLY_COLUMNS, rows.rows.lengths, rows.done.versions, rows.done.checksums)
     return Reply(message, [lease.view], partial(context.buffers.release, lease))
 
 
 async def _read_rows(
     context: StorageContext,
-    request: storage_pb2.BatchReadReq,
+    message: bytes,
     lease: Lease,
     rows: RowsWanted,
     *,
@@ -104,17 +97,36 @@ async def _read_rows(
     """Read what has to wait for the disk, and then what is unusual; `lease` is taken over."""
     is_given = False
     try:
-        may_pass = len(lease.view) > INLINE_BYTES_MAX and not request.fills_cache
+        may_pass = rows.size > INLINE_BYTES_MAX and not rows.fills_cache
         await read_the_rest(rows, lease.view, may_pass_cache=may_pass)
         if not rows.done.left:
             reply = _reply_of(context, rows, lease)
             is_given = True
             return reply
+        request = storage_pb2.BatchReadReq.FromString(message)
         is_given = True
         return await _read_batch(context, request, lease, rows.done, deadline_s=deadline_s)
     finally:
         if not is_given:
             context.buffers.release(lease)
+
+
+def read_batch(
+    context: StorageContext, request: storage_pb2.BatchReadReq, *, deadline_s: float
+) -> Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
+    """Return what reads a batch; each I/O has its own status, the reply's payload holds the bytes of all in order.
+
+    Args:
+        context: of the process.
+        request: by columns.
+        deadline_s: when its sender gives up, in trio's time.
+
+    Raises:
+        FsError: LEASE_EXPIRED; RPC_BAD_REQUEST or RPC_TOO_LARGE for the whole batch.
+    """
+    context.check_lease()
+    _check_request(context, request)
+    return _read_batch(context, request, None, None, deadline_s=deadline_s)
 
 
 async def _read_batch(
@@ -168,10 +180,8 @@ async def _read_batch(
             context.buffers.release(lease)
 
 
-def _check_request(
-    context: StorageContext, request: storage_pb2.BatchReadReq, lengths: Sequence[int]
-) -> int:
-    """Return how many bytes of buffer the batch needs."""
+def _check_request(context: StorageContext, request: storage_pb2.BatchReadReq) -> None:
+    lengths = request.lengths[:]
     count = len(lengths)
     if not 0 < count <= IO_COUNT_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, f"{count} reads in a batch")
@@ -183,7 +193,6 @@ def _check_request(
     size = sum(lengths)
     if size > context.payload_bytes_max:
         raise FsError(Status.RPC_TOO_LARGE, f"{size} bytes in a batch of reads")
-    return size
 
 
 async def _place_of(

@@ -24,7 +24,7 @@ from .copies import read_copy
 from .local_state import Hold
 from .on_disk import note_offline
 from .read_one import read_one
-from .read_path import read_batch
+from .read_path import read_batch, read_packed
 from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target_changes import TargetChanges
 from .targets import Place
@@ -57,20 +57,29 @@ class StorageService:
             for update in request.updates:
                 check_client_id(update.tag.client_id, peer)
 
+    def packed_batch_read(
+        self, call: Call, message: bytes
+    ) -> (
+        Reply[storage_pb2.BatchReadRsp]
+        | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]
+        | None
+    ):
+        """See `read_packed`."""
+        context, is_cold = self._context, call.would_block
+        return read_packed(context, message, deadline_s=call.deadline_s, is_cold=is_cold)
+
     def batch_read(
         self, call: Call, request: storage_pb2.BatchReadReq
-    ) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
-        """Read from any serving target of each chain; at once if nothing has to be waited for."""
+    ) -> Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
+        """Read from any serving target of each chain."""
         if request.ios:
             return self._batch_read_by_rows(call, request)
-        context, is_cold = self._context, call.would_block
-        return read_batch(context, request, deadline_s=call.deadline_s, is_cold=is_cold)
+        return read_batch(self._context, request, deadline_s=call.deadline_s)
 
     async def _batch_read_by_rows(
         self, call: Call, request: storage_pb2.BatchReadReq
     ) -> Reply[storage_pb2.BatchReadRsp]:
-        read = read_batch(self._context, from_rows(request), deadline_s=call.deadline_s)
-        reply = read if isinstance(read, Reply) else await read
+        reply = await read_batch(self._context, from_rows(request), deadline_s=call.deadline_s)
         assert not isinstance(reply.message, bytes)
         return Reply(to_rows(reply.message), reply.payload, reply.release)
 

@@ -9,10 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
-from fs.chunkengine.format import chunk_key
 from fs.kernels import reads, reads_twin
-from fs.schema.ids import ChunkId, InodeId, TargetId
-from fs.schema.proto import storage_pb2
 
 BLOCK = 64
 BOUNCE = 5 * BLOCK
@@ -33,64 +30,6 @@ def test_checksums_of_pieces(kernel):
 def test_pieces_beyond_a_buffer_are_refused(kernel, ends):
     with pytest.raises(ValueError, match=r"a piece beyond the buffer|a negative number"):
         kernel.row_checksums(memoryview(bytes(10)), ends)
-
-
-def test_pairs_are_numbered_in_the_order_of_their_first(kernel):
-    firsts, seconds = [5, 5, 7, 5, 2**62], [1, 2, 1, 1, 0]
-    pairs, numbers = kernel.distinct_pairs(firsts, seconds)
-    assert pairs == [(5, 1), (5, 2), (7, 1), (2**62, 0)]
-    assert numbers == [0, 1, 2, 0, 3]
-    assert kernel.distinct_pairs([], []) == ([], [])
-    for columns in ([1], []), ([-1], [0]), ([0], [-1]):
-        with pytest.raises(ValueError, match=r"different lengths|negative"):
-            kernel.distinct_pairs(*columns)
-
-
-def test_code_that_stands_for_a_number_is_not_run(kernel):
-    """It could take out of a list what is yet to be looked at."""
-    firsts, seconds = [1, 2, 3], [1, 2, 3]
-
-    class Emptying:
-        def __index__(self):
-            firsts.clear()
-            return 3
-
-    seconds[2] = Emptying()
-    with pytest.raises(TypeError):
-        kernel.distinct_pairs(firsts, seconds)
-
-
-def test_keys_are_those_of_the_chunk_engine(kernel):
-    generator = random.Random(3)
-    owners = [7, 2**64 - 1]
-    rows = [
-        (generator.randrange(2), generator.choice([0, 2**64 - 1]), generator.randrange(20))
-        for _ in range(200)
-    ]
-    wanted = [
-        chunk_key(TargetId(owners[owner]), ChunkId(InodeId(inode_id), index))
-        for owner, inode_id, index in rows
-    ]
-    keys, numbers = kernel.chunk_keys(owners, *map(list, zip(*rows, strict=True)))
-    assert keys == list(dict.fromkeys(wanted))
-    assert [keys[number] for number in numbers] == wanted
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        ([1], [0], [0], []),
-        ([1], [1], [0], [0]),
-        ([1], [-1], [0], [0]),
-        ([1], [0], [2**64], [0]),
-        ([1], [0], [0], [2**32]),
-        ([1], [0], [0], [-1]),
-        ([-1], [0], [0], [0]),
-    ],
-)
-def test_keys_that_cannot_be_are_refused(kernel, columns):
-    with pytest.raises(ValueError, match=r"different lengths|no owner|negative|no key can hold"):
-        kernel.chunk_keys(*columns)
 
 
 @pytest.fixture(scope="module")
@@ -257,8 +196,6 @@ def test_nothing_is_kept(kernel, descriptor):
 
     def once():
         kernel.read_rows(BLOCK, BOUNCE, 0, chunks, *columns, view, True)
-        kernel.chunk_keys([1], [0, 0], [3, 2**40], [1, 2])
-        kernel.distinct_pairs([1, 2**40], [1, 2**40])
         kernel.row_checksums(view, [10, 20])
         refused = 0
         for bad in ([0, 0, 9], [0, 0, -1]):
@@ -266,11 +203,7 @@ def test_nothing_is_kept(kernel, descriptor):
                 kernel.read_rows(BLOCK, BOUNCE, 0, chunks, bad, *columns[1:], view, True)
             except ValueError:
                 refused += 1
-        try:
-            kernel.chunk_keys([1], [0, 0], [3, 2**70], [1, 2])
-        except ValueError:
-            refused += 1
-        assert refused == 3
+        assert refused == 2
 
     for _ in range(20):
         once()
@@ -282,71 +215,3 @@ def test_nothing_is_kept(kernel, descriptor):
     tracemalloc.stop()
     assert grown < 200 * 16
     view.release()  # nobody holds the buffer
-
-
-COLUMNS = bytes(number << 3 | 2 for number in (5, 6, 7, 8, 9, 10))
-FLAGS = bytes(number << 3 for number in (2, 3, 4))
-ROW = [2**64 - 1, 7, 2**32 - 1, 300, 0, 4096]
-
-
-def request_of(rows, **flags):
-    names = "inode_ids", "chunk_indexes", "chain_ids", "chain_versions", "offsets", "lengths"
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-    return storage_pb2.BatchReadReq(**columns, **flags).SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("flags", "bits"),
-    [({}, 0), ({"is_relaxed": True}, 1), ({"want_checksums": True, "is_passed_on": True}, 6)],
-)
-def test_a_request_for_one_row_is_taken_apart(kernel, flags, bits):
-    message = request_of([ROW], **flags)
-    assert kernel.one_row(message, COLUMNS, FLAGS) == (*ROW, bits)
-    turned = bytes(reversed(COLUMNS))
-    assert kernel.one_row(message, turned, FLAGS) == (*reversed(ROW), bits)
-    assert kernel.one_row(message + bytes((FLAGS[0], 0)), COLUMNS, FLAGS) == (*ROW, bits & ~1)
-
-
-def test_other_requests_are_not_of_one_row(kernel):
-    good = request_of([ROW], want_checksums=True)
-    others = [b"", request_of([ROW, ROW]), good[2:] + good[2:], good + b"\x58\x01"]
-    others.append(
-        storage_pb2.BatchReadReq(ios=[storage_pb2.ReadIoPb(length=1)]).SerializeToString()
-    )
-    others += [good[:cut] for cut in range(len(good))]
-    others += [good[: good.index(COLUMNS[0])] + bytes((COLUMNS[0], 11)) + b"\x80" * 10 + b"\x01"]
-    others += [b"\x18" + b"\xff" * 9 + b"\x02" + good[2:], b"\x18" + b"\xff" * 11 + good[2:]]
-    for other in others:
-        assert kernel.one_row(other, COLUMNS, FLAGS) is None, other
-    longest = b"\x18" + b"\xff" * 9 + b"\x01" + good[2:]
-    assert kernel.one_row(longest, COLUMNS, FLAGS) == (*ROW, 2)
-    for columns, flags in ((COLUMNS[1:], FLAGS), (COLUMNS, bytes(range(16, 25)))):
-        with pytest.raises(ValueError, match="not the columns of a row"):
-            kernel.one_row(good, columns, flags)
-
-
-@given(st.binary(max_size=80), st.data())
-@settings(max_examples=300)
-def test_both_take_the_same_apart(noise, data):
-    message = request_of([[data.draw(st.integers(0, 2**32 - 1)) for _ in ROW]])
-    at = data.draw(st.integers(0, len(message)))
-    for one in (
-        noise,
-        message[:at] + noise + message[at:],
-        message[:at] + noise[:1] + message[at + 1 :],
-    ):
-        assert reads.one_row(one, COLUMNS, FLAGS) == reads_twin.one_row(one, COLUMNS, FLAGS)
-
-
-@pytest.mark.parametrize("want_checksum", [False, True])
-def test_the_reply_of_one_row_is_what_protobuf_makes(kernel, want_checksum):
-    columns = bytes(number << 3 | 2 for number in (3, 4, 5))
-    for length, version, checksum in [(1, 1, 0), (4096, 300, 2**64 - 1), (127, 2**64 - 1, 1 << 63)]:
-        checksums = [checksum] if want_checksum else []
-        expected = storage_pb2.BatchReadRsp(
-            lengths=[length], commit_vers=[version], checksums=checksums
-        )
-        message = kernel.one_reply(columns, length, version, checksum, want_checksum)
-        assert message == expected.SerializeToString()
-    with pytest.raises(ValueError, match="not the columns of a reply"):
-        kernel.one_reply(columns[1:], 1, 1, 1, True)

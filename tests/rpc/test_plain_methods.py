@@ -144,6 +144,44 @@ async def test_what_a_quick_form_leaves_is_done_by_the_method(net, process, quic
     assert [type(error) for _, error in bugs] == [AssertionError]
 
 
+async def test_a_packed_form_is_called_in_place_of_the_method(net, process, quick, monkeypatch):
+    """With what the quick form has found out, and in a task, too; what it leaves is done by the method, and its errors are answers."""
+    seen = []
+
+    async def later(data):
+        await trio.sleep(0.01)
+        return Reply(core.EchoRsp(data=data), [b"later"])
+
+    def packed(_, call, message):
+        request = core.EchoReq.FromString(message)
+        seen.append((request.data, call.would_block))
+        if request.data == b"refused":
+            raise FsError(Status.NOT_SERVING, "so it says")
+        if request.data == b"blocks":
+            return later(b"it waits")
+        if request.reply_payload_bytes:
+            payload = b"p" * request.reply_payload_bytes
+            return Reply(core.EchoRsp(data=b"packed").SerializeToString(), [payload])
+        return None
+
+    name = "fs.rpc.core_service.CoreService.packed_echo"
+    monkeypatch.setattr(name, packed, raising=False)
+    async with process(net) as p:
+        received = await p.channel.call(ECHO, core.EchoReq(data=b"slow", reply_payload_bytes=9000))
+        assert (received.message.data, bytes(received.payload)) == (b"packed", b"p" * 9000)
+        received = await p.channel.call(ECHO, core.EchoReq(data=b"blocks"))
+        assert (received.message.data, bytes(received.payload)) == (b"it waits", b"later")
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"slow"))).message.data == b"slow"
+        with pytest.raises(FsError, match="so it says"):
+            await p.channel.call(ECHO, core.EchoReq(data=b"refused", reply_payload_bytes=2**31))
+    assert [(data, flag) for data, flag in seen if data != b"refused"] == [
+        (b"slow", False),
+        (b"blocks", True),
+        (b"slow", False),
+    ]
+    assert quick.slow == [(b"slow", False)]
+
+
 async def until(condition):
     while not condition():  # noqa: ASYNC110 - of what happens there is no event
         await trio.sleep(0.01)

@@ -27,13 +27,13 @@ async def warm(mock_clock):
 @pytest.fixture
 def ordinary(monkeypatch):
     """Count what goes the ordinary way."""
-    calls, real = [], read_path.read_batch
+    calls, real = [], read_path.read_packed
 
     def counted(*arguments, **options):
         calls.append(options)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(service, "read_batch", counted)
+    monkeypatch.setattr(service, "read_packed", counted)
     return calls
 
 
