@@ -183,6 +183,95 @@ def test_a_note_of_another_chain_lets_nothing_pass():
     assert not is_noted(place)
 
 
+LAST = chain_of({A: PublicState.LASTSRV, B: PublicState.WAITING, C: PublicState.OFFLINE}, 12)
+
+
+@pytest.mark.parametrize(
+    ("heard", "is_doubted"),
+    [
+        ({B: noted(9, A, B)}, False),  # the disk of A has not been heard
+        ({A: noted(11, A), B: noted(9, A, B)}, False),
+        ({A: noted(9, A, B), B: noted(9, A, B)}, False),
+        (
+            {A: noted(7, A, B), B: noted(9, A, B)},
+            False,
+        ),  # it died before it had noted who came back
+        ({A: noted(6, A, B), B: noted(9, A, B)}, True),
+        ({A: noted(3, A, B, C), C: noted(6, A, B, C)}, True),
+        ({A: noted(3, A, B, C), C: noted(6, B, C)}, False),  # by a manager of a lost history
+        ({A: noted(3, A, B), B: noted(9, A, B, generation=1)}, False),  # a restore came between
+        ({A: noted(3, A, B), B: noted(9, A, B, chain_id=ChainId(8))}, False),
+        ({A: noted(3, A, B), D: noted(9, A, D)}, False),  # no member says so
+    ],
+)
+def test_whose_disk_is_an_old_one(heard, is_doubted):
+    after = restored.doubted(LAST, heard)
+    assert (after is not LAST) is is_doubted
+    if not is_doubted:
+        return
+    assert not after.keepers
+    assert is_legal(after)
+    assert after.chain_version == LAST.chain_version + 1
+    everybody = {A: None, B: None, C: None} | heard
+    assert restored.settled(after, everybody) is after
+    assert A in restored.missing(after, everybody)
+    chosen = restored.given_up(after, everybody, A, None)
+    assert last_of(chosen) in {B, C}
+    assert chosen.loss_count == LAST.loss_count + 1
+    right = everybody | {A: noted(11, A)}
+    assert last_of(restored.settled(after, right)) == A
+
+
+@pytest.mark.parametrize("is_serving", [True, False])
+def test_only_of_a_last_server_others_are_asked(is_serving):
+    chain = chain_of(SERVING, 12) if is_serving else LAST
+    assert restored.may_be_doubted(chain, {A: noted(9, A)}) is not is_serving
+    assert not restored.may_be_doubted(chain, {A: noted(10, A)})
+    assert not restored.may_be_doubted(chain, {A: None})
+    heard = {A: noted(3, A, B), B: noted(9, A, B)}
+    assert (restored.doubted(chain, heard) is chain) is is_serving
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+async def test_an_old_image_of_the_last_server_s_disk_serves_nobody(
+    autojump_clock, comes_first, caplog
+):
+    """What it has would be read, and brought to those who know better."""
+    async with cluster_of() as cluster:
+        await cluster.up()
+        first, *others = cluster.storage_ids
+        target_id = first * 100 + 1
+        image = cluster.standings[target_id]
+        for node_id in others:  # each goes, and comes back
+            await cluster.storages[node_id].kill()
+            await cluster.until(lambda i, n=node_id: cluster.state_of(i, n) is PublicState.OFFLINE)
+            await cluster.start_storage(node_id)
+            await cluster.until(serving(cluster, cluster.storage_ids))
+        await trio.sleep(2)
+        for node_id in (*others, first):
+            await cluster.storages[node_id].kill()
+            await cluster.until(
+                lambda i, n=node_id: (
+                    cluster.state_of(i, n) in {PublicState.OFFLINE, PublicState.LASTSRV}
+                )
+            )
+        await cluster.managers[1].kill()
+        right, cluster.standings[target_id] = cluster.standings[target_id], image
+        await cluster.start_manager(1)
+        order = (first, *others) if comes_first else (*others, first)
+        for node_id in order:
+            await cluster.start_storage(node_id)
+            await trio.sleep(5)
+        await trio.sleep(30)
+        info = await cluster.info()
+        assert not info.chain(1).keepers
+        assert f"the disk of target {target_id}, which served last, is an old one" in caplog.text
+        await cluster.storages[first].kill()
+        cluster.standings[target_id] = right
+        await cluster.start_storage(first)
+        await cluster.until(serving(cluster, cluster.storage_ids))
+
+
 async def restored_without_the_first(cluster):
     """A backup; changes without one of three; everybody dies, and the backup is restored."""
     await cluster.up()
