@@ -1,6 +1,5 @@
 """What a mount daemon does to the rows of a batch of reads; `fs.kernels.batches_twin` says what each function promises."""
 
-from types import ModuleType
 from typing import Final
 
 from .batches_twin import (
@@ -38,14 +37,7 @@ __all__ = [
 INTERFACE: Final = 2
 """Counts the changes of what the compiled functions take and return; the same number stands in batches.c."""
 
-
-def _load() -> ModuleType:
-    from . import _batches  # noqa: PLC0415 - only where it is wanted and whole
-
-    return _batches
-
-
-IS_COMPILED: Final = serves("_batches", _load, INTERFACE)
+IS_COMPILED: Final = serves("_batches", INTERFACE)
 
 if IS_COMPILED:
     from ._batches import are_within, completions_of, have_come, kinds_of, plan_reads, windows_of

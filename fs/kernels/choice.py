@@ -3,7 +3,7 @@
 import logging
 import os
 import struct
-from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -26,14 +26,13 @@ _SEGMENT_LOADED: Final = 1
 _SECTION_STRINGS: Final = 3
 
 
-def serves(name: str, load: Callable[[], ModuleType], interface: int) -> bool:
+def serves(name: str, interface: int) -> bool:
     """Return whether a compiled module of this package is wanted, there, whole, and fits.
 
     One that is there and cannot serve is told in the log; that there is none is not: there was nothing to compile it with.
 
     Args:
-        name: of the module.
-        load: imports it; not called for a file that was cut off.
+        name: of the module, which is not imported if its file was cut off.
         interface: that its caller knows.
     """
     found = find_spec(f"{__package__}.{name}") if IS_WANTED else None
@@ -42,7 +41,7 @@ def serves(name: str, load: Callable[[], ModuleType], interface: int) -> bool:
     try:
         if not is_whole(Path(found.origin)):
             reason = "it is cut off"
-        elif fits(load(), interface):
+        elif fits(import_module(found.name), interface):
             return True
         else:
             reason = "it was built from another source"

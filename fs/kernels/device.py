@@ -1,6 +1,5 @@
 """How a mount daemon takes in and answers small READs of the kernel; `device_twin` says what each function promises."""
 
-from types import ModuleType
 from typing import Final
 
 from .choice import serves
@@ -11,14 +10,7 @@ __all__ = ["ANSWER", "IS_COMPILED", "READ_REQUEST", "answer_reads", "receive_rea
 INTERFACE: Final = 1
 """Counts the changes of what the compiled functions take and return; the same number stands in device.c."""
 
-
-def _load() -> ModuleType:
-    from . import _device  # noqa: PLC0415 - only where it is wanted and whole
-
-    return _device
-
-
-IS_COMPILED: Final = serves("_device", _load, INTERFACE)
+IS_COMPILED: Final = serves("_device", INTERFACE)
 
 if IS_COMPILED:
     from ._device import answer_reads, receive_reads

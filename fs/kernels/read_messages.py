@@ -1,6 +1,5 @@
 """Messages about reads, between bytes as they go over the wire and columns; read_messages_twin.py says what each function promises."""
 
-from types import ModuleType
 from typing import Final
 
 from .choice import serves
@@ -10,14 +9,7 @@ __all__ = ["IS_COMPILED", "chunk_keys", "one_reply", "one_row", "rows_reply", "t
 INTERFACE: Final = 1
 """Counts the changes of what the compiled functions take and return; the same number stands in read_messages.c."""
 
-
-def _load() -> ModuleType:
-    from . import _read_messages  # noqa: PLC0415 - only where it is wanted and whole
-
-    return _read_messages
-
-
-IS_COMPILED: Final = serves("_read_messages", _load, INTERFACE)
+IS_COMPILED: Final = serves("_read_messages", INTERFACE)
 
 if IS_COMPILED:
     from ._read_messages import chunk_keys, one_reply, one_row, rows_reply, take_rows

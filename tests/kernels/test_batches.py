@@ -38,16 +38,6 @@ def joined(strategy, most=12):
     )
 
 
-@pytest.fixture(params=["compiled", "twin"])
-def kernel(request):
-    """Return the functions of fs/kernels/batches.py."""
-    if request.param == "twin":
-        return batches_twin
-    if compiled is None:
-        pytest.skip("not compiled: python setup.py build_ext --inplace")
-    return compiled
-
-
 def said(function, *arguments):
     """Return what a function returns, views as bytes, or that it refuses."""
     try:

@@ -29,15 +29,19 @@ def test_a_module_of_another_interface_is_not_used():
 def test_a_module_that_is_missing_or_not_wanted_does_not_serve(monkeypatch):
     built = types.ModuleType("built")
     built.INTERFACE = 3
+    monkeypatch.setattr(choice, "import_module", lambda _name: built)
+    assert serves("choice", 3)
+    assert not serves("choice", 4)
+    assert not serves("no_such_module", 3)
 
-    def missing():
+    def missing(_name):
         raise ImportError
 
-    assert serves("choice", lambda: built, 3)
-    assert not serves("choice", lambda: built, 4)
-    assert not serves("choice", missing, 3)
+    monkeypatch.setattr(choice, "import_module", missing)
+    assert not serves("choice", 3)
+    monkeypatch.setattr(choice, "import_module", lambda _name: built)
     monkeypatch.setattr(choice, "IS_WANTED", False)
-    assert not serves("choice", lambda: built, 3)
+    assert not serves("choice", 3)
 
 
 def test_the_twins_serve_where_the_environment_says_so():

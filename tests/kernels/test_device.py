@@ -24,16 +24,6 @@ else:
 MNT_FORCE, MNT_DETACH = 1, 2
 
 
-@pytest.fixture(params=["compiled", "twin"])
-def kernel(request):
-    """Return the functions of fs/kernels/device.py."""
-    if request.param == "twin":
-        return device_twin
-    if compiled is None:
-        pytest.skip("not compiled: python setup.py build_ext --inplace")
-    return compiled
-
-
 @pytest.fixture
 def pair():
     """Yield both ends: of the kernel, and of the mount, which does not block."""

@@ -9,26 +9,11 @@ from xxhash import xxh3_64_digest
 
 from fs.kernels import frames, frames_twin
 
-if frames.IS_COMPILED:
-    from fs.kernels import _frames as compiled
-else:
-    compiled = None
-
 GOOD = (2, 3, 0, 2**64 - 1, 7, 8, 9, 10, 11, 2**40)
 """As `make_header` takes them."""
 BOUNDS = 2, 6, 11, 2**40
 """Version, greatest kind, most message bytes and payload bytes."""
 WIDTHS = 8, 8, 16, 64, 16, 16, 16, 32, 32, 64
-
-
-@pytest.fixture(params=["compiled", "twin"])
-def kernel(request):
-    """Return the functions of fs/kernels/frames.py."""
-    if request.param == "twin":
-        return frames_twin
-    if compiled is None:
-        pytest.skip("not compiled: python setup.py build_ext --inplace")
-    return compiled
 
 
 def taken(values):

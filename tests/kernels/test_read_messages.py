@@ -13,22 +13,6 @@ from fs.kernels import read_messages, read_messages_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2
 
-if read_messages.IS_COMPILED:
-    from fs.kernels import _read_messages as compiled
-else:
-    compiled = None
-
-
-@pytest.fixture(params=["compiled", "twin"])
-def kernel(request):
-    """The functions of fs/kernels/read_messages.py."""
-    if request.param == "twin":
-        return read_messages_twin
-    if compiled is None:
-        pytest.skip("not compiled: python setup.py build_ext --inplace")
-    return compiled
-
-
 COLUMNS = bytes(number << 3 | 2 for number in (5, 6, 7, 8, 9, 10))
 REPLY_COLUMNS = bytes(number << 3 | 2 for number in (3, 4, 5))
 FLAGS = bytes(number << 3 for number in (2, 3, 4))

@@ -11,7 +11,7 @@ import sys
 import pytest
 from xxhash import xxh3_64_digest
 
-from fs.kernels import writes, writes_twin
+from fs.kernels import writes
 
 from .fuzz_io import WritesFuzzer
 
@@ -22,16 +22,6 @@ else:
 
 UNIT = 512
 BLOCK = 1000
-
-
-@pytest.fixture(params=["compiled", "twin"])
-def kernel(request):
-    """The functions of fs/kernels/writes.py."""
-    if request.param == "twin":
-        return writes_twin
-    if compiled is None:
-        pytest.skip("not compiled: python setup.py build_ext --inplace")
-    return compiled
 
 
 @pytest.fixture
