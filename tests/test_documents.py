@@ -15,6 +15,14 @@ def test_pages_are_fresh(path):
     assert path.read_text() == documents.pages()[path], "run `ember generate`"
 
 
+def test_every_argument_and_option_of_every_command_says_what_it_is():
+    rows = re.findall(
+        r"^\| (`.*) \| *(.*?) *\|$", (ROOT / "specs" / "commands.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) > 500
+    assert not [row for row in rows if not row[1].endswith((".", ".)", "?", "!"))]
+
+
 def test_every_knob_is_documented_somewhere():
     page = documents.config_page()
     assert "| retry_time_s_max | float |" in page

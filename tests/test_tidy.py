@@ -26,7 +26,7 @@ POSITIONAL_MAX = 7
 BANNED_WORDS = {
     "brick": "target", "OSD": "target", "master": "primary", "slave": "successor",
     "fan-out": "stripe size", "cluster map": "routing info", "topology": "routing info",
-    "replication group": "chain", "rebuild": "resync",
+    "replication group": "chain", "rebuild": "resync", "donor": "feeder",
 }  # fmt: skip
 BANNED_MODULES = {"utils", "util", "helpers", "helper", "common", "manager", "data", "info", "misc"}
 

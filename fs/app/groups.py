@@ -63,7 +63,7 @@ def _cluster() -> typer.Typer:
 
 @_group
 def _metrics() -> typer.Typer:
-    """Where processes show what they measure, for Prometheus."""
+    """Show where processes say what they measure, for Prometheus."""
     from .metrics_commands import metrics  # noqa: PLC0415
 
     return metrics
@@ -95,7 +95,7 @@ def _key() -> typer.Typer:
 
 @_group
 def _user() -> typer.Typer:
-    """Users of a closed cluster, and the tokens that let them in."""
+    """Let users into a closed cluster, and show and revoke their tokens."""
     from .user_commands import user  # noqa: PLC0415
 
     return user

@@ -30,7 +30,12 @@ PauseOption = Annotated[
     ),
 ]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
-MountArgument = Annotated[Path, typer.Argument(metavar="MOUNT_POINT")]
+MountArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MOUNT_POINT", help="Where a cluster is mounted, or is to be: an empty directory."
+    ),
+]
 PASS_ON: Final[dict[str, Any]] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 

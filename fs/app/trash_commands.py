@@ -50,7 +50,9 @@ def expiry_s(expiry: Expiry) -> int:
 
 @rm.command()
 def _rm(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="Files or directories on a mount.")
+    ],
     expire: Annotated[
         Expiry | None,
         typer.Option(help="How long it can be restored; default: as the cluster is configured."),

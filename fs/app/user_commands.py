@@ -30,7 +30,9 @@ user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True)
 token = typer.Typer(help="What lets a user in.", no_args_is_help=True)
 user.add_typer(token, name="token")
 
-UidArgument = Annotated[int, typer.Argument(metavar="UID", min=0, max=2**32 - 2)]
+UidArgument = Annotated[
+    int, typer.Argument(metavar="UID", min=0, max=2**32 - 2, help="The number of the user.")
+]
 
 
 def parse_ids(text: str) -> list[int]:
@@ -64,7 +66,7 @@ def parse_time_s(text: str, option: str, *, days_max: int) -> int:
 @user.command("add")
 def add(
     uid: UidArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What people call the user.")],
     *,
     gid: Annotated[int | None, typer.Option(help="Primary group.", show_default="UID")] = None,
     groups: Annotated[str, typer.Option(help="Supplementary groups: 10,20.")] = "",

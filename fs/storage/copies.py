@@ -82,12 +82,12 @@ async def find_bytes(
 
 
 async def _fetch(
-    context: StorageContext, donor: TargetId, chunk_id: ChunkId, length: int, checksum: int
+    context: StorageContext, other: TargetId, chunk_id: ChunkId, length: int, checksum: int
 ) -> memoryview:
-    received = await context.channel_to(donor).call(
+    received = await context.channel_to(other).call(
         services.STORAGE_FETCH_COPY,
         storage_pb2.FetchCopyReq(
-            target_id=donor,
+            target_id=other,
             inode_id=chunk_id.inode_id,
             chunk_index=chunk_id.index,
             length=length,
@@ -96,7 +96,7 @@ async def _fetch(
         timeout_s=FETCH_TIMEOUT_S,
     )
     if received.payload_bytes != length:
-        raise FsError(Status.RPC_BAD_FRAME, f"target {donor}: {received.payload_bytes} bytes")
+        raise FsError(Status.RPC_BAD_FRAME, f"target {other}: {received.payload_bytes} bytes")
     return received.payload
 
 

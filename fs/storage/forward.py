@@ -125,7 +125,7 @@ async def forward(
             if error.status is Status.NO_SPACE:
                 raise
             trouble = error
-        # A damaged committed copy over there is healed by sending the whole chunk.
+        # A damaged committed copy over there is replaced by sending the whole chunk.
         is_whole_wanted |= trouble.status is Status.CHECKSUM_MISMATCH
         log.warning(
             "target %d chunk %s version %d: successor target %d (chain %d version %d): %s",

@@ -64,20 +64,20 @@ async def _read_chain(
 ) -> None:
     place, have_all_answered = reads[0].place, True
     left = reads
-    for donor in place.chain.serving:
+    for other in place.chain.serving:
         timeout_s = min(TIMEOUT_S, (deadline_s - trio.current_time()) / 2)
-        if donor == place.target.target_id or not left:
+        if other == place.target.target_id or not left:
             continue
         if timeout_s <= 0:
             have_all_answered = False
             break
         try:
-            answers = await _ask(context, donor, left, is_relaxed, timeout_s)
+            answers = await _ask(context, other, left, is_relaxed, timeout_s)
         except FsError as error:
-            log.warning("target %d: %d reads not passed on: %s", donor, len(left), error)
+            log.warning("target %d: %d reads not passed on: %s", other, len(left), error)
             have_all_answered = False
             continue
-        left, unanswered = _take(place, donor, left, answers)
+        left, unanswered = _take(place, other, left, answers)
         have_all_answered &= not unanswered
     for read in left:
         if have_all_answered and place.can_read:
@@ -86,9 +86,9 @@ async def _read_chain(
 
 
 def _take(
-    place: Place, donor: TargetId, left: list[BadRead], answers: Sequence[ReadDone]
+    place: Place, other: TargetId, left: list[BadRead], answers: Sequence[ReadDone]
 ) -> tuple[list[BadRead], int]:
-    """Keep the good answers; return the reads that are still bad, and how many the donor said nothing of."""
+    """Keep the good answers; return the reads that are still bad, and how many the other said nothing of."""
     still, unanswered, good = [], 0, 0
     for read, answer in zip(left, answers, strict=True):
         if answer.status in {Status.OK, Status.CHUNK_NOT_FOUND}:
@@ -103,14 +103,14 @@ def _take(
             "target %d: %d reads of bad copies served from target %d",
             place.target.target_id,
             good,
-            donor,
+            other,
         )
     return still, unanswered
 
 
 async def _ask(
     context: StorageContext,
-    donor: TargetId,
+    other: TargetId,
     reads: Sequence[BadRead],
     is_relaxed: bool,
     timeout_s: float,
@@ -128,7 +128,7 @@ async def _ask(
         for read in reads
     ]
     request = read_request(wanted, is_relaxed=is_relaxed, want_checksums=True, is_passed_on=True)
-    received = await context.channel_to(donor).call(
+    received = await context.channel_to(other).call(
         services.STORAGE_BATCH_READ, request, into=partial(_buffers, reads), timeout_s=timeout_s
     )
     answers = []
@@ -136,7 +136,7 @@ async def _ask(
         status, detail = result.status, result.detail
         piece = read.io.buffer[: result.length]
         if not status and piece and xxhash.xxh3_64_intdigest(piece) != result.checksum:
-            status, detail = Status.CHECKSUM_MISMATCH, f"target {donor}: changed on the way"
+            status, detail = Status.CHECKSUM_MISMATCH, f"target {other}: changed on the way"
         answers.append(ReadDone(status, result.length, result.commit_ver, detail))
     return answers
 

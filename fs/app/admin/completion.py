@@ -48,8 +48,8 @@ DiskArgument = Annotated[
     int, typer.Argument(metavar="DISK", min=0, help="As `ember admin disk list` shows it.")
 ]
 ChainArgument = Annotated[
-    int, typer.Argument(metavar="CHAIN", min=1, autocompletion=complete_chain)
+    int, typer.Argument(metavar="CHAIN", min=1, help="Its id.", autocompletion=complete_chain)
 ]
 TargetArgument = Annotated[
-    int, typer.Argument(metavar="TARGET", min=1, autocompletion=complete_target)
+    int, typer.Argument(metavar="TARGET", min=1, help="Its id.", autocompletion=complete_target)
 ]

@@ -313,7 +313,7 @@ def ln(
 
 @fs.command("mv")
 def mv(
-    source: Annotated[str, typer.Argument(metavar="SOURCE")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="What it is called now.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The new path itself.")],
     *,
     no_replace: Annotated[bool, typer.Option("--no-replace", help="Fail if the target is there.")] = False,

@@ -60,7 +60,9 @@ def list_moves(
 
 @move.command("cancel")
 def cancel(
-    move_id: Annotated[int, typer.Argument(metavar="MOVE", min=1)],
+    move_id: Annotated[
+        int, typer.Argument(metavar="MOVE", min=1, help="Its number, as `move list` says.")
+    ],
     *,
     directory: DirOption = None,
     config: ConfigOption = None,

@@ -52,7 +52,7 @@ def _type_name(found: Any) -> str:
 @rpc.command("call")
 def call(
     method: Annotated[str, typer.Argument(metavar="SERVICE.METHOD", help="As `list` shows it.")],
-    request: Annotated[str, typer.Argument(metavar="JSON", help='{"chain_id": 3}')] = "{}",
+    request: Annotated[str, typer.Argument(metavar="JSON", help='The request, as {"chain_id": 3}.')] = "{}",
     *,
     node_id: Annotated[int, typer.Option("--node", help="Whom to ask.", show_default="the primary manager")] = 0,
     directory: DirOption = None,

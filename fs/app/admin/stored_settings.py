@@ -241,7 +241,7 @@ def versions(
 def change(
     who: WhoArgument,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="storage.read_concurrency=8")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="As storage.read_concurrency=8.")
     ] = None,
     *,
     live_only: Annotated[

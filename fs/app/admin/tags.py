@@ -19,8 +19,8 @@ tag = typer.Typer(
 PlaceArgument = Annotated[
     str, typer.Argument(metavar="NODE|HOST", help="A node's number; or the host name of mounts.")
 ]
-TagsArgument = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]
-KeysArgument = Annotated[list[str], typer.Argument(metavar="KEY...")]
+TagsArgument = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Tags.")]
+KeysArgument = Annotated[list[str], typer.Argument(metavar="KEY...", help="Of the tags.")]
 
 
 def tags_of(words: Sequence[str]) -> dict[str, str]:
@@ -50,7 +50,10 @@ def tags_text(tags: Mapping[str, str]) -> str:
 @tag.command("set")
 def set_(
     place: PlaceArgument,
-    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="All that it has from now on."),
+    ] = None,
     *,
     directory: DirOption = None,
     config: ConfigOption = None,
