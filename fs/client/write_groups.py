@@ -5,7 +5,12 @@ way to a chain, further ones wait: until it has ended, or until they fill a requ
 pieces of one flush do, go together from the start.  Each has its own tag, and its own result or failure: an update that was sent together with
 others may be repeated by itself, or with others.
 
+Where many writes are under way to a few chains, a chain with nothing under way waits as well, until it has its share of them: with sixteen writers and six
+chains a request would else take hardly more than one write, whoever has just been answered going on to a chain that is free (decision 0132).
+
 Invariants:
+    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to: so it never
+      waits with none under way, and no write waits for long for one that nobody is going to make.
     - A write is in one request at a time; when `send` has returned or raised, nobody reads its bytes any more.
     - A request of one write is sent as every release knows it.
     - The task of one of the writes of a request sends it; should it be cancelled, the others are told what may be repeated.
@@ -40,7 +45,16 @@ GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
 
 GROUP_COUNT_MAX: Final = 64
 
+ENOUGH_BYTES: Final = GROUP_BYTES_MAX // 2
+"""So many are sent to a chain with nothing under way, whatever its share: what more would save is a tenth of what sending them costs."""
+
+SMALL_BYTES_MAX: Final = 64 * 1024
+"""Writes that are no larger, on average, wait for no share: a replica makes them on its event loop, but groups of them in a thread."""
+
 _PAGE_BYTES: Final = 4096
+
+_Key = tuple[NodeId, int, int]
+"""Head, chain, and the chain's version."""
 
 
 class _Write:
@@ -59,12 +73,53 @@ class _Write:
         """Neither: it is to be sent by itself."""
 
 
+class _Load:
+    """What a client has to write just now, on all chains."""
+
+    __slots__ = ("ended", "lines", "under_way", "writes")
+
+    def __init__(self) -> None:
+        self.lines: dict[_Key, _Line] = {}
+        """The chains that anything is written to."""
+        self.writes = 0
+        """That wait or are under way."""
+        self.under_way = 0
+        """Requests."""
+        self.ended = 0
+        """Requests, ever."""
+
+    @property
+    def share(self) -> int:
+        """Writes of each chain, on average, rounded up."""
+        return -(-self.writes // max(1, len(self.lines)))
+
+    def end(self, key: "_Key", line: "_Line", count: int) -> None:
+        """A request with so many writes has ended: have others made for which it is time."""
+        share = self.share  # whoever has been answered is likely to go on
+        self.under_way -= 1
+        self.ended += 1
+        self.writes -= count
+        line.under_way -= 1
+        for other in list(self.lines.values()):
+            other.start(share)
+        self.drop_idle(key, line)
+
+    def drop_idle(self, key: "_Key", line: "_Line") -> None:
+        """Forget a chain that nothing is written to."""
+        is_idle = not (line.under_way or line.waiting or line.is_opening)
+        if is_idle and self.lines.get(key) is line:
+            del self.lines[key]
+
+
 class _Line:
     """The writes to one chain at one version of it."""
 
-    __slots__ = ("is_opening", "under_way", "waiting", "waiting_bytes")
+    __slots__ = ("_load", "_patient_until", "is_opening", "under_way", "waiting", "waiting_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, load: _Load) -> None:
+        self._load = load
+        self._patient_until = 0
+        """It waits for its share until so many requests have ended."""
         self.is_opening = True
         """Nothing is sent yet: the first of those that wait gives others of the same moment a turn to join it."""
         self.under_way = 0
@@ -74,38 +129,45 @@ class _Line:
 
     def add(self, write: _Write) -> None:
         """Have a write wait, unless it makes up a request with those that do, or needs not wait for others."""
+        load = self._load
+        if not self.waiting:
+            self._patient_until = load.ended + load.under_way
         self.waiting.append(write)
         self.waiting_bytes += len(write.data)
-        self.start()
+        load.writes += 1
+        self.start(load.share)
 
     def drop(self, write: _Write) -> None:
         """Forget one that waits."""
         self.waiting.remove(write)
         self.waiting_bytes -= len(write.data)
+        self._load.writes -= 1
 
-    def start(self) -> None:
-        """Have requests made of those that wait, as far as it is time for them."""
-        while (
-            not self.is_opening
-            and self.waiting
-            and (
-                not self.under_way
-                or (
-                    self.under_way < AT_ONCE_MAX
-                    and (
-                        self.waiting_bytes >= GROUP_BYTES_MAX
-                        or len(self.waiting) >= GROUP_COUNT_MAX
-                    )
-                )
-            )
-        ):
+    def start(self, share: int) -> None:
+        """Have requests made of those that wait, as far as it is time for them.
+
+        Args:
+            share: so many writes need wait for no others.
+        """
+        while self.waiting and not self.is_opening and self._is_time(share):
             group = _take_group(self.waiting)
             self.under_way += 1
+            self._load.under_way += 1
             for one in group:
                 one.group = group
                 self.waiting_bytes -= len(one.data)
             if group[0].task is not None:  # else it has not begun to wait
                 trio.lowlevel.reschedule(group[0].task)
+
+    def _is_time(self, share: int) -> bool:
+        count, load = len(self.waiting), self._load
+        if self.waiting_bytes >= GROUP_BYTES_MAX or count >= GROUP_COUNT_MAX:
+            return self.under_way < AT_ONCE_MAX
+        if self.under_way:
+            return False
+        is_enough = count >= share or self.waiting_bytes >= ENOUGH_BYTES
+        are_small = self.waiting_bytes <= count * SMALL_BYTES_MAX
+        return is_enough or are_small or load.ended >= self._patient_until
 
 
 class WriteGroups:
@@ -114,7 +176,7 @@ class WriteGroups:
     def __init__(self, nodes: NodeCalls, routing: RoutingView) -> None:
         self._nodes = nodes
         self._routing = routing
-        self._lines: dict[tuple[NodeId, int, int], _Line] = {}
+        self._load = _Load()
         self._without: set[tuple[NodeId, str]] = set()
         """Processes, by node and incarnation, of a release that takes writes one by one only."""
 
@@ -132,24 +194,29 @@ class WriteGroups:
         if self._without and self._process(node_id) in self._without:
             return await self._alone(node_id, request, data)
         key = node_id, request.chain_id, request.chain_version
-        line = self._lines.get(key)
+        load, write = self._load, _Write(request, data)
+        line = load.lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line()
-            line.add(write := _Write(request, data))
+            line = load.lines[key] = _Line(load)
+            line.add(write)
             await trio.lowlevel.cancel_shielded_checkpoint()
             line.is_opening = False
-            line.start()
+            line.start(load.share)
         else:
-            line.add(write := _Write(request, data))
+            line.add(write)
         if not write.group or write.group[0] is not write:
-            await _wait_in(line, write)
+            try:
+                await _wait_in(line, write)
+            except trio.Cancelled:
+                load.drop_idle(key, line)
+                raise
         if write.group[0] is write:
             try:
                 if len(write.group) == 1:
                     return await self._alone(node_id, request, data)
                 await self._send_group(node_id, write.group)
             finally:
-                self._next(key, line)
+                load.end(key, line, len(write.group))
         if write.error is not None:
             raise write.error
         if write.reply is not None:
@@ -189,13 +256,6 @@ class WriteGroups:
                     one.error = same_error(failure)
                 if one.task is not None and one is not group[0]:
                     trio.lowlevel.reschedule(one.task)
-
-    def _next(self, key: tuple[NodeId, int, int], line: _Line) -> None:
-        """A request has ended."""
-        line.under_way -= 1
-        line.start()
-        if not line.under_way:
-            del self._lines[key]
 
 
 async def _wait_in(line: _Line, write: _Write) -> None:

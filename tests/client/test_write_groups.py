@@ -7,7 +7,14 @@ import trio
 import trio.testing
 
 from fs.client import write_groups
-from fs.client.write_groups import AT_ONCE_MAX, GROUP_BYTES_MAX, GROUP_COUNT_MAX, WriteGroups
+from fs.client.write_groups import (
+    AT_ONCE_MAX,
+    ENOUGH_BYTES,
+    GROUP_BYTES_MAX,
+    GROUP_COUNT_MAX,
+    SMALL_BYTES_MAX,
+    WriteGroups,
+)
 from fs.rpc.api import Received
 from fs.schema import services
 from fs.schema.proto import storage_pb2 as pb
@@ -117,7 +124,7 @@ async def test_the_first_goes_at_once_and_those_behind_it_together(writers):
     assert nodes.sent[2:] == [[5]]
     assert writers.told == {index: index + 1 for index in range(6)}
     assert nodes.payloads[1] == [bytes([index]) * 100 for index in range(1, 5)]
-    assert not writers.groups._lines
+    assert nothing_is_left(writers)
 
 
 async def test_those_that_begin_in_the_same_moment_go_together(writers, nursery):
@@ -129,7 +136,7 @@ async def test_those_that_begin_in_the_same_moment_go_together(writers, nursery)
     assert sorted(map(sorted, nodes.sent)) == [[0, 1, 2, 3], [4]]
     await nodes.end_all()
     assert writers.told == {index: index + 1 for index in range(5)}
-    assert not writers.groups._lines
+    assert nothing_is_left(writers)
 
 
 async def test_who_is_cancelled_in_the_moment_of_beginning_keeps_nobody_waiting(writers, nursery):
@@ -142,7 +149,7 @@ async def test_who_is_cancelled_in_the_moment_of_beginning_keeps_nobody_waiting(
     await writers.write([7])
     await writers.nodes.end_all()
     assert writers.told.pop(7) == 8
-    assert not writers.groups._lines
+    assert nothing_is_left(writers)
 
 
 @pytest.mark.parametrize("by_count", [True, False])
@@ -174,6 +181,77 @@ async def test_chains_and_their_versions_do_not_mix(writers):
     assert writers.nodes.sent[3:] == [[1], [3], [5]]
 
 
+LARGE = SMALL_BYTES_MAX + 1
+
+
+async def busy_chains(writers):
+    """Have two chains with a request under way, and five writes waiting for these."""
+    await writers.write([0], LARGE)
+    await writers.write([1], LARGE, chain_id=2)
+    await writers.write([2, 3, 4], LARGE)
+    await writers.write([5, 6], LARGE, chain_id=2)
+    assert writers.nodes.sent == [[0], [1]]
+
+
+def nothing_is_left(writers):
+    load = writers.groups._load
+    return (load.lines, load.writes, load.under_way) == ({}, 0, 0)
+
+
+async def test_a_free_chain_waits_for_its_share_of_what_there_is_to_write(writers):
+    nodes = writers.nodes
+    await busy_chains(writers)
+    await writers.write([7, 8, 9], LARGE, chain_id=3)
+    assert nodes.sent == [[0], [1]]
+    await writers.write([10], LARGE, chain_id=3)
+    assert nodes.sent[2:] == [[7, 8, 9, 10]]
+    await nodes.end_all()
+    assert writers.told == {index: index + 1 for index in range(11)}
+    assert nothing_is_left(writers)
+
+
+async def test_a_free_chain_waits_no_longer_than_a_round_of_those_under_way(writers):
+    nodes = writers.nodes
+    await busy_chains(writers)
+    await writers.write([7], LARGE, chain_id=3)
+    await nodes.end()
+    assert nodes.sent[2:] == [[2, 3, 4]]
+    await nodes.end()
+    assert nodes.sent[3:] == [[5, 6], [7]]
+    await nodes.end_all()
+    assert writers.told == {index: index + 1 for index in range(8)}
+    assert nothing_is_left(writers)
+
+
+@pytest.mark.parametrize("size", [SMALL_BYTES_MAX, ENOUGH_BYTES])
+async def test_small_writes_and_very_large_ones_wait_for_no_share(writers, size):
+    await busy_chains(writers)
+    await writers.write([7], size, chain_id=3)
+    assert writers.nodes.sent[2:] == [[7]]
+    await writers.nodes.end_all()
+    assert nothing_is_left(writers)
+
+
+async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten(writers):
+    await busy_chains(writers)
+    await writers.write([7], LARGE, chain_id=3)
+    writers.scopes[7].cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(writers.groups._load.lines) == 2
+    await writers.write([8], LARGE, chain_id=3)
+    await writers.nodes.end_all()
+    assert writers.told == {index: index + 1 for index in [*range(7), 8]}
+    assert nothing_is_left(writers)
+
+
+async def test_a_chain_for_each_writer_waits_for_nobody(writers):
+    for chain_id in range(16):
+        await writers.write([chain_id], LARGE, chain_id=chain_id)
+    assert writers.nodes.sent == [[index] for index in range(16)]
+    await writers.nodes.end_all()
+    assert nothing_is_left(writers)
+
+
 async def test_whole_pages_come_first_in_a_request(writers):
     await writers.write([0])
     await writers.write([1], PAGE + 1)
@@ -198,7 +276,7 @@ async def test_all_of_a_request_that_fails_are_told(writers):
     writers.nodes.failure = Status.ROUTING_MISMATCH
     await writers.nodes.end()
     assert writers.told == {0: 1} | dict.fromkeys([1, 2, 3], Status.ROUTING_MISMATCH)
-    assert not writers.groups._lines
+    assert nothing_is_left(writers)
 
 
 async def test_a_reply_about_fewer_is_none(writers, monkeypatch):
@@ -267,7 +345,7 @@ async def test_when_the_sender_is_cancelled_the_others_may_repeat(writers):
     assert writers.nodes.sent[-1] == [5]
     await writers.nodes.end_all()
     assert writers.told[5] == 6
-    assert not writers.groups._lines
+    assert nothing_is_left(writers)
 
 
 async def test_a_sender_that_is_cancelled_before_it_runs_passes_its_turn_on(writers):
@@ -278,4 +356,4 @@ async def test_a_sender_that_is_cancelled_before_it_runs_passes_its_turn_on(writ
     await writers.nodes.end_all()
     assert 1 not in writers.told
     assert writers.told[2] in {3, Status.RPC_CONNECTION_LOST}
-    assert not writers.groups._lines
+    assert nothing_is_left(writers)
