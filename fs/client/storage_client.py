@@ -143,6 +143,25 @@ class StorageClient:
         is_wanted: Callable[[], Awaitable[bool]],
     ) -> None:
         """See `ChunkPort.truncate_file`."""
+        while await is_wanted():
+            # As known now: what is lost from here on, before it is durable, has to be cut again.
+            info = self._routing.info
+            before = {c: info.chain(c).loss_count for c in file_chains(info, file)}
+            await self._cut(file, length, truncate_ver, is_wanted)
+            loss_counts: dict[int, int] = {}
+            jobs = [ChainJob(c) for c in before]
+            await self._for_each_chain(jobs, self._sync_round(loss_counts))
+            if loss_counts == before:
+                return
+            log.info("inode %d: cut again, since power was lost meanwhile", file.inode_id)
+
+    async def _cut(
+        self,
+        file: FileRef,
+        length: int,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
         info = self._routing.info
         size = file.layout.chunk_size_bytes
         first_gone = chunk_count(size, length)

@@ -23,7 +23,7 @@ class ChunkPort(Protocol):
         truncate_ver: int,
         is_wanted: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Remove chunks wholly beyond `length` and cut the chunk that `length` falls into.
+        """Remove chunks wholly beyond `length` and cut the chunk that `length` falls into; both would survive a power loss by then.
 
         `truncate_ver` is the number of this truncation, larger than that of any earlier one of the file: storage
         knows by it what comes too late, when something has been written behind the new end.  `is_wanted` tells

@@ -4,14 +4,17 @@ Machines die, come back, are cut off, lose what their disks had not written; cha
 services die, too, and mounts are stopped.  The model of the kernel and its programs are on the machine of a mount, but not in its daemon:
 they go on while that is stopped.
 
-Not here: losses of all power, clients that die, and full disks, after which programs may see something else (`recovered` knows what).
+Only when asked for, as `--only cut_all`: losses of all power but that of the mounts' own machines (`coherence_power`).  Not here: clients that die, and full
+disks, after which programs may see something else (`recovered` knows what).
 """
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
+from msgspec import structs
 
 from fs.client.fuse.direct.server import Server
 from fs.client.native import EmberFs
@@ -20,6 +23,7 @@ from fs.schema.config import ClientSection
 
 from .checkers import Observer
 from .cluster import SimCluster
+from .coherence_power import LastingPrograms
 from .coherence_programs import Programs
 from .faults import Faults
 from .kernel_calls import ModelKernel
@@ -30,6 +34,8 @@ from .world import MACHINE_FAULTS, NETWORK_FAULTS, OPERATOR_FAULTS
 
 WORK_S: Final = 30.0
 """Of work under faults."""
+POWER_WORK_S: Final = 90.0
+"""Of work where all power is lost now and then, which takes long each time."""
 CALM_S: Final = 3.0
 """Of work when they are over."""
 LATE_S: Final = 0.02
@@ -49,6 +55,7 @@ LEFT_OUT: Final = frozenset(
     }
 )
 KINDS: Final = sorted({*MACHINE_FAULTS, *NETWORK_FAULTS, *OPERATOR_FAULTS} - LEFT_OUT)
+POWER: Final = "cut_all"
 
 
 def section(source: random.Random) -> ClientSection:
@@ -63,12 +70,26 @@ def section(source: random.Random) -> ClientSection:
     )
 
 
+@dataclass
+class _MountsMemory(Memory):
+    programs: list[LastingPrograms] = field(default_factory=list)
+
+    @property
+    def are_workers_ready(self) -> bool:
+        return bool(self.programs)
+
+    def note_cut(self) -> None:
+        super().note_cut()
+        for programs in self.programs:
+            programs.note_cut()
+
+
 class _Run:
     def __init__(self, seed: int, only: Sequence[str]) -> None:
         self.random = random.Random(f"{seed}/coherence")
         shape = Shape.draw(seed)
         self.cluster = SimCluster(seed, shape)
-        self.memory = Memory.of(shape)
+        self.memory = _MountsMemory.of(shape)
         self.kinds = only or self.random.sample(KINDS, KIND_COUNT)
         self.faults = Faults(self.cluster, self.memory, self.kinds)
         self.over = trio.Event()
@@ -80,7 +101,10 @@ class _Run:
             async with trio.open_nursery() as nursery:
                 kernels = [await nursery.start(self._mount, nursery, name) for name in MOUNTS]
                 clocks_agree = "step_clock" not in self.kinds
-                programs = Programs(kernels, self.random, clocks_agree=clocks_agree)
+                kind = LastingPrograms if POWER in self.kinds else Programs
+                programs = kind(kernels, self.random, clocks_agree=clocks_agree)
+                if isinstance(programs, LastingPrograms):
+                    self.memory.programs.append(programs)
                 boxed.append(programs)
                 if told is not None:
                     programs.tell_all(told)
@@ -94,7 +118,8 @@ class _Run:
         return boxed[0]
 
     async def _work(self, programs: Programs) -> None:
-        until_s, calm_s = trio.current_time() + WORK_S, [float("inf")]
+        work_s = POWER_WORK_S if POWER in self.kinds else WORK_S
+        until_s, calm_s = trio.current_time() + work_s, [float("inf")]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(programs.run, lambda _count: trio.current_time() >= calm_s[0])
             await self.faults.run(until_s)
@@ -109,7 +134,10 @@ class _Run:
 
         async def serve(fs: EmberFs) -> None:
             runtime = fs._runtime
-            vfs = Vfs(fs._meta, fs._chunks, runtime, section(self.random))
+            settings = section(self.random)
+            if POWER in self.kinds:
+                settings = structs.replace(settings, durable_close=True)
+            vfs = Vfs(fs._meta, fs._chunks, runtime, settings)
             vfs.connect_kernel(kernel)
             server: Any = Server(device, vfs, runtime)  # type: ignore[arg-type]
             async with trio.open_nursery() as serving:

@@ -56,8 +56,12 @@ class Programs:
         """As whoever looked first after a change saw them, or as they were set."""
         self.locks = {name: trio.Lock() for name in self.names}
         self.checked_count = 0
+        self.may_fail = False
+        """Who reads while something is being lost may be told of it."""
         self._version = 0
         self.story: list[str] = []
+        self.closed = set[bytes]()
+        """What was closed last with all that was changed."""
 
     def say(self, *words: object) -> None:
         """Note what a program does, for whoever looks for why it went wrong."""
@@ -71,9 +75,7 @@ class Programs:
 
     async def run(self, is_over: Callable[[int], bool]) -> None:
         """Work until each of those who agree has done so many rounds that `is_over` says so."""
-        for number in range(OTHER_COUNT):
-            first = self.kernels[0]
-            await first.close(await first.open(b"other-%d" % number, os.O_CREAT))
+        await self.prepare()
         async with trio.open_nursery() as disturbing:
             for kernel in self.kernels:
                 for _ in range(DISTURBER_COUNT):
@@ -82,6 +84,12 @@ class Programs:
                 for number in range(PROGRAM_COUNT):
                     working.start_soon(self.work, number, is_over)
             disturbing.cancel_scope.cancel()
+
+    async def prepare(self) -> None:
+        """Make the files that nobody touches."""
+        for number in range(OTHER_COUNT):
+            first = self.kernels[0]
+            await first.close(await first.open(b"other-%d" % number, os.O_CREAT))
 
     # ---- those who agree -----------------------------------------------------------------------------
 
@@ -94,9 +102,13 @@ class Programs:
             name = self.random.choice(self.names)
             kernel = self.random.choice(self.kernels)
             async with self.locks[name]:
-                await self._check(number, await self._change(number, kernel, name), name)
+                await self.turn(number, kernel, name)
 
-    async def _change(self, number: int, kernel: ModelKernel, name: bytes) -> ModelKernel | None:
+    async def turn(self, number: int, kernel: ModelKernel, name: bytes) -> None:
+        """Change a file and look at it."""
+        await self.check(number, await self.change(number, kernel, name), name)
+
+    async def change(self, number: int, kernel: ModelKernel, name: bytes) -> ModelKernel | None:
         """Change a file; return the mount that alone did so, None if both did."""
         there = self.contents[name] is not None
         acts: list[Callable[[ModelKernel, bytes], Awaitable[None]]]
@@ -119,6 +131,7 @@ class Programs:
 
     async def _write(self, kernel: ModelKernel, file: OpenFile, offset: int, data: bytes) -> None:
         step = self.random.choice(PIECES)
+        self.say("writes", offset, len(data), bytes(data[:7]), "direct" if file.is_direct else "")
         for at in range(0, len(data), step):
             await kernel.write(file, offset + at, data[at : at + step])
 
@@ -207,13 +220,13 @@ class Programs:
         other, content = b"%s.link" % name, self.contents[name] or b""
         await kernel.link(name, other)
         self.contents[other] = content
-        await self._check(-1, kernel, other)
+        await self.check(-1, kernel, other)
         if self.random.random() < 0.5:
             one = self.random.choice(self.kernels)
             self.mtimes.pop(other, None)
             await self._write_parts(one, other)
             self.contents[name] = self.contents[other]
-            await self._check(-1, one, name)
+            await self.check(-1, one, name)
         last = self.random.choice(self.kernels)
         if self.random.random() < 0.5:
             await last.unlink(other)
@@ -275,8 +288,10 @@ class Programs:
             await kernel.fsync(file)
         other, size = self.random.choice(self.kernels), self.random.choice(SIZES[:-2])
         if self.random.random() < 0.5:
+            self.say("is cut to", size, "by mount", self.kernels.index(other))
             await other.truncate_path(name, size)
         else:
+            self.say("is emptied by mount", self.kernels.index(other))
             await other.close(await other.open(name, os.O_WRONLY | os.O_TRUNC))
             size = 0
         content = bytearray(bytes(content[:size]).ljust(size, b"\0"))
@@ -322,12 +337,13 @@ class Programs:
             if self.random.random() < 0.5:
                 self.contents[name] = content
                 self.say("synced", name, len(content))
-                await self._check(-1, kernel, name)
+                await self.check(-1, kernel, name)
         await kernel.close(file)
         self.say("closed", name, len(content))
         self.contents[name] = content
+        self.closed.add(name)
 
-    async def _check(self, number: int, writer: ModelKernel | None, name: bytes) -> None:
+    async def check(self, number: int, writer: ModelKernel | None, name: bytes) -> None:
         """See what whoever looks now must see."""
         content = self.contents[name]
         for _ in range(self.random.randrange(1, 4)):
@@ -402,7 +418,7 @@ class Programs:
             try:
                 await act(kernel, name)
             except OSError as error:
-                if error.errno not in GONE:
+                if error.errno not in GONE and not self.may_fail:
                     raise
 
     async def _stat(self, kernel: ModelKernel, name: bytes) -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -32,6 +32,12 @@ _STALE_TRIES: Final = 2
 
 class ModelKernel(Caches):
     """One mount as programs see it; its methods are their system calls and raise OSError."""
+
+    def __init__(self, *args: Any) -> None:
+        """See Caches."""
+        super().__init__(*args)
+        self.open_files: dict[OpenFile, None] = {}
+        """What is to be closed."""
 
     # ---- system calls: names -----------------------------------------------------------------------
 
@@ -132,10 +138,23 @@ class ModelKernel(Caches):
             start = head + p.DIRENT.size + p.padded(length)
         return cookie
 
+    async def sync_names(self) -> None:
+        """fsync(2) of the directory."""
+        reply = await self._ask(Opcode.OPENDIR, ROOT, p.OPEN_IN.pack(0, 0))
+        handle_id = p.OPEN_OUT.unpack_from(reply)[0]
+        await self._ask(Opcode.FSYNCDIR, ROOT, p.FSYNC_IN.pack(handle_id, 0, 0))
+        await self._ask(Opcode.RELEASEDIR, ROOT, p.RELEASE_IN.pack(handle_id, 0, 0, 0))
+
     # ---- system calls: open files --------------------------------------------------------------------
 
     async def open(self, name: bytes, flags: int) -> OpenFile:
         """open(2); O_CREAT is done as the kernel does it that looks up first."""
+        file = await self._opened(name, flags)
+        file.name = name
+        self.open_files[file] = None
+        return file
+
+    async def _opened(self, name: bytes, flags: int) -> OpenFile:
         for tries_left in reversed(range(_STALE_TRIES)):
             try:
                 node = await self._look_up(name, must_ask=not tries_left)
@@ -183,6 +202,7 @@ class ModelKernel(Caches):
 
     async def close(self, file: OpenFile) -> None:
         """close(2): waits for FLUSH, not for RELEASE."""
+        del self.open_files[file]
         try:
             body = p.FLUSH_IN.pack(file.handle_id, 0, 0, 0)
             await self._ask(Opcode.FLUSH, file.node.node_id, body)

@@ -164,6 +164,8 @@ class OpenFile:
     handle_id: int
     flags: int
     is_direct: bool
+    name: bytes = b""
+    """By which it was opened."""
     use_count: int = 1
     """Itself, its maps, and READs that are under way."""
 
@@ -191,6 +193,8 @@ class Caches:
         self._names: dict[tuple[int, bytes], tuple[int, float]] = {}
         self._directory_lock = trio.Lock()
         """Names change under it, and listings take in what they were told."""
+        self.write_count = 0
+        """WRITEs under way."""
         self.say: Callable[..., None] = lambda *_: None
         """Told of each request and of its end."""
 
@@ -210,7 +214,11 @@ class Caches:
             self._device.send(opcode, node_id, body, None)
             return
 
+        is_write = opcode == Opcode.WRITE
+        self.write_count += is_write
+
         def end(error_number: int, reply: bytes) -> None:
+            self.write_count -= is_write
             self.say("    ends", Opcode(opcode).name, f"{node_id:x}", error_number, len(reply))
             on_end(error_number, reply)
 

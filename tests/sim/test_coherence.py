@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 
 from .coherence import run
-from .coherence_cluster import run_over_cluster
+from .coherence_cluster import POWER, run_over_cluster
+from .coherence_power import LastingPrograms
 from .determinism import run_deterministic
 
 pytestmark = pytest.mark.thorough
@@ -25,3 +26,12 @@ def test_all_see_what_was_written(seed):
 def test_so_they_do_when_machines_vanish_and_services_restart(seed):
     """Seed 201: a further name could not be given by one that a listing had shown, and that had been replaced since."""
     assert run_deterministic(partial(run_over_cluster, seed), seed).checked_count > 50
+
+
+def test_what_was_closed_is_there_after_a_loss_of_all_power():
+    """Seed 1007: what a truncation had cut off was back after the loss, and in the file once that was lengthened."""
+    seed = 1007
+    programs = run_deterministic(partial(run_over_cluster, seed, only=[POWER]), seed)
+    assert programs.checked_count > 50
+    assert isinstance(programs, LastingPrograms)
+    assert programs.cut_count

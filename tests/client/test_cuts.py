@@ -1,0 +1,93 @@
+"""Chunks that a truncation cuts are cut for good: it ends when that would survive a power loss."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from fs.client.storage_client import StorageClient
+from fs.rpc.api import Received
+from fs.runtime.ports import Runtime
+from fs.schema import services
+from fs.schema.config import ClientSection
+from fs.schema.proto import storage_pb2 as pb
+from fs.schema.status import FsError, Status
+
+from .fakes import FakeClock, run_inline
+from .test_routing_math import CHUNK, THREE, ref
+from .test_unsynced import Routing
+
+
+class Nodes:
+    """Storage nodes that note what they are asked for."""
+
+    def __init__(self):
+        self.asked = []
+        self.before_sync = []
+        """What happens before the next syncs."""
+
+    async def call(self, _node_id, method, request, **_options):
+        self.asked.append(method)
+        if method is services.STORAGE_REMOVE_CHUNKS:
+            return Received(pb.RemoveChunksRsp(results=[pb.RemoveResultPb()] * len(request.ranges)))
+        if method is services.STORAGE_SYNC_CHAINS:
+            if self.before_sync:
+                self.before_sync.pop(0)()
+            return Received(pb.SyncChainsRsp())
+        assert request.type == pb.UpdateTypePb.TRUNCATE
+        return Received(pb.UpdateRsp())
+
+    def order(self):
+        """What came, without repeats of the same."""
+        names = [method.name for method in self.asked]
+        return [n for i, n in enumerate(names) if i == 0 or names[i - 1] != n]
+
+
+@pytest.fixture
+def routing():
+    return Routing(THREE)
+
+
+@pytest.fixture
+def store(routing, autojump_clock):  # noqa: ARG001
+    runtime = Runtime(FakeClock(), None, run_inline, random.Random(1))
+    made = StorageClient(
+        "c", channels=None, routing=routing, mgmtd=None, runtime=runtime, section=ClientSection()
+    )
+    made._nodes = made._writes._nodes = Nodes()
+    return made
+
+
+async def always():
+    return True
+
+
+@pytest.mark.parametrize("length", [0, CHUNK, CHUNK + 5])
+async def test_what_is_cut_is_durable_when_the_truncation_ends(store, length):
+    await store.truncate_file(ref(), length, 3, always)
+    order = store._nodes.order()
+    assert order[0] == services.STORAGE_REMOVE_CHUNKS.name
+    assert order[-1] == services.STORAGE_SYNC_CHAINS.name
+    assert (services.STORAGE_WRITE.name in order) == bool(length % CHUNK)
+
+
+async def test_what_a_power_loss_may_have_brought_back_is_cut_again(store, routing):
+    def lose():
+        chains = {
+            c: replace(chain, loss_count=1, chain_version=chain.chain_version + 2)
+            for c, chain in THREE.chains.items()
+        }
+        routing.newest = replace(THREE, chains=chains, routing_version=THREE.routing_version + 1)
+        raise FsError(Status.ROUTING_MISMATCH, "power was lost")
+
+    store._nodes.before_sync.append(lose)
+    await store.truncate_file(ref(), 0, 3, always)
+    assert store._nodes.order().count(services.STORAGE_REMOVE_CHUNKS.name) == 2
+
+
+async def test_what_another_one_has_finished_is_left(store):
+    async def never():
+        return False
+
+    await store.truncate_file(ref(), 0, 3, never)
+    assert store._nodes.asked == []
