@@ -50,6 +50,14 @@ def test_links_between_documents_lead_somewhere(page):
         assert not place or place in headings(to), f"{page.name} points to {target}#{place}"
 
 
+def test_the_first_page_leads_to_every_page():
+    linked = {
+        target.split("#")[0]
+        for target in re.findall(r"\]\(([^)]+)", (ROOT / "README.md").read_text())
+    }
+    assert not {f"specs/{page.name}" for page in (ROOT / "specs").glob("*.md")} - linked
+
+
 def test_every_decision_has_a_number_of_its_own_and_says_it():
     paths = sorted((ROOT / "specs" / "decisions").glob("[0-9]*.md"))
     numbers = [int(path.name[:4]) for path in paths]
