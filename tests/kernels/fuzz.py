@@ -1,4 +1,4 @@
-"""Random calls of the batches', the writes' and the device's kernels, compared with their twins.
+"""Random calls of the batches', the writes', the device's and the messages' kernels, compared with their twins.
 
     python -m tests.kernels.fuzz --calls 100000 --seed 1 --kernel batches
 
@@ -16,9 +16,10 @@ import random
 import struct
 from pathlib import Path
 
-from fs.kernels import batches, batches_twin, device, writes
+from fs.kernels import batches, batches_twin, device, read_messages, writes
 
 from .fuzz_io import DeviceFuzzer, WritesFuzzer
+from .fuzz_messages import MessagesFuzzer
 
 KEYS = [struct.pack("<IIII", file_id, 1, 1, 0) for file_id in range(3)]
 NODE_COUNT = 4
@@ -122,16 +123,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kernel", choices=["batches", "writes", "device"], default="batches")
+    fuzzers = {
+        "writes": (writes, WritesFuzzer),
+        "device": (device, DeviceFuzzer),
+        "read_messages": (read_messages, MessagesFuzzer),
+    }
+    parser.add_argument("--kernel", choices=["batches", *fuzzers], default="batches")
     given = parser.parse_args()
-    kernel = {"batches": batches, "writes": writes, "device": device}[given.kernel]
+    kernel, make = fuzzers.get(given.kernel, (batches, None))
     assert kernel.IS_COMPILED, "not compiled: python setup.py build_ext --inplace"
-    if kernel is batches:
+    if make is None:
         differ = Differ(batches, given.seed)
         grown = grown_bytes(differ.call_each, given.calls // 2)
         found = f"{differ.planned} with a plan"
     else:
-        with (WritesFuzzer if kernel is writes else DeviceFuzzer)(kernel, given.seed) as fuzzer:
+        with make(kernel, given.seed) as fuzzer:
             grown = grown_bytes(fuzzer.call_each, given.calls // 2)
             found = f"{fuzzer.done} done"
     print(f"{given.calls} calls of each function, {found}: no difference; grown by {grown} bytes")

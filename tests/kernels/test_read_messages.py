@@ -13,6 +13,8 @@ from fs.kernels import read_messages, read_messages_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2
 
+from .fuzz_messages import MessagesFuzzer
+
 COLUMNS = bytes(number << 3 | 2 for number in (5, 6, 7, 8, 9, 10))
 REPLY_COLUMNS = bytes(number << 3 | 2 for number in (3, 4, 5))
 FLAGS = bytes(number << 3 for number in (2, 3, 4))
@@ -249,3 +251,12 @@ def test_nothing_is_kept(kernel):
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 200 * 16
+
+
+def test_of_random_calls_both_say_the_same():
+    if not read_messages.IS_COMPILED:
+        pytest.skip("not compiled: python setup.py build_ext --inplace")
+    fuzzer = MessagesFuzzer(read_messages, 1)
+    for _ in range(1000):
+        fuzzer.call_each()
+    assert 50 < fuzzer.done < 500, "of messages that are not right there are some, too"
