@@ -76,7 +76,19 @@ class Closing(Handles):
         if not (core.section.durable_close and state.inode.nlink > 0):
             return False
         handle.is_left = False
-        core.start_flush(state, is_durable=True)
+        return self._is_begun(handle, on_end)
+
+    def begin_fsync(self, handle_id: int, on_end: OnFlushed) -> bool:
+        """Begin what `fsync` does, without a task; as `begin_flush`."""
+        core, handle = self._core, self.handle(handle_id)
+        if core.begins_changes is None or not _is_plain(handle.state):
+            return False
+        return self._is_begun(handle, on_end)
+
+    def _is_begun(self, handle: FileHandle, on_end: OnFlushed) -> bool:
+        """Begin to send what is buffered, durably, and then to report it; False: it takes a task."""
+        state = handle.state
+        self._core.start_flush(state, is_durable=True)
         flushes = list(state.flushes)
 
         def go_on() -> None:
@@ -98,7 +110,7 @@ class Closing(Handles):
         return self._is_report_begun(handle, on_end)
 
     def _is_report_begun(self, handle: FileHandle, on_end: OnFlushed) -> bool:
-        """Begin to report what a close has sent; False: it takes a task, also to tell of an error."""
+        """Begin to report what was sent; False: it takes a task, also to tell of an error."""
         state = handle.state
 
         def ended(failure: Exception | None) -> None:

@@ -130,6 +130,42 @@ async def test_a_close_is_answered_when_bytes_and_length_are_durable(
     assert not kernel.vfs._core.states
 
 
+async def test_an_fsync_is_answered_when_all_is_durable_and_the_close_has_nothing_left(
+    kernel,  # noqa: F811
+    cluster,
+):
+    inode_id, fh = await written(kernel, b"f")
+    body = p.FSYNC_IN.pack(fh, 0, 0)
+    cluster.only.gate = trio.Event()
+    asked = await kernel.send(Opcode.FSYNC, body, inode_id)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert cluster.chunks.durable_writes == 1
+    assert methods(cluster.only.begun) == [META_CREATE, META_SYNC]
+    assert cluster.only.begun[-1][1].is_durable
+    cluster.only.gate.set()
+    assert await kernel.receive() == (asked, 0, b"")
+    assert (cluster.get(inode_id).length, cluster.durable_calls) == (4, 1)
+    # Without anything new meta is still asked: others may have changed what has to be durable.
+    assert await kernel.ask(Opcode.FSYNC, body, inode_id) == (0, b"")
+    assert (cluster.durable_calls, cluster.chunks.durable_writes) == (2, 1)
+    cluster.only.outcomes = [LOST]
+    assert await kernel.ask(Opcode.FSYNC, body, inode_id) == (0, b"")
+    assert cluster.only.again == [(META_SYNC, LOST.status)]
+    assert await kernel.ask(Opcode.FLUSH, flush_of(fh), inode_id) == (0, b"")
+    assert methods(cluster.only.begun).count(META_SYNC) == 3
+
+
+@pytest.mark.parametrize("opcode", [Opcode.FSYNC, Opcode.FLUSH])
+async def test_a_failed_write_before_is_told_to_whoever_asks_first(kernel, cluster, opcode):  # noqa: F811
+    inode_id, fh = await written(kernel, b"f")
+    cluster.chunks.write_faults = [FsError(Status.IO_ERROR, "as the test wants it")] * 2
+    state = kernel.vfs._core.states[inode_id]
+    await kernel.vfs._core.drain(state)
+    body = p.FSYNC_IN.pack(fh, 0, 0) if opcode is Opcode.FSYNC else flush_of(fh)
+    assert await kernel.ask(opcode, body, inode_id) == (errno.EIO, b"")
+    assert await kernel.ask(opcode, body, inode_id) == (0, b"")
+
+
 async def test_a_report_whose_reply_is_lost_is_asked_again_not_made_anew(kernel, cluster):  # noqa: F811
     inode_id, fh = await written(kernel, b"f")
     cluster.only.outcomes = [LOST]
@@ -202,15 +238,17 @@ async def test_a_lock_that_another_thread_takes_meanwhile_is_freed(kernel, clust
     assert not kernel.vfs.locks.may_hold(inode_id, 9, is_flock=False)
 
 
-async def test_the_end_of_the_mount_waits_for_what_is_being_closed(kernel, cluster):  # noqa: F811
+@pytest.mark.parametrize("takes_task", [True, False])
+async def test_the_end_of_the_mount_waits_for_what_is_being_closed(kernel, cluster, takes_task):  # noqa: F811
     inode_id, fh = await written(kernel, b"f")
-    cluster.only.gate = trio.Event()
+    cluster.chunks.gate = trio.Event()
+    cluster.chunks.can_flush = not takes_task
     await kernel.send(Opcode.FLUSH, flush_of(fh), inode_id)
     await trio.testing.wait_all_tasks_blocked(0.01)
     kernel.unmount()
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert not kernel.served.is_set()
-    cluster.only.gate.set()
+    cluster.chunks.gate.set()
     with trio.fail_after(60):
         await kernel.served.wait()
     assert cluster.durable_calls == 1

@@ -14,7 +14,7 @@ from ....schema.status import FsError, Status
 from .device import Request
 from .protocol import Opcode
 
-WITH_EFFECT: Final = frozenset({Opcode.CREATE, Opcode.FLUSH})
+WITH_EFFECT: Final = frozenset({Opcode.CREATE, Opcode.FLUSH, Opcode.FSYNC})
 
 
 class NoWay:

@@ -83,6 +83,7 @@ class Operations(NameRequests):
                 Opcode.OPEN: self._begin_open,
                 Opcode.CREATE: self._begin_create,
                 Opcode.FLUSH: self._begin_flush,
+                Opcode.FSYNC: self._begin_fsync,
             }
         )
 
@@ -257,6 +258,11 @@ class Operations(NameRequests):
             inode_id = InodeId(request.node_id)
             await self._vfs.locks.owner_closes(inode_id, owner, is_flock=False)
         return NO_BYTES
+
+    def _begin_fsync(self, request: Request, on_end: OnReply) -> UnderWay | None:
+        handle_id, *_ = p.FSYNC_IN.unpack_from(request.body)
+        is_begun = self._files.begin_fsync(handle_id, partial(on_end, NO_BYTES))
+        return NO_WAY if is_begun else None
 
     async def _fsync(self, request: Request) -> Reply:
         handle_id, flags, _ = p.FSYNC_IN.unpack_from(request.body)

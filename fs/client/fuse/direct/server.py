@@ -80,6 +80,8 @@ class Server:
         self._nursery: trio.Nursery | None = None
         self._watching = trio.CancelScope()
         self._is_gone = False
+        self._is_awaiting = False
+        """The mount is gone, and a task waits for what was begun and has effects."""
         self._is_over = False
         """Nobody waits for answers any more, and no task may begin."""
         self._at_once: dict[int, Callable[[Request], None]] = {
@@ -189,13 +191,17 @@ class Server:
         while self._followers:
             self._appoint_leader()
         assert self._nursery is not None
+        self._is_awaiting = True
         self._nursery.start_soon(self._await_effects)
 
     async def _await_effects(self) -> None:
         """Keep the server running for what has effects and no task."""
-        while any(begun.has_effect for begun in self._begun):
-            self._begun_ended = trio.Event()
-            await self._begun_ended.wait()
+        try:
+            while any(begun.has_effect for begun in self._begun):
+                self._begun_ended = trio.Event()
+                await self._begun_ended.wait()
+        finally:
+            self._is_awaiting = False
 
     def _appoint_leader(self) -> None:
         if not self._followers.wake_one():
@@ -274,7 +280,8 @@ class Server:
 
     def _end_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
         self._begun.discard(begun)
-        if begun.is_abandoned or self._is_over:
+        is_awaited = begun.has_effect and self._is_awaiting
+        if begun.is_abandoned or (self._is_over and not is_awaited):
             return
         self._begun_ended.set()
         request = begun.request
