@@ -28,7 +28,6 @@ async def run(process: Process) -> None:
     config = process.config
     if not config.client.mount_point:
         raise FsError(Status.BAD_CONFIG, "client.mount_point: where shall this daemon mount?")
-    await trio.to_thread.run_sync(_clear_own_mount, Path(config.client.mount_point))
     async with open_client(
         process.runtime,
         config,
@@ -52,7 +51,10 @@ def _settings(process: Process) -> bytes:
 
 
 def _clear_own_mount(mount_point: Path) -> None:
-    """Detach what a killed daemon has left where this one is to mount: whoever restarts it need not know."""
+    """Detach what a killed daemon has left where this one is to mount: whoever restarts it need not know.
+
+    Not before: whoever wrote meanwhile would write into the directory beneath, where nobody finds it, and nothing could be mounted on it any more.
+    """
     if is_mounted(mount_point):
         clear_dead_mount(mount_point)
 
@@ -77,6 +79,7 @@ async def _serve(process: Process, vfs: Vfs) -> None:
     async with trio.open_nursery() as watching:
         watching.start_soon(stop_when_asked)
         async with trio.open_nursery() as mounted:
+            await trio.to_thread.run_sync(_clear_own_mount, Path(section.mount_point))
             await mounted.start(mount)
             process.ready()
         watching.cancel_scope.cancel()

@@ -157,8 +157,6 @@ class Supervisor:
 
     def _spawn(self, service: Service) -> tuple[subprocess.Popen[bytes], int]:
         """Start the process; return it and the read end of its ready pipe."""
-        if service.role == "mountd":
-            clear_dead_mount(Path(service.mount_point))
         path = self._directory.log_path(service.name)
         if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
             path.replace(path.with_suffix(".log.1"))

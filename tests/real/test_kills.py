@@ -17,6 +17,8 @@ EXTRA_STARTS_MAX = 2
 """On a machine that has no time for it a start may fail, and is done again."""
 PAUSE_S_MAX = 60
 """A few seconds on an idle machine."""
+EXPOSED_S_MAX = 0.5
+"""Two calls of the kernel, on a machine that has time for them."""
 
 HEARTBEAT = """
 import os, sys, time
@@ -70,3 +72,26 @@ def test_copy_survives_the_death_of(own_cluster, library_tree, victims, report_f
     assert {name for name, count in restarts.items() if count} == set(victims)
     assert max(restarts.values()) <= 1 + EXTRA_STARTS_MAX, restarts
     assert float(longest) < PAUSE_S_MAX
+
+
+def test_a_killed_mount_daemon_exposes_no_empty_directory(own_cluster):
+    """Whoever wrote there would write to the disk beneath, and nothing could be mounted on it any more."""
+    mount = own_cluster.mount
+    (mount / "there").touch()
+    for _ in range(2):
+        os.kill(own_cluster.pid_of("mount-1"), signal.SIGKILL)
+        died, exposed_s, had_died, is_back = time.monotonic(), 0.0, False, False
+        while not is_back:
+            assert time.monotonic() - died < PAUSE_S_MAX, "it is not mounted again"
+            looked = time.monotonic()
+            try:
+                names = os.listdir(mount)
+            except OSError:  # dead, which a program is told
+                had_died = True
+                time.sleep(0.001)
+                continue
+            is_back = "there" in names and had_died
+            time.sleep(0.001)
+            if not names:
+                exposed_s += time.monotonic() - looked
+        assert exposed_s < EXPOSED_S_MAX

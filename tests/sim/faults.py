@@ -264,6 +264,8 @@ async def step_clock(world: World) -> None:
     stepped_s = world.random.choice(STEPPED_S) * world.random.choice([-1, 1])
     world.cluster.trace.add("step clock", f"{name} {stepped_s}")
     world.cluster.processes[name].clock.wall_offset_ns += round(stepped_s * 1e9)
+    if name in world.cluster.controls:
+        world.memory.mounts.are_clocks_apart = True
     await trio.lowlevel.checkpoint()
 
 
