@@ -334,6 +334,10 @@ def attributes(p: Probe) -> None:
         p.t(f"{path} get missing", os.getxattr, path, "user.a")
         p.t(f"{path} set", os.setxattr, path, "user.a", b"1")
         p.t(f"{path} create existing", os.setxattr, path, "user.a", b"2", os.XATTR_CREATE)
+        both = os.XATTR_CREATE | os.XATTR_REPLACE
+        p.t(f"{path} create and replace existing", os.setxattr, path, "user.a", b"2", both)
+        p.t(f"{path} create and replace missing", os.setxattr, path, "user.b", b"2", both)
+        p.t(f"{path} kept", os.getxattr, path, "user.a")
         p.t(f"{path} replace missing", os.setxattr, path, "user.b", b"2", os.XATTR_REPLACE)
         p.t(f"{path} replace", os.setxattr, path, "user.a", big, os.XATTR_REPLACE)
         p.t(f"{path} get", os.getxattr, path, "user.a")

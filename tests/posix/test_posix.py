@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from . import acl, allocation, births, data, names, paths, rights  # noqa: F401 - they fill the table
+from . import acl, allocation, births, copies, data, handles, names, paths, rights  # noqa: F401 - they fill the table
 from .calls import CHECKS, run_child
 
 pytestmark = [

@@ -265,6 +265,31 @@ def test_a_listed_link_leads_to_where_it_leads_now(second_mount, place):
             assert [e.stat(follow_symlinks=False).st_ino for e in entries if e.is_symlink()]
 
 
+@pytest.mark.parametrize("flags", [os.O_PATH, os.O_RDONLY])
+@pytest.mark.parametrize("new_name", ["x/e", "y/d"])
+def test_a_directory_that_is_held_is_used_on_after_it_was_moved_elsewhere(
+    second_mount, place, flags, new_name
+):
+    for directory in ("x/d/s", "y"):
+        (place / directory).mkdir(parents=True)
+    (place / "x" / "d" / "f").write_text("text")
+    held = os.open(place / "x" / "d", flags)
+    below = os.open("f", os.O_PATH, dir_fd=held)
+    other = second_mount / place.name
+    (other / "x" / "d").rename(other / new_name)
+    for _ in range(2):
+        assert os.fstat(held).st_nlink == 3
+        assert os.fstat(below).st_size == 4
+        assert os.stat("..", dir_fd=held).st_ino
+        os.close(os.open("f", os.O_RDONLY, dir_fd=held))
+        time.sleep(1.2)  # names of directories are cached for a second
+    os.rename("f", "g", src_dir_fd=held, dst_dir_fd=held)
+    os.rmdir("s", dir_fd=held)
+    assert os.listdir(other / new_name) == ["g"]
+    os.close(below)
+    os.close(held)
+
+
 def test_a_hole_punched_on_one_mount_is_zeros_on_the_other(second_mount, place):
     content = os.urandom(5_000_000)
     (place / "holed").write_bytes(content)

@@ -45,11 +45,14 @@ class ExtendedAttributes:
         must_be_new: bool = False,
         must_exist: bool = False,
     ) -> None:
-        """Set an extended attribute, new or not unless said otherwise.
+        """Set an extended attribute, new or not unless said otherwise; with both conditions, nothing can ever be set.
 
         Raises:
             FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with `must_exist`, and whatever meta says.
         """
+        if must_be_new and must_exist:
+            await self.getxattr(inode_id, name, caller)
+            raise FsError(Status.EXISTS, f"inode {inode_id}: {name!r}")
         if name == chunk_sizes.NAME:
             await chunk_sizes.set_chunk_size(self._core, inode_id, value, caller)
             return

@@ -170,6 +170,19 @@ async def test_forget_never_raises_and_balances(autojump_clock, mounts):
         m.names.forget(424242, 1)
 
 
+async def test_an_attribute_that_must_be_new_and_exist_is_never_set(autojump_clock, mounts):
+    async with mounts() as m:
+        inode_id = (await m.names.mkdir(1, b"d", 0o755, ROOT)).inode_id
+        for status in (Status.NO_ATTRIBUTE, Status.EXISTS):
+            with pytest.raises(FsError) as e:
+                await m.names.setxattr(
+                    inode_id, b"user.a", b"2", ROOT, must_be_new=True, must_exist=True
+                )
+            assert e.value.status is status
+            await m.names.setxattr(inode_id, b"user.a", b"1", ROOT)
+        assert await m.names.getxattr(inode_id, b"user.a", ROOT) == b"1"
+
+
 async def test_xattrs_and_the_remembered_absence_of_capabilities(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
