@@ -14,14 +14,15 @@ GROUPS: Final[dict[str, Callable[[], typer.Typer]]] = {}
 """Commands with an application of their own, loaded when it is used."""
 
 
-def _tell_whole_lines(group: typer.Typer) -> None:
+def tell_whole_lines(group: typer.Typer) -> None:
     """Have lists of commands tell the first line of each, however long; else it is cut short with dots."""
     for command in group.registered_commands:
-        command.short_help = next(iter((getdoc(command.callback) or "").splitlines()), None)
+        said = command.help or getdoc(command.callback) or ""
+        command.short_help = next(iter(said.splitlines()), None)
     for below in group.registered_groups:
         if below.typer_instance is not None:
             below.short_help = below.typer_instance.info.help
-            _tell_whole_lines(below.typer_instance)
+            tell_whole_lines(below.typer_instance)
 
 
 def _group(load: Callable[[], typer.Typer]) -> Callable[[], typer.Typer]:
@@ -32,7 +33,7 @@ def _group(load: Callable[[], typer.Typer]) -> Callable[[], typer.Typer]:
         found = load()
         # as `ember` itself, in one way everywhere: without frames, and a bug with a plain traceback
         found.rich_markup_mode, found.pretty_exceptions_enable = None, False
-        _tell_whole_lines(found)
+        tell_whole_lines(found)
         return found
 
     def run(context: typer.Context) -> None:

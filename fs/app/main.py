@@ -293,6 +293,9 @@ def version() -> None:
     typer.echo(f"{RELEASE}\nkernels: {kernels_in_use()}")
 
 
+groups.tell_whole_lines(app)  # behind the last command
+
+
 def main() -> None:
     """Entry point: run a command, turn errors into one line."""
     try:

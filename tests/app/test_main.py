@@ -16,6 +16,14 @@ def test_the_release_is_printed(words, capsys):
     assert capsys.readouterr().out == f"{RELEASE}\nkernels: {kernels_in_use()}\n"
 
 
+def test_the_list_of_commands_tells_whole_lines(capsys):
+    with pytest.raises(SystemExit):
+        app(["--help"], prog_name="ember")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 50
+    assert not [line for line in lines if line.endswith("...") and "Usage: " not in line]
+
+
 @pytest.mark.parametrize("name", [*GROUPS])
 def test_groups_look_like_the_rest_and_tell_whole_lines(name, capsys):
     """A wrong word is told in lines without frames, and no line of a list of commands ends in dots."""
