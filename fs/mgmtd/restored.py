@@ -15,24 +15,16 @@ one that served may have known more, so a person has to give it up.
 Does not see what nobody who was heard can know: after a restore of an old state, a restore of one that is newer than that one, or from
 before a last server was given up by hand, may believe a target of the other history, if those that served since are away.
 
-The same notes tell of a last server whose disk was put back to an earlier state (`doubted`): others have noted later versions with it
-than its own disk knows of.  Its chain is then treated as a restored one that waits for that target, until its right disk is back or a person gives
-it up.  A disk that was put back within VERSIONS_BEHIND_MAX versions cannot be told from one whose last note came too late.
-
 Source: decision 0059.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from ..schema.ids import TargetId
 from ..schema.routing import Chain, ChainTarget, PublicState
 from ..schema.standing import Standing
 from ..schema.status import FsError, Status
-
-VERSIONS_BEHIND_MAX: Final = 2
-"""So many versions of its chain a target that serves may have yet to note, where others came back meanwhile."""
 
 Heard = Mapping[TargetId, Standing | None]
 """What each target that was heard has noted; None: nothing."""
@@ -47,45 +39,6 @@ def settled(chain: Chain, heard: Heard) -> Chain:
         return chain
     newest = _newest(chain, heard)
     return _believing(chain, newest.keepers, heard)
-
-
-def doubted(chain: Chain, heard: Heard) -> Chain:
-    """Return the chain as one whose last server nobody believes, if what others have noted contradicts its disk; else the same object."""
-    last = last_server(chain)
-    if last is None or (own := heard.get(last)) is None:
-        return chain
-    members = [m.target_id for m in chain.targets if m.target_id != last]
-    notes = [note for t in members if (note := heard.get(t)) is not None]
-    newest = max((n for n in notes if _contradicts(n, own, last)), key=_age_key, default=None)
-    if newest is None:
-        return chain
-    return replace(
-        chain,
-        chain_version=chain.chain_version + 1,
-        targets=tuple(replace(m, public_state=PublicState.OFFLINE) for m in chain.targets),
-        restored=newest,
-    )
-
-
-def may_be_doubted(chain: Chain, heard: Heard) -> bool:
-    """Return whether the disk of the last server is so far behind that the others should be heard before it serves."""
-    last = last_server(chain)
-    own = None if last is None else heard.get(last)
-    if own is None or (own.chain_id, own.generation) != (chain.chain_id, chain.generation):
-        return False
-    return chain.chain_version - own.chain_version > VERSIONS_BEHIND_MAX
-
-
-def last_server(chain: Chain) -> TargetId | None:
-    """Return the target that alone is waited for, since it served last; None: somebody serves, or nobody knows who did."""
-    return next((m.target_id for m in chain.targets if m.public_state is PublicState.LASTSRV), None)
-
-
-def _contradicts(note: Standing, own: Standing, target_id: TargetId) -> bool:
-    """Return whether another's note says that a target served long after what its own disk has noted."""
-    is_same = (note.chain_id, note.generation) == (own.chain_id, own.generation)
-    is_far = note.chain_version - own.chain_version > VERSIONS_BEHIND_MAX
-    return is_same and is_far and target_id in note.keepers
 
 
 def outranked(chain: Chain, noted: Standing | None) -> bool:
@@ -154,20 +107,13 @@ def _newest(chain: Chain, heard: Heard) -> Standing:
 def _has_forgotten(target: TargetId, newest: Standing, heard: Heard) -> bool:
     """Return whether a disk does not remember what another one says of it: it is not the one that served then, so it was not heard.
 
-    It remembers nothing, or what was long before.  A target that was told to serve, and died before it had noted that, looks the same; to wait for a person then does no harm.
+    A target that was told to serve, and died before it had noted that, looks the same; to wait for a person then does no harm.
     """
-    own = heard.get(target)
     others = [s for t, s in heard.items() if t != target and s is not None]
-    return any(
-        target in s.keepers
-        and (s.chain_id, s.age_key) == (newest.chain_id, newest.age_key)
-        and (own is None or _contradicts(s, own, target))
+    return heard.get(target) is None and any(
+        target in s.keepers and (s.chain_id, s.age_key) == (newest.chain_id, newest.age_key)
         for s in others
     )
-
-
-def _age_key(standing: Standing) -> tuple[int, int]:
-    return standing.age_key
 
 
 def _believing(chain: Chain, keepers: Sequence[TargetId], heard: Heard) -> Chain:

@@ -15,11 +15,11 @@ Concurrency: every method is synchronous; callers that act on a returned change 
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ..schema.config import MgmtdSection
 from ..schema.ids import ChainId, NodeId, TargetId
-from ..schema.proto.mgmtd_pb2 import HeartbeatReq, TargetReportPb
+from ..schema.proto.mgmtd_pb2 import DiskReportPb, HeartbeatReq, TargetReportPb
 from ..schema.routing import (
     Chain,
     LocalState,
@@ -35,17 +35,48 @@ from ..schema.routing import (
 from ..schema.standing import Standing, standing_from_pb
 from ..schema.status import FsError, Status
 from .chain_state import keeping_state, next_chain, with_loss
+from .destinations import Disk
 from .moves import finished
-from .node_health import NodeHealth
 from .node_lease import is_silent
-from .reports import disk_of, told_by
-from .restored import beyond, doubted, last_server, may_be_doubted, outranked, settled
+from .restored import beyond, outranked, settled
 from .store import BookChange, Change, Loaded
 
 logger = logging.getLogger(__name__)
 
-OTHERS_S_MAX = 15.0
-"""So long a last server whose disk is far behind waits for the others of its chain to be heard: after a loss of power they come in any order."""
+TROUBLE_LENGTH_MAX = 200
+"""Characters of what a node says is wrong with a target; the rest is in its log."""
+
+REFUSED_COUNT_MAX = 16
+"""Remembered incarnations per node; an older one cannot have a heartbeat under way any more."""
+
+
+@dataclass(slots=True)
+class NodeHealth:
+    """What the primary heard of one node since its reign began."""
+
+    heard_s: float
+    """Arrival of the last heartbeat; of the reign or the registration before the first."""
+    demoted_version: int
+    heartbeat_version: int = 0
+    is_known: bool = False
+    """Heard or judged: nothing is presumed of its targets any more."""
+    is_judged: bool = False
+    """Counts as failed since it was last heard."""
+    refused: list[str] = field(default_factory=list)
+    """Incarnations whose heartbeats are not taken."""
+    disks: Mapping[int, Disk] = field(default_factory=dict)
+    """Of a storage node, by disk index; empty before its first heartbeat."""
+
+    def refuse(self, incarnation: str) -> None:
+        """Take no heartbeat of an incarnation any more."""
+        if incarnation and incarnation not in self.refused:
+            self.refused = [*self.refused, incarnation][-REFUSED_COUNT_MAX:]
+
+    def restart(self, replaced: str) -> None:
+        """Begin anew for the process that replaced an incarnation."""
+        self.refuse(replaced)
+        self.heartbeat_version = 0
+        self.is_known = True
 
 
 class ClusterState:
@@ -136,8 +167,6 @@ class ClusterState:
         change = Change()
         for chain_id in sorted(self._unsettled):
             chain = self.info.chains[chain_id]
-            if self._may_know_better(chain):
-                continue  # it stays unsettled
             after = self._judged(chain)
             if after is chain:
                 self._unsettled.discard(chain_id)
@@ -147,7 +176,7 @@ class ClusterState:
 
     def _judged(self, chain: Chain) -> Chain:
         if chain.restored is None:
-            return self._unless_doubted(chain)
+            return next_chain(beyond(chain, self.standings), self.local_states(chain))
         after = settled(chain, self.standings)
         if after is not chain:
             last = after.keepers[0]
@@ -155,31 +184,6 @@ class ClusterState:
                 "chain %d was restored: target %d has its newest data", chain.chain_id, last
             )
         return after
-
-    def _may_know_better(self, chain: Chain) -> bool:
-        """Return whether the last server is not to serve yet, since others who may contradict its disk have not been heard in this reign."""
-        if not may_be_doubted(chain, self.standings):
-            return False
-        last = last_server(chain)
-        assert last is not None, chain
-        health = self.health[self.info.target(last).node_id]
-        if health.heard_s - health.began_s > OTHERS_S_MAX:
-            return False
-        return any(m.target_id not in self.standings for m in chain.targets)
-
-    def _unless_doubted(self, chain: Chain) -> Chain:
-        last = last_server(chain)
-        if last is not None and self.local_states(chain)[last] is not LocalState.OFFLINE:
-            after = doubted(chain, self.standings)
-            if after is not chain:
-                logger.error(
-                    "chain %d: the disk of target %d, which served last, is an old one: others served with it long after what it has"
-                    " noted; nobody serves the chain until the right disk is back, or the target is given up",
-                    chain.chain_id,
-                    last,
-                )
-                return after
-        return next_chain(beyond(chain, self.standings), self.local_states(chain))
 
     def _with_chain(self, change: Change, chain: Chain, after: Chain) -> Change:
         """Add a judged chain; a target that another one has replaced leaves it in the same step.
@@ -301,11 +305,9 @@ class ClusterState:
             raise FsError(Status.STALE_HEARTBEAT, detail)
         if is_restart:
             health.restart(known.incarnation)
-        if is_restart or not health.began_s:
-            health.began_s = now_s
         health.heartbeat_version = request.heartbeat_version
         health.heard_s = now_s
-        health.disks = {d.disk_index: disk_of(d) for d in request.disks}
+        health.disks = {d.disk_index: _disk(d) for d in request.disks}
         moved, gone, lossy = self._hear_targets(
             known.node_id, request.targets, is_restart=is_restart
         )
@@ -355,7 +357,7 @@ class ClusterState:
                     report.disk_index,
                     disk_loss_count=report.disk_loss_count,
                 )
-                moved.append(told_by(target, report))
+                moved.append(_told(target, report))
             elif (target.node_id, target.disk_index) != (node_id, report.disk_index):
                 if target.node_id != node_id and not self._may_move(target):
                     logger.warning(
@@ -364,12 +366,12 @@ class ClusterState:
                     )  # fmt: skip
                     continue
                 target = replace(target, node_id=node_id, disk_index=report.disk_index)
-                moved.append(told_by(target, report))
+                moved.append(_told(target, report))
             self._hear_standing(node_id, target_id, report)  # not that of a copy of a disk
             if report.disk_loss_count > target.disk_loss_count:
                 lossy.add(target_id)
                 target = replace(target, disk_loss_count=report.disk_loss_count)
-                moved.append(told_by(target, report))
+                moved.append(_told(target, report))
             unheard.pop(target_id, None)
             self._hear_target(target, report)
         for target_id in unheard:
@@ -432,7 +434,7 @@ class ClusterState:
         elif target_id not in self._local:  # stale, and all that is known: go on presuming
             self._set_local(target_id, self.local_state(target_id, target))
         told = self._soft.get(target_id, target)
-        heard = told_by(told, report)
+        heard = _told(told, report)
         if heard != told:
             self._soft[target_id] = heard
         if chain is not None and report.HasField("resync"):
@@ -470,6 +472,23 @@ def membership_change(info: RoutingInfo, before: Chain, after: Chain) -> Change:
         if target.chain_id != after.chain_id:
             moved[member.target_id] = replace(target, chain_id=after.chain_id)
     return Change(chains={after.chain_id: after}, targets=moved)
+
+
+def _told(target: Target, report: TargetReportPb) -> Target:
+    """Return a target with what its node says of it, but for its state."""
+    return replace(
+        target,
+        used_bytes=report.used_bytes,
+        low_space=report.low_space,
+        is_slow=report.is_slow,
+        trouble=report.trouble[:TROUBLE_LENGTH_MAX],
+    )
+
+
+def _disk(report: DiskReportPb) -> Disk:
+    return Disk(
+        report.disk_index, report.capacity_bytes, report.free_bytes, is_failed=report.is_failed
+    )
 
 
 def _loaded(state: NodeState) -> NodeState:
