@@ -1,10 +1,11 @@
 """Others' tests of files, in a directory of a mount: what fails there, and not on a local disk?
 
-    python -m tests.real.suites DIRECTORY [--sources SOURCES] [PART ...]
+    python -m tests.real.suites DIRECTORY [--sources SOURCES] [--programs PROGRAMS] [--other OTHER] [PART ...]
 
 Parts are Python's own tests (Debian: libpython3.11-testsuite), those of Go's standard library (golang-go), writing and verifying with fio in several
 ways, the stressors of files of stress-ng; and, with SOURCES, a directory in which source packages were unpacked (`apt-get source NAME`), the
-tests of acl, attr, fuse3, perl, coreutils with gnulib, and git (tests/real/suites_of_sources.py).  A word that begins several parts, such as `fio`, names
+tests of acl, attr, fuse3, perl, coreutils with gnulib, and git (tests/real/suites_of_sources.py); with PROGRAMS, an interpreter,
+applications of training teams, as far as it has their packages (tests/real/applications), also over both mounts when OTHER is DIRECTORY by another one.  A word that begins several parts, such as `fio`, names
 them all; without any it is all that is installed, and what is not is named.  A part that fails in DIRECTORY is run again in
 a local directory: only what passes there counts.  By hand: Python and Go take half an hour on two cores, coreutils half an hour, git hours.
 """
@@ -134,6 +135,16 @@ STRESSORS = [
     "utime",
     "xattr",
 ]
+APPLICATIONS = {
+    "duckdb_file": "duckdb",
+    "hdf5_files": "h5py",
+    "lmdb_store": "lmdb",
+    "rocksdb_store": "rocksdict",
+    "sqlite_files": "sqlite3",
+    "torch_checkpoints": "numpy, safetensors.torch, torch",
+    "zarr_arrays": "zarr",
+}
+"""Programs of tests/real/applications, and the packages that they import."""
 KNOWN = {"TestNonpollableDeadline": "Linux lets any file of FUSE be watched by epoll"}
 """Forced by FUSE; specs/semantics.md, Limits."""
 TIME_LIMIT_S = 1200
@@ -187,6 +198,24 @@ def stress_parts() -> dict[str, Part]:
         f"stress/{name}": Part([*always, f"--{name}", "1"], STRESS_FAILED, {}, STRESS_LEFT_OUT)
         for name in STRESSORS
     }
+
+
+def application_parts(interpreter: Path, other: Path | None) -> dict[str, Part]:
+    """Return the applications that an interpreter has the packages for; print what is left out.
+
+    Each is told its folder and, if there is one, the same folder of the other mount.
+    """
+    found = {}
+    for program, packages in APPLICATIONS.items():
+        question = [interpreter, "-c", f"import {packages}"]
+        if subprocess.run(question, check=False, capture_output=True).returncode:
+            print(f"left out: {interpreter} cannot import {packages}")
+            continue
+        script = Path(__file__).parent / "applications" / f"{program}.py"
+        there = f'"{other}/${{PWD##*/}}"' if other else '"$PWD"'
+        run = f'there={there}; [ -d "$there" ] || there=$PWD; exec {interpreter} -P {script} "$PWD" "$there"'
+        found[f"applications/{program}"] = Part(["/bin/sh", "-c", run])
+    return found
 
 
 def installed_parts() -> dict[str, Part]:
@@ -277,8 +306,12 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("part", nargs="*")
     parser.add_argument("--sources", type=Path)
+    parser.add_argument("--programs", type=Path)
+    parser.add_argument("--other", type=Path)
     arguments = parser.parse_intermixed_args()
     found = installed_parts()
+    if arguments.programs:
+        found |= application_parts(arguments.programs.absolute(), arguments.other)
     if arguments.sources:
         found |= suites_of_sources.parts(arguments.sources.resolve())
     try:

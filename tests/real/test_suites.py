@@ -1,6 +1,8 @@
 """Others' tests of files, where they are installed; `python -m tests.real.suites` runs all of them, by hand."""
 
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,25 @@ def test_what_fio_wrote_it_reads(place, way):
 @pytest.mark.parametrize("stressor", ["fpunch", "lockofd", "rename", "xattr"])
 def test_what_stressors_verify(place, stressor):
     assert suites.judge(stressor, suites.stress_parts()[f"stress/{stressor}"], place) == set()
+
+
+def test_an_application_is_told_of_both_mounts(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "applications" / "shown.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import os, sys; os.path.samefile(*sys.argv[1:]) or 1 / 0; print(sys.argv[2], file=open('told', 'w')); os.rename('told', '../told')"
+    )
+    monkeypatch.setattr(suites, "__file__", str(tmp_path / "suites.py"))
+    monkeypatch.setattr(suites, "APPLICATIONS", {"shown": "os", "missing": "no_such_package"})
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "longer-name").symlink_to("mount")
+    for other in (None, tmp_path / "longer-name", tmp_path / "no-mount"):
+        found = suites.application_parts(Path(sys.executable), other)
+        assert list(found) == ["applications/shown"]
+        assert suites.run(found["applications/shown"], tmp_path / "mount") == (True, set())
+        told = Path((tmp_path / "mount" / "told").read_text().strip()).parent
+        assert told.name == ("longer-name" if other and other.exists() else "mount")
+    assert "cannot import no_such_package" in capsys.readouterr().out
 
 
 def test_what_fails_in_one_place_alone_is_told(tmp_path, monkeypatch, capsys):
