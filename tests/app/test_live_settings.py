@@ -17,6 +17,7 @@ from trio.testing import MockClock
 from fs.app.compose import _adopt
 from fs.client.api import FileRead
 from fs.client.meta_client import MetaClient
+from fs.client.retry import longest_s
 from fs.client.storage_client import StorageClient
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs
@@ -311,14 +312,16 @@ def test_what_covers_operations_under_way_never_shrinks():
     """As many bytes as the margin was may be buffered already, and attributes from before a change may still be asked for."""
     cluster = FakeCluster(FakeClock())
     runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
-    vfs = Vfs(cluster.meta("c"), cluster.store(), runtime, ClientSection(dirty_bytes_max=1 << 28))
+    long, longer = (ClientSection(dirty_bytes_max=1 << 28, retry_time_s_max=t) for t in (2e3, 3e3))
+    assert longest_s(ClientSection()) < longest_s(long) < longest_s(longer)
+    vfs = Vfs(cluster.meta("c"), cluster.store(), runtime, long)
     space = vfs._core.space
     space.note_free((1 << 28) - 1)
     vfs.adopt(ClientSection(dirty_bytes_max=1 << 20, retry_time_s_max=1.0))
     assert space.is_tight(0.0)
-    assert vfs._core.retry_time_s_longest == ClientSection().retry_time_s_max
-    vfs.adopt(ClientSection(retry_time_s_max=500.0))
-    assert vfs._core.retry_time_s_longest == 500.0
+    assert vfs._core.retry_time_s_longest == longest_s(long)
+    vfs.adopt(longer)
+    assert vfs._core.retry_time_s_longest == longest_s(longer)
 
 
 async def test_of_meta(autojump_clock):
