@@ -62,6 +62,8 @@ class Programs:
         self.story: list[str] = []
         self.closed = set[bytes]()
         """What was closed last with all that was changed."""
+        self.lengthened = set[bytes]()
+        """What a change of attributes has made longer: that no later sync tells of its loss, if a power loss takes it before."""
 
     def say(self, *words: object) -> None:
         """Note what a program does, for whoever looks for why it went wrong."""
@@ -256,6 +258,7 @@ class Programs:
         file = await kernel.open(name, os.O_RDWR)
         if self.random.random() < 0.5:
             kernel.read_ahead(file, 0, len(before))
+        self.lengthened.add(name)
         await kernel.truncate(file.node, file, size)
         await self._end(kernel, name, content, file)
 
@@ -271,6 +274,7 @@ class Programs:
         end = size + self.random.choice(SIZES)
         del content[size:]
         if self.random.random() < 0.5:
+            self.lengthened.add(name)
             await kernel.truncate(file.node, file, end)
         else:
             await self._write(kernel, file, end, b"last")

@@ -299,19 +299,21 @@ class InodeState:
     def absorb(self, inode: Inode) -> bool:
         """Take over attributes from meta; replies that arrive late change nothing, and return False.
 
+        The number of chains in use, and of the last truncation that is over, are taken from late ones, too.
         Meta lets ctime grow with every change of attributes or length, and data_ver with what else concerns content.
         """
         assert inode.file is not None and inode.inode_id == self.inode_id, inode.inode_id
         old = self.file
-        if (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver):
-            return False
-        self.inode = inode
+        # These only grow, so each reply counts: also one that seems to be late since a power loss has taken from meta what this mount was told before.
         known = (
             max(inode.file.dyn_stripe, self.ref.dyn_stripe),
             max(inode.file.finished_cut, self.ref.finished_cut),
         )
         if known != (self.ref.dyn_stripe, self.ref.finished_cut):
             self.ref = replace(self.ref, dyn_stripe=known[0], finished_cut=known[1])
+        if (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver):
+            return False
+        self.inode = inode
         if inode.file.truncate_ver != old.truncate_ver:
             self.forget_length()
         return inode.ctime_ns > self.unsure_ctime_ns
