@@ -2,22 +2,11 @@
 
 import pytest
 
-from tests.kv import fixtures
-from tests.kv.conftest import ENGINES
+from tests.kv import conftest, fixtures
 from tests.kv.fixtures import kind_of, virtual_clock
-from tests.kv.harness import CHOSEN_KIND, Lab
 
+lab = conftest.lab
 open_lab = fixtures.open_lab
-
-
-@pytest.fixture(params=[CHOSEN_KIND] if CHOSEN_KIND else ENGINES)
-async def lab(request, tmp_path, nursery):
-    """An open engine of each kind."""
-    lab = Lab(request.param, tmp_path / "kv", nursery)
-    await lab.open()
-    yield lab
-    await lab.clean()
-    await lab.close()
 
 
 @pytest.fixture
