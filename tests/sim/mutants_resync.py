@@ -12,7 +12,7 @@ from fs.schema.ids import ChunkId
 from .broken import mutant
 
 
-@mutant("isolate", "partition", "kill_storage", "lose_reply", is_wide=True)
+@mutant("isolate", "partition", "kill_storage", "lose_reply", is_wide=True, volley_count=20)
 def replaced_under_any_chain_version() -> None:
     """A syncing target commits whole chunks of a group that was sent under another version of its chain."""
     real = service_module.StorageService.replace_group
