@@ -193,3 +193,22 @@ async def test_what_others_wrote_while_a_report_was_under_way_takes_a_sync(
         assert cluster.chunks.sync_count == count + 1
         await a.close(first.handle_id)
         await a.close(second.handle_id)
+
+
+async def test_what_another_mount_has_made_longer_is_not_taken_for_own_while_this_one_writes(
+    autojump_clock, mounts
+):
+    """Of two replies that were under way at once the kernel may have kept the older one."""
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"12345")
+        ours, theirs = (await here.open(b"f")).handle_id, (await there.open(b"f")).handle_id
+        await here.files.write(ours, 0, b"own")
+        await here.vfs._core.drain(here.files.handle(ours).state)
+        inode_id = (await here.stat(b"f")).inode_id
+        await there.files.write(theirs, 5, b"more")
+        await there.close(theirs)
+        assert (await here.names.getattr(inode_id, ROOT)).length == 9
+        here.kernel.attributes.clear()
+        await here.close((await here.open(b"f", os.O_RDONLY)).handle_id)
+        assert here.kernel.attributes == [inode_id]
+        await here.close(ours)
