@@ -9,8 +9,9 @@ Where many writes are under way to a few chains, a chain with nothing under way 
 chains a request would else take hardly more than one write, whoever has just been answered going on to a chain that is free (decision 0132).
 
 Invariants:
-    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to: so it never
-      waits with none under way, and no write waits for long for one that nobody is going to make.
+    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to, and
+      SHARE_WAIT_S: so it never waits with none under way, nor for one that nobody is going to make, and requests that a slow or silent
+      node holds up hold nobody else up.
     - A write is in one request at a time; when `send` has returned or raised, nobody reads its bytes any more.
     - A request of one write is sent as every release knows it.
     - The task of one of the writes of a request sends it; should it be cancelled, the others are told what may be repeated.
@@ -28,6 +29,7 @@ import trio
 from ..node.api import RoutingView
 from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer
+from ..runtime.readiness import current_time
 from ..schema import services
 from ..schema.ids import NodeId
 from ..schema.proto import storage_pb2 as pb
@@ -51,6 +53,9 @@ ENOUGH_BYTES: Final = GROUP_BYTES_MAX // 2
 SMALL_BYTES_MAX: Final = 64 * 1024
 """Writes that are no larger, on average, wait for no share: a replica makes them on its event loop, but groups of them in a thread."""
 
+SHARE_WAIT_S: Final = 0.02
+"""No write waits longer for a share.  Some requests last longer; who waited for one of them has saved nothing, but lost no more than this."""
+
 _PAGE_BYTES: Final = 4096
 
 _Key = tuple[NodeId, int, int]
@@ -60,11 +65,13 @@ _Key = tuple[NodeId, int, int]
 class _Write:
     """One write that waits for its turn, or for the end of its request."""
 
-    __slots__ = ("data", "error", "group", "reply", "request", "task")
+    __slots__ = ("began_s", "data", "error", "group", "reply", "request", "task")
 
     def __init__(self, request: pb.UpdateReq, data: Buffer) -> None:
         self.request = request
         self.data = data
+        self.began_s = 0.0
+        """When its request was begun, in the first of a group."""
         self.task: trio.lowlevel.Task | None = None
         self.group: Sequence[_Write] = ()
         """Those of its request, once it is taken out of the line; the first sends it."""
@@ -76,15 +83,15 @@ class _Write:
 class _Load:
     """What a client has to write just now, on all chains."""
 
-    __slots__ = ("ended", "lines", "under_way", "writes")
+    __slots__ = ("began_s", "ended", "lines", "writes")
 
     def __init__(self) -> None:
         self.lines: dict[_Key, _Line] = {}
         """The chains that anything is written to."""
         self.writes = 0
         """That wait or are under way."""
-        self.under_way = 0
-        """Requests."""
+        self.began_s: list[float] = []
+        """Of each request under way."""
         self.ended = 0
         """Requests, ever."""
 
@@ -93,12 +100,18 @@ class _Load:
         """Writes of each chain, on average, rounded up."""
         return -(-self.writes // max(1, len(self.lines)))
 
-    def end(self, key: "_Key", line: "_Line", count: int) -> None:
-        """A request with so many writes has ended: have others made for which it is time."""
+    @property
+    def soon_ended(self) -> int:
+        """Requests under way that may end soon, since they have not taken long yet."""
+        since_s = current_time() - SHARE_WAIT_S
+        return sum(began_s > since_s for began_s in self.began_s)
+
+    def end(self, key: "_Key", line: "_Line", group: Sequence[_Write]) -> None:
+        """The request of a group has ended: have others made for which it is time."""
         share = self.share  # whoever has been answered is likely to go on
-        self.under_way -= 1
+        self.began_s.remove(group[0].began_s)
         self.ended += 1
-        self.writes -= count
+        self.writes -= len(group)
         line.under_way -= 1
         for other in list(self.lines.values()):
             other.start(share)
@@ -131,11 +144,24 @@ class _Line:
         """Have a write wait, unless it makes up a request with those that do, or needs not wait for others."""
         load = self._load
         if not self.waiting:
-            self._patient_until = load.ended + load.under_way
+            self._patient_until = load.ended + load.soon_ended
         self.waiting.append(write)
         self.waiting_bytes += len(write.data)
         load.writes += 1
         self.start(load.share)
+
+    def waits_for_share(self) -> bool:
+        """Return whether nothing but other chains' requests keeps what waits from being sent."""
+        return not self.under_way and self._load.ended < self._patient_until
+
+    def go(self, write: _Write) -> None:
+        """Send what waits, and one that was taken out, since it has waited for long enough."""
+        self._patient_until = 0
+        write.task = None  # it does not sleep
+        self.waiting.appendleft(write)
+        self.waiting_bytes += len(write.data)
+        self._load.writes += 1
+        self.start(self._load.share)
 
     def drop(self, write: _Write) -> None:
         """Forget one that waits."""
@@ -152,7 +178,8 @@ class _Line:
         while self.waiting and not self.is_opening and self._is_time(share):
             group = _take_group(self.waiting)
             self.under_way += 1
-            self._load.under_way += 1
+            group[0].began_s = current_time()
+            self._load.began_s.append(group[0].began_s)
             for one in group:
                 one.group = group
                 self.waiting_bytes -= len(one.data)
@@ -216,7 +243,7 @@ class WriteGroups:
                     return await self._alone(node_id, request, data)
                 await self._send_group(node_id, write.group)
             finally:
-                load.end(key, line, len(write.group))
+                load.end(key, line, write.group)
         if write.error is not None:
             raise write.error
         if write.reply is not None:
@@ -260,6 +287,17 @@ class WriteGroups:
 
 async def _wait_in(line: _Line, write: _Write) -> None:
     """Wait until `write` is the first of a group, or its request has ended."""
+    if line.waits_for_share():
+        with trio.move_on_after(SHARE_WAIT_S):
+            return await _sleep_in(line, write)
+        line.go(write)
+        if write.group and write.group[0] is write:
+            return None
+    return await _sleep_in(line, write)
+
+
+async def _sleep_in(line: _Line, write: _Write) -> None:
+    """Wait as `_wait_in`, however long; a write whose wait is cancelled is out of the line."""
 
     def abort(_: object) -> trio.lowlevel.Abort:
         if write.group:  # its bytes are being sent

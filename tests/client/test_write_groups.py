@@ -12,6 +12,7 @@ from fs.client.write_groups import (
     ENOUGH_BYTES,
     GROUP_BYTES_MAX,
     GROUP_COUNT_MAX,
+    SHARE_WAIT_S,
     SMALL_BYTES_MAX,
     WriteGroups,
 )
@@ -195,7 +196,7 @@ async def busy_chains(writers):
 
 def nothing_is_left(writers):
     load = writers.groups._load
-    return (load.lines, load.writes, load.under_way) == ({}, 0, 0)
+    return (load.lines, load.writes, load.began_s) == ({}, 0, [])
 
 
 async def test_a_free_chain_waits_for_its_share_of_what_there_is_to_write(writers):
@@ -230,6 +231,35 @@ async def test_small_writes_and_very_large_ones_wait_for_no_share(writers, size)
     assert writers.nodes.sent[2:] == [[7]]
     await writers.nodes.end_all()
     assert nothing_is_left(writers)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_chain_that_is_held_up_does_not_hold_up_another(writers):
+    nodes = writers.nodes
+    await writers.write(range(4), size=1 << 20)
+    assert nodes.sent == [[0]]
+    await writers.write([10], size=1 << 20, chain_id=2)
+    assert nodes.sent == [[0]], "it waits for its share, as long as the other may end"
+    await trio.sleep(1.5 * SHARE_WAIT_S)
+    assert nodes.sent == [[0], [10]]
+    await nodes.end(1)
+    assert writers.told == {10: 11}
+    await writers.write([11], size=1 << 20, chain_id=2)
+    assert nodes.sent[2:] == [[11]], "nor does it wait again for one that has taken long already"
+    await nodes.end_all()
+    assert writers.told == {k: k + 1 for k in (*range(4), 10, 11)}
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_writes_of_a_chain_that_has_waited_for_long_enough_go_together(writers):
+    nodes = writers.nodes
+    await writers.write(range(8), size=1 << 20)
+    await writers.write([10, 11], size=1 << 20, chain_id=2)
+    writers.scopes[10].cancel()
+    await trio.sleep(2 * SHARE_WAIT_S)
+    assert nodes.sent == [[0], [11]], "the next one's patience ends, too"
+    await nodes.end_all()
+    assert 10 not in writers.told
 
 
 async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten(writers):
