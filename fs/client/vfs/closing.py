@@ -49,7 +49,8 @@ class Closing(Handles):
             self._raise_pending_error(handle)
             if is_durable or state.has_unreported or state.is_space_unsure:
                 await self._report(handle, is_durable=is_durable, gives_back=True)
-            handle.is_dirty = handle.is_dirty and (state.is_dirty or is_durable is not is_wanted)
+            has_rest = is_durable is not is_wanted or _has_more(state, is_durable=is_durable)
+            handle.is_dirty = handle.is_dirty and has_rest
         else:
             self._raise_pending_error(handle)
         if _has_spare_promise(state):
@@ -122,7 +123,7 @@ class Closing(Handles):
             except FsError as pending:
                 failure = pending
             if failure is None:
-                handle.is_dirty = handle.is_dirty and state.is_dirty
+                handle.is_dirty = handle.is_dirty and _has_more(state, is_durable=True)
                 if _has_spare_promise(state):
                     failure = TakesTaskError()
             on_end(failure)
@@ -179,7 +180,7 @@ class Closing(Handles):
         await self._core.drain(handle.state, is_durable=True)
         self._raise_pending_error(handle)
         await self._report(handle, is_durable=True)
-        handle.is_dirty = handle.state.is_dirty and handle.is_dirty
+        handle.is_dirty = handle.is_dirty and _has_more(handle.state, is_durable=True)
 
     async def release(self, handle_id: int) -> None:
         """Forget an open file description; ends its file session.
@@ -261,6 +262,12 @@ class Closing(Handles):
 def _is_plain(state: InodeState) -> bool:
     """Return whether meta need be told no more than times and length, and no record waits for its place."""
     return not (state.append.length or state.is_metered or state.is_space_unsure)
+
+
+def _has_more(state: InodeState, *, is_durable: bool) -> bool:
+    """Return whether a report that has just ended lacks anything, as what was written, and stored, while it was under way."""
+    is_volatile = is_durable and state.durable_seq < state.acked_seq
+    return is_volatile or state.is_dirty or state.has_unreported
 
 
 def _has_spare_promise(state: InodeState) -> bool:

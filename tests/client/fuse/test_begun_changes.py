@@ -294,3 +294,19 @@ async def test_a_creation_may_have_the_kernel_forget_what_others_changed(kernel,
     error, reply = await kernel.ask(Opcode.CREATE, create_body(b"f", os.O_CREAT | os.O_RDWR))
     assert (error, p.ENTRY_OUT.unpack_from(reply)[0], forgotten) == (0, inode_id, [inode_id])
     assert kernel.vfs._core.states[inode_id].local_length() == 7
+
+
+@pytest.mark.parametrize("opcode", [Opcode.FSYNC, Opcode.FLUSH])
+async def test_what_is_written_during_a_report_is_left_to_the_next_close(kernel, cluster, opcode):  # noqa: F811
+    inode_id, fh = await written(kernel, b"f")
+    cluster.only.gate = trio.Event()
+    body = p.FSYNC_IN.pack(fh, 0, 0) if opcode is Opcode.FSYNC else flush_of(fh)
+    asked = await kernel.send(opcode, body, inode_id)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert (
+        await kernel.vfs.files.write_unbuffered(fh, 4, b" and more") == 9
+    )  # stored, by another thread
+    cluster.only.gate.set()
+    assert await kernel.receive() == (asked, 0, b"")
+    assert await kernel.ask(Opcode.FLUSH, flush_of(fh), inode_id) == (0, b"")
+    assert (cluster.get(inode_id).length, cluster.durable_calls) == (13, 2)

@@ -262,3 +262,29 @@ async def test_fsync_reports_length_while_open(autojump_clock, mounts):
         await a.files.fsync(h, is_data_only=False)
         assert (await b.stat(b"f")).length == 5
         await a.close(h)
+
+
+@pytest.mark.parametrize("step", ["fsync", "flush"])
+async def test_what_is_written_during_a_report_is_left_to_the_next_close(
+    autojump_clock, mounts, cluster, step
+):
+    async def act(h):
+        await (m.files.fsync(h, is_data_only=False) if step == "fsync" else m.files.flush(h))
+
+    cluster.chunks.can_flush = True
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x")
+        cluster.meta_gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(act, h)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert await m.files.write_unbuffered(h, 1, b"yz") == 2  # by another thread, and stored
+            cluster.meta_gate.set()
+        cluster.meta_gate = None
+        await m.files.flush(h)
+        assert cluster.inodes[cluster.names[1][b"f"]].length == 3
+        assert (cluster.durable_calls, cluster.chunks.sync_count) == (2, 1)
+        await m.files.flush(h)
+        assert (cluster.durable_calls, cluster.chunks.sync_count) == (2, 1)
+        await m.files.release(h)
