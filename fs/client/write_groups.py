@@ -65,7 +65,7 @@ _Key = tuple[NodeId, int, int]
 class _Write:
     """One write that waits for its turn, or for the end of its request."""
 
-    __slots__ = ("began_s", "data", "error", "group", "reply", "request", "task")
+    __slots__ = ("began_s", "data", "error", "group", "is_over", "reply", "request", "task")
 
     def __init__(self, request: pb.UpdateReq, data: Buffer) -> None:
         self.request = request
@@ -73,6 +73,9 @@ class _Write:
         self.began_s = 0.0
         """When its request was begun, in the first of a group."""
         self.task: trio.lowlevel.Task | None = None
+        """That sleeps until it is woken."""
+        self.is_over = False
+        """Its request, which another one's task has sent, has ended."""
         self.group: Sequence[_Write] = ()
         """Those of its request, once it is taken out of the line; the first sends it."""
         self.reply: pb.UpdateRsp | None = None
@@ -115,6 +118,8 @@ class _Load:
         line.under_way -= 1
         for other in list(self.lines.values()):
             other.start(share)
+        line.start(share)  # it may have been forgotten as idle while a write of it was about to go
+        line.count_time()
         self.drop_idle(key, line)
 
     def drop_idle(self, key: "_Key", line: "_Line") -> None:
@@ -154,6 +159,15 @@ class _Line:
         """Return whether nothing but other chains' requests keeps what waits from being sent."""
         return not self.under_way and self._load.ended < self._patient_until
 
+    def count_time(self) -> None:
+        """Have what has waited for a request of this chain, and waits for its share now, see to it that it does not for long."""
+        if not self.waits_for_share():
+            return
+        for write in self.waiting:
+            if write.task is not None:
+                trio.lowlevel.reschedule(write.task)
+                write.task = None
+
     def go(self, write: _Write) -> None:
         """Send what waits, and one that was taken out, since it has waited for long enough."""
         self._patient_until = 0
@@ -183,7 +197,7 @@ class _Line:
             for one in group:
                 one.group = group
                 self.waiting_bytes -= len(one.data)
-            if group[0].task is not None:  # else it has not begun to wait
+            if group[0].task is not None:  # else it does not sleep
                 trio.lowlevel.reschedule(group[0].task)
 
     def _is_time(self, share: int) -> bool:
@@ -281,23 +295,25 @@ class WriteGroups:
             for one in group:
                 if one.reply is None and one.error is None and not is_refused:
                     one.error = same_error(failure)
+                one.is_over = True
                 if one.task is not None and one is not group[0]:
                     trio.lowlevel.reschedule(one.task)
 
 
 async def _wait_in(line: _Line, write: _Write) -> None:
     """Wait until `write` is the first of a group, or its request has ended."""
-    if line.waits_for_share():
-        with trio.move_on_after(SHARE_WAIT_S):
-            return await _sleep_in(line, write)
-        line.go(write)
-        if write.group and write.group[0] is write:
-            return None
-    return await _sleep_in(line, write)
+    while not (write.is_over or (write.group and write.group[0] is write)):
+        if not line.waits_for_share():
+            await _sleep_in(line, write)
+            continue
+        with trio.move_on_after(SHARE_WAIT_S) as patience:
+            await _sleep_in(line, write)
+        if patience.cancelled_caught:
+            line.go(write)
 
 
 async def _sleep_in(line: _Line, write: _Write) -> None:
-    """Wait as `_wait_in`, however long; a write whose wait is cancelled is out of the line."""
+    """Sleep until woken, however long; a write whose wait is cancelled is out of the line."""
 
     def abort(_: object) -> trio.lowlevel.Abort:
         if write.group:  # its bytes are being sent

@@ -262,6 +262,36 @@ async def test_writes_of_a_chain_that_has_waited_for_long_enough_go_together(wri
     assert 10 not in writers.told
 
 
+@pytest.mark.usefixtures("autojump_clock")
+async def test_who_begins_to_wait_for_a_share_behind_a_request_of_the_chain_is_not_held_up(writers):
+    nodes = writers.nodes
+    await writers.write([0], LARGE)
+    await writers.write([10], LARGE, chain_id=2)
+    await writers.write([1, 2, 3], LARGE)
+    await writers.write([11, 12], LARGE, chain_id=2)
+    await nodes.end(1)
+    assert nodes.sent == [[0], [10]], "they wait for their share now, as long as the other may end"
+    writers.scopes[11].cancel()
+    await trio.sleep(1.5 * SHARE_WAIT_S)
+    assert nodes.sent[2:] == [[12]]
+    await nodes.end_all()
+    assert writers.told == {k: k + 1 for k in (*range(4), 10, 12)}
+    assert nothing_is_left(writers)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_whose_patience_ends_as_the_last_that_waits_is_cancelled_is_still_sent(writers):
+    nodes = writers.nodes
+    for base in range(0, 400, 20):  # whichever of the three is run first
+        await writers.write(range(base, base + 8), LARGE)
+        await writers.write([base + 10, base + 11, base + 12], LARGE, chain_id=2)
+        writers.scopes[base + 12].deadline = trio.current_time() + SHARE_WAIT_S
+        await trio.sleep(2 * SHARE_WAIT_S)
+        await nodes.end_all()
+        assert {base + 10, base + 11} <= writers.told.keys()
+        assert nothing_is_left(writers)
+
+
 async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten(writers):
     await busy_chains(writers)
     await writers.write([7], LARGE, chain_id=3)
