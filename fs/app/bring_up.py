@@ -19,6 +19,7 @@ from msgspec import structs
 
 from ..rpc.credential_files import write_new_key
 from ..runtime.config_file import readable_config, write_config
+from ..schema.config import NEW_CHECKSUM_BLOCK_BYTES
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Status
 from . import supervisor_link
@@ -105,6 +106,7 @@ def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
         meta_count=options.meta_count or 1,
         kv=options.kv or "",
         is_closed=options.is_closed,
+        checksum_block_bytes=NEW_CHECKSUM_BLOCK_BYTES,
     )
 
 

@@ -1,7 +1,7 @@
 """The directory of a local cluster: what `ember up` writes down and every other command reads.
 
     cluster.key      of a closed cluster: who can read it, its owner alone, is the cluster
-    cluster.json     format version, cluster id, sizes: never changed; how many managers and metadata services, and
+    cluster.json     format version, cluster id, sizes, checksum blocks: never changed; how many managers and metadata services, and
                      where it was mounted, the last time
     config/          one TOML file per process
     data/            control/ (key-value store, whichever process holds it), storage-N/ (one disk each)
@@ -27,7 +27,7 @@ from typing import Final
 
 from ..rpc.credential_files import TOKEN_FILE_VARIABLE
 from ..runtime.durable_file import write_durable
-from ..schema.config import AuthSection
+from ..schema.config import AuthSection, StorageSection
 from ..schema.status import FsError, Status
 
 FORMAT_VERSION: Final = 1
@@ -61,6 +61,8 @@ class ClusterRecord:
     """`foundationdb:/PATH` of the cluster file; empty: the embedded store."""
     is_closed: bool = False
     """Its processes serve who has its key, or a token."""
+    checksum_block_bytes: int = StorageSection().checksum_block_bytes
+    """Of all its disks, also of those to come; the default is that of clusters whose record does not say it."""
     format_version: int = FORMAT_VERSION
 
 
@@ -199,8 +201,14 @@ def usual_key_file(directory: ClusterDir, record: ClusterRecord) -> str:
 
 
 def save_record(directory: ClusterDir, record: ClusterRecord) -> None:
-    """Write the record of a new cluster."""
-    write_durable(directory.record_path, json.dumps(asdict(record), indent=2) + "\n")
+    """Write the record.
+
+    A cluster of before stays readable for the releases that made it: what they do not know, and means the same unsaid, is left out.
+    """
+    fields = asdict(record)
+    if record.checksum_block_bytes == StorageSection().checksum_block_bytes:
+        del fields["checksum_block_bytes"]
+    write_durable(directory.record_path, json.dumps(fields, indent=2) + "\n")
 
 
 def load_record(directory: ClusterDir) -> ClusterRecord | None:

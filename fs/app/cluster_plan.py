@@ -156,7 +156,7 @@ def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, Pr
             path=str(directory.data_path(name) / "disk-0"),
             target_ids=targets_of_node(chains, node_id_of(name)),
         )
-        storage = StorageSection(disks=[disk])
+        storage = StorageSection(disks=[disk], checksum_block_bytes=record.checksum_block_bytes)
         own = structs.replace(process(name), directory=str(directory.data_path(name)))
         made[name] = config(process=own, storage=storage)
     return made

@@ -112,6 +112,9 @@ class ChunkCommit:
 class ChunkEngine(Protocol):
     """One disk.  Every method may raise FsError(IO_ERROR): then the disk is not to be trusted any more."""
 
+    checksum_block_bytes: int
+    """What the disk was formatted with: digests of chunks depend on it, so all disks of a chain must have the same."""
+
     def get(self, target_id: TargetId, chunk_id: ChunkId) -> ChunkState | None:
         """Return the chunk, None if it has neither a committed nor a pending version."""
         ...

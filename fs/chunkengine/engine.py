@@ -89,7 +89,7 @@ class DiskEngine:
         self.disk_format = disk_format
         self._meta = meta
         self._files = files
-        self._block = disk_format.checksum_block_bytes
+        self._block = self.checksum_block_bytes = disk_format.checksum_block_bytes
         self._reader = VerifiedReader(files, self._block)
         ledger = open_ledger(meta, files, self._reader)
         self._books = Books(ledger, disk_format.disk_uuid)

@@ -13,6 +13,9 @@ from .api import ChunkEngine
 class RefusedEngine:
     """Implements `ChunkEngine` as far as there is anything to implement; made by `refused_engine`."""
 
+    checksum_block_bytes = 0
+    """Not known."""
+
     def __init__(self, reason: FsError) -> None:
         self.reason = reason
         """What the opening raised."""

@@ -11,7 +11,7 @@ Invariants (`check_relations`):
 """
 
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -213,7 +213,13 @@ class StorageSection(Section, frozen=True):
     """Below this much free space new chunks are refused with NO_SPACE."""
     low_space_fraction: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.05
     checksum_block_bytes: Annotated[int, Meta(ge=4 * KIB, le=1 * MIB)] = 16 * KIB
-    """Only for new disks: an existing disk keeps what it was formatted with."""
+    """Of new disks; one that is formatted keeps its own.  It belongs to the cluster: disks of one chain must have the same, so a cluster stays
+    with what it was made with, 4096 since `ember up` and `ember cluster deploy` write it down, by this default before.  A copy on a
+    disk of another size is put out of service, and told (`ember admin doctor`)."""
+
+
+NEW_CHECKSUM_BLOCK_BYTES: Final = 4 * KIB
+"""storage.checksum_block_bytes of clusters that are made now.  The setting's own default is that of clusters made when nothing wrote it down."""
 
 
 class ClientSection(Section, frozen=True):

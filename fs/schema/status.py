@@ -114,6 +114,7 @@ class Status(IntEnum):
     OUTCOME_UNKNOWN = 421
     CHUNK_DAMAGED = 422
     WRITES_LOST = 423
+    CHECKSUM_BLOCKS_DIFFER = 424
     # 5xx: cluster manager
     NOT_PRIMARY = 500
     LEASE_LOST = 501
@@ -293,6 +294,11 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.WRITES_LOST: _s(
         "all replicas lost power before the sync: acknowledged bytes are gone, write them again",
         errno.EIO,
+    ),
+    Status.CHECKSUM_BLOCKS_DIFFER: _s(
+        "disks of one chain were formatted with checksum blocks of different sizes",
+        errno.EIO,
+        retry=Retry.ROUTING,
     ),
     Status.NOT_PRIMARY: _s("this manager is not the primary", errno.EAGAIN, retry=Retry.OTHER),
     Status.LEASE_LOST: _s("this manager lost the primary's lease", errno.EAGAIN, retry=Retry.OTHER),

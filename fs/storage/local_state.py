@@ -23,6 +23,7 @@ class Hold(Enum):
     BROKEN = "broken"  # its disk failed; until it is opened anew
     REQUESTED = "requested"  # an operator asked; until he releases it, also over restarts
     CUT_OFF = "cut off"  # it does not reach its neighbour in the chain; until it reaches the tail
+    UNFIT = "unfit"  # its disk was formatted otherwise than those of its chain; until its process starts anew
     REMOVED = "removed"  # the manager has no use for it any more
 
 

@@ -114,6 +114,7 @@ def request_of(place: Place, update: Outgoing) -> storage_pb2.UpdateReq:
         is_damaged=update.is_damaged,
         chunk_checksum=update.chunk_checksum,
         is_durable=update.is_durable,
+        checksum_block_bytes=place.target.disk.engine.checksum_block_bytes,
     )
     if update.tag is not None:
         request.tag.client_id = update.tag.client_id

@@ -212,6 +212,7 @@ class Resync:
                 target_id=successor.target_id,
                 after=after,
                 chunk_count_max=PAGE_CHUNK_COUNT,
+                checksum_block_bytes=engine.checksum_block_bytes,
             ),
             timeout_s=CALL_TIMEOUT_S,
         )

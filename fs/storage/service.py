@@ -193,6 +193,7 @@ class StorageService:
             request.chain_id, request.chain_version, request.target_id
         )
         target = place.target
+        self._context.targets.check_blocks(target, request.checksum_block_bytes)
         limit = max(1, min(request.chunk_count_max, PAGE_CHUNK_COUNT))
         engine, after = target.disk.engine, request.after
         states = await target.disk.run(

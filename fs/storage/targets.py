@@ -169,7 +169,7 @@ class Targets:
         A target that is kept offline for a stronger reason stays so; a start, above all, is over only when the manager
         has taken the target out of its chain, whoever wants it to leave meanwhile.
         """
-        stronger = {Hold.BROKEN, Hold.REQUESTED, Hold.REMOVED}
+        stronger = {Hold.BROKEN, Hold.REQUESTED, Hold.REMOVED, Hold.UNFIT}
         if target.hold in stronger | {Hold.STARTING} and hold not in stronger:
             return
         log.warning(
@@ -184,6 +184,28 @@ class Targets:
         target.pending_step = Step.STAY
         self.set_local(target, LocalState.OFFLINE)
         self._seen = None
+
+    def check_blocks(self, target: LocalTarget, told_bytes: int) -> None:
+        """Put a target out of service whose disk has other checksum blocks than its predecessor's.
+
+        Digests of the same content would differ, and each would take the other's copies for damaged.
+
+        Args:
+            target: ours, which the predecessor asks to take something.
+            told_bytes: the size of the predecessor's; 0: of a release that does not tell, and counts as agreeing.
+
+        Raises:
+            FsError: CHECKSUM_BLOCKS_DIFFER naming both sizes; nothing has been taken.
+        """
+        own_bytes = target.disk.engine.checksum_block_bytes
+        if told_bytes in {0, own_bytes} or not own_bytes:
+            return
+        reason = (
+            f"its disk {target.disk.path} was formatted with checksum blocks of {own_bytes} bytes, its predecessor's with {told_bytes}:"
+            f" drain and empty the disk, set storage.checksum_block_bytes = {told_bytes}, start the process anew"
+        )
+        self.put_offline(target, Hold.UNFIT, reason)
+        raise FsError(Status.CHECKSUM_BLOCKS_DIFFER, f"target {target.target_id}: {reason}")
 
     def release(self, target: LocalTarget, hold: Hold) -> None:
         """Let a target that is kept offline for this reason come back through resync."""

@@ -340,6 +340,7 @@ def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) ->
     if not first.is_from_client:
         target.heard_s = trio.current_time()
         target.admit_epoch(first.request.chain_version, first.request.sender_epoch)
+        context.targets.check_blocks(target, first.request.checksum_block_bytes)
     plain: list[_Plain] = []
     for member in members:
         update = member.update

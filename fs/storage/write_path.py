@@ -125,6 +125,7 @@ async def execute(
     if not update.is_from_client:
         target.heard_s = trio.current_time()
         target.admit_epoch(request.chain_version, request.sender_epoch)
+        context.targets.check_blocks(target, request.checksum_block_bytes)
     # 6. What is to be done?
     decided = await _decide(context, target, update, position)
     if isinstance(decided, UpdateResult):

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from fs.app.bring_up import UpOptions, new_record
 from fs.app.cluster_dir import (
     SOCKET_PATH_BYTES_MAX,
     ClusterDir,
@@ -15,6 +16,7 @@ from fs.app.cluster_dir import (
     save_record,
     storage_names,
 )
+from fs.app.cluster_plan import server_configs
 from fs.schema.status import FsError, Status
 
 RECORD = ClusterRecord("ember-1", 3, 3, 6, "/mnt/ember")
@@ -25,6 +27,21 @@ def test_a_record_is_read_as_written(tmp_path):
     assert load_record(directory) is None
     save_record(directory, RECORD)
     assert load_record(directory) == RECORD
+
+
+def test_a_cluster_stays_with_its_checksum_blocks_and_old_records_say_nothing_of_them(tmp_path):
+    directory = ClusterDir(tmp_path)
+    save_record(directory, RECORD)  # of a cluster of before: the release that made it reads it yet
+    assert "checksum_block_bytes" not in directory.record_path.read_text()
+    assert need_record(directory).checksum_block_bytes == 16384
+    new = new_record(UpOptions(tmp_path), "/mnt/ember")
+    save_record(directory, new)
+    assert need_record(directory) == new
+    assert new.checksum_block_bytes == 4096
+    for record in (RECORD, new):
+        configs = server_configs(directory, record)
+        sizes = {configs[name].storage.checksum_block_bytes for name in storage_names(record)}
+        assert sizes == {record.checksum_block_bytes}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format_version": 1, "what": 2}'])

@@ -1,5 +1,6 @@
 """What is planned, from what was found: nothing twice, nothing that runs is touched, nothing unsafe."""
 
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from fs.app.deploy.planning import (
     ServiceFacts,
     TargetView,
     View,
+    cluster_block_bytes,
     digest_of,
     host_troubles,
     plan_cluster,
@@ -54,10 +56,12 @@ def bare(host):
     )  # fmt: skip
 
 
-def installed(host, facts, *, version="0.2.0", state="serving", view=None):
+def installed(host, facts, *, version="0.2.0", state="serving", view=None, block_bytes=4096):
     """The same machine after a deploy."""
     targets = targets_for(host, facts, view, planned_targets(INVENTORY))
-    files = wanted_files(INVENTORY, host, facts, RELEASE, secrets=SECRETS, targets=targets)
+    files = wanted_files(
+        INVENTORY, host, facts, RELEASE, secrets=SECRETS, targets=targets, block_bytes=block_bytes
+    )
     program = f"/opt/emberfs/{version}/venv/bin/python" if state != "stopped" else ""
     return structs.replace(
         facts,
@@ -91,7 +95,8 @@ def view(**changes):
 
 
 def planned(found, seen, inventory=INVENTORY):
-    return plan_cluster(inventory, RELEASE, found, SECRETS, seen)
+    block_bytes = cluster_block_bytes(inventory, found, seen)
+    return plan_cluster(inventory, RELEASE, found, SECRETS, seen, block_bytes=block_bytes)
 
 
 def test_bare_machines_get_everything():
@@ -193,6 +198,53 @@ def test_targets_that_were_moved_do_not_change_files():
     assert targets_for(host, facts, None, {}) == before  # all of it is stopped
 
 
+def blocks_of(plan):
+    """The checksum blocks that the files of a plan give storage processes, by host."""
+    return {
+        p.host.name: tomllib.loads(p.configs["storage"])["storage"].get(
+            "checksum_block_bytes", 16384
+        )
+        for p in plan.hosts
+    }
+
+
+@pytest.mark.parametrize("seen", [None, view(), view(chain_count=0, targets=[])])
+@pytest.mark.parametrize("size", [4096, 16384])
+def test_a_cluster_stays_with_the_checksum_blocks_that_it_was_made_with(size, seen):
+    """Also for machines that join, or take the place of lost ones; 16384 was never written down."""
+    found = all_installed(block_bytes=size)
+    assert ("checksum_block_bytes" in str(found["ember-1"].texts)) is (size != 16384)
+    every = dict.fromkeys(found, size)
+    assert blocks_of(planned(found, seen)) == every
+    found["ember-3"] = bare(INVENTORY.hosts[2])
+    assert blocks_of(planned(found, seen)) == every
+
+
+def test_a_new_cluster_has_small_checksum_blocks_on_all_its_disks():
+    found = {h.name: bare(h) for h in INVENTORY.hosts}
+    for seen in (None, view(chain_count=0, targets=[])):
+        assert blocks_of(planned(found, seen)) == dict.fromkeys(found, 4096)
+
+
+def test_each_storage_host_keeps_what_its_own_file_says():
+    found = all_installed()
+    found["ember-2"] = installed(INVENTORY.hosts[1], bare(INVENTORY.hosts[1]), block_bytes=65536)
+    assert list(blocks_of(planned(found, view())).values()) == [4096, 65536, 4096]
+
+
+def test_which_checksum_blocks_a_cluster_has_is_never_guessed():
+    alone = {"ember-3": bare(INVENTORY.hosts[2])}
+    for seen in (None, view()):  # None: its managers do not run, who knows since when
+        with pytest.raises(FsError, match="name checksum_block_bytes") as caught:
+            planned(alone, seen)
+        assert caught.value.status is Status.BAD_CONFIG
+    named = structs.replace(INVENTORY, settings={"storage": {"checksum_block_bytes": 8192}})
+    assert blocks_of(planned(alone, view(), named)) == {"ember-3": 8192}
+    lost = {h.name: bare(h) for h in INVENTORY.hosts}
+    with pytest.raises(FsError, match="name checksum_block_bytes"):
+        planned(lost, view())  # it has chains, and no host knows anything any more
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -271,7 +323,9 @@ def test_a_role_that_is_restarted_gets_its_unit_and_the_others_keep_theirs():
     facts = installed(host, bare(host), version="0.1.0")
     facts = structs.replace(facts, files=dict.fromkeys(facts.files, "old"))
     stopped = structs.replace(facts, services=facts.services | {"kv": ServiceFacts("stopped", "")})
-    files = wanted_files(INVENTORY, host, stopped, RELEASE, secrets=SECRETS, targets={})
+    files = wanted_files(
+        INVENTORY, host, stopped, RELEASE, secrets=SECRETS, targets={}, block_bytes=0
+    )
     plan = plan_host(host, stopped, RELEASE, files, with_unit=True)
     units = {f.path: f.content.decode() for f in plan.files if ".service" in f.path}
     own = "/etc/systemd/system/ember@{}.service.d/code.conf".format

@@ -106,6 +106,8 @@ class StorageNode:
         self.storage = None
         self.section = None
         self.engine = None
+        self.block_bytes = cluster.block_bytes
+        """What its disk is formatted with, if it is new."""
         self.refusal = None
         """Why its disk cannot be opened; None: it can."""
         self._scope = None
@@ -125,6 +127,7 @@ class StorageNode:
             forward_timeout_s=self.cluster.forward_timeout_s,
             reject_create_free_bytes_min=0,
             resync_concurrency=4,
+            checksum_block_bytes=self.block_bytes,
         )
         config = ProcessConfig(storage=section)
         self.incarnation += 1
@@ -191,8 +194,11 @@ class StorageNode:
 class StorageCluster:
     """Nodes 1..n with target 100 + n each, all in one chain."""
 
-    def __init__(self, nursery, node_count, *, seed, capacity_bytes, forward_timeout_s):
+    def __init__(
+        self, nursery, node_count, *, seed, capacity_bytes, forward_timeout_s, block_bytes
+    ):
         self.nursery = nursery
+        self.block_bytes = block_bytes
         self.seed = seed
         self.random = random.Random(seed)
         self.network = MemoryNetwork(seed)
@@ -326,7 +332,12 @@ class StorageCluster:
 
 @asynccontextmanager
 async def open_cluster(
-    node_count, *, seed=1, capacity_bytes=1 << 40, forward_timeout_s=5.0
+    node_count,
+    *,
+    seed=1,
+    capacity_bytes=1 << 40,
+    forward_timeout_s=5.0,
+    block_bytes=16 * 1024,
 ) -> AsyncIterator[StorageCluster]:
     async with trio.open_nursery() as nursery:
         cluster = StorageCluster(
@@ -335,6 +346,7 @@ async def open_cluster(
             seed=seed,
             capacity_bytes=capacity_bytes,
             forward_timeout_s=forward_timeout_s,
+            block_bytes=block_bytes,
         )
         for node_id in cluster.nodes:
             await cluster.start_node(node_id)

@@ -174,7 +174,9 @@ async def cut_power(cluster, rng):
 async def test_random_faults(mock_clock, seed, node_count):
     rng = random.Random(seed * 10 + node_count)
     history = History()
-    async with open_cluster(node_count, seed=seed, forward_timeout_s=3.0) as cluster:
+    async with open_cluster(
+        node_count, seed=seed, forward_timeout_s=3.0, block_bytes=(4096, 16384)[seed % 2]
+    ) as cluster:
         until_s = trio.current_time() + LOAD_S
         for node in cluster.nodes.values():
             node.disk.is_cached = lambda: rng.random() < CACHED_SHARE

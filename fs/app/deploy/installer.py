@@ -32,10 +32,13 @@ from .planning import (
     HostFacts,
     HostPlan,
     View,
+    cluster_block_bytes,
     digest_of,
     host_troubles,
+    named_block_bytes,
     plan_cluster,
     same_machines,
+    told_block_bytes,
 )
 from .reach import INSTALL_TIMEOUT_S, Reach, is_running
 
@@ -129,6 +132,8 @@ class Survey:
     manager: HostPart | None
     """Through which the cluster was asked."""
     secrets: Mapping[str, bytes]
+    block_bytes: int
+    """See `cluster_block_bytes`."""
 
 
 async def survey(reach: Reach, hosts: Sequence[HostPart]) -> Survey:
@@ -154,7 +159,21 @@ async def survey(reach: Reach, hosts: Sequence[HostPart]) -> Survey:
     for name, trouble in same_machines(facts):
         reach.fail(by_name[name], trouble)
     view, manager = await _view(reach, managers, facts)
-    return Survey(release, facts, view, manager, secrets)
+    known = facts | await _other_storage_hosts(reach, hosts, facts)
+    block_bytes = cluster_block_bytes(inventory, known, view)
+    return Survey(release, facts, view, manager, secrets, block_bytes)
+
+
+async def _other_storage_hosts(
+    reach: Reach, hosts: Sequence[HostPart], facts: Mapping[str, HostFacts]
+) -> dict[str, HostFacts]:
+    """Look at those that were left out, if one that joins needs to know what they were made with, and nobody has said it."""
+    storage = reach.inventory.with_role("storage")
+    told = {h.name: told_block_bytes(h, facts[h.name]) for h in storage if h.name in facts}
+    joining = [h for h in reach.left(hosts) if told.get(h.name) == 0]
+    if not joining or any(told.values()) or named_block_bytes(reach.inventory):
+        return {}
+    return await reach.facts(h for h in storage if h.name not in facts)
 
 
 async def _view(
@@ -223,7 +242,9 @@ async def _deploy(reach: Reach, options: Options) -> int:
         typer.echo("nothing was changed: a new cluster needs all its hosts", err=True)
         return EXIT_FAILED
     left = {host.name: seen.facts[host.name] for host in reach.left(hosts)}
-    plan = plan_cluster(reach.inventory, seen.release, left, seen.secrets, seen.view)
+    plan = plan_cluster(
+        reach.inventory, seen.release, left, seen.secrets, seen.view, block_bytes=seen.block_bytes
+    )
     reach.progress.close()
     late = [f"{p.host.name}: {', '.join(p.restarts)}" for p in plan.hosts if p.restarts]
     if plan.is_empty:

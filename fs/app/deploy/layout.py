@@ -19,7 +19,7 @@ from placement.model import Disk, PlacementError, Site
 from placement.quotas import quotas
 
 from ...runtime.config_file import format_config
-from ...schema.config import AuthSection, ProcessConfig
+from ...schema.config import AuthSection, ProcessConfig, StorageSection
 from ...schema.status import FsError, Status
 from ..cluster_plan import CHAIN_COUNT_MAX, default_chain_count
 from .inventory import ROLES, HostPart, Inventory
@@ -38,6 +38,8 @@ COMMANDS: Final = {"mount": "mountd"}
 """Roles whose command, service and file are called otherwise."""
 HEAD: Final = "# Written by `ember cluster deploy`: what is changed here is lost; [settings] of the inventory is kept.\n\n"
 NO_TARGETS: Final[Mapping[str, Sequence[int]]] = {}
+BLOCK_BYTES_UNSAID: Final = StorageSection().checksum_block_bytes
+"""What a configuration file means that does not name storage.checksum_block_bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,12 @@ def client_config(inventory: Inventory) -> str:
 
 
 def config_text(
-    inventory: Inventory, host: HostPart, role: str, targets: Mapping[str, Sequence[int]]
+    inventory: Inventory,
+    host: HostPart,
+    role: str,
+    targets: Mapping[str, Sequence[int]],
+    *,
+    block_bytes: int = BLOCK_BYTES_UNSAID,
 ) -> str:
     """Return the configuration file of one role of a host: what differs from the defaults.
 
@@ -139,6 +146,7 @@ def config_text(
         host: one of its hosts.
         role: one of the host's.
         targets: what a storage process is to hold on each disk, by the disk's path in the inventory.
+        block_bytes: storage.checksum_block_bytes, unless the inventory names it.
 
     Raises:
         FsError: BAD_CONFIG when `settings` contradicts itself.
@@ -158,12 +166,16 @@ def config_text(
             "mount_point": host.path(host.mount_point)
         }
     else:
-        sections["storage"] = sections.get("storage", {}) | {
-            "disks": [
-                {"path": host.path(disk.path), "target_ids": list(targets.get(disk.path, ()))}
-                for disk in host.disks
-            ]
-        }
+        sections["storage"] = (
+            {"checksum_block_bytes": block_bytes}
+            | sections.get("storage", {})
+            | {
+                "disks": [
+                    {"path": host.path(disk.path), "target_ids": list(targets.get(disk.path, ()))}
+                    for disk in host.disks
+                ]
+            }
+        )
     return HEAD + _formatted(sections)
 
 
@@ -220,6 +232,8 @@ def files_of(
     host: HostPart,
     secrets: Mapping[str, bytes],
     targets: Mapping[str, Sequence[int]] = NO_TARGETS,
+    *,
+    block_bytes: int = BLOCK_BYTES_UNSAID,
 ) -> list[HostFile]:
     """Return the files of a host, its unit apart.
 
@@ -228,9 +242,13 @@ def files_of(
         host: one of its hosts.
         secrets: content of `key` and `foundationdb`, as far as the cluster has them.
         targets: as of `config_text`.
+        block_bytes: the same.
     """
     files = [
-        HostFile(config_path(host, role), config_text(inventory, host, role, targets).encode())
+        HostFile(
+            config_path(host, role),
+            config_text(inventory, host, role, targets, block_bytes=block_bytes).encode(),
+        )
         for role in ROLES
         if role in host.roles
     ]

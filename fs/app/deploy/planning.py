@@ -6,7 +6,7 @@ deploy: where its code or its configuration is not as wanted, the plan says that
 
 import hashlib
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,9 +14,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ...admin.doctor import SKEW_S_MAX
+from ...schema.config import NEW_CHECKSUM_BLOCK_BYTES
+from ...schema.status import FsError, Status
 from .code_archive import Release
 from .inventory import FIRST_NODE_IDS, ROLES, HostPart, Inventory
 from .layout import (
+    BLOCK_BYTES_UNSAID,
     CURRENT,
     ETC,
     UNIT,
@@ -260,6 +263,44 @@ def _named_targets(text: str) -> dict[str, list[int]]:
     return {disk["path"]: disk.get("target_ids", []) for disk in disks}
 
 
+def named_block_bytes(inventory: Inventory) -> int:
+    """Return the size of checksum blocks that the inventory names; 0 for none."""
+    named: int = inventory.settings.get("storage", {}).get("checksum_block_bytes", 0)
+    return named
+
+
+def told_block_bytes(host: HostPart, facts: HostFacts) -> int:
+    """Return what the disks of a host were, or are to be, formatted with by its file; 0 if it has none that can be read."""
+    text = facts.texts.get(config_path(host, "storage"), "")
+    try:
+        section = tomllib.loads(text).get("storage", {})
+    except tomllib.TOMLDecodeError:  # somebody's change, and no word of the others
+        return 0
+    told: int = section.get("checksum_block_bytes", BLOCK_BYTES_UNSAID) if section else 0
+    return told
+
+
+def cluster_block_bytes(
+    inventory: Inventory, found: Mapping[str, HostFacts], view: View | None
+) -> int:
+    """Return the size of checksum blocks for storage hosts that join: a cluster stays with what it was made with.
+
+    Args:
+        inventory: of the cluster.
+        found: all hosts that were looked at, by name.
+        view: what the manager says; None when none runs.
+
+    Returns:
+        What the files of most of its storage hosts say; of a new cluster NEW_CHECKSUM_BLOCK_BYTES; 0: not known.
+    """
+    hosts = inventory.with_role("storage")
+    told = [told_block_bytes(h, found[h.name]) for h in hosts if h.name in found]
+    if any(told):
+        return Counter(size for size in told if size).most_common(1)[0][0]
+    is_new = len(told) == len(hosts) and (view is None or not view.chain_count)
+    return NEW_CHECKSUM_BLOCK_BYTES if is_new else 0
+
+
 def plan_host(
     host: HostPart,
     facts: HostFacts,
@@ -312,9 +353,22 @@ def wanted_files(
     *,
     secrets: Mapping[str, bytes],
     targets: Targets,
+    block_bytes: int,
 ) -> list[HostFile]:
-    """Return the files that a host is to have; arguments as of `files_of`."""
-    files = files_of(inventory, host, secrets, targets)
+    """Return the files that a host is to have; arguments as of `files_of`, `block_bytes` as of `plan_cluster`.
+
+    Raises:
+        FsError: BAD_CONFIG when the size of the cluster's checksum blocks is wanted, and not known.
+    """
+    size = told_block_bytes(host, facts) or block_bytes
+    if not size and "storage" in host.roles and not named_block_bytes(inventory):
+        raise FsError(
+            Status.BAD_CONFIG,
+            f"{host.name}: which checksum blocks this cluster has is not known, since no other storage host says it:"
+            " name checksum_block_bytes in [settings.storage], as in the file of another one"
+            f" ({BLOCK_BYTES_UNSAID} if that does not name it)",
+        )
+    files = files_of(inventory, host, secrets, targets, block_bytes=size or BLOCK_BYTES_UNSAID)
     if facts.has_systemd:
         files.append(HostFile(UNIT, unit_text(f"{CURRENT}/venv/bin/ember").encode()))
         own = role_unit_text(release.version).encode()
@@ -333,6 +387,8 @@ def plan_cluster(
     found: Mapping[str, HostFacts],
     secrets: Mapping[str, bytes],
     view: View | None,
+    *,
+    block_bytes: int,
 ) -> ClusterPlan:
     """Return what is to be done on the hosts that were looked at.
 
@@ -342,6 +398,7 @@ def plan_cluster(
         found: the hosts to work on, by name.
         secrets: as of `files_of`; `key` may be one that is only to be made.
         view: what the manager says; None when none runs.
+        block_bytes: checksum blocks of storage hosts that have no file: see `cluster_block_bytes`.
     """
     planned = planned_targets(inventory)
     hosts = []
@@ -350,7 +407,15 @@ def plan_cluster(
             continue
         facts = found[host.name]
         targets = targets_for(host, facts, view, planned)
-        files = wanted_files(inventory, host, facts, release, secrets=secrets, targets=targets)
+        files = wanted_files(
+            inventory,
+            host,
+            facts,
+            release,
+            secrets=secrets,
+            targets=targets,
+            block_bytes=block_bytes,
+        )
         hosts.append(plan_host(host, facts, release, files))
     new_nodes = _new_nodes(hosts, view)
     chain_count = sum(len(t) for disks in planned.values() for t in disks.values())

@@ -90,7 +90,14 @@ async def _upgrade(reach: Reach, options: Options) -> int:
         return EXIT_FAILED
     seen = await _take_up(reach, hosts, seen, options)
     assert seen.view is not None, "a manager has answered"
-    plan = plan_cluster(reach.inventory, seen.release, seen.facts, seen.secrets, seen.view)
+    plan = plan_cluster(
+        reach.inventory,
+        seen.release,
+        seen.facts,
+        seen.secrets,
+        seen.view,
+        block_bytes=seen.block_bytes,
+    )
     todo = steps(plan, options, seen.view.acting)
     if not todo:
         typer.echo("nothing to do")
@@ -114,7 +121,14 @@ async def _take_up(
     Raises:
         FsError: NOT_RUNNING when no manager answers and nothing of that kind explains it; START_FAILED, CHAIN_UNAVAILABLE.
     """
-    plan = plan_cluster(reach.inventory, seen.release, seen.facts, seen.secrets, seen.view)
+    plan = plan_cluster(
+        reach.inventory,
+        seen.release,
+        seen.facts,
+        seen.secrets,
+        seen.view,
+        block_bytes=seen.block_bytes,
+    )
     stopped = [(p.host, role) for role in UPGRADE_ORDER for p in plan.hosts if role in _stopped(p)]
     managers = [p.host for p in plan.hosts if "mgmtd" in p.host.roles and not p.installs]
     if not stopped or not managers:
@@ -268,7 +282,13 @@ async def _restart(reach: Reach, host: HostPart, seen: Survey, roles: Sequence[s
     facts = structs.replace(before, services=before.services | gone)
     targets = targets_for(host, facts, seen.view, {host.name: {}})
     files = wanted_files(
-        reach.inventory, host, facts, seen.release, secrets=seen.secrets, targets=targets
+        reach.inventory,
+        host,
+        facts,
+        seen.release,
+        secrets=seen.secrets,
+        targets=targets,
+        block_bytes=seen.block_bytes,
     )
     plan = plan_host(host, facts, seen.release, files, with_unit=True)
     await write_files(reach, replace(plan, installs=True), seen, {KEY: seen.secrets.get(KEY, b"")})

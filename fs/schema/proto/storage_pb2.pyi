@@ -297,6 +297,7 @@ class UpdateReq(_message.Message):
     IS_DAMAGED_FIELD_NUMBER: _builtins.int
     CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
+    CHECKSUM_BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chunk_index: _builtins.int
     chain_id: _builtins.int
@@ -323,6 +324,8 @@ class UpdateReq(_message.Message):
     chunk_checksum: _builtins.int
     is_durable: _builtins.bool
     """flush it on every replica before the answer, if that is quick"""
+    checksum_block_bytes: _builtins.int
+    """predecessor to successor: of its disk; 0: it does not say, and counts as agreeing"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     def __init__(
@@ -346,10 +349,11 @@ class UpdateReq(_message.Message):
         is_damaged: _builtins.bool = ...,
         chunk_checksum: _builtins.int = ...,
         is_durable: _builtins.bool = ...,
+        checksum_block_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_durable", b"is_durable", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "checksum_block_bytes", b"checksum_block_bytes", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_durable", b"is_durable", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -957,11 +961,13 @@ class SyncStartReq(_message.Message):
     TARGET_ID_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     CHUNK_COUNT_MAX_FIELD_NUMBER: _builtins.int
+    CHECKSUM_BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     target_id: _builtins.int
     after: _builtins.bytes
     chunk_count_max: _builtins.int
+    checksum_block_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -970,10 +976,11 @@ class SyncStartReq(_message.Message):
         target_id: _builtins.int = ...,
         after: _builtins.bytes = ...,
         chunk_count_max: _builtins.int = ...,
+        checksum_block_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chain_id", b"chain_id", "chain_version", b"chain_version", "chunk_count_max", b"chunk_count_max", "target_id", b"target_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chain_id", b"chain_id", "chain_version", b"chain_version", "checksum_block_bytes", b"checksum_block_bytes", "chunk_count_max", b"chunk_count_max", "target_id", b"target_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
