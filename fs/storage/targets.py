@@ -201,8 +201,8 @@ class Targets:
         if told_bytes in {0, own_bytes} or not own_bytes:
             return
         reason = (
-            f"its disk {target.disk.path} was formatted with checksum blocks of {own_bytes} bytes, its predecessor's with {told_bytes}:"
-            f" drain and empty the disk, set storage.checksum_block_bytes = {told_bytes}, start the process anew"
+            f"{target.disk.path} has checksum blocks of {own_bytes} bytes, its predecessor's disk of {told_bytes}: disks of a cluster"
+            " must have the same; the one that came last is to be drained, and formatted anew as the others are"
         )
         self.put_offline(target, Hold.UNFIT, reason)
         raise FsError(Status.CHECKSUM_BLOCKS_DIFFER, f"target {target.target_id}: {reason}")
