@@ -54,7 +54,9 @@ class ExtendedAttributes:
             await self.getxattr(inode_id, name, caller)
             raise FsError(Status.EXISTS, f"inode {inode_id}: {name!r}")
         if name == chunk_sizes.NAME:
+            self._note_xattr_change(inode_id, name)
             await chunk_sizes.set_chunk_size(self._core, inode_id, value, caller)
+            self._note_xattr_change(inode_id, name)
             return
         mode = meta_pb2.XATTR_CREATE if must_be_new else meta_pb2.XATTR_SET
         request = meta_pb2.SetXattrReq(

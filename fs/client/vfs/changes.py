@@ -6,7 +6,7 @@ read before, nor that a reply was under way for so long that its file was writte
 Invariant: what changed after `mark` was called is found by `is_since`; what did not may be found, too, once too much has changed since.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from ...schema.ids import InodeId
@@ -18,7 +18,9 @@ COUNT_MAX: Final = 8192
 class Changes:
     """See module head."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_changed: Callable[[InodeId], None]) -> None:
+        """Call `on_changed`, which neither waits nor raises, with each inode that may have changed: also the directory of a name."""
+        self._on_changed = on_changed
         self._changed: dict[Hashable, int] = {}
         self._count = 0
         self._forgotten_count = 0
@@ -29,10 +31,12 @@ class Changes:
 
     def note_inode(self, inode_id: InodeId) -> None:
         """Attributes, length or content have changed, or may have; before the kernel is told."""
+        self._on_changed(inode_id)
         self._note(inode_id)
 
     def note_name(self, parent: InodeId, name: bytes) -> None:
         """A name means something else, or may; before the kernel is told."""
+        self._on_changed(parent)
         self._note((parent, name))
 
     def _note(self, key: Hashable) -> None:

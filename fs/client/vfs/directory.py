@@ -77,6 +77,9 @@ class Directories:
         """
         directory = self._directory(handle_id)
         self._note_taken_in(directory)
+        self._core.given.forget(
+            directory.inode_id
+        )  # the kernel counts it as read, and asks for its times
         if cookie > len(directory.names):
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
         position = cookie - directory.first_cookie

@@ -44,6 +44,8 @@ class LookingUp(ExtendedAttributes):
             known.symlink_target = inode.symlink_target
             self._core.told.forget(inode.inode_id)
         known.note_lacks(inode, self._core.now_s(), left_s)
+        if not known.is_birth_told and inode.inode_id not in self._core.states:
+            self._core.given.note(inode, left_s)
         return inode
 
     def give_listed(
@@ -73,6 +75,7 @@ class LookingUp(ExtendedAttributes):
         known.lookup_count -= lookup_count
         if known.lookup_count <= 0:
             del self._core.known[inode_id]
+            self._core.given.forget(inode_id)
 
     def _entry(self, parent: InodeId, name: bytes, message: common_pb2.InodePb) -> Inode:
         inode = self._core.absorbed(message)
@@ -196,6 +199,33 @@ class LookingUp(ExtendedAttributes):
         self._give_again(known, inode, left_s)
         return inode, left_s
 
+    def told_with_birth(self, inode_id: InodeId) -> tuple[Inode, float] | None:
+        """Return what `told` would, or what the kernel was given last: but for the time of making, it would not have asked.
+
+        To be told to the kernel together with the time of making.
+        """
+        core = self._core
+        found = core.given.find(inode_id)
+        if found is None:
+            found = self.told(inode_id)
+        else:
+            core.told.hit_count += 1
+        if found is not None:
+            self._note_birth_told(inode_id)
+        return found
+
+    async def getattr_with_birth(self, inode_id: InodeId, caller: Caller) -> Inode:
+        """Return what `getattr` would, to be told to the kernel together with the time of making."""
+        inode = await self.getattr(inode_id, caller)
+        self._note_birth_told(inode_id)
+        return inode
+
+    def _note_birth_told(self, inode_id: InodeId) -> None:
+        known = self._core.known.get(inode_id)
+        if known is not None:
+            known.is_birth_told = True
+        self._core.given.forget(inode_id)
+
     def _give_again(self, known: Known, inode: Inode, left_s: float) -> None:
         # What they say is not there was noted when meta told them, and counts from then on.
         known.note_names(inode)
@@ -203,6 +233,7 @@ class LookingUp(ExtendedAttributes):
 
     async def readlink(self, inode_id: InodeId, caller: Caller) -> bytes:
         """Return the target of a symbolic link."""
+        self._core.given.forget(inode_id)  # the kernel counts it as read, and asks for its times
         known = self._core.known.get(inode_id)
         if known is not None and known.symlink_target:
             return known.symlink_target

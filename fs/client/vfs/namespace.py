@@ -165,6 +165,7 @@ class Namespace(ChangingAttributes):
         request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         reply = await self._call_changing(services.META_RMDIR, request, (parent, name))
         self._core.told.note_changed(InodeId(reply.removed.inode_id))
+        self._core.changes.note_inode(InodeId(reply.removed.inode_id))
         self._note_gone(inode_from_pb(reply.removed))
         self._dentries.pop((parent, name), None)
 

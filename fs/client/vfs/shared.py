@@ -24,6 +24,7 @@ from ..retry import longest_s
 from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
+from .given import GivenAttributes
 from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
 from .profile import Profile
@@ -91,6 +92,8 @@ class Known:
 
     removed: Inode | None = None
     """The newest attributes handed out, if by then its last name was gone; see `note_names`."""
+    is_birth_told: bool = False
+    """The kernel knows when it was made, for as long as it holds it: it asks for that no more."""
 
     def note_names(self, inode: Inode) -> None:
         """Keep the attributes of what has no name, so that who holds it without having opened it can ask for them for ever."""
@@ -165,7 +168,8 @@ class Shared:
         self.seen: dict[InodeId, Seen] = {}
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
-        self.changes = Changes()
+        self.given = GivenAttributes(self.now_s)
+        self.changes = Changes(self.given.forget)
         self.kept: deque[tuple[float, InodeState]] = deque()
         """Files with times that wait for a report, and until when they may."""
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
@@ -306,6 +310,7 @@ class Shared:
         """Take in the directories of a reply to a change of names, whose request was made at `mark`."""
         now_s, age_s_max = self.now_s(), self.section.attr_timeout_s
         for inode in self.told.note(directories, mark):
+            self.given.forget(inode.inode_id)
             known = self.known.get(inode.inode_id)
             if known is not None:
                 known.note_lacks(inode, now_s, age_s_max)
@@ -360,6 +365,7 @@ class Shared:
         state = self.states.get(inode.inode_id)
         if state is None:
             state = self.states[inode.inode_id] = InodeState(inode, caller)
+            self.given.forget(inode.inode_id)
             self._recall_cached(state, inode)
         self.note_inode(state, inode)
         return state

@@ -18,10 +18,12 @@ from fs.client.fuse.direct import server as server_module
 from fs.client.fuse.direct.device import Device
 from fs.client.fuse.direct.protocol import InitFlag, Opcode
 from fs.client.fuse.direct.server import Server
+from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs
 from fs.runtime import readiness, tracing
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
+from fs.schema.inode import InodeType
 from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, run_inline
 
@@ -199,6 +201,24 @@ async def test_statx_tells_when_a_file_was_made(kernel, cluster):
         inode = cluster.get(1)
         assert fields[2:6] == [inode.nlink, inode.uid, inode.gid, inode.st_mode]
         assert fields[6] == 1
+
+
+async def test_statx_of_what_the_kernel_has_asks_nobody_and_prolongs_nothing(kernel, cluster):
+    cluster.add(Caller(0, 0), 1, b"f", InodeType.SOCKET, 0o644)
+    error, reply = await kernel.ask(Opcode.LOOKUP, b"f\0")
+    inode_id, valid_s = p.ENTRY_OUT.unpack_from(reply)[0], kernel.vfs.section.attr_timeout_s
+    assert (error, p.ENTRY_OUT.unpack_from(reply)[3]) == (0, valid_s)
+    cluster.calls.clear()
+    await trio.sleep(0.01)
+    error, reply = await kernel.ask(Opcode.STATX, p.STATX_IN.pack(0, 0, 0, 0, UINT32), inode_id)
+    left_s, left_ns, _ = p.STATX_OUT.unpack_from(reply)
+    assert error == 0 and 0.0 < left_s + left_ns / 10**9 <= valid_s - 0.01
+    mask, *fields = p.STATX.unpack_from(reply, p.STATX_OUT.size)
+    assert mask & p.STATX_BTIME and fields[6] == inode_id
+    assert cluster.calls == []
+    # Whoever wants what meta has by now comes again, since the kernel has it all.
+    error, _ = await kernel.ask(Opcode.STATX, p.STATX_IN.pack(0, 0, 0, 0, UINT32), inode_id)
+    assert (error, cluster.calls) == (0, ["GetAttr"])
 
 
 async def test_a_sampled_request_begins_a_trace_of_its_own(kernel):

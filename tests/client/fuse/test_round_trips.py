@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,12 @@ def list_as_ls(path):
                     os.getxattr(entry.path, name, follow_symlinks=False)
 
 
+def ask_when_made(*paths):
+    """What `stat` of GNU coreutils asks for, and of what comes by itself."""
+    found = subprocess.run(["stat", "-c", "%W", *paths], check=True, capture_output=True)
+    assert all(int(made_s) > 0 for made_s in found.stdout.split())
+
+
 def measured(counter):
     """Return the rows: system call, requests of the kernel, calls of meta; each in a directory that just changed."""
     d = counter.mnt / "d"
@@ -137,6 +144,8 @@ def measured(counter):
     create(two / "a")
     create(two / "b")
     actions.append(("`ls -l` of two files", list_as_ls, two))
+    paths = two / "a", two / "b"
+    actions.append(("`stat -c %W` of two files, after that", ask_when_made, *paths))
     rows = {}
     for name, action, *arguments in actions:
         rows[name] = counter.of(action, *arguments)

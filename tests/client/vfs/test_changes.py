@@ -17,7 +17,8 @@ from .conftest import ROOT
 
 
 def test_what_changed_since_a_mark_is_found():
-    changes = Changes()
+    told = []
+    changes = Changes(told.append)
     before = changes.mark()
     changes.note_inode(7)
     changes.note_name(1, b"f")
@@ -25,10 +26,11 @@ def test_what_changed_since_a_mark_is_found():
     assert not changes.is_since(before, 8) and not changes.is_name_since(before, 1, b"g")
     after = changes.mark()
     assert not changes.is_since(after, 7) and not changes.is_name_since(after, 1, b"f")
+    assert told == [7, 1], "a name changes its directory"
 
 
 def test_what_is_forgotten_counts_as_changed():
-    changes = Changes()
+    changes = Changes([].append)
     before = changes.mark()
     for inode_id in range(COUNT_MAX + 5):
         changes.note_inode(inode_id)

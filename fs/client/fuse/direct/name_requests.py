@@ -110,11 +110,13 @@ class NameRequests:
         return (self._replies.attr(inode),)
 
     def _statx_now(self, request: Request) -> Reply | None:
-        told = self._names.told(InodeId(request.node_id))
+        told = self._names.told_with_birth(InodeId(request.node_id))
         return None if told is None else (self._replies.statx(*told),)
 
     async def _statx(self, request: Request) -> Reply:
-        inode = await self._names.getattr(InodeId(request.node_id), self._caller(request))
+        inode = await self._names.getattr_with_birth(
+            InodeId(request.node_id), self._caller(request)
+        )
         return (self._replies.statx(inode, self._vfs.section.attr_timeout_s),)
 
     async def _setattr(self, request: Request) -> Reply:
