@@ -207,10 +207,11 @@ class MetaClient:
             before, info = info, await self._routing.wait_newer(info.routing_version)
             for node_id, under_way in self._under_way.items():
                 if _has_failed(info, node_id) and not _has_failed(before, node_id):
-                    for call in list(under_way):
-                        call.fail(
-                            FsError(Status.RPC_TIMEOUT, f"node {node_id} was declared failed")
-                        )
+                    detail = f"node {node_id} was declared failed"
+                    for call in list(
+                        under_way
+                    ):  # not as a timeout: nobody need ask whether it lives
+                        call.fail(FsError(Status.RPC_CONNECTION_LOST, detail))
 
 
 def _has_failed(info: RoutingInfo, node_id: NodeId) -> bool:

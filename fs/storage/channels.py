@@ -30,10 +30,10 @@ COUNT_MAX: Final = 50_000
 """About 30 MB; a client uses as many channels of a chain as it has updates of it under way at once."""
 
 IDLE_S: Final = 3600.0
-IDLE_S_CROWDED: Final = 600.0
-"""When half full.  Several times client.retry_time_s_max, after which nobody repeats anything."""
+IDLE_S_CROWDED: Final = 900.0
+"""When half full.  An operation is under way for 10 minutes at the most; after that nobody repeats anything."""
 
-IDLE_S_ENDED: Final = 300.0
+IDLE_S_ENDED: Final = 660.0
 """Of a client whose session has ended: it may live on behind a cut network, and has given up by then."""
 
 

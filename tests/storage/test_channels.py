@@ -1,5 +1,7 @@
 import pytest
 
+from fs.client.retry import longest_s
+from fs.schema.config import ClientSection
 from fs.schema.ids import ChunkId, InodeId
 from fs.schema.status import FsError, Status
 from fs.storage.channels import (
@@ -124,6 +126,11 @@ def test_the_table_is_bounded_and_forgets_nothing_that_may_be_repeated(monkeypat
     assert table.expire(IDLE_S_CROWDED) == []
     assert len(table.expire(IDLE_S_CROWDED + 1)) == 3
     assert table.begin(tag(1, channel_id=5), IDLE_S_CROWDED) is None
+
+
+def test_nothing_is_forgotten_while_a_client_may_still_repeat_it():
+    longest = longest_s(ClientSection(retry_time_s_max=300.0))
+    assert longest < min(IDLE_S, IDLE_S_CROWDED, IDLE_S_ENDED)
 
 
 def test_channels_of_a_client_whose_session_has_ended_are_forgotten_sooner():
