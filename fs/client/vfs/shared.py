@@ -339,9 +339,9 @@ class Shared:
         """Note that the kernel is handed attributes of a regular file that may be used for `valid_s`."""
         state = self.states.get(inode.inode_id)
         is_own = state is not None and (state.is_dirty or state.has_unreported)
-        if is_own and state is not None and not state.append.length:
-            # Another mount may have made it longer at the same time.
-            own_end = max(state.acked_end, state.written_end)
+        if is_own and state is not None:
+            # Another mount may have made it longer at the same time; where records have no place yet, nobody can tell.
+            own_end = -1 if state.append.length else max(state.acked_end, state.written_end)
             is_own = inode.length in (known.given_length, own_end)
         is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
         known.note_content(inode, self.now_s(), valid_s, is_own=is_own)

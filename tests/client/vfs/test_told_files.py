@@ -11,7 +11,7 @@ from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema import services
 from fs.schema.status import FsError
 
-from .conftest import ROOT
+from .conftest import ROOT, RW, A
 
 
 async def opened(mount):
@@ -195,19 +195,22 @@ async def test_what_others_wrote_while_a_report_was_under_way_takes_a_sync(
         await a.close(second.handle_id)
 
 
+@pytest.mark.parametrize("is_append", [False, True])
 async def test_what_another_mount_has_made_longer_is_not_taken_for_own_while_this_one_writes(
-    autojump_clock, mounts
+    autojump_clock, mounts, is_append
 ):
     """Of two replies that were under way at once the kernel may have kept the older one."""
     async with mounts(2) as (here, there):
         await here.write_file(b"f", b"12345")
-        ours, theirs = (await here.open(b"f")).handle_id, (await there.open(b"f")).handle_id
+        ours = (await here.open(b"f", A if is_append else RW)).handle_id
+        theirs = (await there.open(b"f")).handle_id
         await here.files.write(ours, 0, b"own")
-        await here.vfs._core.drain(here.files.handle(ours).state)
+        if not is_append:  # else it has no place yet
+            await here.vfs._core.drain(here.files.handle(ours).state)
         inode_id = (await here.stat(b"f")).inode_id
         await there.files.write(theirs, 5, b"more")
         await there.close(theirs)
-        assert (await here.names.getattr(inode_id, ROOT)).length == 9
+        assert (await here.names.getattr(inode_id, ROOT)).length == 9 + 3 * is_append
         here.kernel.attributes.clear()
         await here.close((await here.open(b"f", os.O_RDONLY)).handle_id)
         assert here.kernel.attributes == [inode_id]
