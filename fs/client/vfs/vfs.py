@@ -214,12 +214,21 @@ class Vfs:
         return self._space
 
     async def _write_back_loop(self) -> None:
+        under_way: set[InodeState] = set()
+
+        async def write_back(state: InodeState) -> None:
+            try:
+                await self._write_back(state)
+            finally:
+                under_way.discard(state)
+
         while True:
             await trio.sleep(self.section.write_back_interval_s)
-            async with trio.open_nursery() as nursery:
-                for state in self._core.states.values():
-                    if state.is_dirty or state.has_unreported:
-                        nursery.start_soon(self._write_back, state)
+            # A file whose chains do not answer keeps the others waiting for nothing.
+            for state in self._core.states.values():
+                if state not in under_way and (state.is_dirty or state.has_unreported):
+                    under_way.add(state)
+                    self._core.spawn(write_back, state)
 
     async def _space_loop(self) -> None:
         while True:

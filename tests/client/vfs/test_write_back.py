@@ -254,3 +254,29 @@ async def test_small_writes_to_one_chunk_wake_each_other_once(autojump_clock, mo
         expected = b"".join(b"%03d" % number for number in range(count))
         assert await m.read_file(b"f") == expected
         await m.close(handle_id)
+
+
+async def test_a_file_whose_chain_does_not_answer_keeps_no_other_from_being_reported(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        stuck, other = await m.create(b"stuck"), await m.create(b"other")
+        stuck_id, other_id = cluster.names[1][b"stuck"], cluster.names[1][b"other"]
+        write, answers = m.vfs._core.store.write, trio.Event()
+
+        async def write_late(file, *args, **options):
+            if file.inode_id == stuck_id:
+                await answers.wait()
+            return await write(file, *args, **options)
+
+        m.vfs._core.store.write = write_late
+        await m.files.write(stuck, 0, b"x")
+        await trio.sleep(1.5 * m.vfs.section.write_back_interval_s)
+        await m.files.write(other, 0, b"x")
+        await trio.sleep(1.5 * m.vfs.section.write_back_interval_s)
+        assert (cluster.inodes[other_id].length, cluster.inodes[stuck_id].length) == (1, 0)
+        answers.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert cluster.inodes[stuck_id].length == 1
+        await m.close(stuck)
+        await m.close(other)
