@@ -32,6 +32,7 @@ def require_answer(directory: Path) -> None:
         return
     try:
         os.pwrite(descriptor, b"\0", 0)
+        os.fdatasync(descriptor)  # until then the page cache alone has it
     except OSError:
         return
     finally:

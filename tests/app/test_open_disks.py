@@ -69,13 +69,15 @@ async def test_a_process_that_is_asked_to_stop_opens_no_further_disk():
     assert engines == ["/a"], "what was opened is there to be closed"
 
 
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 async def test_a_disk_that_takes_no_byte_is_refused_instead_of_opened(
-    tmp_path, monkeypatch, caplog
+    tmp_path, monkeypatch, caplog, call
 ):
     """Its opening would wait with the interpreter lock in its hand, and nobody could say a word."""
     caplog.set_level("INFO")
     answers = threading.Event()
-    hung = SimpleNamespace(pwrite=lambda *_: answers.wait(), close=os.close)
+    hung = SimpleNamespace(pwrite=os.pwrite, fdatasync=os.fdatasync, close=os.close)
+    setattr(hung, call, lambda *_: answers.wait())
     monkeypatch.setattr(flush_probe, "os", hung)
     monkeypatch.setattr(HangJudge, "learn_device", lambda _: None)  # others may use the device
     path, runtime = str(tmp_path), real_runtime(SocketNetwork())
