@@ -158,10 +158,17 @@ class Locks:
             return
         if not wait:
             raise FsError(Status.LOCK_HELD, f"inode {inode_id}: {wish.first} to {wish.last}")
-        if wish.is_flock or not await _answer(is_process):
-            while not await self._is_had(inode_id, wish):
-                await self._test(inode_id, wish, wait_ms=_WAIT_MS)
-            return
+        is_looked_at = False if wish.is_flock else await _answer(is_process)
+        while not is_looked_at:
+            await self._test(inode_id, wish, wait_ms=_WAIT_MS)
+            if await self._is_had(inode_id, wish):
+                return
+            if is_looked_at is None:  # the machine is so busy that the thread has not come to wait
+                is_looked_at = await _answer(is_process)
+        await self._wait_known(inode_id, wish)
+
+    async def _wait_known(self, inode_id: InodeId, wish: LockWish) -> None:
+        """Wait for a lock, as a process, with meta's knowledge."""
         self._last_wait_id += 1
         wait_id = self._last_wait_id
         is_had = False
@@ -397,11 +404,11 @@ class Locks:
         return reply.conflict if reply.HasField("conflict") else None
 
 
-async def _answer(question: Callable[[], bool | None]) -> bool:
-    """Ask again until there is an answer, for a while; False without one."""
+async def _answer(question: Callable[[], bool | None]) -> bool | None:
+    """Ask again until there is an answer, for a while; None without one."""
     for _ in range(_ASK_COUNT_MAX):
         answer = question()
         if answer is not None:
             return answer
         await trio.sleep(_ASK_AGAIN_S)
-    return False
+    return None

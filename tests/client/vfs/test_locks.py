@@ -357,6 +357,27 @@ async def test_two_mounts_that_would_wait_crosswise(autojump_clock, mounts):
             await one.close(h)
 
 
+async def test_on_whose_behalf_a_busy_machine_says_late(autojump_clock, mounts):
+    async with mounts(2) as (one, two):
+        handles = [await one.create(name) for name in (b"a", b"b")]
+        a, b = [one.files.handle(h).state.inode_id for h in handles]
+        answers = iter([None] * 150 + [True])
+        await one.vfs.locks.lock(a, wish(), wait=False)
+        await two.vfs.locks.lock(b, wish(), wait=False)
+        async with trio.open_nursery() as nursery:
+            wait = partial(one.vfs.locks.lock, b, wish(), wait=True)
+            nursery.start_soon(partial(wait, is_process=lambda: next(answers)))
+            await trio.sleep(10)
+            with pytest.raises(FsError) as e, trio.fail_after(10):
+                await two.vfs.locks.lock(a, wish(), wait=True, is_process=lambda: True)
+            assert e.value.status is Status.DEADLOCK
+            await two.vfs.locks.owner_closes(b, 1, is_flock=False)
+        assert one.cluster.lock_waits == {}
+        for inode_id, h in zip((a, b), handles, strict=True):
+            await one.vfs.locks.owner_closes(inode_id, 1, is_flock=False)
+            await one.close(h)
+
+
 @pytest.mark.parametrize("away_s", [0, 20])
 async def test_a_wait_that_was_given_up_counts_no_longer(
     autojump_clock, mounts, monkeypatch, away_s
