@@ -128,6 +128,16 @@ class Writing(Handles):
         core.space.note_written(count)
         return count
 
+    def note_mapped_write(self, handle_id: int) -> None:
+        """Pages come through this handle that a program may have changed through a map by another one: each close has to see to them.
+
+        Raises:
+            FsError: BAD_FILE.
+        """
+        for handle in self.handle(handle_id).state.handles.values():
+            if handle.can_write:
+                handle.is_dirty, handle.is_left = True, False
+
     async def _append(self, state: InodeState, offset: int, data: Buffer) -> None:
         core, append = self._core, state.append
         if not append.pieces:

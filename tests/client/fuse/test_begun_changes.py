@@ -310,3 +310,23 @@ async def test_what_is_written_during_a_report_is_left_to_the_next_close(kernel,
     assert await kernel.receive() == (asked, 0, b"")
     assert await kernel.ask(Opcode.FLUSH, flush_of(fh), inode_id) == (0, b"")
     assert (cluster.get(inode_id).length, cluster.durable_calls) == (13, 2)
+
+
+@pytest.mark.parametrize("is_guessed", [True, False])
+async def test_what_comes_from_a_map_is_reported_by_whoever_closes_first(
+    kernel,  # noqa: F811
+    cluster,
+    is_guessed,
+):
+    """The kernel names any open file through which the inode is mapped, not the one that a program is about to close."""
+    inode_id, mine = await kernel.make(b"f")
+    opened = await kernel.ask(Opcode.OPEN, p.OPEN_IN.pack(os.O_RDWR, 0), inode_id)
+    other = p.OPEN_OUT.unpack_from(opened[1])[0]
+    flags = p.WRITE_CACHE if is_guessed else 0
+    body = p.WRITE_IN.pack(other, 0, 4, flags, 0, 0, 0) + b"data"
+    assert (await kernel.ask(Opcode.WRITE, body, inode_id))[0] == 0
+    assert await kernel.ask(Opcode.FLUSH, flush_of(mine), inode_id) == (0, b"")
+    assert cluster.durable_calls == is_guessed
+    assert (cluster.get(inode_id).length == 4) is is_guessed
+    assert await kernel.ask(Opcode.FLUSH, flush_of(other), inode_id) == (0, b"")
+    assert (cluster.get(inode_id).length, cluster.durable_calls) == (4, 1 + is_guessed)

@@ -1,4 +1,4 @@
-"""How large the requests are that faults of a mapped file make: weights are loaded that way (safetensors)."""
+"""How large the requests are that faults of a mapped file make: weights are loaded that way (safetensors); who reports what is changed."""
 
 import json
 import mmap
@@ -62,3 +62,28 @@ def test_tensors_in_any_order_are_not_read_twice(mapped):
     assert FILE_BYTES <= sum(sizes) <= FILE_BYTES + LOST_BYTES_MAX
     if ahead:
         assert len(sizes) <= 2 * FILE_BYTES // MIB, sizes
+
+
+def test_whoever_closes_reports_what_it_has_changed_through_its_map(tmp_path):
+    """The kernel writes by any open file through which the inode is mapped; each close has to see to all of it."""
+    (tmp_path / "mnt").mkdir()
+    server = Server(tmp_path / "mnt", "write_back_interval_s=3600")
+    path = tmp_path / "mnt" / "shared"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+
+    def count_of_syncs():
+        server.process.send_signal(signal.SIGUSR1)
+        return json.loads(server.process.stdout.readline())["meta"].count("Sync")
+
+    with (
+        path.open("r+b") as first,
+        path.open("r+b") as second,
+        mmap.mmap(first.fileno(), 0) as mine,
+        mmap.mmap(second.fileno(), 0) as other,
+    ):
+        for file, content in ((first, mine), (second, other)):
+            count_of_syncs()
+            content[:5] = b"hello"
+            os.close(os.dup(file.fileno()))
+            assert count_of_syncs() == 1
+    server.close()

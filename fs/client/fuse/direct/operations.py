@@ -216,13 +216,24 @@ class Operations(NameRequests):
         if _kills_set_id(request) and self._names.keeps_set_id(self._files.handle(handle_id)):
             return None
         count = self._files.write_now(handle_id, offset, data)
-        return None if count is None else (p.WRITE_OUT.pack(count, 0),)
+        if count is None:
+            return None
+        self._note_map(request, handle_id)
+        return (p.WRITE_OUT.pack(count, 0),)
 
     async def _write(self, request: Request) -> Reply:
         handle_id, offset, data = _written(request)
         if _kills_set_id(request):
             await self._names.drop_set_id(self._files.handle(handle_id))
-        return (p.WRITE_OUT.pack(await self._files.write(handle_id, offset, data), 0),)
+        try:
+            count = await self._files.write(handle_id, offset, data)
+        finally:
+            self._note_map(request, handle_id)
+        return (p.WRITE_OUT.pack(count, 0),)
+
+    def _note_map(self, request: Request, handle_id: int) -> None:
+        if p.WRITE_IN.unpack_from(request.body)[3] & p.WRITE_CACHE:
+            self._files.note_mapped_write(handle_id)
 
     def _flush_now(self, request: Request) -> Reply | None:
         handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)

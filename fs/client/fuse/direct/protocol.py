@@ -166,6 +166,8 @@ READ_IN: Final = Struct("=QQIIQII")
 """fh, offset, size, read flags, lock owner, flags, unused."""
 WRITE_IN: Final = Struct("=QQIIQII")
 """fh, offset, size, write flags, lock owner, flags, unused; then the bytes."""
+WRITE_CACHE: Final = 1
+"""Write flag: pages that programs have changed through maps; the open file is any one by which the inode is mapped."""
 WRITE_KILL_SUIDGID: Final = 4
 """Write flag: set-id bits are to go first.  Set only for what passes the page cache; elsewhere the kernel does it itself."""
 FSYNC_IN: Final = Struct("=QII")
