@@ -20,7 +20,7 @@ INTERNAL_TRIES_MAX: Final = 3
 """A peer that fails on an assertion will most likely do so again: few tries, then tell the user."""
 
 WORKED_ON_S_MAX: Final = 300.0
-"""No try begins later, whoever works on it: the largest client.retry_time_s_max, for which services remember what they have done."""
+"""No try begins later, whoever works on it: the largest client.retry_time_s_max.  Services remember for longer than `longest_s` what they have done."""
 
 _AT_WORK: Final = {Status.CHANNEL_BUSY, Status.RPC_OVERLOADED}
 """What a peer that works says, besides a `SlowPeerError`."""
