@@ -328,15 +328,19 @@ class Locks:
         if self.may_hold(inode_id, owner, is_flock=is_flock):
             await self.unlock(inode_id, LockWish(owner, is_flock))
 
-    def free_soon(self, inode_id: InodeId, owner: int) -> None:
-        """Do what `owner_closes` does for fcntl, in the background: its close has failed, and has to say so."""
-        self._core.spawn(self._free_logged, inode_id, owner)
+    def free_then(self, inode_id: InodeId, owner: int, go_on: Callable[[], None]) -> None:
+        """Do what `owner_closes` does for fcntl, without a task that waits: its close has failed, and is to say so afterwards, by `go_on`.
 
-    async def _free_logged(self, inode_id: InodeId, owner: int) -> None:
-        try:
-            await self.owner_closes(inode_id, owner, is_flock=False)
-        except FsError as error:
-            _log.warning("inode %d: locks of a closed file stay: %s", inode_id, error)
+        Not before: what its process locks next must not be freed with the rest.
+        """
+
+        def freed(_: None, failure: Exception | None) -> None:
+            if failure is not None:
+                _log.warning("inode %d: locks of a closed file stay: %s", inode_id, failure)
+            go_on()
+
+        freeing = self.owner_closes(inode_id, owner, is_flock=False)
+        self._core.finish_in_task(freeing, freed)
 
     def may_hold_by(self, inode_id: InodeId, handle_id: int) -> bool:
         """Return whether `handle_closes` may have anything to free, but for what `flock_owner` holds."""

@@ -330,3 +330,31 @@ async def test_what_comes_from_a_map_is_reported_by_whoever_closes_first(
     assert (cluster.get(inode_id).length == 4) is is_guessed
     assert await kernel.ask(Opcode.FLUSH, flush_of(other), inode_id) == (0, b"")
     assert (cluster.get(inode_id).length, cluster.durable_calls) == (4, 1 + is_guessed)
+
+
+async def test_a_close_that_fails_is_answered_when_its_locks_are_free(kernel, cluster):  # noqa: F811
+    """Who locks again after it must not lose that lock to it."""
+    inode_id, fh = await written(kernel, b"f")
+    locks, wish = kernel.vfs.locks, LockWish(9, is_flock=False, is_write=True)
+    cluster.only.gate = trio.Event()
+    asked = await kernel.send(Opcode.FLUSH, flush_of(fh, owner=9), inode_id)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    await locks.lock(inode_id, wish, wait=False)
+    cluster.meta_faults["Sync"] = [FsError(Status.ACCESS_DENIED, "no")] * 3
+    is_free = []
+    unlock = locks.unlock
+
+    async def unlock_late(*args):
+        await trio.sleep(0.1)
+        await unlock(*args)
+
+    async def receive():
+        assert await kernel.receive() == (asked, errno.EACCES, b"")
+        is_free.append(not cluster.locks.get(inode_id))
+
+    locks.unlock = unlock_late
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        cluster.only.gate.set()
+    assert is_free == [True]
+    assert not locks.may_hold(inode_id, 9, is_flock=False)

@@ -255,7 +255,8 @@ class Operations(NameRequests):
                 if error is None:
                     error = TakesTaskError()
                 elif not isinstance(error, TakesTaskError):
-                    locks.free_soon(inode_id, owner)
+                    locks.free_then(inode_id, owner, partial(on_end, NO_BYTES, error))
+                    return
             on_end(NO_BYTES, error)
 
         return NO_WAY if self._files.begin_flush(handle_id, end) else None
