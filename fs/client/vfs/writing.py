@@ -20,9 +20,24 @@ class Writing(Handles):
             FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, or the error of an earlier write, once per handle.
         """
         handle = self.writable(handle_id)
+        return await self._write(handle, offset, data, is_append=handle.is_append)
+
+    async def write_mapped(self, handle_id: int, offset: int, data: Buffer) -> int:
+        """Do what `write` does with pages that programs have changed through maps; the handle is any one by which the inode is mapped.
+
+        So the pages go to `offset` also by one with O_APPEND, and each close has to see to them.
+        """
+        try:
+            return await self._write(self.writable(handle_id), offset, data, is_append=False)
+        finally:
+            self.note_mapped(handle_id)
+
+    async def _write(
+        self, handle: FileHandle, offset: int, data: Buffer, *, is_append: bool
+    ) -> int:
         if handle.is_direct:
             await ExtendedAttributes(self._core).drop_capability(handle.state, handle.caller)
-        return await self.write_through(handle, offset, data, is_append=handle.is_append)
+        return await self.write_through(handle, offset, data, is_append=is_append)
 
     async def write_through(
         self, handle: FileHandle, offset: int, data: Buffer, *, is_append: bool
@@ -128,8 +143,8 @@ class Writing(Handles):
         core.space.note_written(count)
         return count
 
-    def note_mapped_write(self, handle_id: int) -> None:
-        """Pages come through this handle that a program may have changed through a map by another one: each close has to see to them.
+    def note_mapped(self, handle_id: int) -> None:
+        """Pages came through this handle that a program may have changed through a map by another one: each close has to see to them.
 
         Raises:
             FsError: BAD_FILE.

@@ -64,11 +64,17 @@ def test_tensors_in_any_order_are_not_read_twice(mapped):
         assert len(sizes) <= 2 * FILE_BYTES // MIB, sizes
 
 
-def test_whoever_closes_reports_what_it_has_changed_through_its_map(tmp_path):
-    """The kernel writes by any open file through which the inode is mapped; each close has to see to all of it."""
+@pytest.fixture
+def server(tmp_path):
     (tmp_path / "mnt").mkdir()
     server = Server(tmp_path / "mnt", "write_back_interval_s=3600")
-    path = tmp_path / "mnt" / "shared"
+    yield server
+    server.close()
+
+
+def test_whoever_closes_reports_what_it_has_changed_through_its_map(server):
+    """The kernel writes by any open file through which the inode is mapped; each close has to see to all of it."""
+    path = server.mount_point / "shared"
     path.write_bytes(bytes(mmap.PAGESIZE))
 
     def count_of_syncs():
@@ -86,4 +92,22 @@ def test_whoever_closes_reports_what_it_has_changed_through_its_map(tmp_path):
             content[:5] = b"hello"
             os.close(os.dup(file.fileno()))
             assert count_of_syncs() == 1
-    server.close()
+
+
+def test_what_a_map_changes_stays_at_its_place_whoever_has_the_file_open_for_appending(server):
+    path, size = server.mount_point / "log", mmap.PAGESIZE + 4
+    path.write_bytes(bytes(size))
+    with (
+        path.open("r+b") as plain,
+        open(os.open(path, os.O_RDWR | os.O_APPEND), "rb", buffering=0) as appending,
+        mmap.mmap(plain.fileno(), 0) as by_plain,
+        mmap.mmap(appending.fileno(), 0) as by_appending,
+    ):
+        by_appending[0:5] = b"hello"
+        by_appending.flush()
+        by_plain[size - 4 :] = b"tail"
+        os.close(os.dup(plain.fileno()))
+        found = path.read_bytes()
+        assert (len(found), found[:5], found[-4:]) == (size, b"hello", b"tail")
+        os.write(appending.fileno(), b"more")
+    assert path.read_bytes() == found + b"more"

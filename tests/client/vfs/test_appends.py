@@ -102,3 +102,14 @@ async def test_an_append_has_the_time_at_which_it_was_written(autojump_clock, mo
         await trio.sleep(1)
         await m.close(handle_id)
         assert (await m.stat(b"f")).mtime_ns == seen
+
+
+async def test_pages_of_a_map_go_to_their_place_after_what_was_appended(autojump_clock, mounts):
+    """The kernel writes them by any open file, also by one that appends."""
+    async with mounts() as m:
+        await m.write_file(b"log", b"first ")
+        h = (await m.open(b"log", os.O_RDWR | os.O_APPEND)).handle_id
+        await m.files.write(h, 6, b"second")
+        assert await m.files.write_mapped(h, 0, b"FIRST") == 5
+        await m.close(h)
+        assert await m.read_file(b"log") == b"FIRST second"

@@ -218,22 +218,16 @@ class Operations(NameRequests):
         count = self._files.write_now(handle_id, offset, data)
         if count is None:
             return None
-        self._note_map(request, handle_id)
+        if _is_mapped(request):
+            self._files.note_mapped(handle_id)
         return (p.WRITE_OUT.pack(count, 0),)
 
     async def _write(self, request: Request) -> Reply:
         handle_id, offset, data = _written(request)
         if _kills_set_id(request):
             await self._names.drop_set_id(self._files.handle(handle_id))
-        try:
-            count = await self._files.write(handle_id, offset, data)
-        finally:
-            self._note_map(request, handle_id)
-        return (p.WRITE_OUT.pack(count, 0),)
-
-    def _note_map(self, request: Request, handle_id: int) -> None:
-        if p.WRITE_IN.unpack_from(request.body)[3] & p.WRITE_CACHE:
-            self._files.note_mapped_write(handle_id)
+        write = self._files.write_mapped if _is_mapped(request) else self._files.write
+        return (p.WRITE_OUT.pack(await write(handle_id, offset, data), 0),)
 
     def _flush_now(self, request: Request) -> Reply | None:
         handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
@@ -455,6 +449,10 @@ def _written(request: Request) -> tuple[int, int, memoryview]:
         return handle_id, offset, request.data[:size]
     start = p.WRITE_IN.size
     return handle_id, offset, memoryview(request.body)[start : start + size]
+
+
+def _is_mapped(request: Request) -> bool:
+    return bool(p.WRITE_IN.unpack_from(request.body)[3] & p.WRITE_CACHE)
 
 
 def _kills_set_id(request: Request) -> bool:
