@@ -87,6 +87,8 @@ class OpContext(NamedTuple):
     new_inode_id: int = 0
     """For the inode the operation makes, if it makes one."""
     precise_length: PreciseLength | None = None
+    tick: int = 0
+    """See outcome_ticks.py; 0: not known."""
 
 
 class TruncationUnfinishedError(Exception):

@@ -5,7 +5,7 @@ Four kinds of work, each found by a range read and safe to be done twice or by s
     2. inodes without names are deleted when their delay is over and nobody has them open, then
        their chunks are removed, then the record of it;
     3. truncations that a dead service left unfinished are finished;
-    4. remembered outcomes older than idempotency_expiry_s are forgotten.
+    4. remembered outcomes older than idempotency_expiry_s are forgotten, whatever the wall clocks say.
 
 An administrator may hold up the first two for a time (fs/admin/gc_pause.py); it begins with the next batch.
 
@@ -35,7 +35,9 @@ from .context import CLOCK_ERROR_S_MAX, OpContext
 from .damage import decoded
 from .event_log import EventLog
 from .events import gc_event
+from .idempotency import stamp
 from .ops.retire import empty_tree, forget, postpone, put_off, retire
+from .outcome_ticks import LONG_AGO, OutcomeTicks, is_over
 from .ports import ChunkPort
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class GarbageCollector:
         *,
         chunks: ChunkPort,
         driver: ContentDriver,
+        ticks: OutcomeTicks,
         make_context: Callable[[], OpContext],
         events: EventLog,
     ) -> None:
@@ -89,6 +92,7 @@ class GarbageCollector:
         self._config = config
         self._chunks = chunks
         self._driver = driver
+        self._ticks = ticks
         self._make_context = make_context
         self._events = events
         self.tracer: Tracer | None = None
@@ -129,6 +133,7 @@ class GarbageCollector:
         Raises:
             FsError: the key-value layer or the storage stays away; the work is still there.
         """
+        await self._ticks.look()
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
         done_count = await self._empty_trees()
@@ -269,18 +274,24 @@ class GarbageCollector:
         self._forget_cursor = (
             pairs[-1][0] + b"\x00" if len(pairs) == FORGET_COUNT else records.IDEMPOTENCY
         )
-        now_ns = self._make_context().now_ns
-        expired_before_ns = now_ns - int(self._config.idempotency_expiry_s * 1e9)
-        old = [key for key, value in pairs if _is_old(key, value, expired_before_ns)]
+        tick = self._ticks.known()
+        if not tick:
+            return 0, 0
+        found = {key: _tick_of(key, value) for key, value in pairs}
+        unknown = [key for key, made in found.items() if made == 0]
+        expiry_s = self._config.idempotency_expiry_s
+        old = [key for key, made in found.items() if made != 0 and is_over(made, tick, expiry_s)]
+        if unknown:  # of a release before there were ticks, or of a service that did not know
+            await self._driver.transact(lambda tr: stamp(tr, unknown, tick))
         if old:
             await self._driver.transact(lambda tr: forget(tr, old))
-        return len(pairs), len(old)
+        return len(pairs), len(old) + len(unknown)
 
 
-def _is_old(key: bytes, value: bytes, before_ns: int) -> bool:
-    """Return whether a remembered outcome may be forgotten; one that cannot be read is of no use to anybody."""
+def _tick_of(key: bytes, value: bytes) -> int:
+    """Return when an outcome was remembered; before all times if it cannot be read: it is of no use to anybody."""
     try:
-        return decoded(IdempotencyRecordPb, key, value).created_ns < before_ns
+        return decoded(IdempotencyRecordPb, key, value).tick
     except FsError as error:
         log.warning("forgotten: %s", error)
-        return True
+        return LONG_AGO

@@ -13,7 +13,7 @@ open files (Sync, Close), which tell how far a file reaches and not what to do. 
 a repeat said of times and content: its first try, come late, would undo what somebody else has set since.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from typing import TypeVar
 
@@ -78,20 +78,37 @@ async def is_remembered(tr: Transaction, caller: Caller) -> bool:
 def remember(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT], reply: RspT) -> None:
     """Store the reply of a request with its effect."""
     record = IdempotencyRecordPb(
-        created_ns=ctx.now_ns, method_number=method.number, reply=reply.SerializeToString()
+        created_ns=ctx.now_ns,
+        method_number=method.number,
+        reply=reply.SerializeToString(),
+        tick=ctx.tick,
     )
     tr.set(_key(ctx.caller), record.SerializeToString())
 
 
-async def refuse(tr: Transaction, caller: Caller, error: FsError, *, now_ns: int) -> bool:
+async def refuse(
+    tr: Transaction, caller: Caller, error: FsError, *, now_ns: int, tick: int
+) -> bool:
     """Store that a request was refused, unless its effect is there; return whether it is refused now."""
     key = _key(caller)
     value = await tr.get(key)
     if value is not None:
         return bool(IdempotencyRecordPb.FromString(value).status)
-    record = IdempotencyRecordPb(created_ns=now_ns, status=int(error.status), detail=error.detail)
+    record = IdempotencyRecordPb(
+        created_ns=now_ns, status=int(error.status), detail=error.detail, tick=tick
+    )
     tr.set(key, record.SerializeToString())
     return True
+
+
+async def stamp(tr: Transaction, keys: Sequence[bytes], tick: int) -> None:
+    """Say of outcomes that were remembered without a tick that they are of this one, so that they end, too."""
+    for key in keys:
+        value = await tr.get(key)
+        if value is not None:
+            record = IdempotencyRecordPb.FromString(value)
+            record.tick = record.tick or tick
+            tr.set(key, record.SerializeToString())
 
 
 def once(

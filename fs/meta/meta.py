@@ -54,6 +54,7 @@ class Meta:
             config.meta,
             chunks=chunks,
             driver=self.service.driver,
+            ticks=self.service.ticks,
             make_context=self.service.own_context,
             events=self.service.events,
         )

@@ -25,7 +25,8 @@ inode id as `pack_id` writes it.
     UFEN directory ID8              -> UsageFenceRecordPb: a directory about to be moved
     LINK inode ID8, parent BE8, name -> empty: a name of an inode that has several, all but the home
     TRSH due BE8, parent BE8, name  -> empty: until when a name in the trash is kept
-    SING name                       -> singletons: format, inode-count, inode-ids-SHARD, usage-epoch, usage-state, gc-pause
+    SING name                       -> singletons: format, inode-count, inode-ids-SHARD, usage-epoch, usage-state, gc-pause,
+                                       outcome-tick
 
 Invariants:
     - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count), so creates in
@@ -73,6 +74,7 @@ INODE_COUNT_KEY: Final = SINGLETON + b"inode-count"
 USAGE_EPOCH_KEY: Final = SINGLETON + b"usage-epoch"
 USAGE_STATE_KEY: Final = SINGLETON + b"usage-state"
 GC_PAUSE_KEY: Final = SINGLETON + b"gc-pause"
+OUTCOME_TICK_KEY: Final = SINGLETON + b"outcome-tick"
 FORMAT_VERSION: Final = 3
 """2: usage is counted.  A service that does not count must not serve it.
 3: made with ids from TOGETHER_ID_MIN on; a store that was made before keeps its format, and its ids."""

@@ -44,6 +44,7 @@ from .inode_ids import InodeIds
 from .inodes import load_inode
 from .lineage import Lineages
 from .ops.fence_tree import fence_tree
+from .outcome_ticks import OutcomeTicks
 from .ports import ChunkPort
 from .read_ahead import request_keys
 from .told import is_told, tell_directories
@@ -114,6 +115,7 @@ class RequestRunner:
         self._lineages = Lineages()
         self.events = EventLog(config, runtime)
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
+        self.ticks = OutcomeTicks(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
         self._last_now_ns = 0
         self._behind_since_s: float | None = None
@@ -155,6 +157,7 @@ class RequestRunner:
             self._lineages,
             new_inode_id=new_inode_id,
             precise_length=known,
+            tick=self.ticks.known(),
         )
 
     def _caller(self, request: object, *, is_change: bool = True) -> Caller:
@@ -202,8 +205,10 @@ class RequestRunner:
         except FsError as error:
             if not caller.is_repeat or error.retry is not Retry.NEVER:
                 raise
-            refusal, now_ns = error, self.now_ns()
-        if await self.driver.transact(lambda tr: refuse(tr, caller, refusal, now_ns=now_ns)):
+            refusal, now_ns, tick = error, self.now_ns(), self.ticks.known()
+        if await self.driver.transact(
+            lambda tr: refuse(tr, caller, refusal, now_ns=now_ns, tick=tick)
+        ):
             raise refusal
         return await self._past_fences(attempt)
 

@@ -376,12 +376,12 @@ async def test_a_repeat_whose_first_try_wins_after_all(world, monkeypatch):
     user.request_id = b"R" * 16
     made = []
 
-    async def late(tr, caller, error, *, now_ns):
+    async def late(tr, caller, error, *, now_ns, tick):
         if not made:
             await other.rmdir(ROOT, b"name")
             user.is_repeat = False
             made.append(await user.mkdir(ROOT, b"name"))
-        return await refuse(tr, caller, error, now_ns=now_ns)
+        return await refuse(tr, caller, error, now_ns=now_ns, tick=tick)
 
     monkeypatch.setattr(runner, "refuse", late)
     user.is_repeat = True

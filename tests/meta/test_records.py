@@ -69,6 +69,7 @@ def test_keys_byte_for_byte():
     assert records.inode_ids_key(7) == b"SINGinode-ids-7"
     assert records.FORMAT_KEY == b"SINGmeta-format"
     assert records.INODE_COUNT_KEY == b"SINGinode-count"
+    assert records.OUTCOME_TICK_KEY == b"SINGoutcome-tick"
 
 
 def test_parts_come_back_out_of_keys():

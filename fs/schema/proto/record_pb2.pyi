@@ -151,11 +151,13 @@ class IdempotencyRecordPb(_message.Message):
     REPLY_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    TICK_FIELD_NUMBER: _builtins.int
     created_ns: _builtins.int
     method_number: _builtins.int
     reply: _builtins.bytes
     status: _builtins.int
     detail: _builtins.str
+    tick: _builtins.int
     def __init__(
         self,
         *,
@@ -164,10 +166,11 @@ class IdempotencyRecordPb(_message.Message):
         reply: _builtins.bytes = ...,
         status: _builtins.int = ...,
         detail: _builtins.str = ...,
+        tick: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "detail", b"detail", "method_number", b"method_number", "reply", b"reply", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "detail", b"detail", "method_number", b"method_number", "reply", b"reply", "status", b"status", "tick", b"tick"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
