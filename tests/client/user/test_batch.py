@@ -374,3 +374,21 @@ def test_no_descriptor_stays_behind(implementation, folder):
             get(client, path, 3)
     gc.collect()
     assert count() == before
+
+
+def test_a_close_makes_durable_what_was_written_while_another_thread_synced(tmp_path, monkeypatch):
+    synced = []
+    with PosixClient(0) as client:
+        file = client.open(str(tmp_path / "f"), "w")
+        pwritev = os.pwritev
+
+        def write_late(*args):
+            file.fsync()  # as another thread may just then
+            return pwritev(*args)
+
+        monkeypatch.setattr(os, "pwritev", write_late)
+        monkeypatch.setattr(os, "fsync", lambda _: synced.append(os.stat(file.path).st_size))
+        client.write([Transfer(file, 0, memoryview(b"bytes"))])
+        assert synced == [0]
+        file.close()
+    assert synced == [0, 5]

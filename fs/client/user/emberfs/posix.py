@@ -298,9 +298,13 @@ class PosixClient(Closing):
         Raises:
             OSError: as `read`.
         """
-        for transfer in transfers:
-            _own(transfer.file).note_write()
-        self._run(_write_piece, transfers)
+        files = {_own(transfer.file) for transfer in transfers}
+        try:
+            self._run(_write_piece, transfers)
+        finally:
+            # Not before: what another thread syncs meanwhile need not be all of it.
+            for file in files:
+                file.note_write()
 
     def close(self) -> None:
         """Close its files and end its threads; twice is harmless.
