@@ -3,9 +3,15 @@ r"""Text of others on a terminal: names of files, hosts and programs are chosen 
 Control characters are shown as `\x1b`, as in logs; what looks like markup of tables is shown as it is.
 """
 
+import sys
 from typing import Final
 
+from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
+
+WIDTH: Final = 200
+"""Of tables that no terminal shows."""
 
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 
@@ -18,3 +24,18 @@ def printable(text: str) -> str:
 def cell(text: str) -> Text:
     """Return a cell of a table that shows exactly this text, which may have several lines."""
     return Text("\n".join(map(printable, text.split("\n"))))
+
+
+def table(*headers: str, title: str | None = None) -> Table:
+    """Return a table whose cells are folded where they do not fit, never cut off: names in it are typed elsewhere."""
+    return Table(*(Column(header, overflow="fold") for header in headers), title=title)
+
+
+def facts_table() -> Table:
+    """Return a table of names and values without a head, as `table` folds them."""
+    return Table(Column(), Column(overflow="fold"), show_header=False)
+
+
+def console() -> Console:
+    """Return where tables go: as wide as the terminal, and wide enough for programs that read text."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH)

@@ -4,7 +4,8 @@
     cluster.json     format version, cluster id, sizes, checksum blocks: never changed; how many managers and metadata services, and
                      where it was mounted, the last time
     config/          one TOML file per process
-    data/            control/ (key-value store, whichever process holds it), storage-N/ (one disk each)
+    data/            control/ (key-value store, whichever process holds it), storage-N/ (one disk each); of its owner alone:
+                     names and modes in it are those of all users
     logs/            one file per process
     run/             sockets, lock and state of the supervisor; worthless after a reboot
 
@@ -127,7 +128,7 @@ class ClusterDir:
         """Make every folder that is missing.
 
         Raises:
-            FsError: BAD_CLUSTER_DIR when that is not possible, or somebody else owns the socket folder.
+            FsError: BAD_CLUSTER_DIR when that is not possible, or somebody else owns the folder of sockets or data.
         """
         try:
             for name in ("config", "data", "logs", "run"):
@@ -135,10 +136,11 @@ class ClusterDir:
             self.run_path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise FsError(Status.BAD_CLUSTER_DIR, f"{self.path}: {error.strerror}") from error
-        found = self.run_path.lstat()
-        if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
-            raise FsError(Status.BAD_CLUSTER_DIR, f"{self.run_path} belongs to somebody else")
-        self.run_path.chmod(0o700)
+        for private in (self.run_path, self.path / "data"):
+            found = private.lstat()
+            if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+                raise FsError(Status.BAD_CLUSTER_DIR, f"{private} belongs to somebody else")
+            private.chmod(0o700)
 
 
 def has_control(record: ClusterRecord) -> bool:

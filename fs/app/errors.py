@@ -1,5 +1,7 @@
 """The process edge: how errors leave EmberFS.  Standard library and schema only, so that it loads quickly."""
 
+import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,3 +48,20 @@ def check_interpreter() -> None:
         raise FsError(
             Status.BAD_CONFIG, "run Python without -O and PYTHONOPTIMIZE: assertions count"
         )
+
+
+def make_streams_usable() -> None:
+    """Let no output fail for how the process was started.
+
+    A standard stream that was closed leads to /dev/null: else what is opened next would get its number, and be written into.
+    A name that the terminal's character set lacks is shown with escapes; under UTF-8 it leaves byte for byte as it is.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(
+                sys, name, io.TextIOWrapper(os.fdopen(os.open(os.devnull, os.O_RDWR), f"{mode}b"))
+            )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            is_utf_8 = stream.encoding.lower().replace("-", "") == "utf8"
+            stream.reconfigure(errors="surrogateescape" if is_utf_8 else "backslashreplace")

@@ -14,7 +14,7 @@ import typer
 from ..schema.status import FsError, Status
 from . import developer_commands, groups, service_commands, store_commands
 from .cluster_dir import ClusterDir, default_mount_point
-from .errors import check_interpreter, error_line, first_error
+from .errors import check_interpreter, error_line, first_error, make_streams_usable
 from .options import ConfigOption, DirOption, MountArgument, directory_of, running_cluster
 from .process_id import ProcessId, process_id
 
@@ -299,6 +299,7 @@ groups.tell_whole_lines(app)  # behind the last command
 def main() -> None:
     """Entry point: run a command, turn errors into one line."""
     try:
+        make_streams_usable()
         check_interpreter()
         if COMPLETE_VARIABLE in os.environ:
             groups.load_all(app)

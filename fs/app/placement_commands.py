@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from placement import plot as picture
 from placement.check import Evenness, Figures, Spread, check
@@ -27,6 +25,7 @@ from placement.table_file import TableFile, from_json, to_json
 
 from ..admin.placement_table import table_of
 from ..schema.status import FsError, Status
+from .cells import console, table
 from .where import ConfigOption, DirOption, find
 
 placement = typer.Typer(
@@ -159,7 +158,7 @@ def _figures(found: TableFile) -> Figures:
 
 
 def _print_figures(figures: Figures) -> None:
-    rich = RichTable("figure", "value", title=f"{figures.chain_count} chains")
+    rich = table("figure", "value", title=f"{figures.chain_count} chains")
     for name, value in asdict(figures).items():
         shown = getattr(figures, name)
         if isinstance(shown, Spread):
@@ -169,7 +168,7 @@ def _print_figures(figures: Figures) -> None:
         elif isinstance(shown, tuple):
             value = ", ".join(map(str, shown))  # noqa: PLW2901
         rich.add_row(name.replace("_", " "), str(value))
-    Console().print(rich)
+    console().print(rich)
 
 
 @placement.command("simulate")
@@ -208,12 +207,12 @@ def simulate_losses(
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    rich = RichTable("worst loss of each kind", *(str(row["kind"]) for row in rows))
+    rich = table("worst loss of each kind", *(str(row["kind"]) for row in rows))
     for name in list(rows[0])[1:]:
         values = [row[name] for row in rows]
         shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
         rich.add_row(name.replace("_", " "), *shown)
-    Console().print(rich)
+    console().print(rich)
 
 
 def _together(files: list[TableFile]) -> TableFile:
@@ -256,10 +255,10 @@ def _print_loss(
     if as_json:
         typer.echo(json.dumps(facts | {"survivors": rows}))
         return
-    rich = RichTable(*(name.replace("_", " ") for name in rows[0]), title=f"{loss.name} lost")
+    rich = table(*(name.replace("_", " ") for name in rows[0]), title=f"{loss.name} lost")
     for row in rows:
         rich.add_row(*("-" if v is None else f"{v:.4g}" for v in row.values()))
-    Console().print(rich)
+    console().print(rich)
     for name, value in list(facts.items())[1:]:
         typer.echo(f"{name.replace('_', ' ')}: {value:.6g}")
 

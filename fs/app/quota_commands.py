@@ -7,18 +7,18 @@ anything: fs/meta/quota.py does.
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ..client.blocking import BlockingFs, connect_blocking
 from ..client.entries import DirectoryUsage
 from ..schema.status import FsError, Status
-from .cells import cell
+from .cells import cell, console, table
 from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
 from .entry import NO_ENTRY, current_entry
 from .mount_point import is_mounted
@@ -60,6 +60,16 @@ def path_inside(path: str) -> str:
     return str(absolute)
 
 
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Say of an error which of the paths that were given it is about."""
+    try:
+        yield
+    except FsError as error:
+        is_all_said = error.status is Status.NOT_FOUND
+        raise FsError(error.status, path if is_all_said else f"{path}: {error.detail}") from error
+
+
 def connected(given: Path | None) -> BlockingFs:
     """Return a client of the chosen cluster, to be used in a `with` block."""
     if current_entry() != NO_ENTRY:
@@ -86,17 +96,17 @@ def _show(entries: list[DirectoryUsage], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
-    table = Table("directory", "bytes", "limit", "inodes", "limit")
+    rich = table("directory", "bytes", "limit", "inodes", "limit")
     for entry in entries:
         inode_count = entry.file_count + entry.directory_count
-        table.add_row(
+        rich.add_row(
             cell(entry.path or "(too deep)"),
             bytes_text(entry.byte_count),
             bytes_text(entry.bytes_max) if entry.bytes_max else "-",
             str(inode_count),
             str(entry.inodes_max or "-"),
         )
-    Console().print(table)
+    console().print(rich)
 
 
 @quota.command("set")
@@ -114,7 +124,7 @@ def set_(
     if bytes_max is None and inodes_max is None:
         raise FsError(Status.INVALID_ARGUMENT, "say --bytes, --inodes or both")
     inside = path_inside(path)
-    with connected(directory) as fs:
+    with connected(directory) as fs, named(path):
         before, _ = fs.usage(inside)
         fs.set_quota(
             inside,
@@ -126,7 +136,7 @@ def set_(
 @quota.command("get")
 def get(path: PathArgument, directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     """Show what lies below a directory, and the limits set there and above."""
-    with connected(directory) as fs:
+    with connected(directory) as fs, named(path):
         found, limiting = fs.usage(path_inside(path))
     _show([found, *(entry for entry in limiting if entry != found)], as_json=as_json)
 
@@ -134,7 +144,7 @@ def get(path: PathArgument, directory: DirOption = None, *, as_json: JsonOption 
 @quota.command("rm")
 def rm(path: PathArgument, directory: DirOption = None) -> None:
     """Remove both limits of a directory."""
-    with connected(directory) as fs:
+    with connected(directory) as fs, named(path):
         fs.set_quota(path_inside(path), bytes_max=0, inodes_max=0)
 
 

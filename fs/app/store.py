@@ -55,7 +55,7 @@ async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
     section = process.config.kv
     if not section.path:
         raise FsError(Status.BAD_CONFIG, "kv.path: where does this process keep its store?")
-    await trio.Path(section.path).mkdir(parents=True, exist_ok=True)
+    await trio.Path(section.path).mkdir(mode=0o700, parents=True, exist_ok=True)
     async with _watch(section, process.runtime) as watch:
         with watch.under_way("opening"):
             engine = await RocksDbEngine.open(

@@ -44,10 +44,12 @@ def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:
 
 
 def is_answering(directory: ClusterDir) -> bool:
-    """True if a supervisor answers."""
+    """True if a supervisor answers; raises FsError(BAD_CLUSTER_DIR) when only its owner may ask."""
     try:
         ask(directory, command="status")
-    except FsError:
+    except FsError as error:
+        if error.status is Status.BAD_CLUSTER_DIR:
+            raise
         return False
     return True
 

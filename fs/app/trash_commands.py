@@ -5,21 +5,18 @@ anything: fs/meta/ops/trash.py does.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ..client.entries import TrashEntry
 from ..schema.status import FsError, Status
-from .cells import cell
-from .quota_commands import DirOption, JsonOption, connected, path_inside
+from .admin.listing import confirm
+from .cells import cell, console, table
+from .quota_commands import DirOption, JsonOption, connected, named, path_inside
 
 rm = typer.Typer()
 trash = typer.Typer(help="What was removed and can be restored.", no_args_is_help=True)
@@ -66,20 +63,10 @@ def _rm(
     with connected(directory) as fs:
         for path in paths:
             inside = path_inside(path)
-            with _named(path):
+            with named(path):
                 if not recursive and fs.stat(inside, follow=False).is_dir:
                     raise FsError(Status.IS_DIRECTORY, "say -r to remove a directory")
                 fs.move_to_trash(inside, expiry_s(expire) if expire else 0)
-
-
-@contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Say of an error which of the paths it is about."""
-    try:
-        yield
-    except FsError as error:
-        is_all_said = error.status is Status.NOT_FOUND
-        raise FsError(error.status, path if is_all_said else f"{path}: {error.detail}") from error
 
 
 def _when(time_ns: int) -> str:
@@ -101,12 +88,12 @@ def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps([_as_json(entry) for entry in found], indent=2))
         return
-    table = Table("name", "was", "removed", "kept until")
+    rich = table("name", "was", "removed", "kept until")
     for entry in sorted(found, key=lambda e: e.removed_ns):
         name = entry.name + "/" * entry.is_dir
         where = cell(entry.path or "-")
-        table.add_row(cell(name), where, _when(entry.removed_ns), _when(entry.due_ns))
-    Console().print(table)
+        rich.add_row(cell(name), where, _when(entry.removed_ns), _when(entry.due_ns))
+    console().print(rich)
 
 
 def _chosen(found: list[TrashEntry], names: list[str]) -> list[TrashEntry]:
@@ -144,7 +131,6 @@ def empty(
     with connected(directory) as fs:
         found = fs.trash()
         chosen = _chosen(found, names) if names else found
-        if not yes:
-            typer.confirm(f"Remove {len(chosen)} names for good?", abort=True)
+        confirm([f"{len(chosen)} names are removed for good"], dry_run=False, yes=yes)
         for entry in chosen:
             fs.remove_for_good(entry)

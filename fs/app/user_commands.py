@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ..rpc.credentials import SECRET_BYTES, TOKEN_ID_BYTES, Token
 from ..runtime.secret_file import write_secret_file
 from ..schema import services
 from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.status import FsError, Status
+from .cells import console, table
 from .where import ConfigOption, DirOption, find
 
 SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
@@ -142,15 +141,15 @@ def ls(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    table = Table("uid", "name", "groups", "flags", "token", "expires", "used")
+    rich = table("uid", "name", "groups", "flags", "token", "expires", "used")
     for one in found:
         groups = ",".join(map(str, [one["gid"], *one["groups"]]))
         flags = " ".join(flag for flag in ("root", "admin") if one[f"is_{flag}"])
         head = [str(one["uid"]), one["name"], groups, flags]
         for each in one["tokens"] or [{"id": "", "expires": "", "used": ""}]:
-            table.add_row(*head, each["id"], each["expires"], each["used"])
+            rich.add_row(*head, each["id"], each["expires"], each["used"])
             head = [""] * len(head)
-    Console().print(table)
+    console().print(rich)
 
 
 @token.command("new")

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from ..client.blocking import BlockingFile, BlockingFs
 from ..schema.inode import Inode, InodeType
 from ..schema.status import FsError, Retry, Status
-from .quota_commands import connected, path_inside
+from .quota_commands import connected, named, path_inside
 from .status_view import bytes_text
 
 PIECE_BYTES = 128 * 1024 * 1024
@@ -57,14 +57,16 @@ class Outcome:
 
 
 def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, Inode]]:
-    """Return the regular files at and below paths, in order, without those up to `after`."""
+    """Return the regular files at and below paths, as the file system calls them, in order, without those up to `after`."""
     found: dict[str, Inode] = {}
     for path in paths:
-        inode = fs.stat(path)
+        inside = path_inside(path)
+        with named(path):
+            inode = fs.stat(inside)
         if inode.is_dir:
-            found.update((one.path, one.inode) for one in fs.find(path))
+            found.update((one.path, one.inode) for one in fs.find(inside))
         else:
-            found[path] = inode
+            found[inside] = inode
     regular = (pair for pair in found.items() if pair[1].type is InodeType.FILE)
     return sorted(pair for pair in regular if pair[0] > after)
 
@@ -101,9 +103,10 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
     """
     outcome = Outcome()
     columns = (TextColumn("warming"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    shown = Progress(*columns, console=Console(stderr=True), disable=as_json)
+    stderr = Console(stderr=True)
+    shown = Progress(*columns, console=stderr, disable=as_json or not stderr.is_terminal)
     with connected(directory) as fs, suppress(KeyboardInterrupt), shown:
-        files = _files(fs, [path_inside(path) for path in paths], after)
+        files = _files(fs, paths, after)
         task = shown.add_task("", total=sum(inode.length for _, inode in files))
         for path, _ in files:
             try:

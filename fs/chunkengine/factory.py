@@ -76,7 +76,7 @@ def _check_directory(directory: Path, known: KnownDisks | None) -> None:
     try:
         if known is not None and not (directory / META_DIRECTORY).exists():
             known.check_missing(directory, "the directory is empty or missing")
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in directory.iterdir()} - {"lost+found"}
     except OSError as error:
         raise FsError(Status.IO_ERROR, f"{directory}: {error.strerror}") from error

@@ -106,7 +106,9 @@ def open_store(path: str) -> Rdict:
     directory = Path(path)
     try:
         if not directory.is_dir():
-            directory.mkdir(parents=True)
+            directory.mkdir(
+                mode=0o700, parents=True
+            )  # what all users called their files stands in it
             sync_directory(directory.parent)
         check_readable(directory)
         try:

@@ -1,7 +1,10 @@
 """The cluster directory: record, format version, socket paths."""
 
+import errno
 import json
 import shutil
+import socket
+import stat
 
 import pytest
 
@@ -17,6 +20,7 @@ from fs.app.cluster_dir import (
     storage_names,
 )
 from fs.app.cluster_plan import server_configs
+from fs.app.store_access import is_running
 from fs.schema.status import FsError, Status
 
 RECORD = ClusterRecord("ember-1", 3, 3, 6, "/mnt/ember")
@@ -89,3 +93,22 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path):
 def test_names_and_node_ids():
     assert storage_names(RECORD) == ["storage-1", "storage-2", "storage-3"]
     assert [node_id_of(n) for n in storage_names(RECORD)] == [11, 12, 13]
+
+
+def test_what_users_stored_is_for_the_owner_of_the_cluster_alone(tmp_path):
+    made = ClusterDir(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o755)  # as it was made before
+    made.make_folders()
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+
+
+def test_a_cluster_of_somebody_else_is_not_taken_for_one_that_is_down(tmp_path, monkeypatch):
+    made = ClusterDir(tmp_path)
+    made.make_folders()
+
+    def refuse(*_args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(FsError, match="somebody else: run this as its owner"):
+        is_running(made)

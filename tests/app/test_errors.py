@@ -1,5 +1,6 @@
 """How errors leave the program."""
 
+import os
 import subprocess
 import sys
 
@@ -87,3 +88,31 @@ def test_what_nurseries_wrap_is_unwrapped_but_for_bugs(kind, is_unwrapped):
     with pytest.raises(BaseException) as caught, unwrapped():  # noqa: PT011 - compared below
         raise BaseExceptionGroup("", [BaseExceptionGroup("", [kind])])
     assert (caught.value is kind) == is_unwrapped
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_every_name_can_be_printed_in_every_character_set(encoding):
+    program = """
+import sys
+from fs.app.errors import make_streams_usable
+make_streams_usable()
+print("\\u65e5\\udcff")
+print("\\u65e5\\udcff", file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    shown = b"\xe6\x97\xa5\xff\n" if encoding == "utf-8" else b"\\u65e5\\udcff\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown, shown)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_fault(closed):
+    program = "from fs.app import main; from fs.app.cells import console, table; main.app = lambda: console().print(table('a')); main.main()"
+    words = f'exec "{sys.executable}" -c "{program}" {closed}'
+    done = subprocess.run(["sh", "-c", words], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

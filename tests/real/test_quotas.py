@@ -163,6 +163,10 @@ def test_the_commands(cluster, place):
     }
     assert f"/{place.name}/d" in cluster.ember("quota", "ls", *at)
     assert "953.7 MiB" in cluster.ember("quota", "get", f"/{place.name}/d", *at)
+    with pytest.raises(AssertionError, match=rf"no such object \({place / 'no'}\)"):
+        cluster.ember("quota", "get", place / "no", *at)
+    with pytest.raises(AssertionError, match=rf"no such object \({place / 'no'}\)"):
+        cluster.ember("warmup", place / "no", *at)
     cluster.ember("quota", "rm", place / "d", *at)
     found = json.loads(cluster.ember("quota", "ls", "--json", *at))
     assert f"/{place.name}/d" not in [entry["path"] for entry in found]

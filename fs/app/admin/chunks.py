@@ -22,12 +22,13 @@ from ...schema.layout import CHUNK_SIZE_BYTES_MAX, FileRef
 from ...schema.proto import storage_pb2
 from ...schema.routing import Chain, RoutingInfo
 from ...schema.status import FsError, Status
+from ..cells import console
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import complete_chain
 from .files import print_replicas
-from .listing import EXIT_FOUND, JsonOption, console, print_rows, progress_bar
+from .listing import EXIT_FOUND, JsonOption, print_rows, progress_bar
 from .meta_calls import inode_of
 
 chunks = typer.Typer(help="Chunks and their replicas.", no_args_is_help=True)

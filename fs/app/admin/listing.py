@@ -6,7 +6,6 @@ Exit codes of all commands: 0 done; 1 an operating error, told in one line; 2 wr
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,13 +14,11 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from ..cells import cell, printable
+from ..cells import cell, console, facts_table, printable, table
 
 EXIT_FOUND: Final = 3
 EXIT_DECLINED: Final = 4
-WIDTH: Final = 200
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -36,15 +33,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Columns, *, as_json: 
     if as_json:
         typer.echo(json.dumps(list(rows), indent=2))
         return
-    table = Table(*(re.sub("_(bytes|ns)$", "", key).replace("_", " ") for key in columns))
+    rich = table(*(re.sub("_(bytes|ns)$", "", key).replace("_", " ") for key in columns))
     for row in rows:
-        table.add_row(*(cell(_cell(row[key], form)) for key, form in columns.items()))
-    console().print(table)
-
-
-def console() -> Console:
-    """Return where tables go: as wide as the terminal, and wide enough for programs that read text."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
+        rich.add_row(*(cell(_cell(row[key], form)) for key, form in columns.items()))
+    console().print(rich)
 
 
 def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -52,13 +44,13 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    table = Table(show_header=False)
+    rich = facts_table()
     for key, value in facts.items():
         shown = (
             ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         )
-        table.add_row(key.removesuffix("_ns").replace("_", " "), cell(_cell(shown, None)))
-    console().print(table)
+        rich.add_row(key.removesuffix("_ns").replace("_", " "), cell(_cell(shown, None)))
+    console().print(rich)
 
 
 @contextmanager
@@ -100,7 +92,9 @@ def confirm(plan: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool = Fa
         return
     try:
         is_wanted = typer.confirm("Go on?", err=as_json)
-    except typer.Abort:
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from abort
         is_wanted = False
         typer.echo("nobody to ask: say --yes", err=True)
     if not is_wanted:
