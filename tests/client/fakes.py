@@ -174,9 +174,11 @@ class FakeCluster:
             self.sessions.setdefault(inode_id, set()).add(session.session_id)
 
     async def truncate(self, inode, length):
+        has_holes = inode.file.has_holes or length > inode.file.length
         inode = self.put_file(
             inode,
             length=length,
+            has_holes=has_holes and length > 0,
             truncate_ver=inode.file.truncate_ver + 1,
             data_ver=inode.file.data_ver + 1,
             mtime_ns=self.clock_ns(),

@@ -32,7 +32,8 @@ class Closing(Handles):
         Without one it is gone after a power loss.  It may get one yet, through another descriptor: that makes it durable (`secure_left`).
 
         Does nothing when nothing was changed through this handle since it was last done, but that below a quota
-        of bytes usage is exact from now on: what only this handle was promised is given back.
+        of bytes usage is exact from now on: what only this handle was promised is given back.  And what the file takes is
+        counted if it is in doubt, whoever changed it: an fsync may have left that, and pages of a map may come by any handle.
 
         Raises:
             FsError: an earlier write failed, or this one did; once per handle.
@@ -41,7 +42,7 @@ class Closing(Handles):
         if not handle.can_write:
             return
         state = handle.state
-        if handle.is_dirty:
+        if handle.is_dirty or state.is_space_unsure:
             is_wanted = self._core.section.durable_close
             is_durable = is_wanted and state.inode.nlink > 0
             handle.is_left = is_wanted and not is_durable
@@ -49,6 +50,8 @@ class Closing(Handles):
             self._raise_pending_error(handle)
             if is_durable or state.has_unreported or state.is_space_unsure:
                 await self._report(handle, is_durable=is_durable, gives_back=True)
+                if state.is_space_unsure and not state.is_dirty:  # the answer told of holes
+                    await self._report(handle, is_durable=is_durable, gives_back=True)
             has_rest = is_durable is not is_wanted or _has_more(state, is_durable=is_durable)
             handle.is_dirty = handle.is_dirty and has_rest
         else:
@@ -124,7 +127,7 @@ class Closing(Handles):
                 failure = pending
             if failure is None:
                 handle.is_dirty = handle.is_dirty and _has_more(state, is_durable=True)
-                if _has_spare_promise(state):
+                if state.is_space_unsure or _has_spare_promise(state):
                     failure = TakesTaskError()
             on_end(failure)
 
@@ -141,7 +144,8 @@ class Closing(Handles):
         handle = self.handle(handle_id)
         if not handle.can_write:
             return True
-        if handle.is_dirty or _has_spare_promise(handle.state):
+        state = handle.state
+        if handle.is_dirty or state.is_space_unsure or _has_spare_promise(state):
             return False
         self._raise_pending_error(handle)
         return True
@@ -200,7 +204,8 @@ class Closing(Handles):
             if session is not None:
                 session.handle_count -= 1
                 if session.handle_count == 0:
-                    await self._close_session(state, session.session_id)
+                    counts_space = handle.can_write and _is_to_be_counted(state)
+                    await self._close_session(state, session.session_id, counts_space=counts_space)
             if len(state.handles) == 1 and state.keep_session is not None:
                 session_id, state.keep_session = state.keep_session, None
                 await self._close_session(state, session_id)
@@ -227,7 +232,14 @@ class Closing(Handles):
         core.drop_state_if_unused(state)
         return True
 
-    async def _close_session(self, state: InodeState, session_id: SessionId) -> None:
+    async def _close_session(
+        self, state: InodeState, session_id: SessionId, *, counts_space: bool = False
+    ) -> None:
+        """End a session, with the report of what meta was not told yet.
+
+        With `counts_space`, of a session for writing, meta finds out what the file takes: pages of a map that outlived its descriptor
+        come after the flush.
+        """
         core = self._core
         has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
         if not (has_report or state.is_metered) and core.ending.end(state.inode_id, session_id):
@@ -235,9 +247,12 @@ class Closing(Handles):
         async with state.report_lock:
             seq, before_ver = state.acked_seq, state.file.data_ver
             request = meta_pb2.CloseReq(sync=core.sync_request(state), session_id=session_id)
+            if counts_space:
+                core.ask_space(state, request.sync)
             try:
                 reply = await core.call(services.META_CLOSE, request)
             except FsError as error:
+                core.note_uncounted(state, request.sync)
                 if error.status is Status.QUOTA_EXCEEDED:
                     await core.note_refused(state, seq, error)
                 raise
@@ -245,6 +260,9 @@ class Closing(Handles):
                 inode = inode_from_pb(reply.inode)
                 core.note_reported(state, seq, before_ver, inode)
                 core.note_own_time(request.sync, inode)
+                core.note_holes(state, request.sync, inode)
+        if request.sync.counts_space:
+            await core.kernel.invalidate_attributes(state.inode_id)
 
     def _drop_readahead(self, handle: FileHandle) -> None:
         handle.readahead.clear()
@@ -268,6 +286,11 @@ def _has_more(state: InodeState, *, is_durable: bool) -> bool:
     """Return whether a report that has just ended lacks anything, as what was written, and stored, while it was under way."""
     is_volatile = is_durable and state.durable_seq < state.acked_seq
     return is_volatile or state.is_dirty or state.has_unreported
+
+
+def _is_to_be_counted(state: InodeState) -> bool:
+    """Return whether what the chains said last of the space of a file may not be so any more."""
+    return state.is_space_unsure or (state.has_unreported and state.file.has_holes)
 
 
 def _has_spare_promise(state: InodeState) -> bool:

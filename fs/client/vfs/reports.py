@@ -58,9 +58,8 @@ class Reports(WriteBack):
             request = self.sync_request(state)
             request.is_durable = is_durable
             request.gives_back = gives_back and state.give_back()
-            request.counts_space = counts_space and state.is_space_unsure
-            if request.counts_space:
-                state.is_space_unsure, state.space_counted_s = False, self.now_s()
+            if counts_space and state.is_space_unsure:
+                self.ask_space(state, request)
             failures: list[FsError] = []
             if is_durable and state.durable_seq < seq:
                 async with trio.open_nursery() as nursery:
@@ -92,7 +91,7 @@ class Reports(WriteBack):
             if self._take_in(state, request, seq, before_ver, reply):
                 await self.kernel.invalidate_attributes(state.inode_id)
         except FsError as error:
-            state.is_space_unsure = state.is_space_unsure or request.counts_space
+            self.note_uncounted(state, request)
             failures.insert(0, error)
             if error.status is Status.QUOTA_EXCEEDED:
                 await self.note_refused(state, seq, error)
@@ -109,12 +108,28 @@ class Reports(WriteBack):
         inode, mode = inode_from_pb(reply.inode), state.inode.mode
         self.note_reported(state, seq, before_ver, inode)
         self.note_own_time(request, inode)
+        self.note_holes(state, request, inode)
         # The kernel was given times that this mount kept; others have set later ones.
         is_superseded = state.is_superseded(request, inode)
         has_mode_changed = request.clears_suid and inode.mode != mode
         if reply.HasField("is_metered"):
             state.note_metering(reply.is_metered, inode)
         return request.counts_space or has_mode_changed or is_superseded
+
+    def ask_space(self, state: InodeState, request: meta_pb2.SyncReq) -> None:
+        """Have a report ask what the file takes; what is still on its way to the chains leaves that in doubt."""
+        request.counts_space = True
+        state.is_space_unsure, state.space_counted_s = state.is_dirty, self.now_s()
+
+    def note_uncounted(self, state: InodeState, request: meta_pb2.SyncReq) -> None:
+        """A report failed: what it asked of the space is as much in doubt as before."""
+        state.is_space_unsure = state.is_space_unsure or request.counts_space
+
+    def note_holes(self, state: InodeState, request: meta_pb2.SyncReq, inode: Inode) -> None:
+        """Take in the reply to a report: what was written may have filled holes that others made and this mount had not heard of."""
+        assert inode.file is not None
+        is_doubted = request.has_new_data and inode.file.has_holes and not request.counts_space
+        state.is_space_unsure = state.is_space_unsure or is_doubted
 
     def begin_report(self, state: InodeState, on_end: OnReported) -> bool:
         """Begin a durable report of what is durable itself, without a task; False: `report` has to do it, nothing is done.

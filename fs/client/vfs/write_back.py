@@ -238,6 +238,8 @@ class WriteBack(Shared):
             run = WriteRun(offset)
             for piece in batch.pieces:
                 run.append(piece)
+            if state.file.has_holes:  # who counted since the reservation did not find these bytes
+                state.is_space_unsure = True
             state.written_end = max(state.written_end, run.end)
             self._launch(state, run, is_durable=is_durable and _is_rest_durable(state))
             if offset != batch.assumed_offset:
