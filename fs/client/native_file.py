@@ -209,7 +209,7 @@ class EmberFile:
             request.length_hint.CopyFrom(self._length_hint())
         inode = inode_from_pb((await self._meta.call(services.META_SET_ATTR, request)).inode)
         assert inode.file is not None
-        self._inode, self._dyn_stripe = inode, inode.file.dyn_stripe
+        self._inode, self._dyn_stripe = inode, max(self._dyn_stripe, inode.file.dyn_stripe)
         self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
         self._written_end, self._promised_length = 0, inode.file.promised_length
         self._reported_count = max(self._reported_count, write_count)
@@ -237,7 +237,8 @@ class EmberFile:
             dyn_stripe_min=needed,
         )
         reply = await self._meta.call(services.META_EXTEND_STRIPE, request)
-        self._dyn_stripe = reply.inode.file.dyn_stripe
+        # Replies may pass each other, and it only grows.
+        self._dyn_stripe = max(self._dyn_stripe, reply.inode.file.dyn_stripe)
 
     @property
     def _has_new_data(self) -> bool:

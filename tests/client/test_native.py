@@ -430,3 +430,30 @@ async def test_a_written_file_is_durable_when_it_is_closed(autojump_clock, clien
     assert cluster.durable_calls == 2
     await fs.copy_file("/empty", "/g")
     assert cluster.durable_calls == 3
+
+
+async def test_a_reply_that_comes_late_takes_no_chain_from_what_an_fsync_covers(
+    autojump_clock, client, cluster
+):
+    fs = client()
+    synced = []
+    async with await fs.create("/f") as file:
+        call, later = file._meta.call, trio.Event()
+
+        async def record(refs):
+            synced.extend(ref.dyn_stripe for ref in refs)
+
+        async def call_late(method, request, **options):
+            reply = await call(method, request, **options)
+            if method.name == "ExtendStripe" and request.dyn_stripe_min == 2:
+                await later.wait()
+            return reply
+
+        file._meta.call, file._chunks.sync = call_late, record
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(file.write, CHUNK, b"second")
+            await wait_all_tasks_blocked()
+            await file.write(3 * CHUNK, b"fourth")
+            later.set()
+        await file.fsync()
+    assert synced == [4]
