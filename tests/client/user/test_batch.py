@@ -283,6 +283,22 @@ def test_wrong_arguments_are_refused(client, folder):
         client.read([Transfer(file, 0, memoryview(bytearray(8))[::2])])
     with pytest.raises(TypeError, match="opened by"):
         client.read([Transfer(object(), 0, memoryview(bytearray(8)))])
+    for buffer in (bytearray(8), None):
+        with pytest.raises(TypeError, match="not a memoryview"):
+            client.read([Transfer(file, 0, buffer)])
+
+
+def test_an_offset_before_the_beginning_moves_nothing(client, folder):
+    """-1 means to preadv and pwritev: where the descriptor stands; so a write went over the first bytes."""
+    path = write_file(folder, "f", b"first")
+    with client.open(path, "r+") as file:
+        buffer = bytearray(b"other")
+        with pytest.raises(ValueError, match="offset -1"):
+            client.write([Transfer(file, -1, memoryview(buffer))])
+        with pytest.raises(ValueError, match="offset -1"):
+            client.read([Transfer(file, -1, memoryview(buffer))])
+    assert buffer == b"other"
+    assert Path(path).read_bytes() == b"first"
 
 
 def test_threads_share_a_client(client, folder):

@@ -279,12 +279,18 @@ def test_sizes_are_checked(tmp_path):
                 cache.put([(b"k", memoryview(bytes(size)))])
             with pytest.raises(ValueError, match="a block has 4096"):
                 cache.get_into([b"k"], [memoryview(bytearray(size))])
+        with pytest.raises(TypeError, match="bytearray, not a memoryview"):
+            cache.get_into([b"k"], [bytearray(BLOCK)])
+        with pytest.raises(TypeError, match="bytes, not a memoryview"):
+            cache.put([(b"k", bytes(BLOCK))])
         with pytest.raises(ValueError, match="2 keys, 1 buffers"):
             cache.get_into([b"k", b"l"], [memoryview(bytearray(BLOCK))])
         with pytest.raises(ValueError, match="empty key"):
             cache.get([b""])
     with pytest.raises(ValueError, match="blocks of 4096 bytes, not 8192: use another folder"):
         KVCache(tmp_path, block_bytes=8192, capacity_bytes=CAPACITY)
+    with pytest.raises(ValueError, match="0 bytes a block"):
+        KVCache(tmp_path, block_bytes=0, capacity_bytes=CAPACITY)
     with pytest.raises(ValueError, match="two blocks are 8192"):
         KVCache(tmp_path, block_bytes=4096, capacity_bytes=8191)
     with pytest.raises(ValueError, match="ttl_s"):

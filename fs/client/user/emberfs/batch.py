@@ -20,6 +20,15 @@ OpenMode = Literal["r", "r+", "w", "x"]
 """Read; read and write; write a new or emptied file; write a file that must not exist."""
 
 
+def need_view(path: str, buffer: object) -> None:
+    """Raise TypeError for a buffer that is no memoryview, as `bytes` and `bytearray` are not."""
+    if not isinstance(buffer, memoryview):
+        kind = type(buffer).__name__
+        raise TypeError(
+            f"a buffer for {path!r} is {kind}, not a memoryview: memoryview(...) makes one"
+        )
+
+
 class BatchFile(Protocol):
     """An open file; closed by `close`, with its client, or at the end of a `with` block."""
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from .batch import BatchClient, Iov, Transfer
+from .batch import BatchClient, Iov, Transfer, need_view
 from .closing import Closing
 from .kvcache_folder import open_folder
 from .kvcache_format import SLOTS_MAX, Entry, Geometry, block_checksum, key_digest
@@ -74,7 +74,7 @@ def _segment_slots(block_bytes: int, capacity_bytes: int) -> int:
     share = max(
         min(SEGMENT_BYTES, capacity_bytes // _SMALL_SHARE), capacity_bytes // _CAPACITY_SHARE
     )
-    return max(1, min(SLOTS_MAX, share // block_bytes))
+    return max(1, min(SLOTS_MAX, share // max(1, block_bytes)))
 
 
 class KVCache(Closing):
@@ -319,6 +319,7 @@ class KVCache(Closing):
         return len(new)
 
     def _check_size(self, block: memoryview) -> None:
+        need_view(self._path, block)
         if block.nbytes != self.block_bytes or block.itemsize != 1 or not block.contiguous:
             raise ValueError(
                 f"{block.nbytes} bytes, or not contiguous: a block has {self.block_bytes}"

@@ -19,7 +19,7 @@ from fs.client.blocking import BlockingFile, BlockingFs
 from fs.client.entries import Identity
 from fs.schema.status import FsError
 
-from .batch import BatchFile, OpenMode, Transfer
+from .batch import BatchFile, OpenMode, Transfer, need_view
 from .closing import Closing
 from .clusters import connection, find_place, os_error, os_errors, split_url
 
@@ -230,6 +230,7 @@ def _own(file: BatchFile) -> NativeFile:
 
 def _checked(transfer: Transfer) -> Transfer:
     buffer, path = transfer.buffer, _own(transfer.file).path
+    need_view(path, buffer)
     if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
         raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
     return transfer

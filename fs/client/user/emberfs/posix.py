@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from .batch import BatchFile, OpenMode, Transfer
+from .batch import BatchFile, OpenMode, Transfer, need_view
 from .closing import Closing
 
 HELPERS_DEFAULT = 7
@@ -164,6 +164,9 @@ def _own(file: BatchFile) -> PosixFile:
 
 def _bytes_of(transfer: Transfer) -> memoryview:
     buffer = transfer.buffer
+    need_view(_own(transfer.file).path, buffer)
+    if transfer.offset < 0:  # preadv and pwritev take -1 for where the descriptor stands
+        raise ValueError(f"offset {transfer.offset} of {transfer.file.path!r}")
     if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
         raise ValueError(f"a buffer for {transfer.file.path!r} is no contiguous view of bytes")
     return buffer
@@ -278,8 +281,9 @@ class PosixClient(Closing):
         Raises:
             OSError: the first failure by position, with errno and the file's path.
         """
-        if any(transfer.buffer.readonly for transfer in transfers):
-            raise TypeError("a buffer to be filled is read-only")
+        for transfer in transfers:
+            if _bytes_of(transfer).readonly:
+                raise TypeError("a buffer to be filled is read-only")
         counts = [0] * len(transfers)
         ended = [False] * len(transfers)
         for piece, done in self._run(_read_piece, transfers):

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from .batch import BatchFile, Transfer
+from .batch import BatchFile, Transfer, need_view
 from .closing import Closing
 from .connection import Connection
 from .posix import close_descriptor
@@ -135,6 +135,8 @@ def checked_buffers(
     buffers = []
     for file, offset, buffer in transfers:
         own_file(file, client)
+        if type(buffer) is not memoryview:
+            need_view(file.path, buffer)
         if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
             raise ValueError(f"a buffer for {file.path!r} is no contiguous view of bytes")
         if op is Op.READ and buffer.readonly:
