@@ -9,6 +9,8 @@ Invariants:
       and it is the same process.  That it asks the manager for its lease says nothing of its way to us.
     - A call to a peer that turned out to live when the limit had passed has PATIENT_S the next time; every limit's length it is made
       sure that the peer still lives, and the call ends if not.
+    - A read is never waited for longer than the limit: another replica has the same bytes, and the next try finds those that were read
+      in the page cache.
     - Nobody is asked, and nothing more is done, while calls end within their limit.
 
 Does not: repeat anything; retry.py says for how long.
@@ -45,6 +47,9 @@ ASK_S: Final = 5.0
 
 SLOW_FRACTION: Final = 0.9
 """Of the limit: a peer that answers so late, and wants to be asked again, had to stop for want of time."""
+
+_ELSEWHERE: Final = {services.STORAGE_BATCH_READ.name}
+"""What others can do as well; it is tried for longer, but each try has its limit."""
 
 _GONE: Final = {Status.RPC_CONNECT_FAILED, Status.RPC_CONNECTION_LOST}
 
@@ -111,7 +116,8 @@ class Patience:
             or not await self._lives(node)
         ):
             raise failure
-        self._note_slow(key, took_s)
+        if method.name not in _ELSEWHERE:
+            self._note_slow(key, took_s)
         raise SlowPeerError(failure.status, failure.detail)
 
     async def _call_patiently(  # noqa: PLR0917 - those of `call`

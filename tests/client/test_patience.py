@@ -13,7 +13,6 @@ from fs.runtime.ports import Runtime
 from fs.schema import services
 from fs.schema.config import ClientSection
 from fs.schema.ids import NodeId
-from fs.schema.proto import storage_pb2 as pb
 from fs.schema.proto.core_pb2 import GetInfoRsp
 from fs.schema.routing import Node, NodeState, Role
 from fs.schema.status import FsError, Status
@@ -66,12 +65,10 @@ class Peer:
         return Received(method.reply_type())
 
 
-async def ask(patience, under_way=None):
+async def ask(patience, under_way=None, method=services.STORAGE_SPACE_INFO):
     under_way = set() if under_way is None else under_way
     try:
-        await patience.call(
-            NODE, services.STORAGE_SPACE_INFO, pb.SpaceInfoReq(), under_way=under_way
-        )
+        await patience.call(NODE, method, method.request_type(), under_way=under_way)
     finally:
         assert not under_way
 
@@ -94,6 +91,16 @@ async def test_who_is_slow_has_time_when_asked_again(autojump_clock):  # noqa: A
     await ask(patience)
     assert peer.limits == [LIMIT_S, PATIENT_S]
     assert peer.asked_count == 1 + 3
+
+
+async def test_reads_go_elsewhere_after_their_limit_each_time(autojump_clock):  # noqa: ARG001
+    peer = Peer(3.5 * LIMIT_S)
+    patience = Patience(peer, ClientSection())
+    for _ in range(2):
+        with pytest.raises(SlowPeerError):
+            await ask(patience, method=services.STORAGE_BATCH_READ)
+    assert peer.limits == [LIMIT_S, LIMIT_S]
+    assert peer.asked_count == 2, "that it lives is known, for the time that is spent on trying"
 
 
 async def test_who_falls_silent_while_it_is_waited_for_is_given_up(autojump_clock):  # noqa: ARG001
