@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Writes of one chain that wait together go together, and each is told what became of it."""
 
 from types import SimpleNamespace
@@ -199,7 +200,7 @@ def nothing_is_left(writers):
     return (load.lines, load.writes, load.began_s) == ({}, 0, [])
 
 
-async def test_a_free_chain_waits_for_its_share_of_what_there_is_to_write(writers):
+async def test_a_free_chain_waits_for_its_share_of_what_there_is_to_write(autojump_clock, writers):
     nodes = writers.nodes
     await busy_chains(writers)
     await writers.write([7, 8, 9], LARGE, chain_id=3)
@@ -211,7 +212,9 @@ async def test_a_free_chain_waits_for_its_share_of_what_there_is_to_write(writer
     assert nothing_is_left(writers)
 
 
-async def test_a_free_chain_waits_no_longer_than_a_round_of_those_under_way(writers):
+async def test_a_free_chain_waits_no_longer_than_a_round_of_those_under_way(
+    autojump_clock, writers
+):
     nodes = writers.nodes
     await busy_chains(writers)
     await writers.write([7], LARGE, chain_id=3)
@@ -225,7 +228,7 @@ async def test_a_free_chain_waits_no_longer_than_a_round_of_those_under_way(writ
 
 
 @pytest.mark.parametrize("size", [SMALL_BYTES_MAX, ENOUGH_BYTES])
-async def test_small_writes_and_very_large_ones_wait_for_no_share(writers, size):
+async def test_small_writes_and_very_large_ones_wait_for_no_share(autojump_clock, writers, size):
     await busy_chains(writers)
     await writers.write([7], size, chain_id=3)
     assert writers.nodes.sent[2:] == [[7]]
@@ -233,8 +236,7 @@ async def test_small_writes_and_very_large_ones_wait_for_no_share(writers, size)
     assert nothing_is_left(writers)
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_chain_that_is_held_up_does_not_hold_up_another(writers):
+async def test_a_chain_that_is_held_up_does_not_hold_up_another(autojump_clock, writers):
     nodes = writers.nodes
     await writers.write(range(4), size=1 << 20)
     assert nodes.sent == [[0]]
@@ -250,8 +252,9 @@ async def test_a_chain_that_is_held_up_does_not_hold_up_another(writers):
     assert writers.told == {k: k + 1 for k in (*range(4), 10, 11)}
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_writes_of_a_chain_that_has_waited_for_long_enough_go_together(writers):
+async def test_writes_of_a_chain_that_has_waited_for_long_enough_go_together(
+    autojump_clock, writers
+):
     nodes = writers.nodes
     await writers.write(range(8), size=1 << 20)
     await writers.write([10, 11], size=1 << 20, chain_id=2)
@@ -262,8 +265,9 @@ async def test_writes_of_a_chain_that_has_waited_for_long_enough_go_together(wri
     assert 10 not in writers.told
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_who_begins_to_wait_for_a_share_behind_a_request_of_the_chain_is_not_held_up(writers):
+async def test_who_begins_to_wait_for_a_share_behind_a_request_of_the_chain_is_not_held_up(
+    autojump_clock, writers
+):
     nodes = writers.nodes
     await writers.write([0], LARGE)
     await writers.write([10], LARGE, chain_id=2)
@@ -279,8 +283,9 @@ async def test_who_begins_to_wait_for_a_share_behind_a_request_of_the_chain_is_n
     assert nothing_is_left(writers)
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_whose_patience_ends_as_the_last_that_waits_is_cancelled_is_still_sent(writers):
+async def test_whose_patience_ends_as_the_last_that_waits_is_cancelled_is_still_sent(
+    autojump_clock, writers
+):
     nodes = writers.nodes
     for base in range(0, 400, 20):  # whichever of the three is run first
         await writers.write(range(base, base + 8), LARGE)
@@ -292,7 +297,9 @@ async def test_whose_patience_ends_as_the_last_that_waits_is_cancelled_is_still_
         assert nothing_is_left(writers)
 
 
-async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten(writers):
+async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten(
+    autojump_clock, writers
+):
     await busy_chains(writers)
     await writers.write([7], LARGE, chain_id=3)
     writers.scopes[7].cancel()
@@ -304,7 +311,7 @@ async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten
     assert nothing_is_left(writers)
 
 
-async def test_a_chain_for_each_writer_waits_for_nobody(writers):
+async def test_a_chain_for_each_writer_waits_for_nobody(autojump_clock, writers):
     for chain_id in range(16):
         await writers.write([chain_id], LARGE, chain_id=chain_id)
     assert writers.nodes.sent == [[index] for index in range(16)]
