@@ -57,9 +57,12 @@ def lengthen(inode: pb.InodePb, length: int) -> None:
 
 
 def _known(ctx: OpContext, inode: pb.InodePb) -> PreciseLength:
-    known = ctx.precise_length
+    """Return what the chains said; not of an earlier content: who has reported since may have counted more than this answer does."""
+    known, part = ctx.precise_length, inode.file
     is_of_it = known is not None and known.inode_id == inode.inode_id
-    if known is None or not is_of_it or known.truncate_ver != inode.file.truncate_ver:
+    if known is None or not is_of_it or known.truncate_ver != part.truncate_ver:
+        raise LengthUnknownError(inode)
+    if known.data_ver not in (None, part.data_ver):
         raise LengthUnknownError(inode)
     return known
 

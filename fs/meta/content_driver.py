@@ -122,7 +122,8 @@ class ContentDriver:
                 await self._finish_truncation(inode_id)
             except LengthUnknownError as error:
                 turn.end_try()
-                known = await self._ask_length(error.inode)
+                is_patient = round_count <= PATIENT_ROUND_COUNT
+                known = await self._ask_length(error.inode, is_patient=is_patient)
         raise FsError(Status.BUSY, "the file is being truncated again and again")
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -213,7 +214,9 @@ class ContentDriver:
         value = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
         return None if value is None else decoded(InodePb, key, value).file
 
-    async def _ask_length(self, inode: InodePb) -> PreciseLength:
+    async def _ask_length(self, inode: InodePb, *, is_patient: bool) -> PreciseLength:
+        """Ask the chains; the answer holds for the content that the inode knows of, unless who asks has waited for long."""
         part = inode.file
         length, used_bytes = await self._chunks.file_length(file_ref(inode.inode_id, part))
-        return PreciseLength(inode.inode_id, part.truncate_ver, length, used_bytes)
+        data_ver = part.data_ver if is_patient else None
+        return PreciseLength(inode.inode_id, part.truncate_ver, length, used_bytes, data_ver)

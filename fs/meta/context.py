@@ -74,6 +74,8 @@ class PreciseLength:
     truncate_ver: int
     length: int
     used_bytes: int
+    data_ver: int | None
+    """As the file had when they were asked; None: whatever it is now, others report new content all the time."""
 
 
 class OpContext(NamedTuple):

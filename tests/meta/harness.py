@@ -38,6 +38,7 @@ class FakeChunks:
         self.removed = []
         self.error = None
         self.before_truncate = None
+        self.after_look = None
 
     def _fail(self):
         if self.error is not None:
@@ -67,7 +68,10 @@ class FakeChunks:
     async def file_length(self, file: FileRef) -> tuple[int, int]:
         self._fail()
         length = self.lengths.get(file.inode_id, 0)
-        return length, self.used.get(file.inode_id, length)
+        used_bytes = self.used.get(file.inode_id, length)
+        if self.after_look is not None:
+            await self.after_look()
+        return length, used_bytes
 
     async def space(self) -> tuple[int, int]:
         self._fail()

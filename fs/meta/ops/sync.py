@@ -35,11 +35,11 @@ def _apply_content(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> 
         content.apply_length_hint(ctx, inode, request.length_hint)
     elif request.has_new_data:
         content.apply_precise_length(ctx, inode)
+    if request.counts_space:
+        content.apply_used(ctx, inode)
     if request.has_new_data:
         inode.file.data_ver += 1
         inode.mtime_ns = ctx.now_ns
-    if request.counts_space:
-        content.apply_used(ctx, inode)
 
 
 def _apply_times(inode: pb.InodePb, request: meta.SyncReq, before: tuple[int, int, int]) -> None:

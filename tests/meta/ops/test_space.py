@@ -1,6 +1,7 @@
 """What a file takes: its length, or, once it has holes, what its chunks hold."""
 
 from fs.client.fuse.answers import used_blocks
+from fs.meta.content_driver import PATIENT_ROUND_COUNT
 from fs.schema.inode import inode_from_pb
 from tests.meta.harness import ROOT, hint, session
 
@@ -43,3 +44,34 @@ async def test_truncation_makes_and_cuts_holes(world, root):
     assert await blocks(root, f) == 0
     await root.set_attr(f, length=0)
     assert not (await root.attr(f)).file.has_holes
+
+
+async def test_an_old_answer_of_the_chains_does_not_undo_a_newer_count(world, root):
+    f = (await root.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
+    await root.set_attr(f, length=1 << 20)
+    world.chunks.used[f] = 1000
+
+    async def another_counts():
+        world.chunks.after_look = None
+        world.chunks.used[f] = 5000
+        await root.sync(f, has_new_data=True, length_hint=hint(5000), counts_space=True)
+
+    world.chunks.after_look = another_counts
+    await root.sync(f, has_new_data=True, length_hint=hint(1000), counts_space=True)
+    assert (await root.attr(f)).used_bytes == 5000
+
+
+async def test_others_that_report_all_the_time_hold_up_no_count(world, root):
+    f = (await root.create(ROOT, b"f", wants_write=True, session=session(1))).inode_id
+    await root.set_attr(f, length=1 << 20)
+    world.chunks.used[f] = 1000
+    looks = []
+
+    async def another_reports():
+        looks.append(1)
+        await root.sync(f, has_new_data=True, length_hint=hint(1000))
+
+    world.chunks.after_look = another_reports
+    await root.sync(f, has_new_data=True, length_hint=hint(1000), counts_space=True)
+    assert (await root.attr(f)).used_bytes == 1000
+    assert len(looks) == PATIENT_ROUND_COUNT + 1
