@@ -81,6 +81,8 @@ class Observer:
             if process.settings is None or process.life.is_over:
                 continue
             for role, stored in process.settings._stored.items():
+                if (role, stored.version, stored.text) in self.cluster.watch.settings_before:
+                    continue  # `wait_settings` asks whether it hears of the others
                 known = self._settings.setdefault((role, stored.version), stored.text)
                 assert known == stored.text, (
                     f"{name}: version {stored.version} of {role.name} is {stored.text!r}, was {known!r}"

@@ -537,7 +537,7 @@ class SimCluster:
         if process.settings is None or process.settings.report().problem:
             return False
         return all(
-            stored.version == self.watch.settings.get(role, (0, ""))[0]
+            (stored.version, stored.text) == self.watch.settings.get(role, (0, ""))
             for role, stored in process.settings._stored.items()
         )
 

@@ -47,6 +47,10 @@ class RoutingWatch:
     """By role: the newest version that is kept, and its text."""
     settings_generation: int = 0
     """Versions of settings are given again after a restore."""
+    settings_given: set[tuple[int, int, str]] = field(default_factory=set)
+    """Roles, versions and texts that were ever kept."""
+    settings_before: set[tuple[int, int, str]] = field(default_factory=set)
+    """Those before the last restore: who lived on has them until he hears of the others."""
     versions: dict[int, dict[ChunkId, int]] = field(default_factory=dict)
     """By target: the committed versions seen while it served."""
 
@@ -106,6 +110,7 @@ class RoutingWatch:
             if key.startswith(SETTINGS_PREFIX) and value is not None:
                 one = record_pb2.SettingsRecordPb.FromString(value).settings
                 kept = (one.version, one.text)
+                self.settings_given.add((one.role, *kept))
                 self.settings[one.role] = max(self.settings.get(one.role, (0, "")), kept)
 
     def _see_move(self, move: Move) -> None:
@@ -149,6 +154,7 @@ class RoutingWatch:
         }
         self.chain_history[version] = self.chains
         self.settings_generation += 1
+        self.settings_before |= self.settings_given
         self.look_at_places(rows)
 
     def look_at_places(self, rows: Mapping[bytes, bytes | None]) -> None:
