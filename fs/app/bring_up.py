@@ -160,10 +160,11 @@ def with_services(
 
 
 def _check_new_directory(path: Path) -> None:
-    """A new cluster needs an empty directory with space."""
+    """A new cluster needs an empty directory, or none yet: it is made when nothing else stands in the way."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
         names = [n for n in os.listdir(path) if n not in {"run", "logs"}]  # noqa: PTH208
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise FsError(Status.BAD_CLUSTER_DIR, f"{path}: {error.strerror}") from error
     if names:
@@ -174,6 +175,11 @@ def _check_new_directory(path: Path) -> None:
 
 
 def _check_space(path: Path) -> None:
+    """A cluster needs space in its directory, which is made if it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FsError(Status.BAD_CLUSTER_DIR, f"{path}: {error.strerror}") from error
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
     if free < FREE_BYTES_MIN:
