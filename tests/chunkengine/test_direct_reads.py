@@ -1,8 +1,11 @@
 """Large reads past the page cache: which go there, that they return what the others return, what falls back."""
 
+import ctypes
 import errno
+import mmap
 import os
 import random
+import time
 from itertools import accumulate
 
 import pytest
@@ -23,6 +26,26 @@ CHUNKS = [(TargetId(1), ChunkId(InodeId(7), index)) for index in range(3)]
 KEYS = [chunk_key(*chunk) for chunk in CHUNKS]
 LENGTHS = [64 * KIB, 50_001, 256 * KIB]
 BYTES_MIN = 16 * KIB
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+
+
+def cached_pages(fd, start, length) -> int:
+    """Return how many pages of a part of a file are in the page cache, without bringing any there, as reads may."""
+    begin = start - start % mmap.PAGESIZE
+    size = start + length - begin
+    address = LIBC.mmap(
+        None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, fd, ctypes.c_long(begin)
+    )
+    assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
+    try:
+        pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+        assert not LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages)
+        return sum(page & 1 for page in pages)
+    finally:
+        LIBC.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
 
 
 class Watched(Lab):
@@ -53,10 +76,19 @@ class Watched(Lab):
         if self.kind == "memory":
             self.disk.is_cached = lambda: False
             return
-        for chunk in CHUNKS:
-            file_id, _ = place(self.engine, chunk)
+        for chunk, length in zip(CHUNKS, LENGTHS, strict=True):
+            file_id, start = place(self.engine, chunk)
+            self._cool(file_id, start, length)
+
+    def _cool(self, file_id, start, length) -> None:
+        for _ in range(200):
             self.files.flush([file_id])
             self.files.drop_cache([file_id])
+            with self.files._files.using(file_id) as file:
+                if not cached_pages(file.fd, start, length):
+                    return
+            time.sleep(0.02)  # a page that a processor has yet to enter into the lists is kept
+        pytest.fail("the page cache does not let go of the file")
 
     def read(self, wanted, *, may_pass_cache=True, askew=0) -> int:
         """Read (chunk, offset, length), which have to be right; return how many rows went past the page cache."""
