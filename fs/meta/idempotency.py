@@ -103,8 +103,7 @@ async def refuse(
 
 async def stamp(tr: Transaction, keys: Sequence[bytes], tick: int) -> None:
     """Say of outcomes that were remembered without a tick that they are of this one, so that they end, too."""
-    for key in keys:
-        value = await tr.get(key)
+    for key, value in zip(keys, await tr.get_many(keys), strict=True):
         if value is not None:
             record = IdempotencyRecordPb.FromString(value)
             record.tick = record.tick or tick
