@@ -18,6 +18,7 @@ import typer
 from ..client.blocking import BlockingFs, connect_blocking
 from ..client.entries import DirectoryUsage
 from ..schema.status import FsError, Status
+from . import supervisor_link
 from .cells import cell, console, table
 from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
 from .entry import NO_ENTRY, current_entry
@@ -71,11 +72,14 @@ def named(path: str) -> Iterator[None]:
 
 
 def connected(given: Path | None) -> BlockingFs:
-    """Return a client of the chosen cluster, to be used in a `with` block."""
+    """Return a client of the chosen cluster, to be used in a `with` block; raises FsError: NOT_RUNNING."""
     if current_entry() != NO_ENTRY:
         return _connected_elsewhere()
     directory = chosen_directory(given)
     record = need_record(directory)
+    if not (supervisor_link.is_answering(directory) or supervisor_link.has_orphans(directory)):
+        detail = f"no cluster runs in {directory.path}; start it: ember up"
+        raise FsError(Status.NOT_RUNNING, detail)
     key_file = usual_key_file(directory, record)
     return connect_blocking(
         mgmtd_addresses(directory, record), record.cluster_id, key_file=key_file

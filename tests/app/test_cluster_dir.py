@@ -20,6 +20,7 @@ from fs.app.cluster_dir import (
     storage_names,
 )
 from fs.app.cluster_plan import server_configs
+from fs.app.quota_commands import connected
 from fs.app.store_access import is_running
 from fs.schema.status import FsError, Status
 
@@ -112,3 +113,11 @@ def test_a_cluster_of_somebody_else_is_not_taken_for_one_that_is_down(tmp_path, 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     with pytest.raises(FsError, match="somebody else: run this as its owner"):
         is_running(made)
+
+
+def test_a_client_of_a_stopped_cluster_is_refused_at_once(tmp_path):
+    """It waited two minutes for a manager that nobody had started."""
+    save_record(ClusterDir(tmp_path), RECORD)
+    with pytest.raises(FsError, match="start it: ember up") as caught:
+        connected(tmp_path)
+    assert caught.value.status is Status.NOT_RUNNING
