@@ -22,6 +22,8 @@ from .world import World, machine_fault, named_fault
 
 DEAD_S = (0.02, 0.3, 2.0, 8.0)
 REPAIRED_S_MAX = 100.0
+FOUND_HUNG_S = 2.0
+"""Who saw calls hang may fail the disk as they return."""
 HUNG_S_MAX = 25.0
 RETURNED_S_MAX = 75.0
 """A disk that failed is opened anew after a minute."""
@@ -68,8 +70,9 @@ async def hang_disk(world: World) -> None:
     threads.is_hung = True
     world.cluster.trace.add("hung disk", process.name)
     await trio.sleep(world.random.uniform(0.5, HUNG_S_MAX))
-    world.count("disk_found_hung", int(disk.is_failed))
     threads.is_hung = False
+    await trio.sleep(FOUND_HUNG_S)
+    world.count("disk_found_hung", int(disk.is_failed))
     if not disk.is_failed:
         disk.writes_on_loop = True
     elif world.random.random() < 0.5:
