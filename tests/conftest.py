@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fs.app.entry import NO_ENTRY, set_entry
+
 FIGURE = "figure"
 LONG = ("timeout", "mount", "slow", "thorough")
 """Marks of tests that take long, longest first: those with a limit of their own need it."""
@@ -56,6 +58,12 @@ def pytest_collection_modifyitems(config, items):
         rank = next((n for n, mark in enumerate(LONG) if item.get_closest_marker(mark)), len(LONG))
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_before():
+    """Have no test reach the cluster that a line of a shell in another one has named: a shell's next line does."""
+    set_entry(NO_ENTRY)
 
 
 @pytest.fixture(scope="session")
