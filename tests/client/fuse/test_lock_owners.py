@@ -1,10 +1,12 @@
 """Which kind of lock a thread waits for, as its system call says."""
 
 import fcntl
+import re
 import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,14 +19,14 @@ fcntl.fcntl(fd, getattr(fcntl, sys.argv[2]), struct.pack("hhqqi", fcntl.F_WRLCK,
 """
 
 
-def settled(thread_id):
-    """Return what is said once the thread waits for the lock."""
+def settled(thread_id, path):
+    """Return what is said once the thread waits for a lock of the file."""
+    waiting = re.compile(rf"-> .*:{path.stat().st_ino} ")
     for _ in range(500):
-        with open(f"/proc/{thread_id}/wchan", encoding="ascii") as file:
-            if "lock" in file.read():
-                break
+        if waiting.search(Path("/proc/locks").read_text(encoding="ascii")):
+            return waits_as_process(thread_id)
         time.sleep(0.01)
-    return waits_as_process(thread_id)
+    pytest.fail("nobody waits for the lock")
 
 
 @pytest.mark.parametrize(("command", "is_process"), [("F_SETLKW", True), ("F_OFD_SETLKW", False)])
@@ -35,7 +37,7 @@ def test_the_command_tells(tmp_path, command, is_process):
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0))
         waiter = subprocess.Popen([sys.executable, "-c", WAITER, str(path), command])
         try:
-            assert settled(waiter.pid) is is_process
+            assert settled(waiter.pid, path) is is_process
         finally:
             waiter.kill()
             waiter.wait()
