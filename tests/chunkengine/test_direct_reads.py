@@ -62,10 +62,19 @@ class Watched(Lab):
             put(self.engine, chunk, 1, in_pages(content))
         self.engine.sync()
         self.files = self.engine._files
+        if kind == "disk":
+            self.read_cached_at = self.files.read_cached_at
+            self.files.read_cached_at = self._read_cached_at
         self.cool()
         self.lent = []
         self.real = self.files.lend_past_cache
         self.files.lend_past_cache = self._lend
+
+    def _read_cached_at(self, file_id, offset, buffers) -> bool:
+        """Do so only where the pages are there: Linux begins to read the others, and a disk may have them in that moment."""
+        with self.files._files.using(file_id) as file:
+            is_there = cached_pages(file.fd, offset, sum(map(len, buffers))) > 0
+        return is_there and self.read_cached_at(file_id, offset, buffers)
 
     def _lend(self, file_id):
         self.lent.append(file_id)
