@@ -65,7 +65,17 @@ _Key = tuple[NodeId, int, int]
 class _Write:
     """One write that waits for its turn, or for the end of its request."""
 
-    __slots__ = ("began_s", "data", "error", "group", "is_over", "reply", "request", "task")
+    __slots__ = (
+        "began_s",
+        "data",
+        "error",
+        "group",
+        "is_over",
+        "is_taken",
+        "reply",
+        "request",
+        "task",
+    )
 
     def __init__(self, request: pb.UpdateReq, data: Buffer) -> None:
         self.request = request
@@ -76,8 +86,10 @@ class _Write:
         """That sleeps until it is woken."""
         self.is_over = False
         """Its request, which another one's task has sent, has ended."""
+        self.is_taken = False
+        """It is out of the line and in a request."""
         self.group: Sequence[_Write] = ()
-        """Those of its request, once it is taken out of the line; the first sends it."""
+        """Those of its request, in the first of them, which sends it, and until it has ended: a circle of references would hold their bytes."""
         self.reply: pb.UpdateRsp | None = None
         self.error: FsError | None = None
         """Neither: it is to be sent by itself."""
@@ -194,8 +206,9 @@ class _Line:
             self.under_way += 1
             group[0].began_s = current_time()
             self._load.began_s.append(group[0].began_s)
+            group[0].group = group
             for one in group:
-                one.group = group
+                one.is_taken = True
                 self.waiting_bytes -= len(one.data)
             if group[0].task is not None:  # else it does not sleep
                 trio.lowlevel.reschedule(group[0].task)
@@ -245,19 +258,20 @@ class WriteGroups:
             line.start(load.share)
         else:
             line.add(write)
-        if not write.group or write.group[0] is not write:
+        if not write.group:
             try:
                 await _wait_in(line, write)
             except trio.Cancelled:
                 load.drop_idle(key, line)
                 raise
-        if write.group[0] is write:
+        group, write.group = write.group, ()
+        if group:
             try:
-                if len(write.group) == 1:
+                if len(group) == 1:
                     return await self._alone(node_id, request, data)
-                await self._send_group(node_id, write.group)
+                await self._send_group(node_id, group)
             finally:
-                load.end(key, line, write.group)
+                load.end(key, line, group)
         if write.error is not None:
             raise write.error
         if write.reply is not None:
@@ -302,7 +316,7 @@ class WriteGroups:
 
 async def _wait_in(line: _Line, write: _Write) -> None:
     """Wait until `write` is the first of a group, or its request has ended."""
-    while not (write.is_over or (write.group and write.group[0] is write)):
+    while not (write.is_over or write.group):
         if not line.waits_for_share():
             await _sleep_in(line, write)
             continue
@@ -316,7 +330,7 @@ async def _sleep_in(line: _Line, write: _Write) -> None:
     """Sleep until woken, however long; a write whose wait is cancelled is out of the line."""
 
     def abort(_: object) -> trio.lowlevel.Abort:
-        if write.group:  # its bytes are being sent
+        if write.is_taken:  # its bytes are being sent
             return trio.lowlevel.Abort.FAILED
         line.drop(write)
         return trio.lowlevel.Abort.SUCCEEDED

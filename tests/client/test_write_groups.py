@@ -1,6 +1,8 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Writes of one chain that wait together go together, and each is told what became of it."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +73,10 @@ class Nodes:
             await self.end()
 
 
+class Bytes(bytearray):
+    """That can be referred to weakly."""
+
+
 class Writers:
     """Tasks that write, and what they were told."""
 
@@ -80,6 +86,8 @@ class Writers:
         self.started_anew("a")
         self.groups = WriteGroups(self.nodes, self.routing)
         self.told = {}
+        self.written = []
+        """Weak references to the bytes of each write."""
         self._nursery = nursery
         self.scopes = {}
 
@@ -93,7 +101,8 @@ class Writers:
             await trio.testing.wait_all_tasks_blocked()
 
     async def _write(self, index, size, chain_id, version):
-        data = bytes([index % 256]) * size
+        data = Bytes(bytes([index % 256]) * size)
+        self.written.append(weakref.ref(data))
         request = pb.UpdateReq(
             chunk_index=index,
             chain_id=chain_id,
@@ -317,6 +326,22 @@ async def test_a_chain_for_each_writer_waits_for_nobody(autojump_clock, writers)
     assert writers.nodes.sent == [[index] for index in range(16)]
     await writers.nodes.end_all()
     assert nothing_is_left(writers)
+
+
+async def test_nobody_keeps_the_bytes_of_a_write_that_has_ended(writers, nursery):
+    """Without the garbage collector, which comes late: a mount receives the next ones in their memory."""
+    gc.disable()
+    try:
+        await writers.write(range(4))
+        for index in range(4, 6):
+            nursery.start_soon(writers._write, index, 100, 2, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [data() is not None for data in writers.written] == [True] * 6
+        await writers.nodes.end_all()
+        assert sorted(map(len, writers.nodes.sent)) == [1, 2, 3]
+        assert [data() is not None for data in writers.written] == [False] * 6
+    finally:
+        gc.enable()
 
 
 async def test_whole_pages_come_first_in_a_request(writers):

@@ -5,6 +5,7 @@ Closing reports the length and, with durable_close, waits until bytes and metada
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from ...schema import services
 from ...schema.ids import SessionId
@@ -12,7 +13,7 @@ from ...schema.inode import inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from .handles import Handles, TakesTaskError
-from .open_file import FileHandle, InodeState
+from .open_file import FileHandle, Flush, InodeState
 
 _log = logging.getLogger(__name__)
 
@@ -93,25 +94,25 @@ class Closing(Handles):
         """Begin to send what is buffered, durably, and then to report it; False: it takes a task."""
         state = handle.state
         self._core.start_flush(state, is_durable=True)
-        flushes = list(state.flushes)
-
-        def go_on() -> None:
-            left = next((flush for flush in flushes if not flush.done.is_set()), None)
-            if left is not None:
-                left.told.append(go_on)
-                return
-            try:
-                is_begun = self._is_report_begun(handle, on_end)
-            except Exception as error:  # noqa: BLE001 - who answers the kernel judges it
-                on_end(error)
-            else:
-                if not is_begun:
-                    on_end(TakesTaskError())
-
-        if flushes:
-            go_on()
+        if state.flushes:
+            self._go_on(handle, list(state.flushes), on_end)
             return True
         return self._is_report_begun(handle, on_end)
+
+    def _go_on(self, handle: FileHandle, flushes: list[Flush], on_end: OnFlushed) -> None:
+        """Begin to report once these have ended."""
+        left = next((flush for flush in flushes if not flush.done.is_set()), None)
+        if left is not None:
+            # Not a closure that names itself: only the garbage collector would ever free it, and what it refers to.
+            left.told.append(partial(self._go_on, handle, flushes, on_end))
+            return
+        try:
+            is_begun = self._is_report_begun(handle, on_end)
+        except Exception as error:  # noqa: BLE001 - who answers the kernel judges it
+            on_end(error)
+        else:
+            if not is_begun:
+                on_end(TakesTaskError())
 
     def _is_report_begun(self, handle: FileHandle, on_end: OnFlushed) -> bool:
         """Begin to report what was sent; False: it takes a task, also to tell of an error."""

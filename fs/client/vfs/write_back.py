@@ -160,8 +160,12 @@ class WriteBack(Shared):
             self.note_failure(state, failure, f"bytes {run.offset}..{run.end}")
         self.budget.release(run.length)
         state.content_seq += 1
+        # Nobody keeps the bytes, the flushes before, or what waited for this one any longer by having waited for it.
+        run.forget_bytes()
+        flush.waits_for = []
+        told, flush.told = flush.told, []
         flush.done.set()
-        for tell in flush.told:
+        for tell in told:
             tell()
 
     def note_failure(self, state: InodeState, error: FsError, what: str) -> None:

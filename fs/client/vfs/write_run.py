@@ -92,3 +92,7 @@ class WriteRun:
         if len(self.pieces) == 1:
             return self.pieces[0]
         return b"".join(self.pieces)
+
+    def forget_bytes(self) -> None:
+        """Keep no piece any longer; where they lay, and how many they were, stays known."""
+        self.pieces = []

@@ -1,17 +1,21 @@
 """Creations, and durable closes, that no task waits for: they happen once, whatever becomes of the first try."""
 
 import errno
+import gc
 import os
 import stat
+import weakref
 
 import pytest
 import trio
+import trio.testing
 
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.protocol import Opcode
 from fs.client.vfs.locks import LockWish
 from fs.schema.services import META_CREATE, META_SYNC
 from fs.schema.status import FsError, Status
+from tests.client.fake_chunks import CHUNK
 from tests.client.fakes import FakeClock, FakeCluster, FakeMeta
 from tests.client.fuse.test_direct import (  # noqa: F401 - fixtures
     is_watched,
@@ -358,3 +362,37 @@ async def test_a_close_that_fails_is_answered_when_its_locks_are_free(kernel, cl
         cluster.only.gate.set()
     assert is_free == [True]
     assert not locks.may_hold(inode_id, 9, is_flock=False)
+
+
+class Bytes(bytearray):
+    """That can be referred to weakly."""
+
+
+def write_chunk(kernel, fh, index):  # noqa: F811
+    """Write a chunk without a copy; return a weak reference to its bytes."""
+    data = Bytes(CHUNK)
+    assert kernel.vfs.files.write_now(fh, index * CHUNK, data) == CHUNK
+    return weakref.ref(data)
+
+
+async def test_nobody_keeps_the_bytes_that_storage_has(kernel, cluster):  # noqa: F811
+    """Without the garbage collector, which comes late: large writes are received in the memory of those before."""
+    inode_id, fh = await kernel.make(b"f")
+    gc.disable()
+    try:
+        cluster.chunks.gate = gate = trio.Event()
+        several = [write_chunk(kernel, fh, index) for index in (0, 1, 2)]
+        behind = write_chunk(kernel, fh, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(data() is not None for data in (*several, behind))
+        cluster.chunks.gate = trio.Event()
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [data() for data in several] == [None] * 3, "the one behind does not need them"
+        cluster.chunks.gate.set()
+        last = write_chunk(kernel, fh, 3)
+        assert (await kernel.ask(Opcode.FSYNC, p.FSYNC_IN.pack(fh, 0, 0), inode_id))[0] == 0
+        assert cluster.only.begun
+        assert [behind(), last()] == [None] * 2
+    finally:
+        gc.enable()
