@@ -18,6 +18,7 @@ from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId, TargetId
 from .disk_use import Compacted, SpaceInfo
 from .format import ChunkKey
+from .ranges import Range
 from .read_values import ReadDone, ReadIo, ReadRows, RowsRead
 
 NOTE_KEY_BYTES_MAX: Final = 64
@@ -98,6 +99,13 @@ class ChunkWrite:
     data: Buffer
     tag: bytes = b""
     is_full_replace: bool = False
+    ranges: Sequence[Range] = ()
+    """See `ChunkEngine.prepare_write`."""
+
+    @property
+    def first_end(self) -> int:
+        """End of the bytes that are given from `offset` on without a gap, or of some of them."""
+        return sum(self.ranges[0]) if self.ranges else self.offset + len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +151,11 @@ class ChunkEngine(Protocol):
         is_full_replace: bool = False,
         tag: bytes = b"",
         commits: CommitsAtOnce | None = None,
+        ranges: Sequence[Range] = (),
     ) -> ChunkState:
         """Make the pending version: the committed bytes with `data` put at `offset`, gaps zero-filled.
+
+        With `ranges`, the first of which begins at `offset`, `data` is put there piece by piece, see fs/chunkengine/ranges.py.
 
         `version` must be commit_ver + 1 unless `is_full_replace`, which takes any version > 0, starts from
         nothing (offset 0, data = the whole content) and replaces a pending version.  A pending version

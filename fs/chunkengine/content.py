@@ -101,7 +101,7 @@ def new_content(
         behind = tail[plan.data_end - plan.tail_from :]
     else:
         behind = head[plan.data_end :]
-    middle = _zeros(plan.offset - kept)
+    middle = zeros(plan.offset - kept)
     if len(data):
         middle.append(data)
     first = head[changed_from - plan.head_from : kept - plan.head_from]
@@ -131,7 +131,8 @@ def _filled(parts: list[Buffer]) -> list[Buffer]:
     return [part for part in parts if len(part)]
 
 
-def _zeros(length: int) -> list[Buffer]:
+def zeros(length: int) -> list[Buffer]:
+    """Return so many zeros, in buffers that are not to be changed; none if it is not positive."""
     parts: list[Buffer] = []
     while length > 0:
         parts.append(_ZEROS[:length])

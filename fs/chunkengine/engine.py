@@ -60,6 +60,7 @@ from .format import (
 from .ledger import Change
 from .listing import Listing
 from .ports import DataFiles, MetaStore
+from .ranges import Range
 from .read_values import ReadDone, ReadIo, ReadRows, RowsRead
 from .reads import Reads
 from .recovery import open_ledger
@@ -202,9 +203,12 @@ class DiskEngine:
         is_full_replace: bool = False,
         tag: bytes = b"",
         commits: CommitsAtOnce | None = None,
+        ranges: Sequence[Range] = (),
     ) -> ChunkState:
         """See `ChunkEngine`."""
-        write = ChunkWrite(chunk_id, version, chunk_size_bytes, offset, data, tag, is_full_replace)
+        write = ChunkWrite(
+            chunk_id, version, chunk_size_bytes, offset, data, tag, is_full_replace, ranges
+        )
         self._epochs.limit()
         return self._updates.write(target_id, [write], commits)[0]
 

@@ -27,6 +27,7 @@ from .format import (
     size_class_of,
 )
 from .ledger import Change
+from .ranges import fault_of, plan_ranges
 from .space import BlockSpace
 from .verified import VerifiedReader
 from .version_writer import Job, VersionWriter
@@ -91,7 +92,9 @@ class Updates:
         """Make versions of different chunks, all of them or none; see `ChunkEngine.prepare_write`."""
         begun = self._begin(target_id, writes)
         try:
-            jobs = [Job(key, base, plan, write.data) for key, base, plan, write in begun]
+            jobs = [
+                Job(key, base, plan, write.data, write.ranges) for key, base, plan, write in begun
+            ]
             written = self._writer.write(jobs, sync=self._sync)
             return self._record(begun, written, commits)
         finally:
@@ -112,9 +115,13 @@ class Updates:
                 key = chunk_key(target_id, write.chunk_id)
                 old = ledger.record(key)
                 check_version(key, old, write.version, is_any=is_full_replace)
-                base = kept_base(key, old, offset, offset + length, is_full_replace=is_full_replace)
-                may_append = base is not None and ledger.may_append(key, base)
-                plan = plan_on(base, offset, length, self._block, may_append=may_append)
+                base = kept_base(key, old, offset, write.first_end, is_full_replace=is_full_replace)
+                if write.ranges:
+                    old_length = base.length if base is not None else 0
+                    plan = plan_ranges(old_length, write.ranges, self._block)
+                else:
+                    may_append = base is not None and ledger.may_append(key, base)
+                    plan = plan_on(base, offset, length, self._block, may_append=may_append)
                 begun.append(_Begun(key, base, plan, write))
             for one in begun:
                 ledger.begin_update(one.key, one.base)
@@ -214,6 +221,12 @@ class Updates:
 
 
 def _check_range(write: ChunkWrite) -> None:
+    if write.ranges:
+        assert not write.is_full_replace and write.offset == write.ranges[0][0], write.chunk_id
+        fault = fault_of(write.ranges, len(write.data), write.chunk_size_bytes)
+        if fault:
+            raise FsError(Status.INVALID_ARGUMENT, f"{write.chunk_id}: {fault}")
+        return
     offset, end = write.offset, write.offset + len(write.data)
     if offset < 0 or end > write.chunk_size_bytes:
         raise FsError(

@@ -20,6 +20,7 @@ from .books import Books
 from .content import UpdatePlan, new_content
 from .format import NO_POSITION, ChunkKey, ChunkRecord, FileId, Position, place_of, size_class_of
 from .ports import DataFiles
+from .ranges import Range, ranged_content
 from .space import BlockSpace
 from .verified import VerifiedReader
 
@@ -37,11 +38,15 @@ class Job(NamedTuple):
     base: ChunkRecord | None
     plan: UpdatePlan
     data: Buffer
+    ranges: Sequence[Range] = ()
+    """Not empty: what `data` is cut into."""
 
     @property
     def is_whole(self) -> bool:
         """Whether `data` is all of the version, which gets a block of its own."""
         plan = self.plan
+        if self.ranges:
+            return False
         return plan.offset == 0 and plan.data_end == plan.new_length and not plan.is_in_place
 
 
@@ -134,7 +139,9 @@ class VersionWriter:
 
     def _write_alone(self, job: Job, sync: Sync) -> tuple[Position, bytes]:
         """Write the bytes of an update, with what it keeps of the old version."""
-        key, base, plan, data = job
+        if job.ranges:
+            return self._write_ranges(job, sync)
+        key, base, plan, data, _ = job
         empty = memoryview(b"")
         head = self._reader.read(base, plan.head_from, plan.head_to) if base else empty
         tail = self._reader.read(base, plan.tail_from, plan.old_length) if base else empty
@@ -154,13 +161,36 @@ class VersionWriter:
             self._begin_write_back(file_id, *about)
         return position, checksums
 
+    def _write_ranges(self, job: Job, sync: Sync) -> tuple[Position, bytes]:
+        """Write an update of several ranges: as one copy, by way of the page cache, since the next one begins by reading it."""
+        key, base, plan, data, ranges = job
+        old = self._reader.read(base, 0, base.length) if base else memoryview(b"")
+        old_checksums = base.checksums if base else b""
+        parts, checksums = ranged_content(
+            plan, ranges, old_checksums=old_checksums, old=old, data=data
+        )
+        position = self.write_new(
+            key, parts, plan.new_length, is_create=base is None, sync=sync, may_pass_cache=False
+        )
+        file_id, start = place_of(position)
+        if len(data) >= max(WRITE_BEHIND_BYTES_MIN, plan.new_length // 2):
+            self._files.begin_write_back(file_id, start, plan.new_length)
+        return position, checksums
+
     def _begin_write_back(self, file_id: FileId, start: int, count: int, total: int) -> None:
         """Have new bytes on their way to the disk, if they are many, and most of what was written to the page cache."""
         if count >= max(WRITE_BEHIND_BYTES_MIN, total // 2):
             self._files.begin_write_back(file_id, start, count)
 
     def write_new(
-        self, key: ChunkKey, parts: Sequence[Buffer], length: int, *, is_create: bool, sync: Sync
+        self,
+        key: ChunkKey,
+        parts: Sequence[Buffer],
+        length: int,
+        *,
+        is_create: bool,
+        sync: Sync,
+        may_pass_cache: bool = True,
     ) -> Position:
         """Write a version into a block of its own; on failure the block is free again.
 
@@ -170,13 +200,14 @@ class VersionWriter:
             length: how many these are.
             is_create: the chunk is new, which takes more free space.
             sync: flushes the disk, to free blocks when it is full.
+            may_pass_cache: large versions need not be left in the page cache.
         """
         if not length:
             return NO_POSITION
         position = self._space.allocate(key, size_class_of(length), is_create=is_create, sync=sync)
         file_id, start = place_of(position)
         try:
-            if len(parts) == 1 and self._goes_past_cache(length):
+            if may_pass_cache and len(parts) == 1 and self._goes_past_cache(length):
                 place = file_id, start, parts[0]
                 ((count, _),) = self._files.write_past_cache([place], self._block)
                 start, parts = start + count, [memoryview(parts[0])[count:]]

@@ -204,6 +204,12 @@ STORAGE_UPDATE_GROUP: Final[Method[storage.UpdateGroupReq, storage.UpdateGroupRs
 STORAGE_REPLACE_GROUP: Final[Method[storage.UpdateGroupReq, storage.UpdateGroupRsp]] = method(
     _STORAGE, "ReplaceGroup", storage.UpdateGroupReq, storage.UpdateGroupRsp
 )
+STORAGE_WRITE_RANGES: Final[Method[storage.UpdateReq, storage.UpdateRsp]] = method(
+    _STORAGE, "WriteRanges", storage.UpdateReq, storage.UpdateRsp
+)
+STORAGE_UPDATE_RANGES: Final[Method[storage.UpdateReq, storage.UpdateRsp]] = method(
+    _STORAGE, "UpdateRanges", storage.UpdateReq, storage.UpdateRsp
+)
 
 _META = meta.DESCRIPTOR.services_by_name["Meta"]
 META_STAT_FS: Final[Method[meta.StatFsReq, meta.StatFsRsp]] = method(

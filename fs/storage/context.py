@@ -45,6 +45,8 @@ class StorageContext:
     """Processes, by node and incarnation, of a release that takes updates one by one only."""
     without_replace_groups: set[tuple[NodeId, str]] = field(default_factory=set)
     """The same of whole chunks that resync sends."""
+    without_ranges: set[tuple[NodeId, str]] = field(default_factory=set)
+    """The same of writes at several places of a chunk."""
 
     def check_lease(self) -> None:
         """Raise FsError(LEASE_EXPIRED) unless this node may serve now."""

@@ -23,7 +23,7 @@ from ..rpc.api import ConnectionRefused
 from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer
 from ..schema import services
-from ..schema.ids import ChunkId, TargetId
+from ..schema.ids import ChunkId, NodeId, TargetId
 from ..schema.method import Method, ReqT, RspT
 from ..schema.proto import mgmtd_pb2, storage_pb2
 from ..schema.routing import ChainTarget, PublicState
@@ -116,6 +116,7 @@ async def forward(
         is_whole = is_whole_wanted or successor.public_state is PublicState.SYNCING
         info = context.targets.look()
         try:
+            is_whole = is_whole or _knows_no_ranges_of(update, context, successor)
             sent = await whole(target, update, prepared) if is_whole else update
             reply = await _attempt(context, place, successor, sent, deadline_s)
             if _agrees(reply, update, prepared):
@@ -229,16 +230,37 @@ async def _attempt(
     deadline_s: float,
 ) -> storage_pb2.UpdateRsp:
     """Make one call; an unknown outcome raises the epoch before anybody else can act on it."""
-    return await _ask(
-        context,
-        place.target,
-        successor,
-        method=services.STORAGE_UPDATE,
-        request=request_of(place, update),
-        payload=[update.payload] if len(update.payload) else (),
-        deadline_s=deadline_s,
-        is_known=lambda _reply: True,
+    method = services.STORAGE_UPDATE_RANGES if update.ranges else services.STORAGE_UPDATE
+    try:
+        return await _ask(
+            context,
+            place.target,
+            successor,
+            method=method,
+            request=request_of(place, update),
+            payload=[update.payload] if len(update.payload) else (),
+            deadline_s=deadline_s,
+            is_known=lambda _reply: True,
+        )
+    except FsError as error:
+        if error.status is Status.RPC_UNKNOWN_METHOD and update.ranges:
+            context.without_ranges.add(_process_of(context, successor))
+        raise
+
+
+def _knows_no_ranges_of(update: Outgoing, context: StorageContext, successor: ChainTarget) -> bool:
+    """Return whether an update has ranges, and the successor's release is known to take whole chunks only instead."""
+    return (
+        bool(update.ranges)
+        and bool(context.without_ranges)
+        and _process_of(context, successor) in context.without_ranges
     )
+
+
+def _process_of(context: StorageContext, successor: ChainTarget) -> tuple[NodeId, str]:
+    """Return the node and incarnation of a successor; raises FsError(TARGET_UNKNOWN or NODE_UNKNOWN)."""
+    node = context.routing.info.node_of_target(successor.target_id)
+    return node.node_id, node.incarnation
 
 
 async def _ask(
@@ -323,8 +345,7 @@ async def forward_together(
         successor = place.successor
         if successor is None:
             return [Forwarded(place.chain.chain_version, None)] * len(updates)
-        node = context.routing.info.node_of_target(successor.target_id)
-        peer = node.node_id, node.incarnation
+        peer = _process_of(context, successor)
         is_ready = successor.public_state is (
             PublicState.SYNCING if only_version else PublicState.SERVING
         )

@@ -1,10 +1,12 @@
 """An update on its way to the successor, as a part of its chunk or as the chunk's whole new content."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import xxhash
 
 from ..chunkengine.api import ChunkState
+from ..chunkengine.ranges import Range
 from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId
 from ..schema.proto import storage_pb2
@@ -12,6 +14,7 @@ from .channels import Tag
 from .replica import UpdateType
 from .target import LocalTarget
 from .targets import Place
+from .update_ranges import put_ranges
 from .update_request import Update
 
 
@@ -39,6 +42,8 @@ class Outgoing:
     """Everybody below is to flush it before the answer, if that is quick."""
     is_found: bool = False
     """The payload comes from another target, since our own copy is bad."""
+    ranges: Sequence[Range] = ()
+    """Not empty: the payload goes there, piece by piece."""
 
 
 def outgoing_of(update: Update, version: int) -> Outgoing:
@@ -56,6 +61,7 @@ def outgoing_of(update: Update, version: int) -> Outgoing:
         update.tag,
         request.is_full_replace,
         is_durable=request.is_durable,
+        ranges=update.ranges,
     )
 
 
@@ -66,6 +72,7 @@ async def whole(target: LocalTarget, update: Outgoing, state: ChunkState | None)
     assert state is not None, update
     covers_all = (
         update.type is UpdateType.WRITE
+        and not update.ranges
         and update.offset == 0
         and update.payload
         and update.length == state.pending_length
@@ -116,6 +123,7 @@ def request_of(place: Place, update: Outgoing) -> storage_pb2.UpdateReq:
         is_durable=update.is_durable,
         checksum_block_bytes=place.target.disk.engine.checksum_block_bytes,
     )
+    put_ranges(request, update.ranges)
     if update.tag is not None:
         request.tag.client_id = update.tag.client_id
         request.tag.channel_id = update.tag.channel_id

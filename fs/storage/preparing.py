@@ -66,7 +66,7 @@ async def prepare(
     byte_count = len(update.payload)
     disk.note_written(byte_count)
     place.target.written_bytes += byte_count
-    if byte_count and disk.may_write_at_once(byte_count):
+    if byte_count and not update.ranges and disk.may_write_at_once(byte_count):
         about = place.target.target_id, update.chunk_id, update.request.offset, byte_count
         if disk.run_inline(disk.engine.takes_at_once, *about):
             return disk.write_at_once(byte_count, work)
@@ -96,6 +96,7 @@ def _prepare_blocking(
             is_full_replace=request.is_full_replace,
             tag=update.packed_tag,
             commits=CommitsAtOnce(commit_at, note) if commit_at else None,
+            ranges=update.ranges,
         )
     if update.kind is UpdateType.REMOVE:
         if is_syncing:

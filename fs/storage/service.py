@@ -91,6 +91,18 @@ class StorageService:
         """Execute an update that our predecessor passes on."""
         return await self._run_update(call, request, is_from_client=False)
 
+    async def write_ranges(
+        self, call: Call, request: storage_pb2.UpdateReq
+    ) -> storage_pb2.UpdateRsp:
+        """Execute a client's write at several places of a chunk; we are the head."""
+        return await self._run_update(call, request, is_from_client=True)
+
+    async def update_ranges(
+        self, call: Call, request: storage_pb2.UpdateReq
+    ) -> storage_pb2.UpdateRsp:
+        """Execute such a write that our predecessor passes on."""
+        return await self._run_update(call, request, is_from_client=False)
+
     def _run_update(
         self, call: Call, request: storage_pb2.UpdateReq, *, is_from_client: bool
     ) -> Coroutine[Any, Any, storage_pb2.UpdateRsp]:

@@ -1,11 +1,13 @@
 """One request for an update, checked as far as that needs no state.  Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import xxhash
 
 from ..chunkengine.api import ChunkState
+from ..chunkengine.ranges import Range
 from ..schema.ids import ChunkId, InodeId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN
 from ..schema.proto import storage_pb2
@@ -13,6 +15,7 @@ from ..schema.status import FsError, Status
 from .channels import Tag
 from .replica import UpdateFacts, UpdateType
 from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, pack_tag
+from .update_ranges import ranges_of
 
 _UPDATE_TYPES: Final = frozenset(int(kind) for kind in UpdateType)
 
@@ -29,6 +32,13 @@ class Update:
     packed_tag: bytes
     is_from_client: bool
     deadline_s: float
+    ranges: Sequence[Range] = ()
+    """Not empty: the payload goes there, piece by piece."""
+
+    @property
+    def first_end(self) -> int:
+        """End of the bytes that are written from the request's offset on without a gap, or of some of them."""
+        return sum(self.ranges[0]) if self.ranges else self.request.offset + self.request.length
 
 
 def check(
@@ -59,10 +69,10 @@ def check(
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: a forwarded update has a version")
     if request.is_full_replace and (request.offset or kind is not UpdateType.WRITE):
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: no whole chunk")
+    ranges = ranges_of(request, len(payload))
     if kind is UpdateType.WRITE:
-        if len(payload) != (0 if request.is_damaged else length) or (
-            length == 0 and is_from_client
-        ):
+        is_wrong = not ranges and len(payload) != (0 if request.is_damaged else length)
+        if is_wrong or (length == 0 and is_from_client):
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {len(payload)} bytes for {length}")
         if xxhash.xxh3_64_intdigest(payload) != request.payload_checksum:
             raise FsError(Status.CHECKSUM_MISMATCH, f"{where}: payload changed on its way")
@@ -78,7 +88,7 @@ def check(
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: request id too long")
     packed = pack_tag(tag) if tag is not None else b""
     chunk_id = ChunkId(InodeId(request.inode_id), request.chunk_index)
-    return Update(request, payload, kind, chunk_id, tag, packed, is_from_client, deadline_s)
+    return Update(request, payload, kind, chunk_id, tag, packed, is_from_client, deadline_s, ranges)
 
 
 def facts(update: Update, state: ChunkState | None) -> UpdateFacts:

@@ -71,9 +71,9 @@ class FullWorkload(Workload):
         else:
             often = (self.write, self.append, self.replace, self.truncate, self.remove, self.sync)
             rare = (self.drop, self.mark, self.put_damaged, self.compact, self.remove_target)
-            late = self.commit_later
-            weights = (8, 8, 4, 4, 3, 4, 2, 2, 1, 2, 1, 4)
-            kind = self.rng.choices((*often, *rare, late), weights)[0]
+            others = (self.commit_later, self.write_ranges)
+            weights = (8, 8, 4, 4, 3, 4, 2, 2, 1, 2, 1, 4, 6)
+            kind = self.rng.choices((*often, *rare, *others), weights)[0]
         self.counts[kind.__name__] += 1
         kind(engine, chunk)
 

@@ -28,6 +28,7 @@ from .workload import Damaged, in_pages
 OLD = TargetId(1), ChunkId(InodeId(7), 0)
 NEW = TargetId(1), ChunkId(InodeId(7), 1)
 CHUNKS = [OLD, NEW, *((TargetId(2), ChunkId(InodeId(8), n)) for n in range(6))]
+SCATTERED = [(100, 50), (4096, 4096), (9_000, 3_000), (20_000, 100)]
 LOT = 20
 """Workloads of one process call."""
 
@@ -65,6 +66,9 @@ class Script(FullWorkload):
             "replace at once": lambda: self.replace(engine, OLD),
             "append at once": lambda: self.put(engine, OLD, length, data),
             "grow": lambda: self.put(engine, OLD, 70_000, data),
+            "scatter": lambda: self.put_ranges(engine, OLD, SCATTERED),
+            "scatter at once": lambda: self.put_ranges(engine, OLD, SCATTERED),
+            "prepare scatter": lambda: self.put_ranges(engine, OLD, SCATTERED),
             "cut": lambda: self.truncate_to(engine, OLD, length // 2),
             "stretch": lambda: self.truncate_to(engine, OLD, length + 5_000),
             "remove": lambda: self.remove(engine, OLD),
@@ -112,12 +116,13 @@ class Script(FullWorkload):
 
 NEEDS_BYTES = (
     "overwrite", "append", "grow", "cut", "stretch", "append at once",
-    "prepare append", "mark damaged",
+    "prepare append", "mark damaged", "scatter", "scatter at once", "prepare scatter",
 )  # fmt: skip
 NAMES = (
     "create", "replace", "rewrite", "overwrite", "append", "grow", "cut", "stretch", "remove",
     "prepare rewrite", "prepare append", "prepare remove", "commit", "drop", "mark damaged", "repair",
     "put damaged", "remove target", "compact", "sync", "replace at once", "append at once",
+    "scatter", "scatter at once", "prepare scatter",
 )  # fmt: skip
 
 

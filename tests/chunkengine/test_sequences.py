@@ -30,7 +30,7 @@ def test_each_operation_may_be_cut_anywhere(is_synced) -> None:
 @pytest.mark.slow
 def test_sampled_pairs_and_triples_may_be_cut_anywhere() -> None:
     workloads = exhaustive.all_short()
-    assert len(workloads) == 2 * (22 + 22 * 22)
+    assert len(workloads) == 2 * (25 + 25 * 25)
     for names, is_synced in workloads[44::29] + exhaustive.sampled(10, 0):
         exhaustive.run_workload(names, is_synced=is_synced)
 

@@ -24,7 +24,7 @@ from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
 
-from .workload import in_pages, tag_of
+from .workload import in_pages, ranges_within, tag_of
 
 SECTION = StorageSection(
     checksum_block_bytes=4096, reject_create_free_bytes_min=0, direct_write_bytes_min=4096
@@ -70,6 +70,9 @@ class Writer:
     def step(self) -> None:
         if self.rng.random() < 0.15:
             self.write_group()
+            return
+        if self.rng.random() < 0.15:
+            self.write_ranges()
             return
         index = self.rng.choice(list(self.contents))
         version, old = self.contents[index]
@@ -145,6 +148,27 @@ class Writer:
             self.engine.commit_writes(first[0], commits, chain_version=1)
         for index, version, new in made:
             self._say_done(index, version, new)
+
+    def write_ranges(self) -> None:
+        """Write at several places of a chunk at once."""
+        index = self.rng.choice(list(self.contents))
+        version, old = self.contents[index]
+        new, data, version = old or b"", b"", version + 1
+        ranges = ranges_within(self.rng, CHUNK_SIZE_BYTES)
+        for offset, length in ranges:
+            part = self.rng.randbytes(length)
+            new = new.ljust(offset, b"\0")[:offset] + part + new[offset + length :]
+            data += part
+        self.engine.prepare_write(
+            *chunk_of(index),
+            version=version,
+            chunk_size_bytes=CHUNK_SIZE_BYTES,
+            offset=ranges[0][0],
+            data=in_pages(data),
+            tag=tag_of(version),
+            ranges=ranges,
+        )
+        self._commit(index, version, new)
 
     def _commit(self, index: int, version: int, new: bytes | None) -> None:
         self.say(f"began {index} {version} {hash_of(new)}")

@@ -87,12 +87,28 @@ class Workload:
     def step(self, engine: DiskEngine) -> None:
         chunk = self.rng.choice(self.chunks)
         kinds = (self.write, self.append, self.write, self.replace, self.truncate, self.remove)
-        others = (self.drop, self.commit_later, self.sync, self.write_group)
-        kind = self.rng.choices((*kinds, *others), (4, 5, 2, 3, 2, 1, 1, 3, 2, 2))[0]
+        others = (self.drop, self.commit_later, self.sync, self.write_group, self.write_ranges)
+        kind = self.rng.choices((*kinds, *others), (4, 5, 2, 3, 2, 1, 1, 3, 2, 2, 3))[0]
         kind(engine, chunk)
 
     def write(self, engine: DiskEngine, chunk) -> None:
         self.put(engine, chunk, self.rng.randint(0, 120_000), self.data())
+
+    def write_ranges(self, engine: DiskEngine, chunk) -> None:
+        """Write at several places of a chunk at once."""
+        ranges = ranges_within(self.rng, 120_000)
+        self.put_ranges(engine, chunk, ranges)
+
+    def put_ranges(self, engine: DiskEngine, chunk, ranges: list[tuple[int, int]]) -> None:
+        new, data = self.models[chunk].content or b"", b""
+        for offset, length in ranges:
+            part = self.rng.randbytes(length)
+            new = new.ljust(offset, b"\0")[:offset] + part + new[offset + length :]
+            data += part
+        version = self.models[chunk].version + 1
+        self._write(
+            engine, chunk, version, new, offset=ranges[0][0], data=in_pages(data), ranges=ranges
+        )
 
     def append(self, engine: DiskEngine, chunk) -> None:
         offset = len(self.models[chunk].content or b"")
@@ -272,6 +288,15 @@ class Workload:
                 assert found in model.history[place:] + model.maybe or pending == kept, chunk
             version = state.commit_ver if state else 0
             self.models[chunk] = Model(version, [found], [], pending, pending)
+
+
+def ranges_within(rng: random.Random, end_max: int) -> list[tuple[int, int]]:
+    """Return some ranges (offset, length), in order and apart or next to each other, up to an end."""
+    points = sorted(rng.sample(range(end_max), 2 * rng.choice((1, 2, 5, 20))))
+    if rng.random() < 0.3:
+        points = [point // 4096 * 4096 for point in points]
+    ranges = zip(points[::2], points[1::2], strict=True)
+    return [(low, min(high - low, 9000)) for low, high in ranges if high > low] or [(0, 4096)]
 
 
 def size(content: Content) -> object:

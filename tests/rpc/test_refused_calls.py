@@ -42,11 +42,11 @@ FOR_USERS = {
     "Core.Echo", "Core.GetInfo",
     "Mgmtd.GetPrimary", "Mgmtd.GetRoutingInfo", "Mgmtd.ReportUnreachable",
     "Mgmtd.ExtendClientSession", "Mgmtd.CloseClientSession", "Mgmtd.GetSettings",
-    "Storage.BatchRead", "Storage.Write", "Storage.WriteGroup", "Storage.QueryLastChunk", "Storage.SyncChains",
+    "Storage.BatchRead", "Storage.Write", "Storage.WriteGroup", "Storage.WriteRanges", "Storage.QueryLastChunk", "Storage.SyncChains",
 }  # fmt: skip
 FOR_SERVICES = {
     "Kv.Read", "Kv.Commit", "Kv.Sync", "Mgmtd.Heartbeat", "Mgmtd.FindTokens",
-    "Storage.Update", "Storage.UpdateGroup", "Storage.ReplaceGroup", "Storage.RemoveChunks", "Storage.QueryVersions", "Storage.SyncStart", "Storage.SyncDone",
+    "Storage.Update", "Storage.UpdateGroup", "Storage.ReplaceGroup", "Storage.UpdateRanges", "Storage.RemoveChunks", "Storage.QueryVersions", "Storage.SyncStart", "Storage.SyncDone",
     "Storage.FetchCopy",
 }  # fmt: skip
 """All others are for admins."""

@@ -128,7 +128,7 @@ def watch_updates(service: Any, bugs: list[str]) -> None:
 
         return run
 
-    for name in ("write", "update"):
+    for name in ("write", "update", "write_ranges", "update_ranges"):
         setattr(service, name, watched(getattr(service, name), lambda request: [request]))
     for name in ("write_group", "update_group", "replace_group"):
         setattr(service, name, watched(getattr(service, name), lambda request: request.updates))

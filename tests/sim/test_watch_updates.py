@@ -10,7 +10,8 @@ from fs.schema.status import Status
 from .cluster import watch_updates
 
 CHAIN = 7
-ALONE, GROUPS = ("write", "update"), ("write_group", "update_group", "replace_group")
+ALONE = ("write", "update", "write_ranges", "update_ranges")
+GROUPS = ("write_group", "update_group", "replace_group")
 
 
 def service_at(chain_version, statuses):

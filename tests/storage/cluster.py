@@ -398,8 +398,12 @@ class StorageCaller:
             if not chain.serving:
                 raise FsError(Status.CHAIN_UNAVAILABLE, "no head")
             node_id = chain.serving[0] - 100
+        is_ranged = bool(request.range_offsets)
         received = await self.channel(node_id).call(
-            services.STORAGE_WRITE, request, payload=[data] if data else (), timeout_s=timeout_s
+            services.STORAGE_WRITE_RANGES if is_ranged else services.STORAGE_WRITE,
+            request,
+            payload=[data] if data else (),
+            timeout_s=timeout_s,
         )
         return received.message
 

@@ -20,6 +20,8 @@ CHUNK_COUNT = 2
 LOAD_S = 12.0
 CACHED_SHARE = 0.6
 """Of reads."""
+RANGED_SHARE = 0.4
+"""Of writes: by two ranges."""
 VALUE_BYTES = 16
 """All that a chunk ever holds: a read of so much is whole, one of more is short."""
 
@@ -70,6 +72,10 @@ async def run_writer(cluster, seed, number, history, until_s):
             start = trio.current_time()
             request = client.write_request(0, value, index)
             request.is_durable = rng.random() < 0.5
+            if rng.random() < RANGED_SHARE:
+                cut = rng.randint(1, VALUE_BYTES - 1)
+                request.range_offsets.extend((0, cut))
+                request.range_lengths.extend((cut, VALUE_BYTES - cut))
             reply = await client.update(request, value, retry_s=200.0)
             if reply.is_durable:
                 history.durable[index] = max(history.durable[index], reply.update_ver)

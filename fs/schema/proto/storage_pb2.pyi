@@ -298,6 +298,8 @@ class UpdateReq(_message.Message):
     CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     CHECKSUM_BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    RANGE_OFFSETS_FIELD_NUMBER: _builtins.int
+    RANGE_LENGTHS_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     chunk_index: _builtins.int
     chain_id: _builtins.int
@@ -328,6 +330,12 @@ class UpdateReq(_message.Message):
     """predecessor to successor: of its disk; 0: it does not say, and counts as agreeing"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
+    @_builtins.property
+    def range_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """WriteRanges, UpdateRanges: the payload goes here piece by piece, in order; `offset` and `length` are of all, with what is kept between them"""
+
+    @_builtins.property
+    def range_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -350,10 +358,12 @@ class UpdateReq(_message.Message):
         chunk_checksum: _builtins.int = ...,
         is_durable: _builtins.bool = ...,
         checksum_block_bytes: _builtins.int = ...,
+        range_offsets: _abc.Iterable[_builtins.int] | None = ...,
+        range_lengths: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "checksum_block_bytes", b"checksum_block_bytes", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_durable", b"is_durable", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "checksum_block_bytes", b"checksum_block_bytes", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_durable", b"is_durable", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "range_lengths", b"range_lengths", "range_offsets", b"range_offsets", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
