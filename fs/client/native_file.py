@@ -211,9 +211,10 @@ class EmberFile:
         assert inode.file is not None
         self._inode, self._dyn_stripe = inode, max(self._dyn_stripe, inode.file.dyn_stripe)
         self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
-        self._written_end, self._promised_length = 0, inode.file.promised_length
+        # The next report makes it durable, and tells it again in case meta has lost it with its power.
+        self._written_end, self._promised_length = inode.length, inode.file.promised_length
         self._reported_count = max(self._reported_count, write_count)
-        self._write_count += 1  # the next report makes it durable
+        self._write_count += 1
         self._unsynced_count += 1
 
     async def _secure(self, end: int) -> None:

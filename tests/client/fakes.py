@@ -60,6 +60,8 @@ class FakeCluster:
         self.lock_waits: dict[tuple, LockWait] = {}
         self.calls: list[str] = []
         self.durable_calls = 0
+        self.durable_inodes = {}
+        """As they were when the last durable report of each was answered."""
         self.counted: list[int] = []
         self.meta_gate = None
         self.meta_faults: dict[str, list] = {}
@@ -179,7 +181,7 @@ class FakeCluster:
             inode,
             length=length,
             has_holes=has_holes and length > 0,
-            truncate_ver=inode.file.truncate_ver + 1,
+            truncate_ver=inode.file.truncate_ver + (length < inode.file.length),
             data_ver=inode.file.data_ver + 1,
             mtime_ns=self.clock_ns(),
         )
@@ -218,4 +220,5 @@ class FakeCluster:
             inode = self.put(inode, mode=mode_after_write(inode.mode))
         if request.is_durable:
             self.durable_calls += 1
+            self.durable_inodes[inode.inode_id] = inode
         return inode

@@ -457,3 +457,14 @@ async def test_a_reply_that_comes_late_takes_no_chain_from_what_an_fsync_covers(
             later.set()
         await file.fsync()
     assert synced == [4]
+
+
+async def test_a_length_that_meta_has_lost_is_told_again(autojump_clock, client, cluster):
+    fs = client("a")
+    await fs.write_file("/f", b"head")
+    async with await fs.open("/f", is_writable=True) as file:
+        (inode_id,) = [i for i, inode in cluster.inodes.items() if inode.file is not None]
+        before = cluster.inodes[inode_id]
+        await file.truncate(CHUNK)
+        cluster.inodes[inode_id] = before
+    assert cluster.inodes[inode_id].length == CHUNK

@@ -41,11 +41,8 @@ class LastingPrograms(Programs):
         """Have a file changed and looked at by whoever has a turn."""
         cut_count, writer = self.cut_count, None
         self.closed.discard(name)
-        self.lengthened.discard(name)
         try:
             writer = await self.change(number, kernel, name)
-            if name in self.lengthened and cut_count != self.cut_count:
-                self.closed.discard(name)
             if name not in self.closed:
                 await kernel.sync_names()
         except (OSError, AssertionError, ExceptionGroup) as error:

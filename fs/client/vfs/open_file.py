@@ -156,6 +156,7 @@ class InodeState:
         "last_error",
         "local_mtime_ns",
         "locks",
+        "lost_length_count",
         "no_capability_until_s",
         "promised_length",
         "ref",
@@ -201,6 +202,8 @@ class InodeState:
         self.foreign_count = 0
         """How often others were found to have written."""
         self.is_length_unknown = False
+        self.lost_length_count = 0
+        """How often meta was found to have lost a length that it had told."""
         self.is_metered = False
         self.space_counted_s = -math.inf
         self.seen_there_s = -math.inf
@@ -334,6 +337,22 @@ class InodeState:
         self.promised_length = 0
         self.recompute_written_end()
         self.content_seq += 1
+
+    def note_lost_length(self, told: FilePart, inode: Inode) -> None:
+        """Take in from the answer to a report that meta has lost, with its power, a length that it had `told` before: that is to be reported.
+
+        Only a truncation makes a file shorter, and it has a number.  What the chains hold tells nothing of a hole at the end.
+        """
+        assert inode.file is not None
+        is_cut = not told.truncate_ver == inode.file.truncate_ver == self.file.truncate_ver
+        if is_cut or inode.file.length >= told.length:
+            return
+        if not self.has_unreported:
+            self.local_mtime_ns = self.inode.mtime_ns
+        self.acked_end = max(self.acked_end, told.length)
+        self.acked_seq += 1
+        self.is_space_unsure = True
+        self.lost_length_count += 1
 
     def forget_refused(self, seq: int) -> None:
         """What was acknowledged up to `acked_seq` = seq and not reported was refused by meta, which cuts it: it is not there.

@@ -10,7 +10,7 @@ from dataclasses import replace
 import trio
 
 from ...schema import services
-from ...schema.inode import Inode, inode_from_pb
+from ...schema.inode import FilePart, Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from .open_file import InodeState, SetTimes
@@ -47,11 +47,22 @@ class Reports(WriteBack):
         meta may know of bytes that read as zeros, as it may after any report of a write that was not synced.
 
         Acknowledged writes that turn out to be lost are no error here: every open file is told, as of a failed write.
+        A length that meta has lost is told again.
 
         Raises:
             FsError: a service refused; what the other one did stands.  QUOTA_EXCEEDED: the bytes are gone, and
                 every open file will be told, as of a failed write.
         """
+        lost_count = -1
+        while lost_count != state.lost_length_count:
+            lost_count = state.lost_length_count
+            await self._report_once(
+                state, is_durable=is_durable, gives_back=gives_back, counts_space=counts_space
+            )
+
+    async def _report_once(
+        self, state: InodeState, *, is_durable: bool, gives_back: bool, counts_space: bool
+    ) -> None:
         async with state.report_lock:
             seq, truncate_ver = state.acked_seq, state.file.truncate_ver
             foreign_count = state.foreign_count
@@ -85,10 +96,10 @@ class Reports(WriteBack):
         failures: list[FsError],
     ) -> None:
         """Call meta with a request made at `acked_seq` = seq, and take in the answer; a failure comes first of all."""
-        before_ver = state.file.data_ver
+        told = state.file
         try:
             reply = await self.call(services.META_SYNC, request)
-            if self._take_in(state, request, seq, before_ver, reply):
+            if self._take_in(state, request, seq, told, reply):
                 await self.kernel.invalidate_attributes(state.inode_id)
         except FsError as error:
             self.note_uncounted(state, request)
@@ -101,12 +112,13 @@ class Reports(WriteBack):
         state: InodeState,
         request: meta_pb2.SyncReq,
         seq: int,
-        before_ver: int,
+        told: FilePart,
         reply: meta_pb2.InodeRsp,
     ) -> bool:
         """Take in the answer to a report; return whether the kernel has to forget the attributes that it has."""
         inode, mode = inode_from_pb(reply.inode), state.inode.mode
-        self.note_reported(state, seq, before_ver, inode)
+        self.note_reported(state, seq, told.data_ver, inode)
+        state.note_lost_length(told, inode)
         self.note_own_time(request, inode)
         self.note_holes(state, request, inode)
         # The kernel was given times that this mount kept; others have set later ones.
@@ -134,7 +146,8 @@ class Reports(WriteBack):
     def begin_report(self, state: InodeState, on_end: OnReported) -> bool:
         """Begin a durable report of what is durable itself, without a task; False: `report` has to do it, nothing is done.
 
-        Meta is asked once; where that does not settle it a task goes on, under the same request id.
+        Meta is asked once; where that does not settle it a task goes on, under the same request id.  When meta had lost the length,
+        there is something to report again, and space to be counted.
 
         Args:
             state: of what is not metered, and has no holes to be counted.
@@ -148,7 +161,7 @@ class Reports(WriteBack):
             return False
         request = self.sync_request(state)
         request.is_durable = True
-        before_ver, began_s = state.file.data_ver, trio.current_time()
+        told, began_s = state.file, trio.current_time()
 
         def done(_: object, failure: Exception | None) -> None:
             lock.give_back()
@@ -164,7 +177,7 @@ class Reports(WriteBack):
                 if refused.status is Status.QUOTA_EXCEEDED:
                     await self.note_refused(state, seq, refused)
                 raise
-            if self._take_in(state, request, seq, before_ver, reply):
+            if self._take_in(state, request, seq, told, reply):
                 await forget()
 
         # Quoted: they would be evaluated for every close.
@@ -173,7 +186,7 @@ class Reports(WriteBack):
                 if reply is None:
                     assert error is not None
                     self.finish_in_task(go_on(error), done)
-                elif self._take_in(state, request, seq, before_ver, reply):
+                elif self._take_in(state, request, seq, told, reply):
                     self.finish_in_task(forget(), done)
                 else:
                     done(None, None)
