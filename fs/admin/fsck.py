@@ -142,7 +142,7 @@ class Check:
 
     async def _confirmed(self, cluster: Cluster, finding: Finding) -> Finding | None:
         """Look at a suspect again; what cannot be looked at is mentioned, and neither told nor repaired."""
-        if finding.chunks is None:
+        if finding.chunks is None and finding.space is None:
             return finding
         try:
             return finding if await is_still_so(self.engine, cluster, finding) else None

@@ -1,7 +1,7 @@
 """Chunks and the files they belong to.
 
 Finds chunks without an inode, beyond the end of their file, on a chain that is not their file's; files on chains that
-do not exist; sessions of clients that are gone.
+do not exist, or that take other space than they say (fsck_space.py); sessions of clients that are gone.
 
 Order matters: chunks are listed first, then the state of the metadata is read, then suspects are looked at again on
 their target.  An inode exists before its first chunk and is never made twice, and its GC record stays until its last
@@ -11,8 +11,8 @@ That a chunk is missing cannot be known from metadata: a hole is legal.  What is
 another is found by comparing replicas (chunks.py).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ..kv.api import KvEngine, Transaction, prefix_end
 from ..kv.transact import snapshot_read
@@ -32,6 +32,7 @@ from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Status
 from .chunks import target_chunks
+from .fsck_space import space_of, wrong_space
 
 REMOVED_AT_ONCE = 1000
 DEAD_SESSION_NS = 600 * 10**9
@@ -68,22 +69,21 @@ async def list_all(cluster: Cluster, sorter: Sorter) -> list[Finding]:
 
 
 async def _list_target(cluster: Cluster, sorter: Sorter, target_id: int, chain_id: int) -> None:
-    run: ChunkRun | None = None
-    inode_id = 0
-    async for chunk_id, (commit_ver, *_) in target_chunks(
+    inode_id, first, last, count, byte_count = 0, 0, 0, 0, 0
+    async for chunk_id, (commit_ver, _, length, _) in target_chunks(
         cluster.channels, cluster.info, TargetId(target_id)
     ):
         if not commit_ver:
             continue  # being made
         cluster.chunk_count += 1
-        if run is not None and chunk_id.inode_id == inode_id:
-            run = replace(run, last_index=chunk_id.index)
-            continue
-        if run is not None:
-            add_chunks(sorter, inode_id, run)
-        inode_id = chunk_id.inode_id
-        run = ChunkRun(target_id, chain_id, chunk_id.index, chunk_id.index)
-    if run is not None:
+        if chunk_id.inode_id != inode_id:
+            if count:
+                run = ChunkRun(target_id, chain_id, first, last, count, byte_count)
+                add_chunks(sorter, inode_id, run)
+            inode_id, first, count, byte_count = chunk_id.inode_id, chunk_id.index, 0, 0
+        last, count, byte_count = chunk_id.index, count + 1, byte_count + length
+    if count:
+        run = ChunkRun(target_id, chain_id, first, last, count, byte_count)
         add_chunks(sorter, inode_id, run)
 
 
@@ -112,11 +112,9 @@ class ChunkRules:
             yield Finding(Kind.ORPHAN_CHUNK, facts.inode_id, text, chunks=run)
 
     def _of_file(self, facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
-        file = file_ref(facts.inode_id, inode.file)
         info = self._cluster.info
         try:
-            table = info.chain_table(file.layout.table_id, file.layout.table_version)
-            chains = chains_in_use(file.layout, file.dyn_stripe, table.chain_ids)
+            chains = _chains_of(info, facts.inode_id, inode)
         except FsError as error:
             yield Finding(Kind.NO_CHAIN, facts.inode_id, f"{facts.text}: {error}")
             return
@@ -130,6 +128,7 @@ class ChunkRules:
                 yield Finding(Kind.MISPLACED_CHUNK, facts.inode_id, text, chunks=run)
         if not inode.file.truncate_pending and not facts.rows.get(records.FILE_SESSION):
             yield from self._lengths(facts, inode)
+            yield from wrong_space(info, chains, facts, inode)
 
     def _lengths(self, facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
         part = inode.file
@@ -155,6 +154,13 @@ class ChunkRules:
                     f" gone, is {age_ns // 10**9} s old: does a metadata service run?"
                 )
                 yield Finding(Kind.DEAD_SESSION, facts.inode_id, text)
+
+
+def _chains_of(info: RoutingInfo, inode_id: int, inode: pb.InodePb) -> Sequence[int]:
+    """Return the chains on which chunks of a file may be; raises FsError when its table does not exist."""
+    file = file_ref(InodeId(inode_id), inode.file)
+    table = info.chain_table(file.layout.table_id, file.layout.table_version)
+    return chains_in_use(file.layout, file.dyn_stripe, table.chain_ids)
 
 
 def end_index(part: pb.FilePartPb) -> int:
@@ -183,12 +189,8 @@ def _beyond_end(facts: Facts, inode: pb.InodePb, run: ChunkRun) -> Finding:
     )  # fmt: skip
 
 
-async def is_still_so(engine: KvEngine, cluster: Cluster, finding: Finding) -> bool:
-    """Look at a suspect again: its chunks on their target, then its inode in one transaction.
-
-    Raises:
-        FsError: the target or the store does not answer.
-    """
+async def _is_there(cluster: Cluster, finding: Finding) -> bool:
+    """Return whether the last chunk of what was found on a target is there."""
     run = finding.chunks
     assert run is not None, finding
     node = cluster.info.node_of_target(TargetId(run.target_id))
@@ -198,7 +200,22 @@ async def is_still_so(engine: KvEngine, cluster: Cluster, finding: Finding) -> b
         target_id=run.target_id, inode_id=finding.inode_id, after=after, chunk_count_max=1
     )
     found = (await channel.call(services.STORAGE_LIST_CHUNKS, request)).message.chunks
-    if not any(chunk.commit_ver for chunk in found):
+    return any(chunk.commit_ver for chunk in found)
+
+
+async def is_still_so(engine: KvEngine, cluster: Cluster, finding: Finding) -> bool:
+    """Look at a suspect again: its chunks on their target, then its inode in one transaction.
+
+    Raises:
+        FsError: the target or the store does not answer.
+    """
+    if finding.space is not None:
+        inode = pb.InodePb.FromString(finding.guards[0][1] or b"")
+        chains = _chains_of(cluster.info, finding.inode_id, inode)
+        found = await space_of(cluster.channels, cluster.info, chains, finding.inode_id)
+        if found != finding.space:
+            return False
+    elif not await _is_there(cluster, finding):
         return False
 
     async def holds(tr: Transaction) -> bool:

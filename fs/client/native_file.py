@@ -62,6 +62,8 @@ class EmberFile:
         self._length = inode.file.length
         self._written_end = 0
         self._is_length_unknown = False
+        self._is_space_unsure = False
+        """Bytes were left out, or written to a file with holes: the close has meta ask the chains what it takes."""
         self._write_count = 0
         self.is_metered = False
         """A quota of bytes lies above: growth must be promised first."""
@@ -143,6 +145,9 @@ class EmberFile:
         if self.is_metered and end > self._promised_length:
             await self._secure(end)
         await self._cover(end)
+        assert self._inode.file is not None
+        if self._inode.file.has_holes or offset > self._length:
+            self._is_space_unsure = True
         is_written = is_durable = False
         asks_durable = is_last and self._synced_count == self._unsynced_count
         try:
@@ -303,6 +308,7 @@ class EmberFile:
         ):
             return
         report = self._sync_request(is_durable=has_new_data)
+        report.counts_space = self._is_space_unsure
         request = meta_pb2.CloseReq(sync=report, session_id=session_id)
         call = self._meta.call(services.META_CLOSE, request)
         await (self._durable(call) if has_new_data else call)

@@ -60,6 +60,7 @@ class Kind(StrEnum):
     WRONG_TRUNCATION = "wrong-truncation"
     WRONG_TRASH = "wrong-trash"
     WRONG_FILE = "wrong-file"
+    WRONG_SPACE = "wrong-space"
     WRONG_BARE = "wrong-bare"
     WRONG_LOCKS = "wrong-locks"
     LEFT_OVER = "left-over"
@@ -85,6 +86,9 @@ class ChunkRun:
     chain_id: int
     first_index: int
     last_index: int
+    chunk_count: int = 0
+    byte_count: int = 0
+    """Of all of them together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,8 @@ class Finding:
     """The repair is a name in lost+found."""
     chunks: ChunkRun | None = None
     """What it is about, if it was found on a target: to be looked at again before it is told."""
+    space: int | None = None
+    """How many bytes the chunks of the file were found to hold, if it is about that: to be counted again before it is told."""
 
     @property
     def is_repairable(self) -> bool:

@@ -9,7 +9,7 @@ Changes nothing.  Concurrency: one task; others may change the store, of which o
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
 from ..kv.api import KeyValue, next_key, prefix_end
@@ -310,8 +310,7 @@ def _add_entry(facts: Facts, entry: Entry) -> None:
 
 def add_chunks(sorter: Sorter, inode_id: int, run: ChunkRun) -> None:
     """Have a check know of chunks of an inode."""
-    numbers = (run.target_id, run.chain_id, run.first_index, run.last_index)
-    packed = b"".join(number.to_bytes(_NUMBER, "big") for number in numbers)
+    packed = b"".join(number.to_bytes(_NUMBER, "big") for number in astuple(run))
     sorter.add(records.pack_id(inode_id), CHUNKS, packed)
 
 

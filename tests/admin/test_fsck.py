@@ -31,6 +31,7 @@ WITHOUT_CLUSTER = {
     Kind.MISPLACED_CHUNK,
     Kind.NO_CHAIN,
     Kind.NO_CHUNKS,
+    Kind.WRONG_SPACE,
     Kind.NOT_LOOKED_AT,
 }
 """Found in running clusters only: tests/admin/test_fsck_chunks.py."""

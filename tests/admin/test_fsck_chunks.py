@@ -144,3 +144,58 @@ async def test_a_suspect_that_cannot_be_looked_at_again_is_only_mentioned():
     told = await check._confirmed(cluster(), suspect)  # whose routing info knows no such target
     assert (told.kind, told.is_notice, told.is_repairable) == (Kind.NOT_LOOKED_AT, True, False)
     assert suspect.text in told.text
+
+
+def serving(*chain_ids: int) -> Cluster:
+    """Chain n has target 1000 + n at its head, and another one."""
+    made = cluster()
+    for c in chain_ids:
+        ids = (TargetId(1000 + c), TargetId(2000 + c))
+        members = tuple(ChainTarget(t, PublicState.SERVING) for t in ids)
+        made.info.chains[c] = Chain(ChainId(c), 1, members, ids)
+    return made
+
+
+def held(chain: int, byte_count: int, count: int = 1, target: int | None = None) -> ChunkRun:
+    return ChunkRun(target or 1000 + chain, chain, chain - 1, chain - 1, count, byte_count)
+
+
+ALL = serving(1, 2, 3)
+
+
+def test_a_file_that_takes_what_it_says_is_right():
+    whole = [held(c, SIZE) for c in (1, 2, 3)]
+    assert kinds(facts(*whole), ALL) == []
+    holes = facts(*whole[:2], has_holes=True)
+    holes.inode.used_bytes = 2 * SIZE
+    assert kinds(holes, ALL) == []
+    assert kinds(facts(*whole, held(1, 7, target=2001)), ALL) == []  # heads are asked
+    assert kinds(facts(held(1, SIZE), length=10, stripe=1), ALL) == []  # cut within the chunk
+
+
+def test_a_file_that_takes_other_space_than_it_says():
+    found = facts(held(1, SIZE), held(2, 10))
+    assert kinds(found, ALL) == [Kind.WRONG_SPACE]
+    (finding,) = ChunkRules(ALL, is_complete=True).judge(found)
+    changed = pb.InodePb.FromString(dict(finding.writes)[records.inode_key(INODE)])
+    assert (changed.file.has_holes, changed.used_bytes, finding.space) == (
+        True,
+        SIZE + 10,
+        SIZE + 10,
+    )
+    assert finding.guards == (found.seen,)
+    ((begin, end),) = finding.empty
+    assert begin <= records.file_session_key(INODE, "any") < end
+    too_little = facts(*[held(c, SIZE) for c in (1, 2, 3)], has_holes=True)
+    assert kinds(too_little, ALL) == [Kind.WRONG_SPACE]
+    only_said = facts(has_holes=True)
+    only_said.inode.used_bytes = SIZE
+    assert kinds(only_said, ALL) == [Kind.NO_CHUNKS, Kind.WRONG_SPACE]
+
+
+def test_nothing_is_said_of_space_that_is_not_known():
+    assert kinds(facts(), ALL) == [Kind.NO_CHUNKS]  # lost, or one hole
+    assert kinds(facts(held(1, 5, count=4097)), ALL) == []
+    assert kinds(facts(held(1, 5)), serving(1, 2)) == []
+    assert kinds(facts(held(1, 5), truncate_pending=True), ALL) == []
+    assert kinds(with_session(facts(held(1, 5)), "alive", 0), ALL) == []

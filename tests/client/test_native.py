@@ -468,3 +468,18 @@ async def test_a_length_that_meta_has_lost_is_told_again(autojump_clock, client,
         await file.truncate(CHUNK)
         cluster.inodes[inode_id] = before
     assert cluster.inodes[inode_id].length == CHUNK
+
+
+async def test_what_a_file_with_holes_takes_is_counted_when_it_is_closed(
+    autojump_clock, client, cluster
+):
+    fs = client("a")
+    await fs.write_file("/f", b"whole")
+    assert not cluster.counted
+    async with await fs.open("/f", is_writable=True) as file:
+        await file.write(2 * CHUNK, b"end")
+    (inode,) = [i for i in cluster.inodes.values() if i.file is not None]
+    assert (inode.file.has_holes, inode.used_bytes) == (True, 8)
+    async with await fs.open("/f", is_writable=True) as file:
+        await file.write(CHUNK, b"more")
+    assert cluster.inodes[inode.inode_id].used_bytes == 12

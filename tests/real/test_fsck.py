@@ -170,6 +170,35 @@ def test_what_is_wrong_with_chunks_is_found_and_repaired(small):
         time.sleep(1)
 
 
+def test_wrong_space_is_found_and_repaired(small):
+    whole, sparse = small.mount / "whole", small.mount / "sparse"
+    whole.write_bytes(bytes(3 * MIB + 5))
+    with sparse.open("wb") as file:
+        file.seek(5 * MIB)
+        file.write(b"end")
+    before = [path.stat().st_blocks for path in (whole, sparse)]
+    found = counts(fsck(small)[1])
+
+    async def plant(tr) -> None:
+        key, inode = await inode_at(tr, b"whole")
+        inode.file.has_holes, inode.used_bytes = True, 77_000
+        tr.set(key, inode.SerializeToString())
+        key, inode = await inode_at(tr, b"sparse")
+        inode.file.has_holes = False
+        tr.set(key, inode.SerializeToString())
+
+    change(small, plant)
+    assert "wrong-space" not in found
+    code, told = fsck(small)
+    assert (code, counts(told)["wrong-space"]) == (1, 2)
+    code, told = fsck(small, "--repair")
+    assert "wrong-space" not in counts(told, "left")
+    time.sleep(1.1)  # attributes that the mount has kept
+    assert [path.stat().st_blocks for path in (whole, sparse)] == before
+    for path in (whole, sparse):
+        path.unlink()
+
+
 def test_a_stopped_cluster_is_checked_without_chunks(small):
     change(small, _mend)
     small.ember("down", "--dir", small.directory)
