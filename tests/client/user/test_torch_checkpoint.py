@@ -85,6 +85,30 @@ def test_everything_comes_back_and_lands_in_the_targets_own_memory(tmp_path):
     assert places <= set(RecordingClient.addresses)
 
 
+class CountingClient(PosixClient):
+    """Notes what is written at a time."""
+
+    sizes: ClassVar = []
+
+    def write(self, transfers):
+        self.sizes.extend(len(transfer.buffer) for transfer in transfers)
+        super().write(transfers)
+
+
+@pytest.mark.parametrize("kind", ["distributed", "pickled", "safetensors"])
+def test_small_tensors_go_together(tmp_path, kind):
+    state = {f"layer-{n}.bias": torch.full((n,), float(n)) for n in range(500)}
+    CountingClient.sizes.clear()
+    if kind == "distributed":
+        dcp.save(state, storage_writer=CheckpointWriter(tmp_path / "one", connect=CountingClient))
+        assert len(CountingClient.sizes) == 2, "of the tensors, and of what is known of them"
+        return
+    path = tmp_path / "one"
+    (save if kind == "pickled" else save_tensors)(state, path, connect=CountingClient)
+    assert [path.stat().st_size] == CountingClient.sizes
+    assert same((load if kind == "pickled" else load_tensors)(path), state)
+
+
 def test_targets_that_are_views_are_filled_too(tmp_path):
     matrix = torch.arange(12.0).view(3, 4)
     dcp.save({"m": matrix.t()}, storage_writer=CheckpointWriter(tmp_path / "one"))

@@ -43,16 +43,17 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64, xxh3_64_hexdigest
 
-from ..batch import BatchClient, BatchFile, Transfer
+from ..appending import Appender
+from ..batch import BatchFile, Transfer
 from ..opening import Connect, connect_for
 from ..publish import check_free, make_partial_folder, publish_folder
 from .memory import bytes_of, is_plain, plain
 
 ALIGNMENT = 64
 BATCH_BYTES = 64 << 20
-"""How many bytes are copied from their devices, or read beside their place, at a time."""
+"""How many bytes are read at a time, those beside their place among them."""
 
 METADATA_NAME = ".metadata"
 MAGIC = b"emberfs-checkpoint-1\n"
@@ -143,8 +144,12 @@ class CheckpointWriter(StorageWriter):
         if plan.items:
             path = Path(*destination)
             connect = self._connect or connect_for([path])
-            with connect() as client, client.open(str(path), "x") as file:
-                results = _write_items(client, file, plan.items, planner)
+            with (
+                connect() as client,
+                client.open(str(path), "x") as file,
+                Appender(client, file) as stream,
+            ):
+                results = _write_items(stream, path.name, plan.items, planner)
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
@@ -197,25 +202,20 @@ def _check_files(folder: Path, results: Iterable[Iterable[WriteResult]]) -> None
 
 
 def _write_items(
-    client: BatchClient, file: BatchFile, items: Iterable[WriteItem], planner: SavePlanner
+    stream: Appender, name: str, items: Iterable[WriteItem], planner: SavePlanner
 ) -> list[WriteResult]:
-    """Write items one after the other, some at a time: what is copied from a device is not copied all at once."""
+    """Append items one after the other, and say where; the checksum of each is of what was copied."""
     results: list[WriteResult] = []
-    waiting: list[Transfer] = []
-    kept: list[Any] = []  # what the buffers belong to
-    offset = waiting_bytes = 0
     for item in items:
+        stream.append(memoryview(bytes(-stream.offset % ALIGNMENT)))
+        offset = stream.offset
         owner, buffer = _content(planner.resolve_data(item), item)
-        stored = StoredItem(Path(file.path).name, offset, len(buffer), xxh3_64_hexdigest(buffer))
+        digest = xxh3_64()
+        stream.append(buffer, digest.update)
+        del owner
+        stored = StoredItem(name, offset, len(buffer), digest.hexdigest())
         results.append(WriteResult(item.index, len(buffer), stored))
-        kept.append(owner)
-        waiting.append(Transfer(file, offset, buffer))
-        waiting_bytes += len(buffer)
-        offset = -(-(offset + len(buffer)) // ALIGNMENT) * ALIGNMENT
-        if waiting_bytes >= BATCH_BYTES:
-            client.write(waiting)
-            waiting, kept, waiting_bytes = [], [], 0
-    client.write(waiting)
+    stream.finish()
     return results
 
 

@@ -7,7 +7,7 @@ kind stands in the comment of the zip archive, of the second in `__metadata__`.
 Invariants:
     - A file appears under its name when it is complete and durable, or never.
     - What has a checksum is compared with it before it is returned.
-    - Safetensors go from the tensors' memory to the file and back without a copy on the way.
+    - Safetensors are read right into the tensors' memory.
 
 What this module does not do: tensors that are spread over ranks (`emberfs.torch.checkpoint`).
 """
@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
+from ..appending import Appender
 from ..batch import BatchClient, BatchFile, Transfer
 from ..opening import Connect, connect_for
 from ..publish import replaced
 from .checkpoint import DamagedCheckpointError
 from .memory import bytes_of, plain
 
-BUFFER_BYTES = 32 << 20
 ZIP_END = struct.Struct("<4s4H2LH")
 """End of a zip archive's directory; its last field is the length of the comment that follows."""
 
@@ -54,62 +54,48 @@ _DTYPES = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-class _Appender(io.RawIOBase):
-    """A file to be written from its beginning to its end: collects, writes in batches, sums up."""
+class _Summed(io.RawIOBase):
+    """What torch.save writes to: appends it, but for the last bytes until they are known to be the last, and sums up."""
 
-    def __init__(self, client: BatchClient, file: BatchFile) -> None:
+    def __init__(self, stream: Appender) -> None:
         super().__init__()
-        self._client, self._file = client, file
-        self._buffer = client.allocate(BUFFER_BYTES)
-        self._used = self._offset = 0
+        self._stream = stream
+        self._tail = b""
         self._sum = xxh3_64()
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._offset + self._used
+        return self._stream.offset + len(self._tail)
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
-        done = 0
-        while done < len(view):
-            if self._used == BUFFER_BYTES:
-                self._write_out()
-            count = min(BUFFER_BYTES - self._used, len(view) - done)
-            self._buffer.view[self._used : self._used + count] = view[done : done + count]
-            self._used += count
-            done += count
-        return done
+        keep = ZIP_END.size
+        if len(view) < keep:
+            self._tail += view
+            self._append(memoryview(self._tail[:-keep]))
+            self._tail = self._tail[-keep:]
+        else:
+            self._append(memoryview(self._tail))
+            self._append(view[:-keep])
+            self._tail = bytes(view[-keep:])
+        return len(view)
+
+    def _append(self, content: memoryview) -> None:
+        self._stream.append(content, self._sum.update)
 
     def finish(self) -> None:
         """Write the rest, and the sum of all as a comment of the zip archive, which ends here."""
-        if (
-            self._used < ZIP_END.size
-        ):  # the end lies on both sides of a write: it is small, and once
-            raise AssertionError("a zip archive's end was cut")
-        end = self._buffer.view[self._used - ZIP_END.size : self._used]
-        assert bytes(end[:4]) == b"PK\5\6", (
+        end = bytearray(self._tail)
+        assert end[:4] == b"PK\5\6", (
             "what torch.save writes ends with the directory of a zip archive"
         )
         end[-2:] = struct.pack("<H", COMMENT_BYTES)
-        self._sum.update(self._buffer.view[: self._used])
+        self._append(memoryview(end))
         comment = COMMENT + self._sum.hexdigest().encode()
-        self._client.write(
-            [
-                Transfer(self._file, self._offset, self._buffer.view[: self._used]),
-                Transfer(self._file, self._offset + self._used, memoryview(comment)),
-            ]
-        )
-
-    def _write_out(self) -> None:
-        keep = ZIP_END.size  # the end may be among the last bytes, and is changed by `finish`
-        full = self._used - keep
-        self._sum.update(self._buffer.view[:full])
-        self._client.write([Transfer(self._file, self._offset, self._buffer.view[:full])])
-        self._offset += full
-        self._buffer.view[:keep] = bytes(self._buffer.view[full : self._used])
-        self._used = keep
+        self._stream.append(memoryview(comment))
+        self._stream.finish()
 
 
 class _Bytes(io.RawIOBase):
@@ -150,10 +136,15 @@ def save(value: Any, path: str | os.PathLike[str], connect: Connect | None = Non
         connect: makes the client to write through; default: `connect_for` the path.
     """
     connect = connect or connect_for([path])
-    with replaced(path) as partial, connect() as client, client.open(partial, "x") as file:
-        appender = _Appender(client, file)
-        torch.save(value, appender)
-        appender.finish()
+    with (
+        replaced(path) as partial,
+        connect() as client,
+        client.open(partial, "x") as file,
+        Appender(client, file) as stream,
+    ):
+        summed = _Summed(stream)
+        torch.save(value, summed)
+        summed.finish()
 
 
 def load(
@@ -210,7 +201,7 @@ def save_tensors(
             raise ValueError(f"{name}: safetensors files have no tensor of this name")
         content = plain(tensor)
         begin, end = end, end + content.numel() * content.element_size()
-        kept.append((begin, content))
+        kept.append(content)
         header[name] = {
             "dtype": _NAMES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -219,18 +210,21 @@ def save_tensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = xxh3_64(text)
-    for _, content in kept:
+    for content in kept:
         digest.update(bytes_of(content))
     text = text.replace(NO_SUM.encode(), digest.hexdigest().encode(), 1)
     head = struct.pack("<Q", len(text)) + text
     connect = connect or connect_for([path])
-    with replaced(path) as partial, connect() as client, client.open(partial, "x") as file:
-        client.write(
-            [
-                Transfer(file, 0, memoryview(head)),
-                *(Transfer(file, len(head) + begin, bytes_of(content)) for begin, content in kept),
-            ]
-        )
+    with (
+        replaced(path) as partial,
+        connect() as client,
+        client.open(partial, "x") as file,
+        Appender(client, file) as stream,
+    ):
+        stream.append(memoryview(head))
+        for content in kept:
+            stream.append(bytes_of(content))
+        stream.finish()
 
 
 def load_tensors(
