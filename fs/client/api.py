@@ -151,6 +151,25 @@ class ChunkStore(Protocol):
         """
         ...
 
+    async def write_ranges(
+        self,
+        file: FileRef,
+        ranges: Sequence[tuple[int, Sequence[Buffer]]],
+        *,
+        is_durable: bool = False,
+    ) -> bool:
+        """Write at several places of one chunk, as one update if its head can do that, else one after the other.
+
+        Args:
+            file: where, as for `write`.
+            ranges: offsets in the file, growing, each with the bytes that go there as buffers one after the other, which do not
+                reach the next offset; not empty, at most 1,024 of them.
+            is_durable: as for `write`.
+
+        Returns and raises as `write`.
+        """
+        ...
+
     async def empty_chunks(self, file: FileRef, first_index: int, end_index: int) -> None:
         """Make the chunks [first_index, end_index) read as zeros and take no space; each exactly once.
 

@@ -106,6 +106,16 @@ class StorageClient:
         """See `ChunkStore.write`."""
         return await self._writes.write(file, offset, data, is_durable=is_durable)
 
+    async def write_ranges(
+        self,
+        file: FileRef,
+        ranges: Sequence[tuple[int, Sequence[Buffer]]],
+        *,
+        is_durable: bool = False,
+    ) -> bool:
+        """See `fs.client.api.ChunkStore`."""
+        return await self._writes.write_ranges(file, ranges, is_durable=is_durable)
+
     def begin_write(self, file: FileRef, offset: int, data: Buffer, on_end: OnWritten) -> bool:
         """See `BeginsWrites.begin_write`."""
         return self._writes.begin(file, offset, data, on_end)

@@ -3,7 +3,7 @@
 Invariants:
     - Every try of one update carries the same (channel, sequence, request id): the chain executes it once.
     - A channel carries one update at a time; its sequence grows with every use.
-    - `data` of a write is sent straight from the caller's memory.
+    - `data` of a write is sent straight from the caller's memory; that of several ranges is copied.
 
 Source: deepseek-ai/3FS, "UpdateChannelAllocator" (the idea of client channels for exactly-once updates).
 """
@@ -22,11 +22,11 @@ from ..rpc.api import Received
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.config import ClientSection
-from ..schema.ids import ClientId
+from ..schema.ids import ClientId, NodeId
 from ..schema.layout import FileRef, chain_of_chunk
 from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Chain
-from ..schema.status import FsError, Retry
+from ..schema.status import FsError, Retry, Status
 from .api import OnWritten
 from .node_calls import NodeCalls
 from .retry import RetryBudget
@@ -131,6 +131,8 @@ class StorageWrites:
         self._section = section
         self._channels = ChannelPool(section.channel_count)
         self._groups = WriteGroups(nodes, routing)
+        self._without_ranges: set[tuple[NodeId, str]] = set()
+        """Processes, by node and incarnation, of a release that takes writes of one range only."""
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
@@ -163,6 +165,63 @@ class StorageWrites:
         if errors:
             raise errors[0]
         return all(durable)
+
+    async def write_ranges(
+        self,
+        file: FileRef,
+        ranges: Sequence[tuple[int, Sequence[Buffer]]],
+        *,
+        is_durable: bool = False,
+    ) -> bool:
+        """See `fs.client.api.ChunkStore.write_ranges`; the bytes are copied."""
+        pieces = [(offset, b"".join(buffers)) for offset, buffers in ranges]
+        without = self._without_ranges
+        if len(pieces) > 1 and not (without and self._head(file, pieces[0][0]) in without):
+            try:
+                return await self._write_together(file, pieces, is_durable=is_durable)
+            except FsError as error:
+                if error.status is not Status.RPC_UNKNOWN_METHOD:
+                    raise
+                # No copy of it will be taken any more: each names its version of the chain, and the chain has changed since.
+                log.info("inode %d: written range by range: %s", file.inode_id, error)
+        durable = [
+            await self.write(file, offset, data, is_durable=is_durable) for offset, data in pieces
+        ]
+        return all(durable)
+
+    def _head(self, file: FileRef, offset: int) -> tuple[NodeId, str] | None:
+        """Return the process, by node and incarnation, that is the head of a byte's chain; None: nobody, just now."""
+        info = self._routing.info
+        (piece,) = cut_file_range(info, file, offset, memoryview(b"x"))
+        try:
+            node = info.node_of_target(head_of(info.chain(piece.chain_id)))
+        except FsError as error:  # who writes waits for one
+            log.debug("%s: %s", piece.name, error)
+            return None
+        return node.node_id, node.incarnation
+
+    async def _write_together(
+        self, file: FileRef, ranges: Sequence[tuple[int, bytes]], *, is_durable: bool
+    ) -> bool:
+        """Write ranges of one chunk by one update.
+
+        Raises:
+            FsError: as `write`; RPC_UNKNOWN_METHOD: the head takes none, and nothing is done.
+        """
+        data = b"".join([part for _, part in ranges])
+        first, last = ranges[0], ranges[-1]
+        span = last[0] + len(last[1]) - first[0]
+        size = file.layout.chunk_size_bytes
+        assert first[0] // size == (first[0] + span - 1) // size, (first[0], span)
+        (place,) = cut_file_range(self._routing.info, file, first[0], memoryview(first[1]))
+        assert place.chunk_index % file.layout.stripe_size < file.dyn_stripe, (file, place)
+        place.buffer = memoryview(data)
+        request = _request_of(place, file.finished_cut, is_durable=is_durable)
+        request.length = span
+        base = first[0] - place.offset
+        request.range_offsets.extend(offset - base for offset, _ in ranges)
+        request.range_lengths.extend(len(part) for _, part in ranges)
+        return await self._update_noted(place.name, request, [data])
 
     async def _write_piece(self, piece: Piece, finished_cut: int, *, is_durable: bool) -> bool:
         request = _request_of(piece, finished_cut, is_durable=is_durable)
@@ -362,9 +421,16 @@ class StorageWrites:
         node_id = info.target(head_of(chain)).node_id
         if is_wanted is not None and not await is_wanted():
             return _Acked(chain)
-        if request.type == pb.UpdateTypePb.WRITE and not request.is_durable:
+        is_ranged = bool(request.range_offsets)
+        if request.type == pb.UpdateTypePb.WRITE and not (request.is_durable or is_ranged):
             await self._groups.send(node_id, request, payload[0])
             return _Acked(chain)
         before = self._unsynced.get(request.inode_id, chain) if request.is_durable else None
-        received = await self._nodes.call(node_id, services.STORAGE_WRITE, request, payload=payload)
+        method = services.STORAGE_WRITE_RANGES if is_ranged else services.STORAGE_WRITE
+        try:
+            received = await self._nodes.call(node_id, method, request, payload=payload)
+        except FsError as error:
+            if is_ranged and error.status is Status.RPC_UNKNOWN_METHOD:
+                self._without_ranges.add((node_id, info.node(node_id).incarnation))
+            raise
         return _Acked(chain, received.message.is_durable, before)

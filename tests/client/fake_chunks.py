@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import trio
 
@@ -74,6 +75,12 @@ class FakeChunks:
         fault = self.write_faults.pop(0) if self.write_faults else None
         if fault is not None:
             raise fault
+        self._put(file, offset, data)
+        self.writes.append((file.inode_id, offset, len(data)))
+        self.durable_writes += is_durable
+        return is_durable and self.can_flush
+
+    def _put(self, file, offset, data):
         view = memoryview(data)
         for e in extents(file.layout.chunk_size_bytes, offset, len(data)):
             chunk = self.chunks.setdefault((file.inode_id, e.chunk_index), bytearray())
@@ -81,7 +88,23 @@ class FakeChunks:
             if len(chunk) < e.offset:
                 chunk.extend(bytes(e.offset - len(chunk)))
             chunk[e.offset : e.offset + e.length] = view[start : start + e.length]
-        self.writes.append((file.inode_id, offset, len(data)))
+
+    async def write_ranges(self, file, ranges, *, is_durable=False):
+        assert len({offset // self.chunk_size_bytes for offset, _ in ranges}) == 1
+        made = [(offset, b"".join(buffers)) for offset, buffers in ranges]
+        assert len(made) > 1
+        assert all(a + len(data) < b for (a, data), (b, _) in pairwise(made)), (
+            "joined, or in the way"
+        )
+        if self.gate is not None:
+            await self.gate.wait()
+        await self._pause()
+        fault = self.write_faults.pop(0) if self.write_faults else None
+        if fault is not None:
+            raise fault
+        for offset, data in made:
+            self._put(file, offset, data)
+        self.writes.append((file.inode_id, [(offset, len(data)) for offset, data in made]))
         self.durable_writes += is_durable
         return is_durable and self.can_flush
 
@@ -185,6 +208,16 @@ class FakeStore:
             return await self.chunks.write(file, offset, data, is_durable=is_durable)
         finally:
             self.busy -= keys
+
+    async def write_ranges(self, file, ranges, *, is_durable=False):
+        key = (file.inode_id, ranges[0][0] // file.layout.chunk_size_bytes)
+        assert key not in self.busy, f"two writes to one chunk at a time: {key}"
+        assert key[1] % file.layout.stripe_size < file.dyn_stripe, "beyond dyn_stripe"
+        self.busy.add(key)
+        try:
+            return await self.chunks.write_ranges(file, ranges, is_durable=is_durable)
+        finally:
+            self.busy.discard(key)
 
     def begin_write(self, file, offset, data, on_end):
         """Begin every second one; what fails is tried once more."""

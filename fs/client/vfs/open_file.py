@@ -24,6 +24,7 @@ from ...schema.inode import FilePart, Inode
 from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError
+from .dirty_ranges import DirtyRanges
 from .ports import Caller
 from .readahead import Readahead
 from .write_run import WriteRun, WriteStream
@@ -32,15 +33,19 @@ SET_ID_BITS = 0o6000
 
 
 class Flush:
-    """One run on its way to storage; once it is `done`, `failure` says whether it arrived."""
+    """Bytes on their way to storage; once it is `done`, `failure` says whether they arrived.
+
+    One run, of whatever chunks; or several of one chunk, which joined it while it waited for an earlier one.
+    """
 
     __slots__ = (
         "chunk_end",
         "chunk_first",
         "done",
         "failure",
+        "is_begun",
         "is_durable",
-        "run",
+        "ranges",
         "told",
         "truncate_ver",
         "waits_for",
@@ -49,10 +54,12 @@ class Flush:
     def __init__(
         self, run: WriteRun, chunk_size_bytes: int, truncate_ver: int, *, is_durable: bool
     ) -> None:
-        self.run = run
+        self.ranges = DirtyRanges(run)
         self.chunk_first = run.offset // chunk_size_bytes
         self.chunk_end = -(-run.end // chunk_size_bytes)
         self.truncate_ver = truncate_ver
+        self.is_begun = False
+        """Its bytes may have left: no others join them."""
         self.is_durable = is_durable
         """It is to be, and in the end, whether it is: its bytes would survive a power loss."""
         self.done = trio.Event()
@@ -64,6 +71,17 @@ class Flush:
     def touches(self, other: "Flush") -> bool:
         """True when both hold bytes of one chunk."""
         return self.chunk_first < other.chunk_end and other.chunk_first < self.chunk_end
+
+    def joins(self, earlier: "Flush") -> bool:
+        """Have an earlier one take our run along, if both are of the same single chunk; False: nothing is done."""
+        return (
+            not earlier.is_begun
+            and earlier.chunk_first == self.chunk_first
+            and earlier.chunk_end == self.chunk_end == self.chunk_first + 1
+            and earlier.truncate_ver == self.truncate_ver
+            and earlier.is_durable == self.is_durable
+            and earlier.ranges.add(self.ranges.runs[0])
+        )
 
 
 @dataclass(slots=True)
@@ -375,7 +393,7 @@ class InodeState:
 
     def recompute_written_end(self) -> None:
         """Derive the end of buffered bytes again, after some were dropped."""
-        ends = [flush.run.end for flush in self.flushes]
+        ends = [flush.ranges.end for flush in self.flushes]
         if self.run is not None:
             ends.append(self.run.end)
         self.written_end = max(ends, default=0)

@@ -98,6 +98,8 @@ class WriteBack(Shared):
         chunk_size_bytes = state.ref.layout.chunk_size_bytes
         flush = Flush(run, chunk_size_bytes, state.file.truncate_ver, is_durable=is_durable)
         flush.waits_for = [f for f in state.flushes if f.touches(flush)]
+        if flush.waits_for and flush.joins(flush.waits_for[-1]):
+            return flush.waits_for[-1]
         state.flushes.append(flush)
         if not (is_durable and self._is_begun(state, flush)):
             self.spawn(self._run_flush, state, flush)
@@ -118,8 +120,9 @@ class WriteBack(Shared):
             else:
                 self._end_flush(state, flush, stopped())
 
-        run = flush.run
-        return self.begins_writes.begin_write(state.ref, run.offset, run.joined(), ended)
+        (run,) = flush.ranges.runs
+        flush.is_begun = self.begins_writes.begin_write(state.ref, run.offset, run.joined(), ended)
+        return flush.is_begun
 
     async def _go_on_flush(self, state: InodeState, flush: Flush, go_on: GoOn) -> None:
         failure: FsError | None = stopped()
@@ -132,7 +135,6 @@ class WriteBack(Shared):
             self._end_flush(state, flush, failure)
 
     async def _run_flush(self, state: InodeState, flush: Flush) -> None:
-        run = flush.run
         # Whatever ends this task early, a bug or the end of the mount, nobody may take the bytes as stored.
         failure: FsError | None = stopped()
         try:
@@ -141,27 +143,37 @@ class WriteBack(Shared):
                 if not earlier.done.is_set():
                     await earlier.done.wait()
             await self._extend_stripe(state, flush.chunk_end)
-            flush.is_durable = await self.store.write(
-                state.ref, run.offset, run.joined(), is_durable=flush.is_durable
-            )
+            flush.is_begun = True
+            flush.is_durable = await self._store_bytes(state, flush)
             failure = None
         except FsError as error:
             failure = error
         finally:
             self._end_flush(state, flush, failure)
 
+    async def _store_bytes(self, state: InodeState, flush: Flush) -> bool:
+        """Have storage write the bytes of a flush; returns and raises as `ChunkStore.write`."""
+        runs = flush.ranges.joined()
+        if len(runs) > 1:
+            ranges = [(run.offset, run.pieces) for run in runs]
+            return await self.store.write_ranges(state.ref, ranges, is_durable=flush.is_durable)
+        (run,) = runs
+        return await self.store.write(
+            state.ref, run.offset, run.joined(), is_durable=flush.is_durable
+        )
+
     def _end_flush(self, state: InodeState, flush: Flush, failure: FsError | None) -> None:
-        run = flush.run
+        ranges = flush.ranges
         state.flushes.remove(flush)
         flush.failure = failure
         if failure is None:
             self._note_acked(state, flush)
         else:
-            self.note_failure(state, failure, f"bytes {run.offset}..{run.end}")
-        self.budget.release(run.length)
+            self.note_failure(state, failure, f"bytes {ranges.offset}..{ranges.end}")
+        self.budget.release(ranges.length)
         state.content_seq += 1
         # Nobody keeps the bytes, the flushes before, or what waited for this one any longer by having waited for it.
-        run.forget_bytes()
+        ranges.forget_bytes()
         flush.waits_for = []
         told, flush.told = flush.told, []
         flush.done.set()
@@ -196,7 +208,7 @@ class WriteBack(Shared):
             state.durable_seq += 1
         state.acked_seq += 1
         if flush.truncate_ver == state.file.truncate_ver:
-            state.acked_end = max(state.acked_end, flush.run.end)
+            state.acked_end = max(state.acked_end, flush.ranges.end)
         else:
             state.is_length_unknown = True
 
@@ -290,7 +302,7 @@ class WriteBack(Shared):
         if run is not None and run.offset < end and offset < run.end:
             self.start_flush(state)
         for flush in list(state.flushes):
-            if flush.run.offset < end and offset < flush.run.end:
+            if flush.ranges.overlaps(offset, end):
                 await flush.done.wait()
 
 

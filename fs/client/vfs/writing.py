@@ -3,6 +3,7 @@
 from ...runtime.ports import Buffer
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.status import FsError, Status
+from ..patience import same_error
 from .attributes import ExtendedAttributes
 from .handles import Handles
 from .open_file import FileHandle, InodeState
@@ -96,7 +97,7 @@ class Writing(Handles):
         await flush.done.wait()
         if flush.failure is not None:
             handle.seen_error_count = state.error_count
-            raise flush.failure
+            raise same_error(flush.failure)  # others may be told of it, too
         return len(data)
 
     async def _fitting(self, state: InodeState, offset: int | None, data: Buffer) -> Buffer:
