@@ -45,6 +45,9 @@ SILENT_S_MIN: Final = 50.0
 LARGE_CHUNK_BYTES: Final = 4 << 20
 LARGE_REPEATS: Final = 2900
 """Of a content, so that it goes a little beyond one such chunk."""
+SCATTERED_BYTES: Final = 30_000
+SCATTERED_COUNT_MAX: Final = 30
+"""Of writes between an open and a close."""
 OWN: Final = Caller(0, 0)
 SETTINGS: Final[dict[str, list[Any]]] = {
     "retry_pause_s": [0.001, 0.2],
@@ -73,6 +76,8 @@ class MountHistory:
     kept_count: int = 0
     """Removed files that were read."""
     begun_count: int = 0
+    scattered_count: int = 0
+    """Files that were written here and there, and read."""
     large_count: int = 0
     """Files in large chunks that were written and read."""
     cut_count: int = 0
@@ -184,8 +189,8 @@ class MountWorker:
         """Work until the virtual time `until_s`."""
         while trio.current_time() < until_s:
             await trio.sleep(self.random.expovariate(1.0 / self.pause_s))
-            acts = [self._write, self._read, self._keep, self._use_large_chunks]
-            (act,) = self.random.choices(acts, weights=[30, 50, 20, 2])
+            acts = [self._write, self._read, self._keep, self._use_large_chunks, self._scatter]
+            (act,) = self.random.choices(acts, weights=[30, 50, 20, 2, 6])
             cut_count = self.history.cut_count
             try:
                 await act(mount)
@@ -317,6 +322,43 @@ class MountWorker:
         mount.names.forget(inode.inode_id, 1)
         await mount.names.unlink(folder.inode_id, b"f", OWN)
         await mount.names.rmdir(ROOT_INODE_ID, name, OWN)
+
+    # ---- scattered writes --------------------------------------------------------------------------
+
+    async def _scatter(self, mount: Mount) -> None:
+        """Write here and there in a file while earlier such writes are under way, and read what must be there then."""
+        self._file_count += 1
+        cut_count, name = self.history.cut_count, f"scattered-{self.name}-{self._file_count}"
+        flags, is_told = os.O_RDWR | os.O_CREAT, False
+        made, inode = await mount.files.create(ROOT_INODE_ID, name.encode(), 0o644, flags, OWN)
+        mount.names.give(inode, lookup_count=1)
+        expected, handle_id = bytearray(self.random.randint(0, SCATTERED_BYTES)), made.handle_id
+        data, offset = bytes(expected), 0
+        for _ in range(2):
+            try:
+                try:
+                    for _ in range(self.random.randint(1, SCATTERED_COUNT_MAX)):
+                        await mount.files.write(handle_id, offset, data)
+                        expected.extend(bytes(max(0, offset - len(expected))))
+                        expected[offset : offset + len(data)] = data
+                        data = self.random.randbytes(self.random.randint(1, 500))
+                        offset = self.random.randrange(SCATTERED_BYTES)
+                        if self.random.random() < 0.5:
+                            await trio.sleep(self.random.choice([0.0, 0.0005]))
+                finally:
+                    await mount.close(handle_id)
+            except FsError as error:
+                self._take_error(error)
+                is_told = True
+                break
+            handle_id = (await mount.files.open(inode.inode_id, os.O_RDWR, OWN)).handle_id
+            found = bytes(await mount.files.read(handle_id, 0, 2 * SCATTERED_BYTES))
+            assert found == expected or cut_count != self.history.cut_count, name
+        if not is_told:
+            await mount.close(handle_id)
+            self.history.scattered_count += 1
+        mount.names.forget(inode.inode_id, 1)
+        await mount.names.unlink(ROOT_INODE_ID, name.encode(), OWN)
 
     # ---- what is begun -----------------------------------------------------------------------------
 

@@ -1,0 +1,179 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""What waits for an earlier write of its chunk goes with others that wait: in one update, in the order of offsets."""
+
+from itertools import pairwise
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fs.client.vfs.dirty_ranges import RANGE_COUNT_MAX, DirtyRanges
+from fs.client.vfs.write_run import WriteRun
+from fs.schema.status import FsError, Status
+from tests.client.fake_chunks import CHUNK
+
+from .conftest import fault
+
+PAGE = 4096
+
+
+def run_of(offset, data):
+    run = WriteRun(offset)
+    run.append(data)
+    return run
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), min_size=1, max_size=30))
+def test_runs_are_kept_apart_and_in_order(writes):
+    ranges, taken = None, {}
+    for number, (offset, length) in enumerate(writes):
+        run = run_of(offset, bytes([number]) * length)
+        places = range(offset, offset + length)
+        is_free = not any(place in taken for place in places)
+        if ranges is None:
+            ranges = DirtyRanges(run)
+        else:
+            assert ranges.overlaps(offset, offset + length) is not is_free
+            assert ranges.add(run) is is_free
+        if is_free:
+            taken |= dict.fromkeys(places, number)
+    made = ranges.joined()
+    assert {
+        run.offset + n: byte for run in made for n, byte in enumerate(b"".join(run.pieces))
+    } == taken
+    assert all(a.end < b.offset for a, b in pairwise(made))
+    assert (ranges.offset, ranges.end) == (min(taken), max(taken) + 1)
+    assert ranges.length == len(taken)
+
+
+def test_there_are_no_more_than_an_update_takes():
+    ranges = DirtyRanges(run_of(0, b"x"))
+    for number in range(1, RANGE_COUNT_MAX):
+        assert ranges.add(run_of(2 * number, b"x"))
+    assert not ranges.add(run_of(2 * RANGE_COUNT_MAX, b"x"))
+
+
+async def write_pages(m, h, pages, mark=1):
+    for page in pages:
+        await m.files.write(h, page * PAGE, bytes([page + mark]) * PAGE)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_the_first_goes_at_once_and_those_that_wait_go_together(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        cluster.chunks.gate = trio.Event()
+        await write_pages(m, h, [9, 3, 1, 7, 5, 4, 0, 13])
+        assert not cluster.chunks.writes
+        cluster.chunks.gate.set()
+        await m.files.fsync(h, is_data_only=False)
+        inode_id = cluster.names[1][b"f"]
+        assert cluster.chunks.writes == [
+            (inode_id, 9 * PAGE, PAGE),
+            (
+                inode_id,
+                [
+                    (0, 2 * PAGE),
+                    (3 * PAGE, 3 * PAGE),
+                    (7 * PAGE, PAGE),
+                    (13 * PAGE, PAGE),
+                ],
+            ),
+        ]
+        await m.close(h)
+        content = await m.read_file(b"f")
+        assert len(content) == 14 * PAGE
+        assert [content[page * PAGE] for page in range(14)] == [
+            1, 2, 0, 4, 5, 6, 0, 8, 0, 10, 0, 0, 0, 14,
+        ]  # fmt: skip
+
+
+async def test_a_single_write_waits_for_no_others(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await write_pages(m, h, [5, 2])
+        assert [offset for _, offset, _ in cluster.chunks.writes] == [5 * PAGE]
+        await m.close(h)
+
+
+async def test_what_lies_over_what_waits_goes_behind_it(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        cluster.chunks.gate = trio.Event()
+        await write_pages(m, h, [9, 3, 1])
+        await write_pages(m, h, [3, 6, 1], mark=100)
+        cluster.chunks.gate.set()
+        await m.close(h)
+        content = await m.read_file(b"f")
+        assert [content[page * PAGE] for page in (1, 3, 6, 9)] == [101, 103, 106, 10]
+        assert len(cluster.chunks.writes) == 3
+
+
+async def test_each_chunk_has_its_own(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        cluster.chunks.gate = trio.Event()
+        of_chunk = CHUNK // PAGE
+        await write_pages(m, h, [1, of_chunk + 1, 3, of_chunk + 3, 5, of_chunk + 5])
+        await m.files.write(h, CHUNK - 5, b"over both")
+        cluster.chunks.gate.set()
+        await m.close(h)
+        ranged = [offsets for _, offsets, *rest in cluster.chunks.writes if not rest]
+        assert sorted(ranged) == [
+            [(3 * PAGE, PAGE), (5 * PAGE, PAGE), (CHUNK - 5, 5)],
+            [(CHUNK, 4), (CHUNK + 3 * PAGE, PAGE), (CHUNK + 5 * PAGE, PAGE)],
+        ]
+        content = await m.read_file(b"f")
+        assert content[CHUNK - 5 : CHUNK + 4] == b"over both"
+        assert content[CHUNK + 3 * PAGE] == of_chunk + 4
+
+
+async def test_reading_between_them_waits_for_none_of_them(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x" * CHUNK)
+        await m.files.fsync(h, is_data_only=False)
+        cluster.chunks.gate = trio.Event()
+        await write_pages(m, h, [9, 3, 1, 7])
+        with trio.fail_after(1):
+            assert bytes(await m.files.read(h, 2 * PAGE, PAGE)) == b"x" * PAGE
+        with trio.move_on_after(1) as scope:
+            await m.files.read(h, 3 * PAGE, PAGE)
+        assert scope.cancelled_caught
+        cluster.chunks.gate.set()
+        assert bytes(await m.files.read(h, 3 * PAGE, PAGE)) == bytes([4]) * PAGE
+        await m.close(h)
+
+
+async def test_a_failure_is_told_to_each_who_wrote(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        other = (await m.open(b"f")).handle_id
+        cluster.chunks.write_faults += [None, fault()]
+        cluster.chunks.gate = trio.Event()
+        told = []
+
+        async def write(page):
+            try:
+                await m.files.write_unbuffered(h, page * PAGE, bytes(PAGE))
+            except FsError as error:
+                told.append((page, error))
+
+        async with trio.open_nursery() as nursery:
+            for page in (9, 3, 1, 7):
+                nursery.start_soon(write, page)
+                await trio.testing.wait_all_tasks_blocked()
+            cluster.chunks.gate.set()
+        assert sorted(page for page, _ in told) == [1, 3, 7]
+        assert {error.status for _, error in told} == {Status.NO_SPACE}
+        assert len({id(error) for _, error in told}) == 3
+        assert m.vfs._core.budget.used_bytes == 0
+        await m.files.fsync(h, is_data_only=False)  # this handle knows it
+        with pytest.raises(FsError):
+            await m.files.fsync(other, is_data_only=False)
+        await m.close(other)
+        await m.close(h)
