@@ -2,17 +2,20 @@
 
 Invariants:
     - The runs lie apart or next to each other, in the order of their offsets.
-    - There are at most RANGE_COUNT_MAX of them.
+    - There are at most RANGE_COUNT_MAX of them, and one that is large is alone.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from .write_run import WriteRun
+from .write_run import FLUSH_BYTES_MAX, WriteRun
 
 RANGE_COUNT_MAX: Final = 1024
 """As many as an update takes."""
+
+RUN_BYTES_MAX: Final = 128 << 10
+"""Larger ones are sent from where they are: that of several is copied, which would cost more than an update of its own."""
 
 
 class DirtyRanges:
@@ -42,7 +45,10 @@ class DirtyRanges:
         return position > 0 and self.runs[position - 1].end > offset
 
     def add(self, run: WriteRun) -> bool:
-        """Take a run in; return False, with nothing done, if it lies over another, or there are too many."""
+        """Take a run in; return False, with nothing done, if it lies over another, is large, or there are too many."""
+        are_large = max(run.length, self.runs[0].length) > RUN_BYTES_MAX
+        if are_large or self.length + run.length > FLUSH_BYTES_MAX:
+            return False
         if len(self.runs) >= RANGE_COUNT_MAX or self.overlaps(run.offset, run.end):
             return False
         position = bisect_left(self._offsets, run.offset)

@@ -9,8 +9,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.client.vfs.dirty_ranges import RANGE_COUNT_MAX, DirtyRanges
-from fs.client.vfs.write_run import WriteRun
+from fs.client.vfs.dirty_ranges import RANGE_COUNT_MAX, RUN_BYTES_MAX, DirtyRanges
+from fs.client.vfs.write_run import FLUSH_BYTES_MAX, WriteRun
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 
@@ -53,6 +53,22 @@ def test_there_are_no_more_than_an_update_takes():
     for number in range(1, RANGE_COUNT_MAX):
         assert ranges.add(run_of(2 * number, b"x"))
     assert not ranges.add(run_of(2 * RANGE_COUNT_MAX, b"x"))
+
+
+@pytest.mark.parametrize("is_first_large", [True, False])
+def test_a_large_one_is_alone(is_first_large):
+    large, small = run_of(0, bytes(RUN_BYTES_MAX + 1)), run_of(RUN_BYTES_MAX + 5, b"x")
+    one, other = (large, small) if is_first_large else (small, large)
+    assert not DirtyRanges(one).add(other)
+
+
+def test_their_bytes_are_no_more_than_those_of_a_flush():
+    ranges, at = DirtyRanges(run_of(0, bytes(RUN_BYTES_MAX))), 0
+    for _ in range(FLUSH_BYTES_MAX // RUN_BYTES_MAX - 1):
+        at += 2 * RUN_BYTES_MAX
+        assert ranges.add(run_of(at, bytes(RUN_BYTES_MAX)))
+    assert not ranges.add(run_of(at + RUN_BYTES_MAX + 1, b"x"))
+    assert ranges.length == FLUSH_BYTES_MAX
 
 
 async def write_pages(m, h, pages, mark=1):
