@@ -12,6 +12,7 @@ Invariants:
 Concurrency: the caller holds the engine's lock.  Source: 3FS design notes, "Chunk engine".
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -65,7 +66,8 @@ class SizeClass:
         self.blocks_per_group = BLOCKS_PER_GROUP
         self.reserve_step = min(BLOCKS_PER_GROUP, max(1, RESERVE_BYTES // self.block_bytes))
         self.groups: dict[int, Group] = {}
-        self._levels: list[dict[int, None]] = [{} for _ in range(BLOCKS_PER_GROUP + 1)]
+        self._levels: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        """Numbers of groups by how many of their blocks are busy."""
         self._open_levels = 0
         """Bit n: some group has n busy blocks, n < 256."""
         self._retiring: set[int] = set()

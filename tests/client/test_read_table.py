@@ -334,8 +334,9 @@ def test_begun_reads_are_small_and_of_one_node():
     assert client.begin(table_of([(0, 0, 4096)]), None, is_relaxed=False)
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_what_cannot_be_begun_is_asked_of_the_same_node_and_so_of_each_in_turn():
+async def test_what_cannot_be_begun_is_asked_of_the_same_node_and_so_of_each_in_turn(
+    autojump_clock,  # noqa: ARG001
+):
     """Else nodes that are not connected yet would be passed over for ever: who waits for a read connects."""
     nodes = Nodes()
     refused = []

@@ -114,8 +114,7 @@ async def test_a_flush_hangs_also_while_the_event_loop_serves_reads(
 
 
 def test_calls_that_return_are_left_in_peace(watch, told):
-    began = time.monotonic()
-    while time.monotonic() < began + 3 * HANG_S:
+    while watch._judge.now_s < 1.5 * HANG_S:
         watch.probe()
         with watch.under_way("flush"):
             time.sleep(0.001)

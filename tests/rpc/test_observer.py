@@ -75,9 +75,7 @@ async def test_a_slow_request_is_one_line_of_the_log(net, process, caplog):
     assert said(observer).numbers[metrics.SERVER_SLOW][ECHO,] == 2
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("autojump_clock")
-async def test_many_slow_requests_are_one_line_that_counts_them(caplog):
+async def test_many_slow_requests_are_one_line_that_counts_them(caplog, autojump_clock):  # noqa: ARG001
     observed = MethodObserver("Storage.Write", slow_s=1.0)
     await trio.sleep(2 * SLOW_LINE_INTERVAL_S)
     error = FsError(Status.NO_SPACE, "disk 0")

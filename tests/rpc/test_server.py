@@ -5,6 +5,7 @@ import random
 import pytest
 import trio
 
+from fs.rpc import replies
 from fs.rpc.api import Identity
 from fs.rpc.frame import (
     HEADER_BYTES,
@@ -27,6 +28,12 @@ from fs.schema.status import FsError, Status
 
 ME = Identity("test-cluster", client_id="raw")
 LIMITS = FrameLimits(1 << 30, 1 << 40)
+
+
+@pytest.fixture(autouse=True)
+def brief_goodbyes(monkeypatch):
+    """Who hears a goodbye here waits for the end of the stream, and so for all the time that the server waits for him."""
+    monkeypatch.setattr(replies, "LINGER_S_MAX", 0.01)
 
 
 async def exactly(stream, count):

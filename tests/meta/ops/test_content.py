@@ -309,7 +309,7 @@ async def test_of_times_that_a_program_had_set_those_set_later_elsewhere_stay(ro
     assert found.ctime_ns > set_ns
 
 
-async def test_an_append_is_dated_by_its_write_once_its_bytes_are_there(root, file):
+async def test_an_append_is_dated_by_its_write_once_its_bytes_are_there(root, file, autojump_clock):
     before = await root.attr(file)
     written_ns = before.ctime_ns + 1_000
     await trio.sleep(1)
