@@ -164,6 +164,15 @@ def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
     elif not chain.serving:
         last = members.get(PublicState.LASTSRV)
         where = f"target {last} on node {info.target(last).node_id}" if last else "no target"
+        if last and info.target(last).has_old_image:
+            yield Finding(
+                "chain-unavailable", Severity.CRITICAL, subject,
+                f"nobody serves it; its newest data was on {where}: {info.target(last).trouble}",
+                "bring back the disk as it was when that node served last.  Only if it is gone, and with it what was written since:"
+                f" ember admin chain accept-old {chain.chain_id} {last}, or, to go on from another member,"
+                f" ember admin chain rotate-lost {chain.chain_id} {last}",
+            )  # fmt: skip
+            return
         yield Finding(
             "chain-unavailable", Severity.CRITICAL, subject,
             f"nobody serves it; the newest data is on {where}: its files can neither be read nor written",

@@ -335,6 +335,26 @@ def _wait_chains(
         time.sleep(POLL_S)
 
 
+def _why_unavailable(directory: ClusterDir, record: ClusterRecord) -> FsError | None:
+    """Wait until every chain serves; return why they do not."""
+    troubles: list[str] = []
+
+    def is_settled(info: RoutingInfo) -> bool:
+        last = [info.target(t) for c in info.chains.values() for t in c.keepers]
+        troubles[:] = [target.trouble for target in last if target.has_old_image]
+        return bool(troubles) or _is_available(info)
+
+    is_met = _wait_chains(directory, record, CHAIN_TIMEOUT_S, is_settled)
+    if is_met and not troubles:
+        return None
+    why = troubles[0] if troubles else f"not after {CHAIN_TIMEOUT_S:g} s"
+    return FsError(
+        Status.CHAIN_UNAVAILABLE,
+        f"some chains have no serving target: {why}; logs: {directory.path / 'logs'};"
+        " to put it right: ember up --no-mount, then ember admin doctor",
+    )
+
+
 def _is_available(info: RoutingInfo) -> bool:
     """Every chain can be read and written."""
     return all(chain.serving for chain in info.chains.values())
@@ -384,12 +404,12 @@ def start_services(
     for name in storage_names(record):
         wait_running(directory, name)
     progress.step(f"waiting for {record.chain_count} chains")
-    if not _wait_chains(directory, record, CHAIN_TIMEOUT_S, _is_available):
-        raise FsError(
-            Status.CHAIN_UNAVAILABLE,
-            f"some chains have no serving target after {CHAIN_TIMEOUT_S:g} s;"
-            f" logs: {directory.path / 'logs'}",
-        )
+    why = _why_unavailable(directory, record)
+    if why is not None and (options.has_mount or not info.chain_tables):
+        raise why
+    if why is not None:  # who puts it right needs the services
+        progress.step(str(why))
+        return False
     if options.has_mount:
         progress.step(f"mounting {record.mount_point}")
         add_mount(directory, record, MOUNT, Path(record.mount_point))

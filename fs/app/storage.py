@@ -172,6 +172,7 @@ async def serve_storage(
     )
     membership.report = storage.report
     membership.report_disks = storage.report_disks
+    membership.hear_images = storage.watermarks.hear
     process.join(membership)
     process.follow(lambda new: storage.adopt(new.storage))
     process.sources += [membership.say, storage.say]
@@ -191,6 +192,7 @@ async def serve_storage(
         process.ready()
         nursery.start_soon(tell_until_joined, process, membership)
         await process.stopping.wait()
+        await storage.watermarks.raise_last(nursery)
         await membership.announce_stop()
         nursery.cancel_scope.cancel()
     await storage.note_stop()  # nobody is answered any more

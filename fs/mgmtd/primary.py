@@ -48,6 +48,9 @@ WATCH_INTERVAL_S = 0.5
 SOFT_INTERVAL_S = 5.0
 """How long changes that nobody acts on (space used) are collected."""
 
+WATERMARK_INTERVAL_S = 1.0
+"""Between two looks whether targets told higher watermarks than are kept."""
+
 SESSION_INTERVAL_S = 5.0
 """Between two looks for client sessions that ended by silence."""
 
@@ -334,6 +337,7 @@ class Primary:
             nursery.start_soon(self._every, WATCH_INTERVAL_S, partial(self._watch, nursery))
             nursery.start_soon(self._every, SOFT_INTERVAL_S, self._publish_soft)
             nursery.start_soon(self._every, SESSION_INTERVAL_S, self._expire_sessions)
+            nursery.start_soon(self._every, WATERMARK_INTERVAL_S, self._write_watermarks)
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self._rotator.run)
             await self.lost.wait()
@@ -375,6 +379,13 @@ class Primary:
         async with self.lock:
             if self.state.has_soft_changes:
                 await self.publish(Change())
+
+    async def _write_watermarks(self) -> None:
+        """Keep what was told; a write that fails is made again, since nobody acts on it in this reign."""
+        records = self.state.watermarks.unwritten()
+        if records:
+            await self._store.write_apart(self._election.me, self._epoch, records)
+            self.state.watermarks.note_written(records)
 
     async def _expire_sessions(self) -> None:
         for client_id in self.sessions.expire(self.now_s):

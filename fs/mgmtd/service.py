@@ -15,6 +15,7 @@ from ..schema.proto.common_pb2 import NodeRole
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .election import Election
+from .ops.accept_old_image import accept_old_image
 from .ops.add_token import add_token
 from .ops.cancel_drain import cancel_drain
 from .ops.cancel_move import cancel_move
@@ -266,3 +267,9 @@ class MgmtdService:
     async def list_host_tags(self, _call: Call, request: pb.ListHostTagsReq) -> pb.ListHostTagsRsp:
         """See fs/mgmtd/ops/list_host_tags.py."""
         return await self._run(list_host_tags, request)
+
+    async def accept_old_image(
+        self, _call: Call, request: pb.AcceptOldImageReq
+    ) -> pb.AcceptOldImageRsp:
+        """See fs/mgmtd/ops/accept_old_image.py."""
+        return await self._run(accept_old_image, request)

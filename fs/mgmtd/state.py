@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from ..schema.config import MgmtdSection
 from ..schema.ids import ChainId, NodeId, TargetId
-from ..schema.proto.mgmtd_pb2 import DiskReportPb, HeartbeatReq, TargetReportPb
+from ..schema.proto.mgmtd_pb2 import HeartbeatReq, TargetReportPb
 from ..schema.routing import (
     Chain,
     LocalState,
@@ -38,13 +38,12 @@ from .chain_state import keeping_state, next_chain, with_loss
 from .destinations import Disk
 from .moves import finished
 from .node_lease import is_silent
+from .reports import disk_of, with_report
 from .restored import beyond, outranked, settled
 from .store import BookChange, Change, Loaded
+from .watermarks import Watermarks
 
 logger = logging.getLogger(__name__)
-
-TROUBLE_LENGTH_MAX = 200
-"""Characters of what a node says is wrong with a target; the rest is in its log."""
 
 REFUSED_COUNT_MAX = 16
 """Remembered incarnations per node; an older one cannot have a heartbeat under way any more."""
@@ -98,6 +97,7 @@ class ClusterState:
         self._by_node: dict[NodeId, list[TargetId]] = {}
         self.standings: dict[TargetId, Standing | None] = {}
         """What each target heard in this reign has noted on its disk; None: nothing."""
+        self.watermarks = Watermarks(loaded.watermarks)
         self._index()
 
     # ---- publishing ----------------------------------------------------------------------------
@@ -122,6 +122,7 @@ class ClusterState:
         for target_id in change.removed_targets:
             targets.pop(target_id, None)
             self._local.pop(target_id, None)
+            self.watermarks.forget(target_id)
         nodes = {**self.info.nodes, **change.nodes}
         for node_id in change.removed_nodes:
             del nodes[node_id], self.health[node_id]
@@ -210,11 +211,13 @@ class ClusterState:
         return {t: self.local_state(t, self.info.target(t)) for t in members}
 
     def local_state(self, target_id: TargetId, target: Target) -> LocalState:
-        """Return what is known, else presumed, of a target."""
+        """Return what is known, else presumed, of a target; a last server whose disk is too old counts as away."""
+        chain = self.info.chains.get(target.chain_id)
+        if self.watermarks.is_refused(target_id, chain):
+            return LocalState.OFFLINE
         known = self._local.get(target_id)
         if known is not None:
             return known
-        chain = self.info.chains.get(target.chain_id)
         public = chain.state_of(target_id) if chain is not None else None
         if public is None or self.health[target.node_id].is_known:
             return LocalState.OFFLINE
@@ -307,7 +310,7 @@ class ClusterState:
             health.restart(known.incarnation)
         health.heartbeat_version = request.heartbeat_version
         health.heard_s = now_s
-        health.disks = {d.disk_index: _disk(d) for d in request.disks}
+        health.disks = {d.disk_index: disk_of(d) for d in request.disks}
         moved, gone, lossy = self._hear_targets(
             known.node_id, request.targets, is_restart=is_restart
         )
@@ -357,7 +360,7 @@ class ClusterState:
                     report.disk_index,
                     disk_loss_count=report.disk_loss_count,
                 )
-                moved.append(_told(target, report))
+                moved.append(with_report(target, report))
             elif (target.node_id, target.disk_index) != (node_id, report.disk_index):
                 if target.node_id != node_id and not self._may_move(target):
                     logger.warning(
@@ -366,12 +369,12 @@ class ClusterState:
                     )  # fmt: skip
                     continue
                 target = replace(target, node_id=node_id, disk_index=report.disk_index)
-                moved.append(_told(target, report))
+                moved.append(with_report(target, report))
             self._hear_standing(node_id, target_id, report)  # not that of a copy of a disk
             if report.disk_loss_count > target.disk_loss_count:
                 lossy.add(target_id)
                 target = replace(target, disk_loss_count=report.disk_loss_count)
-                moved.append(_told(target, report))
+                moved.append(with_report(target, report))
             unheard.pop(target_id, None)
             self._hear_target(target, report)
         for target_id in unheard:
@@ -429,16 +432,29 @@ class ClusterState:
         target_id = target.target_id
         local = LocalState(report.local_state or LocalState.OFFLINE)
         chain = self.info.chains.get(target.chain_id)
+        self._hear_watermark(target_id, report.watermark, chain)
         if report.chain_version == (chain.chain_version if chain is not None else 0):
             self._set_local(target_id, local)
         elif target_id not in self._local:  # stale, and all that is known: go on presuming
             self._set_local(target_id, self.local_state(target_id, target))
         told = self._soft.get(target_id, target)
-        heard = _told(told, report)
+        heard = with_report(told, report)
+        is_refused = self.watermarks.is_refused(target_id, chain)
+        heard = replace(heard, has_old_image=is_refused)
+        if is_refused:
+            heard = replace(heard, trouble=str(self.watermarks.refusal(target_id)))
         if heard != told:
             self._soft[target_id] = heard
         if chain is not None and report.HasField("resync"):
             self._hear_resync(chain, resync_from_pb(report.resync))
+
+    def _hear_watermark(self, target_id: TargetId, found: int, chain: Chain | None) -> None:
+        if not self.watermarks.hear(target_id, found) or chain is None:
+            return
+        self._unsettled.add(chain.chain_id)
+        if self.watermarks.is_refused(target_id, chain):
+            refusal = self.watermarks.refusal(target_id)
+            logger.error("chain %d waits: %s", chain.chain_id, refusal)
 
     def _hear_standing(self, node_id: NodeId, target_id: TargetId, report: TargetReportPb) -> None:
         has_noted = report.HasField("standing")
@@ -472,23 +488,6 @@ def membership_change(info: RoutingInfo, before: Chain, after: Chain) -> Change:
         if target.chain_id != after.chain_id:
             moved[member.target_id] = replace(target, chain_id=after.chain_id)
     return Change(chains={after.chain_id: after}, targets=moved)
-
-
-def _told(target: Target, report: TargetReportPb) -> Target:
-    """Return a target with what its node says of it, but for its state."""
-    return replace(
-        target,
-        used_bytes=report.used_bytes,
-        low_space=report.low_space,
-        is_slow=report.is_slow,
-        trouble=report.trouble[:TROUBLE_LENGTH_MAX],
-    )
-
-
-def _disk(report: DiskReportPb) -> Disk:
-    return Disk(
-        report.disk_index, report.capacity_bytes, report.free_bytes, is_failed=report.is_failed
-    )
 
 
 def _loaded(state: NodeState) -> NodeState:

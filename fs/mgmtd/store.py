@@ -17,6 +17,7 @@ for byte):
     MGTK + token id (8)               uid (4)                 whose a token is
     MGCF + role (1) + version (8)     SettingsRecordPb        the newest SETTINGS_KEPT of each role
     MGHT + host name                  HostTagsRecordPb
+    MGWM + target id (8)              WatermarkRecordPb
     RTEV + event id (8)               RoutingEventPb          history (history.py); the oldest make room
 
 Invariants:
@@ -72,6 +73,7 @@ from .move_book import (
 )
 from .settings_book import SETTINGS_PREFIX, SettingsBook
 from .user_book import USER_PREFIX, UserBook, only_token, token_key, unpack_user, user_key
+from .watermarks import WATERMARK_PREFIX, unpack_watermarks
 
 T = TypeVar("T")
 
@@ -160,6 +162,7 @@ class Loaded:
     host_tags: HostTags = field(default_factory=HostTags)
     last_event_id: int = 0
     """Of the history; 0: it has not begun."""
+    watermarks: Mapping[TargetId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +370,7 @@ async def read_all(tr: Transaction, cluster_id: str) -> Loaded:
         await read_settings(tr),
         HostTags.unpacked(await _values(tr, HOST_PREFIX)),
         last_event_id,
+        unpack_watermarks(await _values(tr, WATERMARK_PREFIX)),
     )
 
 
@@ -436,7 +440,7 @@ def _unpack_node(value: bytes) -> Node:
 def _pack_target(target: Target) -> bytes:
     pb = target_to_pb(target)
     pb.local_state = common_pb2.LOCAL_NONE  # soft: heard again from its node
-    for soft in ("used_bytes", "low_space", "resync", "is_slow", "trouble"):
+    for soft in ("used_bytes", "low_space", "resync", "is_slow", "trouble", "has_old_image"):
         pb.ClearField(soft)
     return record_pb2.TargetRecordPb(target=pb).SerializeToString(deterministic=True)
 

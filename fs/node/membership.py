@@ -22,7 +22,13 @@ from ..runtime.figures import Figures
 from ..runtime.ports import Clock, Runtime
 from ..schema import metrics
 from ..schema.config import ProcessConfig
-from ..schema.proto.mgmtd_pb2 import DiskReportPb, HeartbeatReq, HeartbeatRsp, TargetReportPb
+from ..schema.proto.mgmtd_pb2 import (
+    DiskReportPb,
+    HeartbeatReq,
+    HeartbeatRsp,
+    OlderImagePb,
+    TargetReportPb,
+)
 from ..schema.routing import Node, node_to_pb
 from ..schema.services import MGMTD_HEARTBEAT
 from ..schema.status import FsError, Status
@@ -72,6 +78,10 @@ def _nothing() -> Sequence[TargetReportPb]:
     return ()
 
 
+def _no_images(_images: Sequence[OlderImagePb]) -> None:
+    pass
+
+
 def _no_disks() -> Sequence[DiskReportPb]:
     return ()
 
@@ -102,6 +112,8 @@ class Membership:
         self.report = report
         self.report_disks: Callable[[], Sequence[DiskReportPb]] = _no_disks
         """As `report`, for the disks of a storage node."""
+        self.hear_images: Callable[[Sequence[OlderImagePb]], None] = _no_images
+        """Of a storage node: told which of its targets are on disks that are older than what was told of them."""
         self.settings: SettingsPort = NoSettings()
         """What the managers keep for this process is told to it."""
         self._runtime = runtime
@@ -202,6 +214,7 @@ class Membership:
         if not request.is_stopping:
             self.lease.grant(sent_s, answer.lease_duration_s)
             self.settings.hear(answer.settings)
+            self.hear_images(answer.older_images)
         return answer
 
 

@@ -134,6 +134,8 @@ class Target:
     """Why its node keeps it out of service; empty when nothing is wrong."""
     disk_loss_count: int = 0
     """How often its disk has lost something, as far as its chain has taken note."""
+    has_old_image: bool = False
+    """Its chain waits for it, but its disk was put back to an earlier state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,7 @@ def target_to_pb(target: Target) -> pb.TargetPb:
         is_slow=target.is_slow,
         trouble=target.trouble,
         disk_loss_count=target.disk_loss_count,
+        has_old_image=target.has_old_image,
     )
 
 
@@ -342,6 +345,7 @@ def target_from_pb(message: pb.TargetPb) -> Target:
         message.is_slow,
         message.trouble,
         message.disk_loss_count,
+        message.has_old_image,
     )
 
 

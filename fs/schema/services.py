@@ -148,6 +148,9 @@ MGMTD_SET_TAGS: Final[Method[mgmtd.SetTagsReq, mgmtd.SetTagsRsp]] = method(
 MGMTD_LIST_HOST_TAGS: Final[Method[mgmtd.ListHostTagsReq, mgmtd.ListHostTagsRsp]] = method(
     _MGMTD, "ListHostTags", mgmtd.ListHostTagsReq, mgmtd.ListHostTagsRsp
 )
+MGMTD_ACCEPT_OLD_IMAGE: Final[Method[mgmtd.AcceptOldImageReq, mgmtd.AcceptOldImageRsp]] = method(
+    _MGMTD, "AcceptOldImage", mgmtd.AcceptOldImageReq, mgmtd.AcceptOldImageRsp
+)
 
 _STORAGE = storage.DESCRIPTOR.services_by_name["Storage"]
 STORAGE_BATCH_READ: Final[Method[storage.BatchReadReq, storage.BatchReadRsp]] = method(

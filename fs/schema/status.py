@@ -115,6 +115,7 @@ class Status(IntEnum):
     CHUNK_DAMAGED = 422
     WRITES_LOST = 423
     CHECKSUM_BLOCKS_DIFFER = 424
+    OLD_DISK_IMAGE = 425
     # 5xx: cluster manager
     NOT_PRIMARY = 500
     LEASE_LOST = 501
@@ -299,6 +300,9 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         "disks of one chain were formatted with checksum blocks of different sizes",
         errno.EIO,
         retry=Retry.ROUTING,
+    ),
+    Status.OLD_DISK_IMAGE: _s(
+        "the disk is an older image of the one that served", errno.EIO, retry=Retry.ROUTING
     ),
     Status.NOT_PRIMARY: _s("this manager is not the primary", errno.EAGAIN, retry=Retry.OTHER),
     Status.LEASE_LOST: _s("this manager lost the primary's lease", errno.EAGAIN, retry=Retry.OTHER),

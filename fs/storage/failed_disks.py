@@ -34,6 +34,7 @@ from .on_disk import disk_losses, keep_offline_if_asked
 from .standings import load_standing
 from .target import LocalTarget
 from .target_changes import TargetChanges
+from .watermarks import load_watermark
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +173,7 @@ class FailedDisks:
             disk.run_inline(keep_offline_if_asked, target)
             target.disk_loss_count = disk.run_inline(disk_losses, target)
             target.standing = disk.run_inline(load_standing, disk.engine, target.target_id)
+            target.watermark = disk.run_inline(load_watermark, disk.engine, target.target_id)
             targets.release(target, Hold.BROKEN)
 
     def _targets_of(self, disk: Disk) -> list[LocalTarget]:

@@ -29,6 +29,7 @@ from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target_changes import TargetChanges
 from .targets import Place
 from .update_group import run_group
+from .watermarks import raise_watermarks
 from .write_path import run_update
 
 QUERY_COUNT_MAX = 4096
@@ -227,6 +228,8 @@ class StorageService:
         for start in range(0, len(known), NOTE_BATCH_COUNT):
             await take_over_updates(target, known[start : start + NOTE_BATCH_COUNT])
         await target.disk.sync()
+        await self._syncing_place(request.chain_id, request.chain_version, request.target_id)
+        await raise_watermarks(target.disk, [target], self._context.runtime.clock)
         await self._syncing_place(request.chain_id, request.chain_version, request.target_id)
         target.sync_done_version = request.chain_version
         self._context.targets.set_local(target, LocalState.UPTODATE)

@@ -52,6 +52,7 @@ from .target import LocalTarget
 from .target_changes import TargetChanges
 from .targets import Place, Targets, check_unique, trouble
 from .update_notes import note_key
+from .watermarks import Watermarks, load_watermark, raise_watermarks
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ class Storage:
             mgmtd,
             BufferPool(READ_BUFFER_BYTES_MAX),
         )
+        self.watermarks = Watermarks(self.targets, runtime.clock)
         self._resync = Resync(self._context)
         for disk in self._disks:
             disk.calls.on_hang.append(lambda _error: self._context.buffers.disown())
@@ -190,6 +192,7 @@ class Storage:
             nursery.start_soon(self._follow_routing)
             nursery.start_soon(self._carry_out_steps)
             nursery.start_soon(standings.run, self.targets)
+            nursery.start_soon(self.watermarks.run)
             nursery.start_soon(self._measure_loop)
             nursery.start_soon(self._flush_loop)
             nursery.start_soon(self._context.flusher.run)
@@ -300,6 +303,7 @@ class Storage:
                 count,
                 len(known),
             )
+        await raise_watermarks(target.disk, [target], self._context.runtime.clock)
         if target.local_state is LocalState.ONLINE:
             self.targets.set_local(target, LocalState.UPTODATE)
 
@@ -438,4 +442,5 @@ def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:
         target.flushed_by = flushed_by(target)
         target.disk_loss_count = disk_losses(target)
         target.standing = standings.load_standing(disk.engine, target.target_id)
+        target.watermark = load_watermark(disk.engine, target.target_id)
     return targets

@@ -85,6 +85,10 @@ class LocalTarget:
     """It came back while its chain, which was restored, had no truth; it keeps all that it knows until then."""
     standing: Standing | None = None
     """The last version of its chain under which it served, as its disk says durably."""
+    watermark: int = 0
+    """As its disk has it durably (watermarks.py); 0: not known."""
+    told_watermark: int = 0
+    """What was told of it by a disk that had more than its own has, as far as the manager says; 0: by none."""
     locks: ChunkLocks = field(default_factory=ChunkLocks)
     channels: ChannelTable = field(default_factory=ChannelTable)
     inflight: InFlight = field(default_factory=InFlight)

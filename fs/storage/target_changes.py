@@ -26,6 +26,7 @@ from .context import StorageContext
 from .disk import Disk
 from .local_state import Hold
 from .target import LocalTarget
+from .watermarks import NONE_YET
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ class TargetChanges:
                 return
             self._check_new(await self._context.routing.refresh(), target_id)
             await self._record(disk, target_id)
-            targets.add(LocalTarget(target_id, disk, LocalState.ONLINE, Hold.NONE))
+            targets.add(
+                LocalTarget(target_id, disk, LocalState.ONLINE, Hold.NONE, watermark=NONE_YET)
+            )
             log.info("target %d: made on disk %d (%s)", target_id, disk_index, disk.path)
 
     async def remove(self, target_id: TargetId) -> None:

@@ -159,6 +159,7 @@ class Targets:
                 trouble=target.trouble,
                 disk_loss_count=target.disk_loss_count,
                 standing=standing_to_pb(target.standing) if target.standing else None,
+                watermark=target.watermark,
             )
             for target in self.targets.values()
         ]

@@ -165,6 +165,7 @@ class FakeStorage(Process):
     def build(self, channels, server) -> None:
         self.member = Membership(self.runtime, self.config, self.node, channels, self.report)
         self.member.report_disks = self.report_disks
+        self.member.hear_images = self.hear_images
         server.add_service(
             [
                 services.STORAGE_OFFLINE_TARGET,
@@ -173,6 +174,9 @@ class FakeStorage(Process):
             ],
             self,
         )
+
+    def hear_images(self, images) -> None:
+        self.cluster.told |= {i.target_id: i.told_watermark for i in images}
 
     async def offline_target(self, _call, request):
         """Leave the chain, to come back through resync, as the real one does."""
@@ -244,6 +248,7 @@ class FakeStorage(Process):
                 used_bytes=self.used.get(t, 100),
                 flushed_by=self.cluster.flushed_by.get(t, ""),
                 disk_loss_count=self.cluster.disk_loss_counts.get(t, 0),
+                watermark=self.cluster.watermarks.get(t, 0),
                 standing=standing_to_pb(noted)
                 if (noted := self.cluster.standings.get(t))
                 and not self.disks[self.disk_of.get(t, 0)].is_failed  # which cannot be opened
@@ -319,6 +324,10 @@ class Cluster:
         """By target: which process stopped in order with everything durable."""
         self.standings: dict[int, Standing] = {}
         """By target: what its disk remembers."""
+        self.watermarks: dict[int, int] = {}
+        """By target: what its disk has; what is missing is not told."""
+        self.told: dict[int, int] = {}
+        """By target: what its node was told of other disks."""
         self.link: MgmtdLink
 
     async def start_manager(self, node_id: int) -> Manager:

@@ -170,6 +170,34 @@ def rotate_lost(
     typer.echo(f"chain {chain_id}: target {reply.chosen_target_id} has the truth now")
 
 
+@chain.command("accept-old")
+def accept_old(
+    chain_id: ChainArgument,
+    target_id: TargetArgument,
+    *,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Let the last server of a chain serve from an older image of its disk: LOSES WHAT WAS WRITTEN SINCE.
+
+    Example: ember admin chain accept-old 1 11001 --dry-run
+    """
+    where = find(directory, config)
+    plan = [
+        f"DATA LOSS: chain {chain_id} goes on from target {target_id} as its disk is now",
+        where.routing().target(TargetId(target_id)).trouble or "it is not known as an older image",
+        "what was written since is gone, synced or not; never do this while the right disk can be brought back",
+    ]
+    confirm(plan, dry_run=dry_run, yes=yes)
+    request = pb.AcceptOldImageReq(chain_id=chain_id, target_id=target_id, accept_data_loss=True)
+    reply = where.ask(services.MGMTD_ACCEPT_OLD_IMAGE, request)
+    typer.echo(
+        f"chain {chain_id} has version {reply.chain_version}: target {target_id} has the truth now"
+    )
+
+
 @target.command("list")
 def list_targets(
     *,

@@ -1,8 +1,8 @@
 """Heartbeat: a node says that it lives and what its targets are like; the answer is its lease."""
 
-from ...schema.ids import NodeId, is_target_id
+from ...schema.ids import NodeId, TargetId, is_target_id
 from ...schema.proto.common_pb2 import StoredSettingsPb
-from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp
+from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp, OlderImagePb
 from ...schema.routing import LocalState, node_from_pb
 from ...schema.status import FsError, Status
 from ..node_lease import granted_s
@@ -33,7 +33,14 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
             lease_duration_s=0.0 if request.is_stopping else lease_s,
             routing_version=primary.info.routing_version,
             settings=_settings(primary, request),
+            older_images=_older_images(primary, request),
         )
+
+
+def _older_images(primary: Primary, request: HeartbeatReq) -> list[OlderImagePb]:
+    """Return what was told of those with less: whoever becomes whole by a resync goes on beyond it."""
+    found = [(t.target_id, primary.state.watermarks.older(TargetId(t.target_id))) for t in request.targets]  # fmt: skip
+    return [OlderImagePb(target_id=t, told_watermark=told) for t, told in found if told is not None]
 
 
 def _settings(primary: Primary, request: HeartbeatReq) -> list[StoredSettingsPb]:

@@ -32,6 +32,7 @@ async def rotate_last_serving(
             raise FsError(Status.UNSAFE_CHANGE, detail)
         states = primary.state.local_states(chain)
         alive = {t for t, local in states.items() if local is not LocalState.OFFLINE}
+        alive = {t for t in alive if primary.state.watermarks.older(t) is None}
         lost, chosen = TargetId(request.lost_target_id), TargetId(request.chosen_target_id)
         if chain.restored is not None:
             after = given_up(chain, primary.state.standings, lost, chosen or None)

@@ -302,6 +302,7 @@ class TargetPb(_message.Message):
     IS_SLOW_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     DISK_LOSS_COUNT_FIELD_NUMBER: _builtins.int
+    HAS_OLD_IMAGE_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     chain_id: _builtins.int
     """0: in no chain"""
@@ -314,6 +315,8 @@ class TargetPb(_message.Message):
     trouble: _builtins.str
     disk_loss_count: _builtins.int
     """as last heard and acted upon"""
+    has_old_image: _builtins.bool
+    """it was the last to serve, and its disk is an earlier state: its chain waits"""
     @_builtins.property
     def resync(self) -> Global___ResyncProgressPb:
         """while it is syncing"""
@@ -332,10 +335,11 @@ class TargetPb(_message.Message):
         is_slow: _builtins.bool = ...,
         trouble: _builtins.str = ...,
         disk_loss_count: _builtins.int = ...,
+        has_old_image: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "node_id", b"node_id", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "has_old_image", b"has_old_image", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "node_id", b"node_id", "resync", b"resync", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -204,6 +204,7 @@ class TargetReportPb(_message.Message):
     FLUSHED_BY_FIELD_NUMBER: _builtins.int
     DISK_LOSS_COUNT_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
     target_id: _builtins.int
     disk_index: _builtins.int
     local_state: _common_pb2.LocalStatePb.ValueType
@@ -219,6 +220,8 @@ class TargetReportPb(_message.Message):
     """until the node has a lease: incarnation of the process that stopped last, having made all durable"""
     disk_loss_count: _builtins.int
     """how often its disk, when opened, lacked what had been committed"""
+    watermark: _builtins.int
+    """on its disk, durably; 1: there is none; 0: not known, or of a release that keeps none"""
     @_builtins.property
     def resync(self) -> _common_pb2.ResyncProgressPb:
         """of the successor that this target is bringing up to date"""
@@ -242,10 +245,11 @@ class TargetReportPb(_message.Message):
         flushed_by: _builtins.str = ...,
         disk_loss_count: _builtins.int = ...,
         standing: _common_pb2.StandingPb | None = ...,
+        watermark: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resync", b"resync", "standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "flushed_by", b"flushed_by", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "standing", b"standing", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version", "disk_index", b"disk_index", "disk_loss_count", b"disk_loss_count", "flushed_by", b"flushed_by", "is_slow", b"is_slow", "local_state", b"local_state", "low_space", b"low_space", "resync", b"resync", "standing", b"standing", "target_id", b"target_id", "trouble", b"trouble", "used_bytes", b"used_bytes", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -286,6 +290,7 @@ class HeartbeatRsp(_message.Message):
     LEASE_DURATION_S_FIELD_NUMBER: _builtins.int
     ROUTING_VERSION_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    OLDER_IMAGES_FIELD_NUMBER: _builtins.int
     lease_duration_s: _builtins.float
     """counts from when the heartbeat was sent"""
     routing_version: _builtins.int
@@ -294,20 +299,47 @@ class HeartbeatRsp(_message.Message):
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StoredSettingsPb]:
         """of its roles, where it has another version"""
 
+    @_builtins.property
+    def older_images(self) -> _containers.RepeatedCompositeFieldContainer[Global___OlderImagePb]:
+        """of its targets, those with a lower watermark than was told of them before"""
+
     def __init__(
         self,
         *,
         lease_duration_s: _builtins.float = ...,
         routing_version: _builtins.int = ...,
         settings: _abc.Iterable[_common_pb2.StoredSettingsPb] | None = ...,
+        older_images: _abc.Iterable[Global___OlderImagePb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_duration_s", b"lease_duration_s", "routing_version", b"routing_version", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_duration_s", b"lease_duration_s", "older_images", b"older_images", "routing_version", b"routing_version", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatRsp: _TypeAlias = HeartbeatRsp  # noqa: Y015
+
+@_typing.final
+class OlderImagePb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    TOLD_WATERMARK_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    told_watermark: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+        told_watermark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target_id", b"target_id", "told_watermark", b"told_watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OlderImagePb: _TypeAlias = OlderImagePb  # noqa: Y015
 
 @_typing.final
 class GetRoutingInfoReq(_message.Message):
@@ -941,6 +973,50 @@ class RotateLastServingRsp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RotateLastServingRsp: _TypeAlias = RotateLastServingRsp  # noqa: Y015
+
+@_typing.final
+class AcceptOldImageReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.int
+    target_id: _builtins.int
+    accept_data_loss: _builtins.bool
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.int = ...,
+        target_id: _builtins.int = ...,
+        accept_data_loss: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_data_loss", b"accept_data_loss", "chain_id", b"chain_id", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptOldImageReq: _TypeAlias = AcceptOldImageReq  # noqa: Y015
+
+@_typing.final
+class AcceptOldImageRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    chain_version: _builtins.int
+    def __init__(
+        self,
+        *,
+        chain_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_version", b"chain_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptOldImageRsp: _TypeAlias = AcceptOldImageRsp  # noqa: Y015
 
 @_typing.final
 class ListOrphanTargetsReq(_message.Message):

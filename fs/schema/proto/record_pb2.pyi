@@ -498,3 +498,25 @@ class HostTagsRecordPb(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HostTagsRecordPb: _TypeAlias = HostTagsRecordPb  # noqa: Y015
+
+@_typing.final
+class WatermarkRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    watermark: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+        watermark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target_id", b"target_id", "watermark", b"watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatermarkRecordPb: _TypeAlias = WatermarkRecordPb  # noqa: Y015
