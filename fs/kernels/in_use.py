@@ -2,13 +2,14 @@
 
 from typing import Final
 
-from . import batches, device, frames, read_messages, reads, writes
+from . import batches, device, frames, lent, read_messages, reads, writes
 from .choice import REFUSED
 
 _KERNELS: Final = {
     "batches": batches.IS_COMPILED,
     "device": device.IS_COMPILED,
     "frames": frames.IS_COMPILED,
+    "lent": lent.IS_COMPILED,
     "read_messages": read_messages.IS_COMPILED,
     "reads": reads.IS_COMPILED,
     "writes": writes.IS_COMPILED,

@@ -21,6 +21,8 @@ from typing import Final
 
 import trio
 
+from ..runtime.plain_memory import PlainMemory
+
 SIZE_MIN: Final = mmap.PAGESIZE
 IDLE_BYTES_MAX: Final = 96 * 1024 * 1024
 """Two full groups of writes to each of six chains, which a busy storage process receives again and again."""
@@ -152,8 +154,8 @@ def _fresh(size: int, *, may_have_twin: bool) -> list[memoryview]:
     """Return a new buffer, and its twin if there is one; they are unmapped when nobody has them any more."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     if size < (HUGE_BYTES // 2 if may_have_twin else HUGE_BYTES):
-        return [memoryview(mmap.mmap(-1, size, flags))]
-    memory = mmap.mmap(-1, max(size, HUGE_BYTES), flags)
+        return [memoryview(PlainMemory(-1, size, flags))]
+    memory = PlainMemory(-1, max(size, HUGE_BYTES), flags)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(memory)

@@ -28,7 +28,6 @@ from .begun_call import BegunCall
 from .call_under_way import CallUnderWay, TimeUpError
 from .connection import Connection, reply_to
 from .credentials import NONCE_BYTES, Secret
-from .frame import FrameLimits
 from .observer import MethodObserver, RpcObserver
 
 log = logging.getLogger(__name__)
@@ -251,7 +250,7 @@ class RpcChannel:
         pool = self._pool
         with trio.move_on_after(pool.limits.connect_timeout_s):
             stream = await pool.runtime.network.connect(self.address)
-            connection = Connection(stream, pool.frame_limits, pool.identity, self.address)
+            connection = Connection(stream, pool.limits, pool.identity, self.address)
             try:
                 await connection.shake_hands(self._node_id, pool.secrets, pool.nonce())
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -284,7 +283,6 @@ class ChannelPool:
         self.runtime = runtime
         self.identity = identity
         self.limits = limits
-        self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
         self.secrets = secrets
         self.observer = observer
         self.start_soon = nursery.start_soon

@@ -25,16 +25,18 @@ from ..kernels.frames import make_header
 from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
+from ..schema.config import RpcSection
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import Identity, Into, Received
 from .begun_call import BegunCall
 from .call_under_way import CallUnderWay
-from .credentials import Secret, chosen_secret, transcript_of
+from .credentials import Secret
 from .frame import (
+    FLAG_LENT,
     FLAG_TRACED,
+    FLAGS_VERSION_MIN,
     TIMEOUT_MS_MAX,
-    TRACED_VERSION_MIN,
     FrameLimits,
     Header,
     Kind,
@@ -42,18 +44,8 @@ from .frame import (
     encode_header,
 )
 from .framed_stream import SMALL_PAYLOAD_BYTES_MAX, FramedStream
-from .handshake import (
-    check_hello,
-    check_kind,
-    check_node,
-    check_nonce,
-    decode_hello,
-    decode_proof,
-    decode_refusal,
-    encode_hello,
-    encode_proof,
-    negotiate,
-)
+from .greeting import greet
+from .lending import Lender
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +56,7 @@ class Connection:
     """Carries calls over one stream."""
 
     def __init__(
-        self, stream: Stream, limits: FrameLimits, identity: Identity, address: str
+        self, stream: Stream, limits: RpcSection, identity: Identity, address: str
     ) -> None:
         self.peer = Identity("")
         """What the peer said of itself; set by `shake_hands`."""
@@ -74,10 +66,11 @@ class Connection:
         self.received_count = 0
         """Of receipts so far, each of one reply or several."""
         self._stream = stream
-        self._limits = limits
+        self._limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
         self._identity = identity
         self._address = address
-        self._framed = FramedStream(stream, limits, self._spawn)
+        self._framed = FramedStream(stream, self._limits, self._spawn)
+        self._lender = Lender(stream.peer_memory, limits.lend_bytes_min)
         self._calls: dict[int, CallUnderWay | BegunCall] = {}
         self._next_look_s = math.inf
         self._next_look = trio.CancelScope()
@@ -98,53 +91,11 @@ class Connection:
     async def shake_hands(
         self, expected_node_id: int, secrets: Sequence[Secret] = (), nonce: bytes = b""
     ) -> None:
-        """Exchange hellos, and proofs if we hold secrets, before anything else.
-
-        Args:
-            expected_node_id: the node meant to be at the other end; 0: any.
-            secrets: what we can prove, preferred first; then the listener has to prove it, too.
-            nonce: fresh random bytes, with secrets.
-
-        Raises:
-            FsError: the listener's refusal, or RPC_BAD_VERSION, RPC_WRONG_CLUSTER, RPC_WRONG_NODE,
-                RPC_UNAUTHENTICATED, RPC_BAD_FRAME.
-            trio.BrokenResourceError: the listener went away.
-        """
-        framed = self._framed
-        key_ids = [secret.key_id for secret in secrets]
-        own, spoken = encode_hello(self._identity, key_ids=key_ids, nonce=nonce)
-        await framed.send((own, spoken))
-        heard = await self._next(Kind.HELLO)
-        hello = decode_hello(heard)
-        version = negotiate(hello)
-        peer = check_hello(hello, self._identity)
-        if secrets:
-            secret = chosen_secret(secrets, hello.key_ids)
-            check_nonce(hello)
-            transcript = transcript_of(spoken, heard)
-            secret.check_listener(transcript, decode_proof(await self._next(Kind.PROOF)))
-            check_node(
-                peer, expected_node_id
-            )  # it proves a node gone: not on the word of a stranger
-            await framed.send(encode_proof(secret.caller_proof(transcript)))
-            await self._next(Kind.PROOF)
-            self.key_id = secret.key_id
-        check_node(peer, expected_node_id)
-        framed.version = version
+        """Exchange hellos, and proofs if we hold secrets, before anything else; raises as `greet`."""
+        framed, lender = self._framed, self._lender
+        greeted = await greet(framed, self._identity, expected_node_id, secrets, nonce, lender)
+        self.peer, self.key_id = greeted
         framed.serve_whole = self._hand_out_whole
-        self.peer = peer
-
-    async def _next(self, wanted: Kind) -> bytes:
-        """Receive the message of the next frame of a handshake; raises what the listener's goodbye says."""
-        framed = self._framed
-        header = await framed.receive_header()
-        if header is None:
-            raise trio.BrokenResourceError("the listener closed the connection")
-        message = await framed.receive_message(header.message_bytes)
-        if header.kind == Kind.GOODBYE:
-            raise decode_refusal(header.status, message)
-        check_kind(header, wanted)
-        return bytes(message)
 
     async def run(self) -> None:
         """Receive replies until the connection ends; closes it.  Raises nothing but trio.Cancelled."""
@@ -199,7 +150,9 @@ class Connection:
         """
         message = request if isinstance(request, bytes) else request.SerializeToString()
         timeout_s = call.deadline_s - current_time()
-        request_id, frame = self._encode_request(method, message, payload, timeout_s)
+        request_id, frame = self._encode_request(
+            method, message, payload, timeout_s, may_lend=bool(payload)
+        )
         self._calls[request_id] = call
         if into is not None:
             call.fill = partial(self._fill, method, call, into)
@@ -210,6 +163,8 @@ class Connection:
             if not self._framed.send_at_once(frame, call_count=len(self._calls)):
                 await call.within(self._framed.send(frame))
             await call.wait()
+            if call.header is not None and call.header.status == Status.RPC_NOT_LENT:
+                self._lender.stop()
             return await self._take_reply(method, call, into)
         except _BROKEN as error:
             raise FsError(
@@ -250,7 +205,9 @@ class Connection:
         if self.is_closed or self._is_retired:
             return False
         message = request if isinstance(request, bytes) else request.SerializeToString()
-        request_id, frame = self._encode_request(method, message, payload, timeout_s)
+        request_id, frame = self._encode_request(
+            method, message, payload, timeout_s, may_lend=False
+        )
         self._calls[request_id] = call
         try:
             is_sent = self._framed.send_at_once(frame, call_count=len(self._calls))
@@ -277,6 +234,8 @@ class Connection:
         message: bytes,
         payload: Sequence[Buffer],
         timeout_s: float,
+        *,
+        may_lend: bool,
     ) -> tuple[int, list[Buffer]]:
         payload_bytes = sum(map(len, payload))
         limits = self._limits
@@ -296,10 +255,13 @@ class Connection:
             )
         request_id = self._last_id = self._last_id + 1
         flags = 0
-        if tracing.live.count and self._framed.version >= TRACED_VERSION_MIN:
+        if tracing.live.count and self._framed.version >= FLAGS_VERSION_MIN:
             span = tracing.current()
             if span is not None:
                 flags, message = FLAG_TRACED, span.wire + message
+        lent = self._lender.lent(method, payload, payload_bytes) if may_lend else b""
+        if lent and len(lent) + len(message) <= limits.message_bytes_max:
+            flags, message, payload = flags | FLAG_LENT, lent + message, ()
         asked = method.service_number, method.number, 0
         timeout_ms = min(TIMEOUT_MS_MAX, max(1, int(timeout_s * 1000)))
         sizes = timeout_ms, len(message), payload_bytes
@@ -356,13 +318,17 @@ class Connection:
 
     async def _receive_replies(self) -> str:
         """Hand out replies until the stream ends; return why it ended."""
+        framed = self._framed
         try:
-            while (header := await self._framed.receive_header()) is not None:
+            while (header := await framed.receive_header()) is not None:
                 self.received_count += 1
                 if header.kind == Kind.REPLY:
                     await self._hand_out(header)
+                elif header.kind == Kind.LEND:
+                    await framed.receive_message(header.message_bytes)
+                    self._lender.begin()
                 elif header.kind == Kind.GOODBYE:
-                    message = await self._framed.receive_message(header.message_bytes)
+                    message = await framed.receive_message(header.message_bytes)
                     return f"the peer said goodbye: {decode_error(header.status, message)}"
                 else:
                     return f"the peer sent a frame of kind {header.kind}"

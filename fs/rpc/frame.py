@@ -6,8 +6,8 @@ numbers are little-endian:
     offset  size  field
          0     4  magic "EMBR"
          4     1  protocol version
-         5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof
-         6     2  flags: 1 traced   (request, since version 2); else 0
+         5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof, 7 lend
+         6     2  flags: 1 traced, 2 lent   (request, since version 2); else 0
          8     8  request id: chosen by the caller, unique within the connection
         16     2  service number      (request)
         18     2  method number       (request)
@@ -24,6 +24,8 @@ message nor payload; nothing answers it.
 
 The message of a traced request has TRACE_BYTES in front of it, which count as message bytes: the 16 of the trace id, and the
 8 of the id of the span that asks (fs/runtime/tracing.py).  Who keeps no traces cuts them off.
+
+A lent request says where its payload lies, which does not follow: fs/rpc/lending.py.
 
 Invariants:
     - A header is believed only when its checksum holds, so lengths are never taken from garbage.
@@ -47,12 +49,13 @@ Buffer = bytes | bytearray | memoryview
 
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 2
-TRACED_VERSION_MIN: Final = 2
+FLAGS_VERSION_MIN: Final = 2
 """Older peers take no flags."""
 HELLO_VERSION: Final = 1
 """Header version of hello and proof frames, and of goodbye frames that answer one, for ever."""
 
 FLAG_TRACED: Final = 1
+FLAG_LENT: Final = 2
 TRACE_BYTES: Final = 24
 
 TIMEOUT_MS_MAX: Final = 2**32 - 1
@@ -67,6 +70,7 @@ class Kind(IntEnum):
     CANCEL = 4
     GOODBYE = 5
     PROOF = 6
+    LEND = 7
 
 
 KIND_MAX: Final = max(Kind)
@@ -196,8 +200,9 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
 def _may_flag(data: Buffer, version: int) -> bool:
     """Tell whether a header may have the flags that it has."""
     _, _, kind, flags, *_, message_bytes, _ = BODY.unpack_from(data)
-    is_traced = flags == FLAG_TRACED and kind == Kind.REQUEST and message_bytes >= TRACE_BYTES
-    return is_traced and version >= TRACED_VERSION_MIN
+    is_known = kind == Kind.REQUEST and not flags & ~(FLAG_TRACED | FLAG_LENT)
+    is_whole = not flags & FLAG_TRACED or message_bytes >= TRACE_BYTES
+    return is_known and is_whole and version >= FLAGS_VERSION_MIN
 
 
 def encode_error(

@@ -27,7 +27,7 @@ import trio
 from ..kernels.frames import take_header
 from ..kernels.frames_twin import HEADER_BYTES
 from ..runtime.ports import Buffer, Stream
-from .frame import HELLO_VERSION, KIND_MAX, FrameLimits, Header, header_at, new_header
+from .frame import FLAG_LENT, HELLO_VERSION, KIND_MAX, FrameLimits, Header, header_at, new_header
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
@@ -132,7 +132,7 @@ class FramedStream:
                 raise trio.BrokenResourceError("the stream ended inside a header")
         self._header = None
         self._start += HEADER_BYTES
-        self.payload_left = header.payload_bytes
+        self.payload_left = 0 if header.flags & FLAG_LENT else header.payload_bytes
         return header
 
     def _next_header(self) -> Header | None:
@@ -160,7 +160,7 @@ class FramedStream:
                 header = header_at(self._view, self._start, self._limits, self.version)
             else:
                 header = new_header(Header, fields)
-        payload_bytes = header.payload_bytes
+        payload_bytes = 0 if header.flags & FLAG_LENT else header.payload_bytes
         left -= header.message_bytes + payload_bytes
         if left < 0:
             self._header = header

@@ -57,6 +57,8 @@ def encode_hello(
     *,
     key_ids: Sequence[bytes] = (),
     nonce: bytes = b"",
+    lends: bool = False,
+    lend_nonce: bytes = b"",
     version_min: int = VERSION_MIN,
     version_max: int = VERSION_MAX,
 ) -> tuple[Buffer, bytes]:
@@ -71,6 +73,8 @@ def encode_hello(
         release=identity.release,
         key_ids=key_ids,
         nonce=nonce,
+        lends=lends,
+        lend_nonce=lend_nonce,
     ).SerializeToString()
     header = encode_header(Kind.HELLO, 0, message_bytes=len(message), version=HELLO_VERSION)
     return header, message

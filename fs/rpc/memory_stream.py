@@ -97,6 +97,11 @@ class MemoryStream:
         """The other side's address."""
         return self._peer_name
 
+    @property
+    def peer_memory(self) -> None:
+        """None: nothing is lent."""
+        return None
+
     # ---- as its owner sees it ------------------------------------------------------------------
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:

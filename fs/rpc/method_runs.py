@@ -4,7 +4,7 @@ Part of fs/rpc/server_connection.py, which receives requests and answers them.
 """
 
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 
 from ..runtime import tracing
 from ..runtime.ports import Buffer
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from ..schema.user import User
 from .api import Call, Identity, Reply
-from .frame import TRACE_BYTES, Header
+from .frame import FLAG_LENT, TRACE_BYTES, Header
 from .guard import OPEN_GRANT, Grant
 from .observer import MethodObserver
 from .replies import Replies
@@ -41,6 +41,42 @@ class MethodRuns:
         self.grant: Grant = OPEN_GRANT
         self.replies: Replies | None = None
         """Of the connection, once there may be any."""
+
+    def refusal_of(
+        self, header: Header, binding: Binding | None, under_way: Mapping[int, object]
+    ) -> FsError | None:
+        """Return why a request is not run; None: it may be.  Raises FsError when the connection is to end."""
+        if binding is None:
+            detail = f"service {header.service} method {header.method}"
+            return FsError(Status.RPC_UNKNOWN_METHOD, detail)
+        refusal = self.judge(binding) if self.grant is not OPEN_GRANT else None
+        if refusal is not None:
+            self._server.refusals.note(self._peer_name, str(binding.method), refusal)
+            return refusal
+        if header.request_id in under_way:
+            raise FsError(Status.RPC_BAD_FRAME, f"request id {header.request_id} is in use")
+        in_flight_max = self._server.limits.inflight_per_connection_max
+        if len(under_way) >= in_flight_max:
+            detail = f"{in_flight_max} requests of this connection are running"
+            return FsError(Status.RPC_OVERLOADED, detail)
+        method = binding.method
+        if header.payload_bytes and not method.has_request_payload:
+            detail = f"{method} takes no payload, {header.payload_bytes}"
+            return FsError(Status.RPC_BAD_REQUEST, detail)
+        if header.flags & FLAG_LENT and not method.is_payload_checked:
+            return FsError(Status.RPC_BAD_REQUEST, f"{method} takes no lent payload")
+        return None
+
+    def judge(self, binding: Binding) -> FsError | None:
+        """Return why the peer may not call a method; None: it may.  Raises FsError when the connection is to end."""
+        grant = self.grant
+        try:
+            grant.check(binding.method)
+        except FsError as error:
+            if grant.is_over:
+                raise
+            return error
+        return None
 
     def call(self, work: Work, message: Buffer) -> Any:
         """Return the method's result, an FsError to reply with, or what has to be awaited for either."""

@@ -106,6 +106,8 @@ class Server:
         self.on_disconnect: Callable[[Identity], None] | None = None
         """Called with what the peer said of itself when a connection that served has ended; must not raise."""
         self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max))
+        self.lent_bytes = 0
+        """Of payloads that were read where their callers have them."""
         self._bindings: dict[tuple[int, int], Binding] = {}
         self._connections: set[ServerConnection] = set()
 
@@ -128,6 +130,7 @@ class Server:
     def say(self, figures: Figures) -> None:
         """Say how much is connected and buffered."""
         figures.note(metrics.SERVER_CONNECTIONS, self.connection_count)
+        figures.note(metrics.SERVER_LENT, self.lent_bytes)
         figures.note(metrics.SERVER_BUFFERS_USED, self.pool.used_bytes)
         figures.note(metrics.SERVER_BUFFERS_IDLE, self.pool.idle_bytes)
 

@@ -20,9 +20,10 @@ from ..runtime.until_wait import until_wait
 from ..schema.status import FsError, Status
 from .api import Reply
 from .buffer_pool import Lease
-from .frame import Header, Kind, encode_error
+from .frame import FLAG_LENT, FLAG_TRACED, Header, Kind, encode_error, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
+from .lending import Borrower
 from .method_runs import MethodRuns
 from .replies import BROKEN, Replies
 from .serving import Binding, Turn, Work
@@ -64,6 +65,7 @@ class ServerConnection:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._followers = Followers()
         self._runs = MethodRuns(server, stream.peer_name)
+        self._borrower = Borrower(stream.peer_memory, server.limits.lend_bytes_min)
         self._is_accepted = False
         self._framed: FramedStream
         self._replies: Replies
@@ -126,7 +128,7 @@ class ServerConnection:
         """Exchange hellos; False when the peer left without a word."""
         server, framed = self._server, self._framed
         with trio.move_on_after(server.limits.handshake_timeout_s):
-            welcomed = await welcome(framed, server.identity, server.guard)
+            welcomed = await welcome(framed, server.identity, server.guard, self._borrower)
             if welcomed is None:
                 return False
             self._runs.peer, self._runs.grant, framed.version = welcomed
@@ -197,6 +199,9 @@ class ServerConnection:
             return False
         if header.kind == Kind.REQUEST:
             return await self._receive_request(header, turn)
+        if header.kind == Kind.LEND:
+            await self._hear_of_memory(header)
+            return True
         if header.kind != Kind.CANCEL:
             raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} from a caller")
         scope = self._scopes.get(header.request_id)
@@ -204,38 +209,25 @@ class ServerConnection:
             scope.cancel()
         return True
 
+    async def _hear_of_memory(self, header: Header) -> None:
+        """Take in a lend frame; answer it if payloads may be lent to us."""
+        framed = self._framed
+        message = await framed.receive_message(header.message_bytes)
+        if self._borrower.hear(message, self._stream.peer_name):
+            await framed.send([encode_header(Kind.LEND, 0, version=framed.version)])
+
     async def _receive_request(self, header: Header, turn: Turn) -> bool:
         """Receive one request entirely and serve it, or answer why not; returns as `_receive_one`."""
-        framed, limits = self._framed, self._server.limits
+        framed = self._framed
         message = await framed.receive_message(header.message_bytes)
+        pieces = b""
+        if header.flags & FLAG_LENT:
+            pieces, message = self._borrower.split(header, message)
         binding = self._server.bindings.get((header.service, header.method))
-        refusal = None
-        if binding is not None and self._runs.grant is not OPEN_GRANT:
-            refusal = self._judge(binding)
-        if binding is None:
-            refusal = FsError(
-                Status.RPC_UNKNOWN_METHOD, f"service {header.service} method {header.method}"
-            )
-        elif refusal is not None:
-            self._server.refusals.note(self._stream.peer_name, str(binding.method), refusal)
-        elif header.request_id in self._scopes:
-            raise FsError(Status.RPC_BAD_FRAME, f"request id {header.request_id} is in use")
-        elif len(self._scopes) >= limits.inflight_per_connection_max:
-            refusal = FsError(
-                Status.RPC_OVERLOADED,
-                f"{limits.inflight_per_connection_max} requests of this connection are running",
-            )
-        elif header.payload_bytes and not binding.method.has_request_payload:
-            refusal = FsError(
-                Status.RPC_BAD_REQUEST, f"{binding.method} takes no payload, {header.payload_bytes}"
-            )
         lease = None
+        refusal = self._runs.refusal_of(header, binding, self._scopes)
         if header.payload_bytes and refusal is None:
-            lease = self._server.pool.acquire_now(header.payload_bytes)
-            if lease is None:
-                lease = await self._acquire_buffer(header.payload_bytes)
-            if lease is None:
-                refusal = FsError(Status.RPC_OVERLOADED, "no receive buffer became free in time")
+            lease, refusal = await self._receive_payload(header, pieces)
         if refusal is not None or binding is None:
             assert refusal is not None
             if binding is not None and binding.observed is not None:
@@ -243,17 +235,11 @@ class ServerConnection:
             await framed.drain_payload()
             await self._replies.refuse(header.request_id, refusal)
             return True
-        if lease is not None:
-            try:
-                await framed.receive_payload([lease.view])
-            except BaseException:
-                self._server.pool.release(lease)
-                raise
         work = turn.work = Work(binding, header, lease, current_time())
         if (
             binding.is_plain
             and lease is None
-            and not header.flags
+            and not header.flags & FLAG_TRACED
             and self._ends_at_once(work, message)
         ):
             turn.work = None
@@ -289,7 +275,7 @@ class ServerConnection:
                 or request_id in scopes
                 or len(scopes) >= in_flight_max
                 or not (binding.is_plain or self._is_tried(binding))
-                or (self._runs.grant is not OPEN_GRANT and self._judge(binding) is not None)
+                or (self._runs.grant is not OPEN_GRANT and self._runs.judge(binding) is not None)
             ):  # something is unusual about it, and the usual way says what
                 framed.put_back(header)
                 return
@@ -422,27 +408,36 @@ class ServerConnection:
         finally:
             self._give_back(work)
 
-    def _judge(self, binding: Binding) -> FsError | None:
-        """Return why the peer may not call a method; None: it may.  Raises FsError when the connection is to end."""
-        grant = self._runs.grant
+    async def _receive_payload(
+        self, header: Header, pieces: bytes
+    ) -> tuple[Lease | None, FsError | None]:
+        """Return a payload, sent or lent, in a buffer of ours, or why the request is not run; raises what ends the connection."""
+        pool, size = self._server.pool, header.payload_bytes
+        lease = pool.acquire_now(size)
+        if lease is None:
+            await self._framed.stop_holding()
+            with trio.move_on_after(BUFFER_WAIT_S_MAX):
+                lease = await pool.acquire(size)
+        if lease is None:
+            return None, FsError(Status.RPC_OVERLOADED, "no receive buffer became free in time")
         try:
-            grant.check(binding.method)
+            if not pieces:
+                await self._framed.receive_payload([lease.view])
+                return lease, None
+            await self._borrower.read(pieces, lease.view)
+            self._server.lent_bytes += size
         except FsError as error:
-            if grant.is_over:
-                raise
-            return error
-        return None
-
-    async def _acquire_buffer(self, length: int) -> Lease | None:
-        await self._framed.stop_holding()
-        with trio.move_on_after(BUFFER_WAIT_S_MAX):
-            return await self._server.pool.acquire(length)
-        return None
+            pool.release(lease)
+            return None, error
+        except BaseException:
+            pool.release(lease)
+            raise
+        return lease, None
 
     async def _execute(self, work: Work, message: Buffer, turn: Turn) -> None:
         """Run one request, or what is left of it; answer it unless it had to wait: then the end of the turn does."""
         if not work.is_begun:
-            if work.header.flags:
+            if work.header.flags & FLAG_TRACED:
                 work.span, message = self._runs.join(work.binding, message)
             self._begin(work, message)
         begun = work.result

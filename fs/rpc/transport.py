@@ -26,6 +26,7 @@ from ..runtime import readiness
 from ..runtime.ports import Buffer, OnBytes, Stream, StreamHandler
 from ..schema.status import FsError, Status
 from .api import ConnectionRefused
+from .peer_memory import UnixPeerMemory, memory_behind
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,11 @@ class SocketStream:
     def peer_name(self) -> str:
         """The other side's address."""
         return self._peer_name
+
+    @property
+    def peer_memory(self) -> UnixPeerMemory | None:
+        """See `fs.runtime.ports.Stream`."""
+        return memory_behind(self._socket)
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
         """Send all of the buffers."""

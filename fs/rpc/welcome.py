@@ -22,13 +22,14 @@ from .handshake import (
     encode_proof,
     negotiate,
 )
+from .lending import Borrower
 
 HELLO_BYTES_MAX: Final = 64 * 1024
 """Of a peer that has not said yet who it is."""
 
 
 async def welcome(
-    framed: FramedStream, identity: Identity, guard: Guard | None
+    framed: FramedStream, identity: Identity, guard: Guard | None, borrower: Borrower
 ) -> tuple[Identity, Grant, int] | None:
     """Exchange hellos; return what the peer said of itself, what it may, and the protocol version to be spoken.
 
@@ -36,6 +37,7 @@ async def welcome(
         framed: freshly connected.
         identity: our own.
         guard: judges peers; None: everybody may everything.
+        borrower: learns whether payloads may be lent to us.
 
     Returns:
         None when the peer left without a word.
@@ -49,9 +51,10 @@ async def welcome(
     hello = decode_hello(heard)
     version = negotiate(hello)
     peer = check_hello(hello, identity)
+    nonce = borrower.nonce_for(hello)
     if guard is not None:
-        return peer, await _challenge(framed, identity, guard, heard, hello, peer), version
-    await framed.send(encode_hello(identity))
+        return peer, await _challenge(framed, identity, guard, heard, hello, peer, nonce), version
+    await framed.send(encode_hello(identity, lend_nonce=nonce))
     return peer, OPEN_GRANT, version
 
 
@@ -74,6 +77,7 @@ async def _challenge(  # noqa: PLR0917 - what both sides have said
     heard: bytes,
     hello: HelloPb,
     peer: Identity,
+    nonce: bytes,
 ) -> Grant:
     """Prove to a caller that we know its key, and have it prove it, too.
 
@@ -82,7 +86,9 @@ async def _challenge(  # noqa: PLR0917 - what both sides have said
     """
     challenge = await guard.challenge(hello.key_ids, peer)
     check_nonce(hello)
-    header, said = encode_hello(identity, key_ids=[challenge.key_id], nonce=guard.nonce())
+    header, said = encode_hello(
+        identity, key_ids=[challenge.key_id], nonce=guard.nonce(), lend_nonce=nonce
+    )
     transcript = transcript_of(heard, said)
     proof = challenge.verifier.listener_proof(transcript)
     await framed.send((header, said, *encode_proof(proof)))

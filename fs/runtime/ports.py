@@ -35,6 +35,22 @@ class Clock(Protocol):
         ...
 
 
+class PeerMemory(Protocol):
+    """Memory of the process at the other end of a stream, as far as it lends it, and what that is told of ours."""
+
+    def fresh_nonce(self) -> bytes:
+        """Return NONCE_BYTES (fs/kernels/lent.py) that nobody can guess."""
+        ...
+
+    def pieces_of(self, buffers: Sequence[Buffer]) -> bytes:
+        """Return where buffers of ours lie, for the other side's `read`; they stay ours."""
+        ...
+
+    def read(self, pieces: bytes, skip: int, into: memoryview, place: int, nonce: bytes) -> None:
+        """Read what the other side lends; see `fs.kernels.lent_twin.read_lent`, also for what it raises."""
+        ...
+
+
 class Stream(Protocol):
     """One ordered, reliable byte stream between two processes.
 
@@ -74,6 +90,11 @@ class Stream(Protocol):
 
     def receive_now(self, buffers: Sequence[memoryview]) -> int:
         """As `receive_scatter`, without waiting; 0 where that would have to wait, lets others have their turn, or is at the end."""
+        ...
+
+    @property
+    def peer_memory(self) -> PeerMemory | None:
+        """None: the other side's process, its user or its machine is another one's, or not known."""
         ...
 
     async def aclose(self) -> None:

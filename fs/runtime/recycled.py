@@ -18,6 +18,8 @@ import mmap
 from contextlib import suppress
 from typing import Any, Final
 
+from .plain_memory import PlainMemory
+
 RECYCLED_BYTES_MIN: Final = 128 * 1024
 """Smaller buffers are made anew, by what keeps small memory anyway."""
 
@@ -74,12 +76,14 @@ class RecycledMemory:
             if self._has_room(size):
                 idle.append(lent.memory)
 
-        kind = self._kinds[size] = type("Lent", (ctypes.c_char * size,), {"__del__": end})
+        kind = self._kinds[size] = type(
+            "Lent", (ctypes.c_char * size,), {"__del__": end, "is_plain": True}
+        )
         return kind
 
 
 def _fresh(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = PlainMemory(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= _HUGE_BYTES:
         with suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -37,6 +37,8 @@ class Method(Generic[ReqT, RspT]):
     access: Access
     version_min: int = 0
     """No peer of an older protocol version understands the request as this release makes it."""
+    is_payload_checked: bool = False
+    """The payload of a request is not used before it matches a checksum of the message."""
 
     def __str__(self) -> str:
         return f"{self.service_name}.{self.name}"
@@ -64,4 +66,5 @@ def method(
         rule.reply_payload,
         Access(rule.access),
         rule.version_min,
+        rule.checked_payload,
     )

@@ -121,6 +121,12 @@ SERVER_CONNECTIONS: Final = _gauge(
     "ember_rpc_server_connections", _ALL, "Connections that others have to this process.",
     occasion="not for mount daemons",
 )  # fmt: skip
+SERVER_LENT: Final = _counter(
+    "ember_rpc_server_lent_bytes_total",
+    _ALL,
+    "Payloads that were read from the memory of callers on the same machine, in place of being sent (rpc.lend_bytes_min).",
+    occasion="not for mount daemons",
+)
 SERVER_BUFFERS_USED: Final = _gauge(
     "ember_rpc_server_buffer_used_bytes", _ALL, "Receive buffers that hold payloads.",
     occasion="not for mount daemons",

@@ -45,6 +45,7 @@ class Status(IntEnum):
     INTERNAL_ERROR = 113
     RPC_NOT_ALLOWED = 114
     RPC_UNCHECKED = 115
+    RPC_NOT_LENT = 116
     # 2xx: key-value layer
     KV_CONFLICT = 200
     KV_TOO_OLD = 201
@@ -190,6 +191,11 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.RPC_NOT_ALLOWED: _s("the caller may not ask for this", errno.EPERM),
     Status.RPC_UNCHECKED: _s(
         "it cannot be found out now who the caller is", errno.EAGAIN, retry=Retry.SAME
+    ),
+    Status.RPC_NOT_LENT: _s(
+        "a payload could not be read from the memory that its caller lent",
+        errno.EIO,
+        retry=Retry.SAME,
     ),
     Status.KV_CONFLICT: _s(
         "a concurrent transaction changed what this one read", errno.EAGAIN, retry=Retry.SAME

@@ -1,4 +1,4 @@
-"""Random calls of the batches', the writes', the device's and the messages' kernels, compared with their twins.
+"""Random calls of the batches', the writes', the device's, the lent memory's and the messages' kernels, compared with their twins.
 
     python -m tests.kernels.fuzz --calls 100000 --seed 1 --kernel batches
 
@@ -16,9 +16,9 @@ import random
 import struct
 from pathlib import Path
 
-from fs.kernels import batches, batches_twin, device, read_messages, writes
+from fs.kernels import batches, batches_twin, device, lent, read_messages, writes
 
-from .fuzz_io import DeviceFuzzer, WritesFuzzer
+from .fuzz_io import DeviceFuzzer, LentFuzzer, WritesFuzzer
 from .fuzz_messages import MessagesFuzzer
 
 KEYS = [struct.pack("<IIII", file_id, 1, 1, 0) for file_id in range(3)]
@@ -126,6 +126,7 @@ def main():
     fuzzers = {
         "writes": (writes, WritesFuzzer),
         "device": (device, DeviceFuzzer),
+        "lent": (lent, LentFuzzer),
         "read_messages": (read_messages, MessagesFuzzer),
     }
     parser.add_argument("--kernel", choices=["batches", *fuzzers], default="batches")

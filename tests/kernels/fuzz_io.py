@@ -1,4 +1,4 @@
-"""Random calls of the kernels that write rows and that talk to the device, compared with their twins; `tests.kernels.fuzz` runs them.
+"""Random calls of the kernels that write rows, talk to the device, and read other processes' memory, compared with their twins; `tests.kernels.fuzz` runs them.
 
 Both are given the same files, sockets and memory, each its own, and must say, and leave behind, the same.  Some calls are of things that
 no caller should give: descriptors that are closed, of another kind or no number of one, sizes and offsets from anywhere, requests that
@@ -15,8 +15,9 @@ import struct
 import tempfile
 from contextlib import contextmanager
 
-from fs.kernels import device_twin, writes_twin
+from fs.kernels import device_twin, lent_twin, writes_twin
 from fs.kernels.device_twin import ANSWER, COUNT_MAX
+from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX
 
 FILE_BYTES = 1 << 16
 UNIT = 512
@@ -142,6 +143,54 @@ class WritesFuzzer(Fuzzer):
             offset = rng.choice([offset, self._number(), -self._number()])
         self._next = min(offset + len(data), FILE_BYTES) if offset >= 0 else 0
         return fd, offset, data
+
+
+class LentFuzzer(Fuzzer):
+    """Compares `pieces_of` and `read_lent`, of this process and of such as are not there."""
+
+    def __init__(self, compiled, seed):
+        super().__init__(compiled, lent_twin, seed)
+        self._memory = memoryview(bytearray(self._rng.randbytes(FILE_BYTES)))
+        self._nonce = self._rng.randbytes(NONCE_BYTES)
+        (self._base, _), (self._place, _) = PIECE.iter_unpack(
+            lent_twin.pieces_of([self._memory, self._nonce])
+        )
+
+    def call_each(self):
+        """Call both once."""
+        rng = self._rng
+        parts = [self._part() for _ in range(rng.choice([0, 1, 3, 30]))]
+        said = [outcome(kernel.pieces_of, parts) for kernel in self._both]
+        assert said[0] == said[1], (parts, said)
+        pieces = said[0] if rng.random() < 0.7 else b"".join(self._piece() for _ in range(3))
+        if rng.random() < 0.05:
+            pieces = rng.choice([pieces[:-1], pieces * rng.choice([2, PIECE_COUNT_MAX])])
+        size = sum(map(len, parts))
+        skip = rng.choice([0, rng.randrange(size + 1), self._number() % 2**64])
+        size = rng.choice([max(0, size - skip), rng.randrange(FILE_BYTES)])
+        pid = os.getpid() if rng.random() < 0.9 else rng.choice([2**31 - 1, 2**30])
+        place = self._place if rng.random() < 0.9 else self._number() % 2**64
+        nonce = self._nonce if rng.random() < 0.9 else rng.randbytes(rng.choice([0, 15, 16, 17]))
+        found = []
+        for kernel in self._both:
+            into = bytearray(size)
+            found.append((outcome(kernel.read_lent, pid, pieces, skip, into, place, nonce), into))
+        assert found[0][0] == found[1][0], (pieces, skip, size, place, [s for s, _ in found])
+        if found[0][0] is None:
+            assert found[0][1] == found[1][1]
+            self.done += 1
+
+    def _part(self):
+        first = self._rng.randrange(FILE_BYTES)
+        return self._memory[first : first + self._rng.choice([0, 1, 100, 4000])]
+
+    def _piece(self):
+        rng = self._rng
+        address = self._base + rng.randrange(FILE_BYTES)
+        length = rng.choice([0, 1, 100, self._base + FILE_BYTES - address])
+        if rng.random() < 0.3:
+            address, length = rng.choice([(1, length), (address, 2**64 - 1), (2**64 - 5, length)])
+        return PIECE.pack(address, length)
 
 
 class DeviceFuzzer(Fuzzer):

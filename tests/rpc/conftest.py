@@ -62,6 +62,7 @@ def process():
         net,
         *,
         limits=None,
+        caller_limits=None,
         services=(),
         identity=None,
         caller=None,
@@ -85,7 +86,9 @@ def process():
         async with trio.open_nursery() as nursery:
             address = await nursery.start(server.run, net.a, net.address())
             caller = caller or Identity(CLUSTER, client_id="client-1")
-            async with open_channels(runtime, caller, RpcSection(), secrets=secrets) as channels:
+            async with open_channels(
+                runtime, caller, caller_limits or RpcSection(), secrets=secrets
+            ) as channels:
                 yield SimpleNamespace(
                     server=server,
                     channels=channels,

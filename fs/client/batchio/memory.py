@@ -11,10 +11,10 @@ Invariant: mapped bytes stay mapped as long as anything refers to a view of them
 import errno
 import fcntl
 import functools
-import mmap
 import os
 from typing import Final, Protocol
 
+from ...runtime.plain_memory import PlainMemory
 from ...schema.status import FsError, Status
 
 _NAME: Final = "emberfs-batch"
@@ -59,7 +59,7 @@ class MappedMemory:
         """
         self.size = self.mapped_bytes = size
         self.block_size = block_size
-        self.view = memoryview(mmap.mmap(fd, size))
+        self.view = memoryview(PlainMemory(fd, size))
 
     def window(self, offset: int, length: int) -> memoryview:
         """See Memory."""

@@ -33,6 +33,8 @@ class HelloPb(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     KEY_IDS_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
+    LENDS_FIELD_NUMBER: _builtins.int
+    LEND_NONCE_FIELD_NUMBER: _builtins.int
     version_min: _builtins.int
     """protocol versions the sender speaks, both included"""
     version_max: _builtins.int
@@ -44,6 +46,10 @@ class HelloPb(_message.Message):
     release: _builtins.str
     nonce: _builtins.bytes
     """fresh random bytes; set when key_ids are"""
+    lends: _builtins.bool
+    """of a caller: the listener may ask to read payloads from its memory, by a nonce"""
+    lend_nonce: _builtins.bytes
+    """of a listener, which then can: what the caller is to have in its memory"""
     @_builtins.property
     def key_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """of the keys and tokens that a caller holds, preferred first; of a listener: the one that counts"""
@@ -60,14 +66,37 @@ class HelloPb(_message.Message):
         release: _builtins.str = ...,
         key_ids: _abc.Iterable[_builtins.bytes] | None = ...,
         nonce: _builtins.bytes = ...,
+        lends: _builtins.bool = ...,
+        lend_nonce: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "key_ids", b"key_ids", "node_id", b"node_id", "nonce", b"nonce", "release", b"release", "version_max", b"version_max", "version_min", b"version_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "key_ids", b"key_ids", "lend_nonce", b"lend_nonce", "lends", b"lends", "node_id", b"node_id", "nonce", b"nonce", "release", b"release", "version_max", b"version_max", "version_min", b"version_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HelloPb: _TypeAlias = HelloPb  # noqa: Y015
+
+@_typing.final
+class LendPb(_message.Message):
+    """The message of a lend frame of a caller: where in its memory it has the listener's nonce."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    place: _builtins.int
+    def __init__(
+        self,
+        *,
+        place: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LendPb: _TypeAlias = LendPb  # noqa: Y015
 
 @_typing.final
 class ProofPb(_message.Message):

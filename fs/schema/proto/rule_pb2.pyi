@@ -54,6 +54,7 @@ class MethodRule(_message.Message):
     REQUEST_PAYLOAD_FIELD_NUMBER: _builtins.int
     REPLY_PAYLOAD_FIELD_NUMBER: _builtins.int
     ACCESS_FIELD_NUMBER: _builtins.int
+    CHECKED_PAYLOAD_FIELD_NUMBER: _builtins.int
     VERSION_MIN_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """within its service, 1..65535; never reused"""
@@ -65,6 +66,8 @@ class MethodRule(_message.Message):
     """raw bytes follow the reply message"""
     access: Global___AccessPb.ValueType
     """every method says it"""
+    checked_payload: _builtins.bool
+    """a request's payload is not used before it matches a checksum of the message: it may be lent"""
     version_min: _builtins.int
     """protocol version since which a caller sends what it sends; what came before may be served on"""
     def __init__(
@@ -75,11 +78,12 @@ class MethodRule(_message.Message):
         request_payload: _builtins.bool = ...,
         reply_payload: _builtins.bool = ...,
         access: Global___AccessPb.ValueType = ...,
+        checked_payload: _builtins.bool = ...,
         version_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "idempotent", b"idempotent", "number", b"number", "reply_payload", b"reply_payload", "request_payload", b"request_payload", "version_min", b"version_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "checked_payload", b"checked_payload", "idempotent", b"idempotent", "number", b"number", "reply_payload", b"reply_payload", "request_payload", b"request_payload", "version_min", b"version_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
