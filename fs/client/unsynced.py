@@ -19,8 +19,9 @@ from ..schema.status import FsError, Status
 
 NOTE_COUNT_MAX: Final = 50_000
 """More are kept only while they are younger than `FLUSHED_S`."""
-FLUSHED_S: Final = 120.0
-"""Many times as long as a storage node takes to flush by itself."""
+FLUSHED_S: Final = 300.0
+"""Twice as long as a storage node takes to flush by itself: it begins every 10 s, and a disk that has worked on it for twelve times
+storage.disk_hang_s is given up."""
 
 Key = tuple[int, int]
 """Inode id, chain id."""

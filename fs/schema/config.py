@@ -234,7 +234,8 @@ class ClientSection(Section, frozen=True):
     beyond that, a repeat could be done twice.  Who lives and is slow is waited for, 10 minutes at the most."""
     retry_pause_s: Seconds = 0.02
     retry_pause_s_max: Seconds = 1.0
-    call_timeout_s: Seconds = 10.0
+    call_timeout_s: Annotated[float, Meta(ge=0.001, le=300.0)] = 10.0
+    """Of one try; as with retry_time_s_max, a longer one could outlast what services know."""
     batch_count_max: Count = 128
     batch_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
     requests_per_node_max: Count = 8

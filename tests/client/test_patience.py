@@ -2,16 +2,17 @@
 
 import random
 
+import msgspec
 import pytest
 import trio
 
 from fs.client.patience import ASK_S, PATIENT_S, Patience, SlowPeerError, same_error
-from fs.client.retry import WORKED_ON_S_MAX, RetryBudget
+from fs.client.retry import WORKED_ON_S_MAX, RetryBudget, longest_s
 from fs.rpc.api import Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.runtime.ports import Runtime
 from fs.schema import services
-from fs.schema.config import ClientSection
+from fs.schema.config import ClientSection, MetaSection
 from fs.schema.ids import NodeId
 from fs.schema.proto.core_pb2 import GetInfoRsp
 from fs.schema.routing import Node, NodeState, Role
@@ -183,3 +184,15 @@ async def test_silence_counts_from_the_last_sign_of_work(autojump_clock):  # noq
     with pytest.raises(FsError):
         budget.check(FsError(Status.RPC_TIMEOUT))
     assert trio.current_time() - began_s == pytest.approx(36.0)
+
+
+def test_no_try_of_an_operation_outlasts_what_services_remember():
+    """With the largest settings of clients, and the smallest of services."""
+    largest = {"retry_time_s_max": 300.0, "call_timeout_s": 300.0}
+    for key, value in largest.items():
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({key: value + 1}, ClientSection)
+    smallest_s = 600.0
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"idempotency_expiry_s": smallest_s - 1}, MetaSection)
+    assert longest_s(msgspec.convert(largest, ClientSection)) <= smallest_s

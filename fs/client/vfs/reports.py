@@ -182,16 +182,21 @@ class Reports(WriteBack):
 
         # Quoted: they would be evaluated for every close.
         def ended(reply: "meta_pb2.InodeRsp | None", error: "FsError | None") -> None:
+            is_forgotten = False
             try:
-                if reply is None:
-                    assert error is not None
-                    self.finish_in_task(go_on(error), done)
-                elif self._take_in(state, request, seq, told, reply):
-                    self.finish_in_task(forget(), done)
-                else:
-                    done(None, None)
+                if reply is not None:
+                    is_forgotten = self._take_in(state, request, seq, told, reply)
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 done(None, failure)
+                return
+            # Outside: the end is told once, also if who is told fails.
+            if reply is None:
+                assert error is not None
+                self.finish_in_task(go_on(error), done)
+            elif is_forgotten:
+                self.finish_in_task(forget(), done)
+            else:
+                done(None, None)
 
         is_begun = begins.begin_change(services.META_SYNC, request, ended)
         if not is_begun:

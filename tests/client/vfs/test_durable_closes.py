@@ -288,3 +288,33 @@ async def test_what_is_written_during_a_report_is_left_to_the_next_close(
         await m.files.flush(h)
         assert (cluster.durable_calls, cluster.chunks.sync_count) == (2, 1)
         await m.files.release(h)
+
+
+async def test_the_end_of_a_begun_report_is_told_once_though_who_is_told_fails(
+    autojump_clock, mounts, monkeypatch
+):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x")
+        await m.files.flush(h)
+        state, core, ends, told = m.files.handle(h).state, m.files._core, [], []
+
+        class Begins:
+            def begin_change(self, _method, _request, on_end):
+                ends.append(on_end)
+                return True
+
+        def fail(failure):
+            told.append(failure)
+            raise RuntimeError
+
+        reply = await core.call(services.META_SYNC, core.sync_request(state))
+        with monkeypatch.context() as patch:
+            patch.setattr(core, "begins_changes", Begins())
+            assert core.begin_report(state, fail)
+        with pytest.raises(RuntimeError):
+            ends[0](reply, None)
+        assert told == [None]
+        assert state.report_lock.take_now()  # given back, and that once
+        state.report_lock.give_back()
+        await m.files.release(h)
