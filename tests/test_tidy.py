@@ -23,10 +23,6 @@ DATA_PATHS = {"fs/storage/write_path.py", "fs/storage/read_path.py"}
 FILE_LINES_MAX = 800
 POSITIONAL_MAX = 7
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Raise, ast.Assert)
-"""Statements that hold no other: most of them."""
-
 BANNED_WORDS = {
     "brick": "target", "OSD": "target", "master": "primary", "slave": "successor",
     "fan-out": "stripe size", "cluster map": "routing info", "topology": "routing info",
@@ -50,6 +46,7 @@ def tree(path: Path) -> ast.Module:
     try:
         return ast.parse(text(path))
     finally:
+        gc.freeze()  # and those of all later tests would look at the trees again and again
         gc.enable()
 
 
@@ -62,10 +59,9 @@ def functions_below(node: ast.AST):
     """Return functions and methods, also those within others; no expression is looked into."""
     for field in ("body", "orelse", "handlers", "cases", "finalbody"):
         for child in getattr(node, field, ()):
-            if isinstance(child, FUNCTIONS):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield child
-            if not isinstance(child, SIMPLE):
-                yield from functions_below(child)
+            yield from functions_below(child)
 
 
 def code_lines(function) -> int:
