@@ -38,6 +38,18 @@ def error_line(error: FsError | OSError) -> str:
     return f"{error}{notes}"
 
 
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Say of an error which of the paths that were given it is about."""
+    try:
+        yield
+    except FsError as error:
+        if path in error.detail:
+            raise
+        is_all_said = error.status is Status.NOT_FOUND
+        raise FsError(error.status, path if is_all_said else f"{path}: {error.detail}") from error
+
+
 def check_interpreter() -> None:
     """Refuse to run without assertions: they are part of the design.
 

@@ -7,8 +7,6 @@ anything: fs/meta/quota.py does.
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,6 +20,7 @@ from . import supervisor_link
 from .cells import cell, console, table
 from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
 from .entry import NO_ENTRY, current_entry
+from .errors import named
 from .mount_point import is_mounted
 from .options import PauseOption
 from .running import chosen_directory
@@ -59,16 +58,6 @@ def path_inside(path: str) -> str:
         if is_mounted(above):
             return "/" + str(absolute.relative_to(above)).removeprefix(".")
     return str(absolute)
-
-
-@contextmanager
-def named(path: str) -> Iterator[None]:
-    """Say of an error which of the paths that were given it is about."""
-    try:
-        yield
-    except FsError as error:
-        is_all_said = error.status is Status.NOT_FOUND
-        raise FsError(error.status, path if is_all_said else f"{path}: {error.detail}") from error
 
 
 def connected(given: Path | None) -> BlockingFs:

@@ -16,7 +16,8 @@ from ..client.entries import TrashEntry
 from ..schema.status import FsError, Status
 from .admin.listing import confirm
 from .cells import cell, console, table
-from .quota_commands import DirOption, JsonOption, connected, named, path_inside
+from .errors import named
+from .quota_commands import DirOption, JsonOption, connected, path_inside
 
 rm = typer.Typer()
 trash = typer.Typer(help="What was removed and can be restored.", no_args_is_help=True)

@@ -19,7 +19,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from ..client.blocking import BlockingFile, BlockingFs
 from ..schema.inode import Inode, InodeType
 from ..schema.status import FsError, Retry, Status
-from .quota_commands import connected, named, path_inside
+from .errors import named
+from .quota_commands import connected, path_inside
 from .status_view import bytes_text
 
 PIECE_BYTES = 128 * 1024 * 1024

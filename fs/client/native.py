@@ -252,6 +252,7 @@ class EmberFs(Trash, Limits, Trees):
 
         Returns the bytes that were read, replicas counted, and what failed: as a favour, nothing is tried twice.
         """
+        file.require_open()
         check_offset(file.path, offset)
         end = file.length if length is None else min(offset + length, file.length)
         read_bytes, failures = 0, list[FsError]()
@@ -270,6 +271,7 @@ class EmberFs(Trash, Limits, Trees):
             For each, the bytes filled: fewer than its buffer's length only at the end of the file.
         """
         for file, offset, _ in reads:
+            file.require_open()
             check_offset(file.path, offset)
         wanted = [
             FileRead(file.ref, offset, buffer[: max(0, file.length - offset)])
@@ -298,5 +300,7 @@ class EmberFs(Trash, Limits, Trees):
         self, writes: Sequence[tuple[EmberFile, int, Buffer]]
     ) -> list[FsError | None]:
         """Write (file, offset, bytes) triples side by side; overlapping ones in any order.  Say of each how it went."""
+        for file, *_ in writes:
+            file.require_open()
         calls = [partial(file.write, offset, data) for file, offset, data in writes]
         return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)

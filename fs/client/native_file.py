@@ -3,6 +3,7 @@
 Invariants:
     - A write is replicated when it returns, and durable after `fsync` or `close`.
     - What was written is reported with its length at the latest by `close`, and once.
+    - A closed file neither reads nor writes: ValueError, as of Python's own files.
 
 Does not: cache, read ahead, or gather small writes.
 """
@@ -54,6 +55,7 @@ class EmberFile:
         self._chunks = chunks
         self._identity = identity
         self._session_id = session_id
+        self._is_closed = False
         self._ending = ending
         self._seen_there_s = -math.inf
         """When meta was last asked whether it still has the file, and had it."""
@@ -93,12 +95,25 @@ class EmberFile:
         cut = self._inode.file.finished_cut
         return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe, cut)
 
+    def require_open(self) -> None:
+        """Raise ValueError if the file was closed."""
+        if self._is_closed:
+            raise ValueError(f"{self.path}: the file is closed")
+
+    def _require_writable(self) -> None:
+        """Raise ValueError if the file was closed, FsError(BAD_FILE) if it is open for reading only."""
+        self.require_open()
+        if not self._session_id:
+            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+
     async def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file.
 
         Raises:
             FsError: STALE: the file was removed, and not open for writing here; and others.
+            ValueError: it was closed.
         """
+        self.require_open()
         check_offset(self.path, offset)
         wanted = buffer[: max(0, self._length - offset)]
         if len(wanted):
@@ -118,6 +133,7 @@ class EmberFile:
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset` on."""
+        self.require_open()
         check_offset(self.path, offset)
         buffer = bytearray(max(0, min(length, self._length - offset)))
         await self.read_into(offset, memoryview(buffer))
@@ -136,8 +152,7 @@ class EmberFile:
             FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may have been.
         """
         check_offset(self.path, offset)
-        if not self._session_id:
-            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+        self._require_writable()
         view = memoryview(data)
         end = offset + len(view)
         if end > MAX_FILE_LENGTH_BYTES:
@@ -169,11 +184,11 @@ class EmberFile:
         Raises:
             FsError: as `write`.
         """
+        self.require_open()
         view = memoryview(data)
         if not view:
             return self._length
-        if not self._session_id:
-            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+        self._require_writable()
         if self._has_new_data and self._is_length_unknown:
             await self.fsync()
         request = meta_pb2.ReserveAppendReq(
@@ -199,8 +214,7 @@ class EmberFile:
             FsError: BAD_FILE, INVALID_ARGUMENT, FILE_TOO_LARGE, QUOTA_EXCEEDED.
         """
         check_offset(self.path, length)
-        if not self._session_id:
-            raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
+        self._require_writable()
         if self._has_new_data and self._is_length_unknown:
             await self.fsync()
         request = meta_pb2.SetAttrReq(
@@ -270,7 +284,9 @@ class EmberFile:
         Raises:
             FsError: QUOTA_EXCEEDED: a limit was set after the file was opened, and what was written since the
                 last fsync is dropped; and others.
+            ValueError: the file was closed.
         """
+        self.require_open()
         if not self._session_id:
             return
         request, write_count = self._sync_request(), self._write_count
@@ -299,6 +315,7 @@ class EmberFile:
         Of a file to which nothing was written since it was opened, or since the last `fsync`, nothing is made durable, not
         even its name; its session ends a moment later, together with others.
         """
+        self._is_closed = True
         if not self._session_id:
             return
         session_id, self._session_id = SessionId(self._session_id), ""

@@ -35,7 +35,7 @@ def sent(monkeypatch):
     monkeypatch.delenv("EMBERFS_TOKEN_FILE", raising=False)
     monkeypatch.setattr(Identity, "of_process", classmethod(lambda cls: cls(1000, 1000)))
     monkeypatch.setattr(fs_names, "find", lambda _directory, _config: where)
-    monkeypatch.setattr(fs_names, "run_fs_at", lambda _use, _where: None)
+    monkeypatch.setattr(fs_names, "run_fs_at", lambda _use, _where, **_about: None)
     monkeypatch.setattr(fs_names, "newest_routing", found)
     monkeypatch.setattr(fs_names, "inode_of", found)
     monkeypatch.setattr(fs_names, "inherited", layouts)

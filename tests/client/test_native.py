@@ -198,9 +198,6 @@ async def test_bad_arguments(autojump_clock, client):
     assert caught.value.status is Status.FILE_TOO_LARGE
     await file.close()
     await file.close()
-    with pytest.raises(FsError) as caught:
-        await file.write(0, b"x")
-    assert caught.value.status is Status.BAD_FILE
     reader = await fs.open("/f")
     with pytest.raises(FsError) as caught:
         await reader.write(0, b"x")
@@ -430,6 +427,33 @@ async def test_a_written_file_is_durable_when_it_is_closed(autojump_clock, clien
     assert cluster.durable_calls == 2
     await fs.copy_file("/empty", "/g")
     assert cluster.durable_calls == 3
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+async def test_a_closed_file_neither_reads_nor_writes(client, is_writable):
+    fs = client()
+    await fs.write_file("/f", b"data")
+    async with await fs.open("/f", is_writable=is_writable) as file:
+        assert await file.read(0, 4) == b"data"
+    await file.close()
+    view = memoryview(bytearray(4))
+    for call in (
+        lambda: file.read(0, 4),
+        lambda: file.read_into(0, view),
+        lambda: file.write(0, b"x"),
+        lambda: file.append(b"x"),
+        lambda: file.append(b""),
+        lambda: file.truncate(0),
+        file.fsync,
+        lambda: fs.prefetch(file),
+        lambda: fs.read_batch([(file, 0, view)]),
+        lambda: fs.read_each([(file, 0, view)]),
+        lambda: fs.write_each([(file, 0, b"x")]),
+    ):
+        with pytest.raises(ValueError, match="/f: the file is closed"):
+            await call()
+    assert bytes(view) == bytes(4)
+    assert (file.length, await fs.read_file("/f")) == (4, b"data")
 
 
 async def test_a_reply_that_comes_late_takes_no_chain_from_what_an_fsync_covers(

@@ -19,13 +19,14 @@ from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.layout import FileRef, chunk_count
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from ..errors import named
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .listing import EXIT_FOUND, JsonOption, print_facts, print_rows, progress_bar, time_text
 from .meta_calls import ask_meta, caller, inode_of
-from .standing import absolute
+from .standing import absolute, shown
 
 file = typer.Typer(
     help="Files: attributes, layout, chunks and their replicas.", no_args_is_help=True
@@ -53,8 +54,11 @@ def find_inode(where: Where, path: str, inode_id: int) -> common_pb2.InodePb:
     """As `inode_of`, from whatever answers; raises FsError."""
     check_named(path, inode_id)
     if where.is_down:
-        name = os.fsencode(absolute(path)) if path else b""
-        return where.read_store(lambda engine: stored_inode(engine, name, inode_id))
+        if not path:
+            return where.read_store(lambda engine: stored_inode(engine, b"", inode_id))
+        name = os.fsencode(absolute(path))
+        with named(shown(absolute(path))):
+            return where.read_store(lambda engine: stored_inode(engine, name))
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> common_pb2.InodePb:
         info = await newest_routing(mgmtd, TIMEOUT_S)

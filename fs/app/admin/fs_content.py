@@ -76,7 +76,7 @@ def cat(
                     if output is not None:
                         step(at + len(piece) - first)
 
-    run_fs(use, directory, config)
+    run_fs(use, directory, config, path=path)
 
 
 def write(
@@ -110,7 +110,7 @@ def write(
                     step(at - first)
         return at - first
 
-    count = run_fs(use, directory, config)
+    count = run_fs(use, directory, config, path=path)
     if as_json:
         print_facts({"path": shown(absolute(path)), "offset": first, "bytes": count}, as_json=True)
     else:

@@ -98,7 +98,7 @@ def cd(path: PathArgument = "/", *, directory: DirOption = None, config: ConfigO
     async def use(found: EmberFs) -> str:
         return await found.real_path((await found.stat(absolute(path))).inode_id)
 
-    set_standing(Standing(run_fs(use, directory, config), standing().identity))
+    set_standing(Standing(run_fs(use, directory, config, path=path), standing().identity))
 
 
 def entry_row(name: str, inode: Inode) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def ls(
         return [entry_row(one.name, one.inode) for one in entries]
 
     columns = {"mode": stat_bits.filemode, "nlink": None, "uid": None, "gid": None, "length": None, "mtime_ns": time_text, "name": None, "target": None}  # fmt: skip
-    print_rows(run_fs(use, directory, config), columns, as_json=as_json)
+    print_rows(run_fs(use, directory, config, path=path), columns, as_json=as_json)
 
 
 @fs.command("stat")
@@ -165,7 +165,7 @@ def stat(
     async def use(found: EmberFs) -> Inode:
         return await found.stat(absolute(path), follow=follow)
 
-    inode = run_fs_at(use, where)
+    inode = run_fs_at(use, where, path=path)
     row = _facts(inode)
     if not as_json:
         row["mode"] = stat_bits.filemode(inode.st_mode)
@@ -201,7 +201,7 @@ def realpath(path: PathArgument, *, directory: DirOption = None, config: ConfigO
     async def use(found: EmberFs) -> list[str]:
         return await found.paths_of((await found.stat(absolute(path))).inode_id)
 
-    for line in run_fs(use, directory, config):
+    for line in run_fs(use, directory, config, path=path):
         typer.echo(printable(shown(line)))
 
 
@@ -231,7 +231,7 @@ def mkdir(
         else:
             await found.mkdir(absolute(path), bits)
 
-    run_fs_at(use, where)
+    run_fs_at(use, where, path=path)
     if not (chunk_size or stripe_size or table_id):
         _tell(where, path, as_json=as_json)
         return
@@ -369,7 +369,7 @@ def rm(
             raise FsError(Status.IS_DIRECTORY, f"{path}: say -r to remove a directory")
         return inode.is_dir, await _below(found, what)
 
-    is_directory, below = run_fs_at(look, where)
+    is_directory, below = run_fs_at(look, where, path=path)
     plan = [f"{shown(what)} is removed for good: {below}"]
     confirm(plan, dry_run=dry_run, yes=yes, as_json=as_json)
     run_fs_at(lambda found: found.remove_tree(what) if is_directory else found.unlink(what), where)
@@ -392,7 +392,7 @@ def chmod(
     """
     bits = parse_mode(mode)
     where = find(directory, config)
-    run_fs_at(lambda found: found.set_attributes(absolute(path), mode=bits), where)
+    run_fs_at(lambda found: found.set_attributes(absolute(path), mode=bits), where, path=path)
     _tell(where, path, as_json=as_json)
 
 
@@ -429,10 +429,14 @@ def chown(
     where = find(directory, config)
     what = absolute(path)
     if not recursive and not dry_run:
-        run_fs_at(lambda found: found.set_attributes(what, uid=uid, gid=gid, follow=False), where)
+        run_fs_at(
+            lambda found: found.set_attributes(what, uid=uid, gid=gid, follow=False),
+            where,
+            path=path,
+        )
         _tell(where, path, as_json=as_json)
         return
-    below = run_fs_at(lambda found: _below(found, what), where)
+    below = run_fs_at(lambda found: _below(found, what), where, path=path)
     plan = [f"{shown(what)} is given to {owner}: {below}"]
     confirm(plan, dry_run=dry_run, yes=yes, as_json=as_json)
     with progress_bar("names changed") as step:

@@ -10,8 +10,9 @@ from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
+from ..errors import named
 from ..where import TIMEOUT_S, Where
-from .standing import absolute, standing
+from .standing import absolute, shown, standing
 
 NOWHERE = {Status.RPC_CONNECT_FAILED, Status.RPC_TIMEOUT, Status.NOT_PRIMARY}
 
@@ -62,4 +63,5 @@ async def inode_of(
         by_id = meta_pb2.GetAttrReq(caller=asking, inode_id=inode_id)
         return (await ask_meta(channels, info, services.META_GET_ATTR, by_id)).inode
     by_path = meta_pb2.ResolvePathReq(caller=asking, path=os.fsencode(absolute(path)))
-    return (await ask_meta(channels, info, services.META_RESOLVE_PATH, by_path)).inode
+    with named(shown(absolute(path))):
+        return (await ask_meta(channels, info, services.META_RESOLVE_PATH, by_path)).inode

@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from ...runtime.real import real_runtime
 from ...schema.config import AuthSection, ProcessConfig
 from ...schema.status import FsError, Status
 from ..command_trace import begin_command
-from ..errors import unwrapped
+from ..errors import named, unwrapped
 from ..where import Where, find
 
 T = TypeVar("T")
@@ -89,17 +90,21 @@ def identity_text(who: Identity) -> str:
 
 
 def run_fs(
-    use: Callable[[EmberFs], Awaitable[T]], directory: Path | None, config: Path | None
+    use: Callable[[EmberFs], Awaitable[T]],
+    directory: Path | None,
+    config: Path | None,
+    *,
+    path: str = "",
 ) -> T:
     """Run `use` on the file system of the chosen cluster, as the user that counts now.
 
     Raises:
-        FsError: what `use` raises; NOT_RUNNING when services are down.
+        FsError: what `use` raises, of `path`, if that is said; NOT_RUNNING when services are down.
     """
-    return run_fs_at(use, find(directory, config))
+    return run_fs_at(use, find(directory, config), path=path)
 
 
-def run_fs_at(use: Callable[[EmberFs], Awaitable[T]], where: Where) -> T:
+def run_fs_at(use: Callable[[EmberFs], Awaitable[T]], where: Where, *, path: str = "") -> T:
     """As `run_fs`, of a cluster that has been found."""
     if where.is_down:
         raise FsError(Status.NOT_RUNNING, "files need the services: ember up, or drop --kv")
@@ -116,7 +121,7 @@ def run_fs_at(use: Callable[[EmberFs], Awaitable[T]], where: Where) -> T:
             with begin_command(runtime):
                 return await use(fs)
 
-    with unwrapped():
+    with named(shown(absolute(path))) if path else nullcontext(), unwrapped():
         return trio.run(run)
 
 

@@ -6,7 +6,6 @@ import random
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -447,7 +446,11 @@ def test_processes_that_are_killed_at_any_moment(tmp_path):
     assert total < 4 * CAPACITY
 
 
-def test_the_folder_is_made(tmp_path):
-    with opened(tmp_path / "a" / "b") as cache:
+def test_the_folder_is_made_but_none_above_it(tmp_path):
+    """Blocks of a path that is misspelt would go to another disk."""
+    with pytest.raises(FileNotFoundError, match="nope/kv"):
+        opened(tmp_path / "nope" / "kv")
+    assert list(tmp_path.iterdir()) == []
+    with opened(tmp_path / "kv") as cache:
         assert check(cache, [1]) == []
-    assert Path(tmp_path / "a" / "b").is_dir()
+    assert (tmp_path / "kv").is_dir()

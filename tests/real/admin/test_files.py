@@ -42,7 +42,8 @@ def test_a_file_is_followed_to_its_replicas(cluster, inode_id):
     assert rows(cluster, "file", "chunks", FILE, "--from", 2, "--count", 5)[0]["chunk_index"] == 2
     assert "is a directory" in try_admin(cluster, "file", "chunks", "/", code=1)
     assert "say a path" in try_admin(cluster, "file", "stat", code=1)
-    assert "NOT_FOUND" in try_admin(cluster, "file", "stat", "/nothing", code=1)
+    for words in (("file", "stat"), ("file", "chunks"), ("fs", "stat"), ("fs", "cat")):
+        assert "(/nothing)" in try_admin(cluster, *words, "/nothing", code=1)
 
 
 def test_the_layout_of_a_directory_is_set_for_new_files(cluster):

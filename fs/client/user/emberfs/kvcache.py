@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from .batch import BatchClient, Iov, Transfer, need_view
 from .closing import Closing
-from .kvcache_folder import open_folder
+from .kvcache_folder import make_folder, open_folder
 from .kvcache_format import SLOTS_MAX, Entry, Geometry, block_checksum, key_digest
 from .kvcache_index import Limits, Place
 from .kvcache_removal import Collected, collect_segments, delete_blocks
@@ -81,7 +81,8 @@ class KVCache(Closing):
     """See module head.
 
     Args:
-        folder: on a mount, on a local disk, or `ember://.../FOLDER`; made if it is not there.
+        folder: on a mount, on a local disk, or `ember://.../FOLDER`; made if it is not there.  Of a path none above it is:
+            a misspelt one would fill another disk.
         block_bytes: of every block; all who use a folder say the same.
         capacity_bytes: what all blocks together may take, at least two.  It may be exceeded by a segment for each
             process that writes: this many bytes / 256, but 64 MiB if that is more and a quarter if that is less.
@@ -132,7 +133,7 @@ class KVCache(Closing):
         self._is_closed = False
         if connect is None:
             if not is_url(self._path):  # which client fits is asked of the folder
-                os.makedirs(self._path, exist_ok=True)  # noqa: PTH103 - may be relative
+                make_folder(self._path)
             connect = connect_for([f"{self._path}/segment"])
         self._client: BatchClient = connect()
         try:

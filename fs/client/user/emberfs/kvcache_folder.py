@@ -57,12 +57,17 @@ class Folder(Protocol):
         ...
 
 
+def make_folder(path: str) -> None:
+    """Make a folder, which may be there already, but none above it; raises OSError."""
+    Path(path).mkdir(exist_ok=True)
+
+
 class OsFolder:
     """See `Folder`; makes the folder if it is not there."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        Path(path).mkdir(parents=True, exist_ok=True)
+        make_folder(path)
 
     def path(self, name: str) -> str:
         """See `Folder`."""
