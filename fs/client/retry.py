@@ -14,7 +14,7 @@ import trio
 from ..runtime.ports import Runtime
 from ..schema.config import ClientSection
 from ..schema.status import FsError, Retry, Status
-from .patience import PATIENT_S, SlowPeerError
+from .patience import PATIENT_S, SlowPeerError, same_error
 
 INTERNAL_TRIES_MAX: Final = 3
 """A peer that fails on an assertion will most likely do so again: few tries, then tell the user."""
@@ -53,15 +53,15 @@ class RetryBudget:
         return trio.current_time() >= self._deadline_s
 
     def check(self, error: FsError) -> None:
-        """Raise `error` if it is final: not retryable, or the time is up."""
+        """Raise an error like `error` if it is final: not retryable, or the time is up."""
         if isinstance(error, SlowPeerError) or error.status in _AT_WORK:
             self._deadline_s = min(trio.current_time() + self._silence_s_max, self._end_s)
         if error.status is Status.INTERNAL_ERROR:
             self._internal_tries += 1
             if self._internal_tries >= INTERNAL_TRIES_MAX:
-                raise error
+                raise same_error(error)
         if error.retry is Retry.NEVER or self.is_spent():
-            raise error
+            raise same_error(error)
 
     async def pause(self) -> None:
         """Wait before the next try: each pause up to twice the last, at most retry_pause_s_max."""

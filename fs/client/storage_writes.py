@@ -3,7 +3,9 @@
 Invariants:
     - Every try of one update carries the same (channel, sequence, request id): the chain executes it once.
     - A channel carries one update at a time; its sequence grows with every use.
-    - `data` of a write is sent straight from the caller's memory; that of several ranges is copied.
+    - `data` of a write is sent straight from the caller's memory (that of several ranges is copied), and no longer referred to once that has
+      ended: so an error that is kept while the write goes on is a fresh one, since those that were raised know the calls they came through,
+      with all their values.
 
 Source: deepseek-ai/3FS, "UpdateChannelAllocator" (the idea of client channels for exactly-once updates).
 """
@@ -29,6 +31,7 @@ from ..schema.routing import Chain
 from ..schema.status import FsError, Retry, Status
 from .api import OnWritten
 from .node_calls import NodeCalls
+from .patience import same_error
 from .retry import RetryBudget
 from .routing_math import Piece, cut_file_range, head_of, table_chain_ids
 from .unsynced import Note, Unsynced
@@ -157,13 +160,13 @@ class StorageWrites:
                     await self._write_piece(piece, file.finished_cut, is_durable=is_durable)
                 )
             except FsError as error:
-                errors.append(error)
+                errors.append(same_error(error))
 
         async with trio.open_nursery() as nursery:
             for piece in pieces:
                 nursery.start_soon(write_one, piece)
         if errors:
-            raise errors[0]
+            raise same_error(errors[0])
         return all(durable)
 
     async def write_ranges(
@@ -377,7 +380,7 @@ class StorageWrites:
             try:
                 return await self._try(request, payload, is_wanted)
             except FsError as error:
-                failure = error
+                failure = same_error(error)
             return await self._again(name, request, payload, budget, failure, is_wanted)
 
     def _tag(self, channel_id: int, sequence: int) -> pb.TagPb:
@@ -407,7 +410,7 @@ class StorageWrites:
             try:
                 return await self._try(request, payload, is_wanted)
             except FsError as failure:
-                error = failure
+                error = same_error(failure)
 
     async def _try(
         self,

@@ -273,7 +273,7 @@ class WriteGroups:
             finally:
                 load.end(key, line, group)
         if write.error is not None:
-            raise write.error
+            raise same_error(write.error)
         if write.reply is not None:
             return write.reply
         return await self._alone(node_id, request, data)
@@ -300,7 +300,7 @@ class WriteGroups:
             )
             _hand_out(group, received.message)
         except FsError as error:
-            failure = error
+            failure = same_error(error)
             if error.status is Status.RPC_UNKNOWN_METHOD:
                 log.info("node %d takes writes one by one only", node_id)
                 self._without.add(self._process(node_id))
@@ -308,7 +308,7 @@ class WriteGroups:
             is_refused = failure.status is Status.RPC_UNKNOWN_METHOD
             for one in group:
                 if one.reply is None and one.error is None and not is_refused:
-                    one.error = same_error(failure)
+                    one.error = failure
                 one.is_over = True
                 if one.task is not None and one is not group[0]:
                     trio.lowlevel.reschedule(one.task)

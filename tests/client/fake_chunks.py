@@ -74,7 +74,7 @@ class FakeChunks:
         await self._pause()
         fault = self.write_faults.pop(0) if self.write_faults else None
         if fault is not None:
-            raise fault
+            raise type(fault)(fault.status, fault.detail)  # it refers to nobody's bytes
         self._put(file, offset, data)
         self.writes.append((file.inode_id, offset, len(data)))
         self.durable_writes += is_durable

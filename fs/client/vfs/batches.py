@@ -21,6 +21,7 @@ from ...schema.ids import ChainTableId, InodeId
 from ...schema.layout import CHUNK_SIZE_BYTES_MIN, FileRef, Layout
 from ...schema.status import FsError, Status
 from ..api import FileRead
+from ..patience import same_error
 from ..read_table import ReadTable
 from ..side_by_side import each_or_error
 from .core import VfsCore
@@ -259,7 +260,7 @@ class Batches:
             io.count = await self._files.write_unbuffered(io.handle_id, io.offset, io.buffer)
             changed[state.inode_id] = state
         except FsError as error:
-            io.error = error
+            io.error = same_error(error)
 
 
 def _ios(table: ReadTable, handles: Mapping[bytes, int]) -> list[BatchIo]:

@@ -13,6 +13,7 @@ from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import GoOn
+from ..patience import same_error
 from .open_file import AppendBuffer, Flush, InodeState
 from .shared import Shared, stopped
 from .write_run import WriteRun, flush_unit_bytes
@@ -130,7 +131,7 @@ class WriteBack(Shared):
             flush.is_durable = await go_on()
             failure = None
         except FsError as error:
-            failure = error
+            failure = same_error(error)  # kept, without the calls it came through
         finally:
             self._end_flush(state, flush, failure)
 
@@ -147,7 +148,7 @@ class WriteBack(Shared):
             flush.is_durable = await self._store_bytes(state, flush)
             failure = None
         except FsError as error:
-            failure = error
+            failure = same_error(error)  # kept, without the calls it came through
         finally:
             self._end_flush(state, flush, failure)
 
@@ -244,7 +245,7 @@ class WriteBack(Shared):
                 offset = await self._reserve(state, batch.length)
                 failure = None
             except FsError as error:
-                failure = error
+                failure = same_error(error)
                 raise
             finally:
                 state.append.end_reservation()

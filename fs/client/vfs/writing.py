@@ -97,7 +97,8 @@ class Writing(Handles):
         await flush.done.wait()
         if flush.failure is not None:
             handle.seen_error_count = state.error_count
-            raise same_error(flush.failure)  # others may be told of it, too
+            # Others may be told of it, too, and what is raised comes to know our bytes.
+            raise same_error(flush.failure)
         return len(data)
 
     async def _fitting(self, state: InodeState, offset: int | None, data: Buffer) -> Buffer:
