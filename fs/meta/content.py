@@ -130,8 +130,8 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
     part.data_ver += 1
     inode.mtime_ns = ctx.now_ns
     advance_ctime(ctx, inode)
-    if not permissions.is_owner(ctx.caller, inode):
-        inode.mode = permissions.mode_after_write(inode.mode)
+    if not ctx.caller.is_root:
+        inode.mode = permissions.mode_after_write(ctx.caller, inode)
 
 
 def note_written(ctx: OpContext, inode: pb.InodePb, written_ns: int) -> None:

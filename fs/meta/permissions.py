@@ -133,10 +133,14 @@ def mode_after_chmod(caller: Caller, inode: pb.InodePb, mode: int) -> int:
     return mode
 
 
-def mode_after_write(mode: int) -> int:
-    """Return the mode without what lets a changed program run as somebody else."""
-    mode &= ~stat.S_ISUID
-    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
+def mode_after_write(caller: Caller, inode: pb.InodePb) -> int:
+    """Return the mode without what lets a program that the caller has changed run as somebody else.
+
+    Set-group-id where the group may not run it once meant mandatory locks: those who are in the group leave it.
+    """
+    mode = inode.mode & ~stat.S_ISUID
+    is_member = caller.is_root or inode.gid in caller.groups
+    return mode if is_member and not mode & stat.S_IXGRP else mode & ~stat.S_ISGID
 
 
 def require_chown(caller: Caller, inode: pb.InodePb, uid: int | None, gid: int | None) -> None:

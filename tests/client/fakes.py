@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from fs.client.vfs.changing_attributes import mode_after_write
+from fs.client.vfs.ports import Caller
 from fs.meta.lock_cycles import LockWait
-from fs.meta.permissions import mode_after_write
 from fs.schema.ids import ChainTableId, InodeId
 from fs.schema.inode import (
     DirectoryPart,
@@ -217,7 +218,8 @@ class FakeCluster:
                 time_ns = known if is_other and may_be_late else getattr(request, told)
                 inode = self.put(inode, **{told: time_ns})
         if request.clears_suid:
-            inode = self.put(inode, mode=mode_after_write(inode.mode))
+            writer = Caller(request.caller.uid, request.caller.gid)
+            inode = self.put(inode, mode=mode_after_write(writer, inode))
         if request.is_durable:
             self.durable_calls += 1
             self.durable_inodes[inode.inode_id] = inode

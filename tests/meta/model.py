@@ -204,10 +204,10 @@ class Model:
         return None
 
     @staticmethod
-    def _written(node):
-        """Content that changes no longer runs as somebody else."""
+    def _written(node, who):
+        """Content that changes no longer runs as somebody else; a lock of old is left by those in its group."""
         node.mode &= ~SET_UID
-        if node.mode & GROUP_RUNS:
+        if node.mode & GROUP_RUNS or not (who.uid == 0 or who.is_in(node.gid)):
             node.mode &= ~SET_GID
 
     # ---- reading -----------------------------------------------------------------------------
@@ -423,7 +423,7 @@ class Model:
         if who.uid != 0 and not (may_uid and may_gid):
             return Status.NOT_PERMITTED
         if node.kind != "dir":
-            self._written(node)
+            self._written(node, who)
         node.uid = node.uid if uid is None else uid
         node.gid = node.gid if gid is None else gid
         return None
@@ -468,8 +468,8 @@ class Model:
             status = Status.ACCESS_DENIED
         if status is None:
             node.length = length
-            if not node.is_owned_by(who):
-                self._written(node)
+            if who.uid != 0:
+                self._written(node, who)
         return status
 
     def append(self, node, length, who=SUPERUSER):
@@ -487,7 +487,7 @@ class Model:
         if status is None:
             node.length = max(node.length, length)
             if who.uid != 0:
-                self._written(node)
+                self._written(node, who)
         return status
 
     @staticmethod

@@ -221,7 +221,10 @@ def set_group_id_directory(p: Probe) -> None:
 
 @check
 def writing_clears_set_id_bits(p: Probe) -> None:
-    for mode in (0o6777, 0o6766, 0o4755, 0o2755, 0o2745):
+    for mode, gid in (
+        (0o6777, GROUP), (0o6766, GROUP), (0o4755, GROUP), (0o2755, GROUP), (0o2745, GROUP),
+        (0o6766, OTHER_GROUP), (0o2745, OTHER_GROUP), (0o2777, OTHER_GROUP),
+    ):  # fmt: skip
         for label, change in (
             ("write", lambda: os.pwrite(os.open("f", os.O_WRONLY), b"x", 0)),
             ("truncate", lambda: os.truncate("f", 1)),
@@ -229,11 +232,14 @@ def writing_clears_set_id_bits(p: Probe) -> None:
             ("open trunc", lambda: os.close(os.open("f", os.O_WRONLY | os.O_TRUNC))),
             ("read", lambda: os.pread(os.open("f", os.O_RDONLY), 1, 0)),
         ):
-            p.touch("f", 0o666, b"0123456789")
-            os.chown("f", OTHER, GROUP)
-            os.chmod("f", mode | 0o006)
-            p.as_user(lambda q, label=label, change=change: q.t(label, change))
-            p.stat("f", label=f"{label} {mode:o} by a user")
+            for owner in (OTHER, USER):
+                p.touch("f", 0o666, b"0123456789")
+                os.chown("f", owner, GROUP)
+                os.chmod("f", mode | 0o006)
+                p.as_user(lambda q, label=label, change=change: q.t(label, change), gid=gid)
+                p.stat("f", label=f"{label} {mode:o} of {owner} by a user of {gid}")
+                if owner != USER:
+                    os.unlink("f")
             os.chmod("f", mode | 0o006)
             p.t(label, change)
             p.stat("f", label=f"{label} {mode:o} by root")

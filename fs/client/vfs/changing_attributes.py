@@ -88,8 +88,8 @@ class ChangingAttributes(LookingUp):
     @staticmethod
     def keeps_set_id(handle: FileHandle) -> bool:
         """Return whether `drop_set_id` would change anything."""
-        mode = handle.state.inode.mode
-        return mode_after_write(mode) != mode
+        inode = handle.state.inode
+        return mode_after_write(handle.caller, inode) != inode.mode
 
     async def drop_set_id(self, handle: FileHandle) -> None:
         """Take set-id bits from a file that is about to be written through a handle; meta knows from which mode."""
@@ -162,7 +162,8 @@ class ChangingAttributes(LookingUp):
         return await self._core.call(services.META_SET_ATTR, again)
 
 
-def mode_after_write(mode: int) -> int:
-    """Return a mode without what lets a changed program run as somebody else."""
-    mode &= ~stat.S_ISUID
-    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
+def mode_after_write(caller: Caller, inode: Inode) -> int:
+    """Return a mode without what lets a changed program run as somebody else, as meta will have it."""
+    mode = inode.mode & ~stat.S_ISUID
+    is_member = inode.gid == caller.gid or inode.gid in caller.groups
+    return mode if is_member and not mode & stat.S_IXGRP else mode & ~stat.S_ISGID

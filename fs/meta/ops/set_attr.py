@@ -21,7 +21,7 @@ def _set_owner(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> N
         return
     permissions.require_chown(ctx.caller, inode, uid, gid)
     if inode.type != pb.DIRECTORY:
-        inode.mode = permissions.mode_after_write(inode.mode)
+        inode.mode = permissions.mode_after_write(ctx.caller, inode)
     inode.uid = inode.uid if uid is None else uid
     inode.gid = inode.gid if gid is None else gid
 

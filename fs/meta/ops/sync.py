@@ -69,7 +69,7 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
         _apply_content(ctx, inode, request)
     _apply_times(inode, request, before)
     if request.clears_suid:
-        inode.mode = permissions.mode_after_write(inode.mode)
+        inode.mode = permissions.mode_after_write(ctx.caller, inode)
     if _is_content_change(request) or request.clears_suid:
         is_written = request.has_new_data and request.HasField("mtime_ns")
         content.note_written(ctx, inode, request.mtime_ns if is_written else ctx.now_ns)

@@ -408,3 +408,21 @@ async def run_loops(world, *, task_status):
     async with trio.open_nursery() as nursery:
         await nursery.start(world.meta.run)
         task_status.started(nursery.cancel_scope)
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+async def test_cutting_takes_set_id_bits_also_from_the_owner(world, root, is_opened):
+    file = (await root.create(ROOT, b"f", 0o600)).inode_id
+    await root.set_attr(file, uid=1000, gid=1000)
+    cases = [(0o6755, (1000,), 0o755), (0o2744, (1000,), 0o2744), (0o6744, (), 0o744)]
+    for number, (mode, groups, expected) in enumerate(cases):
+        owner = world.user(1000, 999, groups)
+        await root.set_attr(file, mode=mode)
+        if is_opened:
+            await owner.open(file, wants_write=True, is_truncate=True, session=session(2 + number))
+        else:
+            await owner.set_attr(file, length=0)
+        assert (await root.get_attr(file)).mode == expected
+        await root.set_attr(file, mode=mode)
+        await root.set_attr(file, length=5)
+        assert (await root.get_attr(file)).mode == mode
