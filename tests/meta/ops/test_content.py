@@ -422,7 +422,7 @@ async def test_cutting_takes_set_id_bits_also_from_the_owner(world, root, is_ope
             await owner.open(file, wants_write=True, is_truncate=True, session=session(2 + number))
         else:
             await owner.set_attr(file, length=0)
-        assert (await root.get_attr(file)).mode == expected
+        assert (await root.attr(file)).mode == expected
         await root.set_attr(file, mode=mode)
         await root.set_attr(file, length=5)
-        assert (await root.get_attr(file)).mode == mode
+        assert (await root.attr(file)).mode == mode
