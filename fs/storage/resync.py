@@ -237,8 +237,8 @@ class Resync:
         return end
 
     def _is_current(self, place: Place) -> bool:
-        now = self._context.targets.place(place.chain.chain_id)
-        return now.chain.chain_version == place.chain.chain_version
+        now = self._context.targets.known_place(place.chain.chain_id)
+        return now is not None and now.chain.chain_version == place.chain.chain_version
 
     async def _bring_in_slot(self, place: Place, group: Group, slots: trio.Semaphore) -> None:
         try:

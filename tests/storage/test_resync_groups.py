@@ -13,6 +13,7 @@ from fs.rpc.buffer_pool import BufferPool
 from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.routing import ChainTarget, PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import resync, resync_groups, service
 from fs.storage.local_state import Hold
@@ -368,6 +369,32 @@ async def test_a_successor_that_is_gone_from_the_routing_ends_the_attempt_alone(
         await cluster.wait_all_serving()
         assert len(asked) > 1
         assert_equal(cluster)
+
+
+async def test_a_chain_that_loses_its_feeder_ends_the_attempt_alone(mock_clock, monkeypatch):
+    """Ours left the chain after a chunk could not be brought over, while more wait for their turn."""
+    async with missed() as (cluster, _client):
+        left, real = [], resync.grouped
+
+        async def fail(_self, place, _group, slots):
+            if not left:
+                left.append(place)
+                member = ChainTarget(TargetId(102), PublicState.SERVING)
+                version = cluster.chain.chain_version + 1
+                cluster.publish(replace(cluster.chain, chain_version=version, targets=(member,)))
+                cluster.nodes[1].routing.deliver(cluster.info)
+            place.target.progress.failed_count += 1
+            slots.release()
+
+        monkeypatch.setattr(resync, "grouped", lambda wanted, _bytes: real(wanted, 1))
+        monkeypatch.setattr(resync.Resync, "_bring_in_slot", fail)
+        await cluster.start_node(2)
+        with trio.fail_after(10):
+            while not left:  # noqa: ASYNC110 - polls
+                await trio.sleep(0.01)
+        await trio.sleep(1)
+        assert cluster.nodes[1].is_alive
+        assert not cluster.nodes[1].target.progress.is_running
 
 
 async def grow_before_their_turn(cluster, client, data):
